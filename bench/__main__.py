@@ -28,7 +28,7 @@ from bench.summary import SUMMARY, summary
 RUNS = 3
 FAILED = "failed: "
 BEFORE = f"{OURS}, before"
-"""Penstock of another checkout."""
+"""Name of the contender that is Penstock of another checkout."""
 DOCS = ROOT / "docs"
 PAGE = DOCS / "benchmarks.md"
 MEASURED = DOCS / "benchmarks.json"
@@ -38,7 +38,8 @@ PICTURES = DOCS / "benchmarks"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run shapes or write the page from stored results. Return the exit status."""
     given = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended, too
+    # An exception, so that the servers are ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if given.shapes == ["report"]:
         return _report(given.json or MEASURED)
     if given.shapes[:1] == ["install"]:

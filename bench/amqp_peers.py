@@ -1,4 +1,4 @@
-"""Servers that speak AMQP 1.0, each with a queue that keeps what it accepts."""
+"""Servers that speak AMQP 1.0, each with a queue that stores the messages it accepts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from bench.shape import Missing, Peer, Server
 QUEUE: Final = "orders"
 PLUGIN: Final = "rabbitmq_amqp1_0"
 NATIVE_SINCE: Final = 4
-"""The first RabbitMQ that speaks AMQP 1.0 of itself."""
+"""The first version of RabbitMQ that speaks AMQP 1.0 without a plugin."""
 BUFFER_TIMEOUT_NS: Final = 0
-"""As shipped the journal of Artemis waits up to 3.3 ms for more to write, which is nothing but a
-wait where one message is sent at a time; with 0 it writes at once."""
+"""Nanoseconds that the journal of Artemis waits for further writes. Its default is up to 3.3 ms,
+which only delays a client that sends one message at a time; with 0 it writes at once."""
 
 
 class Speaker(Struct, frozen=True):
-    """A running server, and where its clients send to."""
+    """A running server, and the address that its clients send to."""
 
     server_pid: int
     port: int
     queue: str
     user: str = ""
-    """Who is the password, too; empty: anonymous."""
+    """User name, also used as the password; empty: anonymous."""
 
     @property
     def url(self) -> str:
@@ -42,7 +42,7 @@ class Speaker(Struct, frozen=True):
 
 
 def speaker(contender: str, directory: Path, durability: str) -> AbstractContextManager[Speaker]:
-    """Serve a contender, with its queue made. Raises ``Missing`` when it cannot run here."""
+    """Serve a contender that has the queue. Raises ``Missing`` if it cannot run here."""
     return _SPEAKERS[contender](directory, durability)
 
 
@@ -59,7 +59,7 @@ def _penstock(directory: Path, durability: str) -> Iterator[Speaker]:
 
 @contextmanager
 def _artemis(directory: Path, durability: str) -> Iterator[Speaker]:
-    """Who sends to the queue makes it."""
+    """Serve Artemis, which creates the queue when a client sends to it."""
     with _served(Artemis(BUFFER_TIMEOUT_NS), directory, durability) as server:
         yield Speaker(server.pid, _port_of(server), QUEUE)
 

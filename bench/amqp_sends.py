@@ -1,5 +1,5 @@
-"""A client of AMQP 1.0 that does nothing but send, over the C calls of Qpid Proton: a process of
-its own, started by S15."""
+"""A client of AMQP 1.0 that only sends, over the C calls of Qpid Proton. S15 starts it as a
+separate process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from bench.amqp_peers import Speaker
 from bench.measuring import cpu_s_of_all
 
 UNSENT_BYTES_MAX: Final = 1 << 20
-"""What Proton may have encoded and not written to the socket yet."""
+"""Most bytes that Proton has encoded but not written to the socket."""
 PIECE_BYTES: Final = 1 << 18
 FRAME_BYTES: Final = 1 << 17
 ROUND: Final = 1_000
-"""Messages between two looks at the clock and the socket."""
+"""Messages between two checks of the clock and the socket."""
 STUCK_S: Final = 30.0
 CLOSED: Final = "the server has closed the connection"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What to do."""
+    """The work of the process."""
 
     speaker: Speaker
     size: int
@@ -67,7 +67,7 @@ class Sending:
         link.open()
         message = Message(body=b"x" * job.size, durable=True, inferred=True)
         self._objects = (connection, transport, collector, session, link)
-        """Kept, for Proton frees what nobody has."""
+        """References to Proton's objects: Proton frees objects that Python does not reference."""
         self._transport, self._collector = transport._impl, collector._impl
         self._session, self._link = session._impl, link._impl
         self._encoded = bytes(message.encode())
@@ -76,11 +76,11 @@ class Sending:
         self._is_blocked = False
         self._sent = 0
         self._awaited = 0
-        """Messages whose acceptance has not come yet."""
+        """Number of messages that the server has not accepted yet."""
 
     def send_for(self, seconds: float) -> tuple[int, float]:
-        """Send until the time is up and the last message is accepted: how many, and how long it
-        took. Raises ``RuntimeError`` when the server does not accept one."""
+        """Send until the time is up and the last message is accepted. Return the number of messages
+        and the seconds. Raises ``RuntimeError`` if the server does not accept a message."""
         while not self._calls.pn_link_credit(self._link):
             self._exchange(waits=True)
         before, started_s = self._sent, time.perf_counter()
@@ -95,7 +95,7 @@ class Sending:
         return self._sent - before, time.perf_counter() - started_s
 
     def send_one(self) -> None:
-        """Send one message, and wait until it is accepted. Raises as ``send_for``."""
+        """Send one message, and wait until it is accepted. Raises as :meth:`send_for`."""
         while not self._has_room():
             self._exchange(waits=True)
         self._send(1)
@@ -126,7 +126,7 @@ class Sending:
             self._sent += 1
 
     def _exchange(self, *, waits: bool) -> None:
-        """Write what there is to write, and take what has come."""
+        """Write the encoded bytes to the socket, and read the received ones."""
         self._write()
         writable = [self._socket] if self._is_blocked else []
         ready = select.select([self._socket], writable, [], STUCK_S if waits else 0)

@@ -1,4 +1,4 @@
-"""The client process: connects to a server and does a shape's work. Started by the harness."""
+"""The client process: connects to a server and does the work of a shape. The harness starts it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from penstock.client.connection.threads import fast_loop
 async def work(job: Job) -> Figures:
     """Connect, do the work, disconnect."""
     gc.collect()
-    gc.freeze()  # what has been imported is nobody's work, and no garbage to be looked for
+    # Imported modules are never garbage: collections during the measurement skip them
+    gc.freeze()
     broker = await peers()[job.peer].connect(job.server.url)
     try:
         shape = cast("ClientWork", shapes()[job.shape])

@@ -1,5 +1,5 @@
-"""A publisher at each of the three ways in, native, HTTP and AMQP: one that waits for each
-confirmation and is measured, or one that floods. A process of its own, started by S16."""
+"""A publisher over each of three protocols: native, HTTP and AMQP. It either waits for each
+confirmation and is measured, or it floods. S16 starts it as a separate process."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ SIZE: Final = 128
 UNCONFIRMED: Final = 1_000
 """Events of a native flood between two waits for their confirmation."""
 HTTP_CONNECTIONS: Final = 8
-"""Those of a flood over HTTP: a connection has one request at a time."""
+"""Connections of a flood over HTTP: each of them has one request at a time."""
 WARM_UP: Final = 200
 FLOODS: Final = "flooding"
-"""What a process prints once it floods."""
+"""The line that a process prints once it floods."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a process is told to do."""
+    """The work of the process."""
 
     door: str
     url: str
-    """Where the native port is."""
+    """URL of the native port."""
     http_port: int
     amqp: Speaker
     channel: str
     seconds: float = 0.0
-    """How long it is measured; 0: it floods until it is ended."""
+    """Duration of the measurement; 0: the process floods until it is ended."""
 
 
 class Publisher(Protocol):
@@ -53,7 +53,7 @@ class Publisher(Protocol):
         ...
 
     def flood(self) -> None:
-        """Publish some thousand events as fast as it goes."""
+        """Publish some thousand events as fast as possible."""
         ...
 
 
@@ -137,12 +137,12 @@ DOORS: Final[Mapping[str, Callable[[Job], Publisher]]] = MappingProxyType(
 
 
 def flooding(job: Job) -> AbstractContextManager[None]:
-    """Somebody floods meanwhile."""
+    """Run a process that floods within the block."""
     return beside("bench.doors", job, FLOODS)
 
 
 def measured(publisher: Publisher, seconds: float) -> Figures:
-    """One after the other, each confirmed before the next."""
+    """Publish one event after the other, each after the confirmation of the previous one."""
     for _ in range(WARM_UP):
         publisher.one()
     latencies = []

@@ -1,4 +1,4 @@
-"""Clients of durables at work: side by side, until all that is wanted is acknowledged."""
+"""Clients of durables at work, side by side, until all expected events are acknowledged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bench.shape import BATCH, Broker, Client, Subscriber
 from bench.workload import Events, pool
 
 BATCHES_UNDER_WAY = 4
-"""Batches a publisher has unconfirmed, equal for all."""
+"""Unconfirmed batches of a publisher, equal for all contenders."""
 DATA_BYTES = 128
 
 
 def events_of(batches: int) -> list[Events]:
-    """So many batches, no two events alike."""
+    """Return this number of batches, without two equal events."""
     return pool(batches, BATCH, DATA_BYTES)
 
 
@@ -26,12 +26,12 @@ def price_of(events: Sequence[Events]) -> float:
 
 
 def flawed_of(events: Sequence[Events]) -> int:
-    """How many of them are rolled back once."""
+    """Return the number of events that are rolled back once."""
     return sum(row["price"] == FLAW for batch in events for row in batch.properties)
 
 
 async def publish(broker: Broker, events: Sequence[Events], api: str) -> None:
-    """Publish all of them; they are confirmed on return."""
+    """Publish all events; they are confirmed on return."""
     await at_once(lambda batch: broker.publish_batch(batch, api), events, BATCHES_UNDER_WAY)
 
 
@@ -39,7 +39,7 @@ async def publish(broker: Broker, events: Sequence[Events], api: str) -> None:
 async def at_work(
     clients: Sequence[tuple[Client | Subscriber, Ledger]], api: str
 ) -> AsyncIterator[None]:
-    """Each client works for its ledger meanwhile."""
+    """Let each client work for its ledger within the block."""
     async with asyncio.TaskGroup() as working:
         tasks = [working.create_task(client.work(ledger, api)) for client, ledger in clients]
         yield
@@ -48,19 +48,19 @@ async def at_work(
 
 
 async def completed(ledgers: Sequence[Ledger]) -> None:
-    """Wait until all that is wanted is acknowledged."""
+    """Wait until all expected events are acknowledged."""
     for ledger in ledgers:
         await ledger.is_complete.wait()
 
 
 async def closed(clients: Sequence[Client | Subscriber]) -> None:
-    """All of them leave."""
+    """Close all clients."""
     for client in clients:
         await client.close()
 
 
 async def all_settled(clients: Sequence[Client]) -> None:
-    """Every settlement of every client has been taken."""
+    """Wait until the server has processed every settlement of every client."""
     async with asyncio.TaskGroup() as settling:
         for client in clients:
             settling.create_task(_awaited(client.settled()))

@@ -1,4 +1,4 @@
-"""A client process that publishes as fast as it can, to a stream of its own: a neighbour of whoever
+"""A client process that publishes to a separate stream as fast as it can, next to the client that
 is measured."""
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from penstock.client.connection.threads import fast_loop
 
 STREAM: Final = "flooded"
 SAYS: Final = "flooding"
-"""What it prints once it is at work."""
+"""The line that the process prints once it publishes."""
 
 
 def flooding(job: Job) -> AbstractContextManager[None]:
-    """Somebody publishes event after event meanwhile, a thousand of them unconfirmed."""
+    """Run a process within the block that publishes event after event, with a thousand unconfirmed
+    ones."""
     return beside("bench.flooding", job, SAYS)
 
 
 async def flood(job: Job) -> None:
-    """Until the process is ended."""
+    """Publish until the process is ended."""
     broker = cast("Crowded", await peers()[job.peer].connect(job.server.url))
     await broker.prepare_streams(job.case.durability, [STREAM])
     await broker.attach(STREAM, consumes=False)

@@ -1,4 +1,4 @@
-"""Peers that come as Java archives: fetched once by Maven, kept in the user's cache."""
+"""Peers that are Java archives: Maven fetches them once into the user's cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WANTED = {
     ),
     "qpid-jms": ("org.apache.qpid:qpid-jms-client:2.8.0", "org.slf4j:slf4j-nop:2.0.16"),
 }
-"""What each is made of, apart from what these ask for themselves: group, artifact, version."""
+"""The archives of each peer without their dependencies: group, artifact, version."""
 
 
 def version_of(name: str) -> str:
@@ -31,13 +31,13 @@ def version_of(name: str) -> str:
 
 
 def folder_of(name: str) -> Path:
-    """Where its archives are, or would be."""
+    """Return the folder of the archives of a peer, whether or not it exists."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "penstock-bench" / f"{name}-{version_of(name)}"
 
 
 def missing(name: str) -> str:
-    """Why it cannot run; empty when it can."""
+    """Return why a peer cannot run; empty if it can."""
     if shutil.which("java") is None:
         return "it needs Java 17: apt-get install openjdk-17-jre-headless"
     if not any(folder_of(name).glob("*.jar")):
@@ -50,8 +50,8 @@ def class_path(name: str) -> str:
 
 
 def install(name: str) -> Path:
-    """Fetch the archives from the repository Maven is set up for; where they are then.
-    Raises ``Missing`` without Maven, ``CalledProcessError`` when it fails."""
+    """Fetch the archives from the repository that Maven is configured for, and return their folder.
+    Raises ``Missing`` without Maven, ``CalledProcessError`` if Maven fails."""
     maven = shutil.which("mvn")
     if maven is None:
         raise Missing("mvn is not installed: apt-get install maven")

@@ -1,4 +1,4 @@
-"""What several clients of durables have done together, and whether it was right."""
+"""The common account of several clients of durables, and the check that it is correct."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from operator import ge
 from typing import Any
 
 FLAW = 18.5
-"""Events of this price, one in 100, are rolled back when they come for the first time."""
+"""Events of this price, one in 100, are rolled back at their first delivery."""
 NO_FLAW = math.nan
-"""No event has it: nothing is rolled back."""
+"""A price that no event has: nothing is rolled back."""
 
 
 class Ledger:
-    """Counts what is acknowledged, until all that is wanted is.
+    """Counts acknowledged events up to the expected number.
 
-    ``order`` is what has to grow from one event to the next, over all clients: ``""`` nothing,
-    ``first`` what comes for the first time, ``strict`` whatever is acknowledged. ``flaw`` is the
-    price of what is rolled back.
+    ``order`` selects the events whose keys must increase over all clients: ``""`` none, ``first``
+    the first delivery of each event, ``strict`` each acknowledged event. ``flaw`` is the price of
+    the events that are rolled back.
     """
 
     def __init__(self, wanted: int, order: str = "", flaw: float = FLAW) -> None:
@@ -35,7 +35,7 @@ class Ledger:
         self._newest: Any = None
 
     def add(self, acked: int, price: float, rolled_back: int = 0) -> None:
-        """A client has settled some."""
+        """Record the events that a client has settled."""
         self.acked += acked
         self.price += price
         self.rolled_back += rolled_back
@@ -45,21 +45,21 @@ class Ledger:
             self._is_reached.set()
 
     async def reached(self, count: int) -> None:
-        """Wait until so many are acknowledged; one may wait at a time."""
+        """Wait until ``count`` events are acknowledged; only one caller may wait at a time."""
         while self.acked < count:
             self._awaited = count
             self._is_reached.clear()
             await self._is_reached.wait()
 
     def expect(self, more: int) -> None:
-        """It is complete again once so many more are acknowledged."""
+        """Expect ``more`` further events, so that the ledger is complete after them."""
         self.wanted += more
         if self.acked < self.wanted:
             self.is_complete.clear()
 
     def came(self, keys: Sequence[Any]) -> None:
-        """The ids or the data, which have the number in front, of what has to be in order.
-        Raises ``AssertionError`` when it is not."""
+        """Record the ids of delivered events, or their data, which begin with a number; these must
+        be in order. Raises ``AssertionError`` if they are not."""
         if not keys:
             return
         first = self._newest is None or keys[0] > self._newest
@@ -68,8 +68,8 @@ class Ledger:
         self._newest = keys[-1]
 
     def check(self, price: float, flawed: int | None = None) -> None:
-        """Raises ``AssertionError`` unless each event was acknowledged once, and each of
-        ``flawed`` rolled back once."""
+        """Raise ``AssertionError`` unless each event was acknowledged once, and each of ``flawed``
+        events was rolled back once."""
         if self.acked != self.wanted or abs(self.price - price) > 1e-6 * max(price, 1.0):
             raise AssertionError(
                 f"{self.wanted} events of {price}, acknowledged {self.acked} of {self.price}"

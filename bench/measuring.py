@@ -1,4 +1,4 @@
-"""Time, processor time, percentiles."""
+"""Measures time, processor time and percentiles."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Stopwatch:
-    """Wall time and processor time of this process and the server, with all the processes that
-    it has started and that run, since it was made."""
+    """Wall time and processor time since its creation, of this process and of the server with its
+    running child processes."""
 
     def __init__(self, server_pid: int) -> None:
         self._server_pid = server_pid
@@ -28,7 +28,7 @@ class Stopwatch:
         return time.perf_counter() - self._started_s
 
     def figures(self, events: int) -> Figures:
-        """Call it as soon as the work is done."""
+        """Return the figures; call this as soon as the work is done."""
         elapsed_s, used_s = self.elapsed_s, self._used_s()
         client_s, server_s = (now - then for now, then in zip(used_s, self._cpu_s, strict=True))
         return {
@@ -45,7 +45,7 @@ class Stopwatch:
 
 
 def cpu_s_of(pid: int) -> float:
-    """Processor seconds a process has used; 0 where the system does not tell (no ``/proc``)."""
+    """Return the processor seconds of a process; 0 on a system without ``/proc``."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -55,7 +55,7 @@ def cpu_s_of(pid: int) -> float:
 
 
 def memory_kb_of(pid: int) -> float:
-    """Kilobytes of memory a process holds; 0 where the system does not tell."""
+    """Return the kilobytes of memory of a process; 0 on a system without ``/proc``."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -64,12 +64,13 @@ def memory_kb_of(pid: int) -> float:
 
 
 def cpu_s_below(pid: int) -> dict[int, float]:
-    """Processor seconds of a process and of each one it has started, as far as they run."""
+    """Return the processor seconds of a process and of each of its running descendants, by process
+    id."""
     started: dict[int, list[int]] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(file.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended in the meantime
             continue
         started.setdefault(parent, []).append(int(file.parent.name))
     found: dict[int, float] = {}
@@ -82,18 +83,18 @@ def cpu_s_below(pid: int) -> dict[int, float]:
 
 
 def cpu_s_of_all(pid: int) -> float:
-    """Processor seconds of a process and of those that it has started and that run."""
+    """Return the processor seconds of a process and its running descendants together."""
     return sum(cpu_s_below(pid).values())
 
 
 def cpu_s_since(before: dict[int, float], pid: int) -> float:
-    """What they have used since, those that ended meanwhile left out: what Spark's idle workers
-    have used is nowhere to be found once they are ended."""
+    """Return the processor seconds of these processes since ``before``. Processes that have ended
+    are left out: the system does not report the time of Spark's idle workers after their end."""
     now = cpu_s_below(pid)
     return sum(used_s - before.get(one, 0.0) for one, used_s in now.items() if used_s)
 
 
 def percentiles_us(latencies_s: Sequence[float]) -> Figures:
-    """The four that are asked for, in microseconds."""
+    """Return the four percentiles of the tables, in microseconds."""
     values = np.percentile(np.asarray(latencies_s) * 1e6, (50, 99, 99.9, 100))
     return dict(zip(("p50_us", "p99_us", "p999_us", "max_us"), map(float, values), strict=True))

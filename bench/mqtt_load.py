@@ -1,5 +1,5 @@
-"""Clients of MQTT 3.1.1 that do nothing but send and count, so that a server is what is measured.
-A process of its own, started by S17 and S18."""
+"""Clients of MQTT 3.1.1 that only send and count, so that the server is measured and not the
+client. S17 and S18 start them as a separate process."""
 
 from __future__ import annotations
 
@@ -20,35 +20,37 @@ SIZE: Final = 128
 """Bytes of a payload."""
 WARM_UP_S: Final = 0.5
 FLOOD: Final = 20_000
-"""Messages of QoS 0 between two of QoS 1, which say that the ones before have come."""
+"""Messages of QoS 0 between two of QoS 1, whose acknowledgement shows that the earlier ones have
+arrived."""
 WAIT_S: Final = 60.0
 KEEP_ALIVE_S: Final = 3_600
-"""Longer than any work here, so that nobody has to ping; rumqttd refuses 0, which is never."""
+"""Longer than any work here, so that clients need not ping; rumqttd refuses 0, which means
+never."""
 AT_ONCE: Final = 200
-"""Connections that are opened at a time."""
+"""Connections that are opened at the same time."""
 _CONNACK, _SUBACK, _PUBACK = 4, 5, 4
-"""Bytes of the answers of MQTT 3.1.1, which are all of one size."""
+"""Bytes of the answers of MQTT 3.1.1, each of which has a fixed size."""
 _IDS: Final = 1_000
-"""Packet ids in turn; more than any window here."""
+"""Number of packet ids, used in turn; more than any window here."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a process is told to do."""
+    """The work of the process."""
 
     work: str
     port: int
     server_pid: int
     seconds: float
     connections: int = 1
-    """Those that publish."""
+    """Connections that publish."""
     window: int = 1
-    """Messages of each that are not acknowledged; of a fan-out those that are sent together."""
+    """Unacknowledged messages of each connection; in a fan-out, messages that are sent together."""
     subscribers: int = 0
     topics: int = 0
     wanted: str = "#"
-    """The filter that retained messages are asked for by."""
+    """The filter of the subscription to retained messages."""
     expected: int = 0
-    """Retained messages that match it."""
+    """Number of retained messages that match the filter."""
 
 
 def text(value: str) -> bytes:
@@ -93,7 +95,7 @@ class Link(asyncio.Protocol):
         self.is_lost = False
 
     async def open(self, port: int) -> None:
-        """Connect, and wait until the client is let in."""
+        """Connect, and wait until the server accepts the client."""
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: self, "127.0.0.1", port)
         await self.ask(self._connect, _CONNACK)
@@ -144,7 +146,7 @@ class Link(asyncio.Protocol):
 
 
 class Publisher:
-    """Sends messages of QoS 1 with so many unacknowledged."""
+    """Sends messages of QoS 1, with a fixed number of unacknowledged ones."""
 
     def __init__(self, link: Link, topic: str) -> None:
         self.link = link
@@ -172,7 +174,7 @@ class Publisher:
 
 
 class Consumer:
-    """Takes messages that all have the same size, and acknowledges those of QoS 1."""
+    """Receives messages of equal size, and acknowledges those of QoS 1."""
 
     def __init__(self, link: Link, topic: str, qos: int) -> None:
         sample = publish(topic, qos, 1)
@@ -214,7 +216,7 @@ def topic_of(number: int) -> str:
 
 
 class Meter:
-    """Server processor time and messages since it was made."""
+    """Processor time of the server, and messages, since its creation."""
 
     def __init__(self, job: Job, count: Callable[[], int]) -> None:
         self._job, self._count = job, count
@@ -234,15 +236,15 @@ class Meter:
 
 
 async def publishing(job: Job) -> Figures:
-    """Connections publish with QoS 1, and nobody has subscribed."""
+    """Publish with QoS 1 over several connections, without a subscriber."""
     links = await opened(job, job.connections, "p")
     publishers = [Publisher(each, topic_of(n)) for n, each in enumerate(links)]
     return await _measured(job, publishers, lambda: sum(each.acknowledged for each in publishers))
 
 
 async def sharing(job: Job) -> Figures:
-    """Connections publish with QoS 1 to a group of consumers, each message for one of them: a new
-    one is sent for each that was consumed, so that what is measured is both."""
+    """Publish with QoS 1 to a group of consumers, each message to one of them. A new message is
+    sent for each consumed one, so that both are measured."""
     consumers = []
     for each in await opened(job, job.subscribers, "c"):
         await each.ask(subscribe("$share/group/bench/+", 1), _SUBACK)
@@ -297,7 +299,7 @@ async def _until(is_true: Callable[[], bool]) -> None:
 
 
 async def flooding(job: Job) -> Figures:
-    """One connection publishes with QoS 0, and nobody has subscribed."""
+    """Publish with QoS 0 over one connection, without a subscriber."""
     (link,) = await opened(job, 1, "p")
     chunk, sent = publish(topic_of(0), 0) * 200, 0
 
@@ -317,8 +319,8 @@ async def flooding(job: Job) -> Figures:
 
 
 async def fanning(job: Job) -> Figures:
-    """Each message goes to all subscribers; the next ones are sent when all of them have these.
-    What is counted is deliveries."""
+    """Send each message to all subscribers, and the next messages when all of them have received
+    these. The figure counts deliveries."""
     wants = asyncio.Event()
     consumers = []
     for each in await opened(job, job.subscribers, "s"):
@@ -361,7 +363,7 @@ async def fanning(job: Job) -> Figures:
 
 
 async def returning(job: Job) -> Figures:
-    """Round trips of single messages of QoS 1, one after another."""
+    """Send single messages of QoS 1, each after the round trip of the previous one."""
     link, back = await opened(job, 2, "l")
     await back.ask(subscribe(topic_of(0), 1), _SUBACK)
     consumer, publisher = Consumer(back, topic_of(0), 1), Publisher(link, topic_of(0))
@@ -391,12 +393,12 @@ async def returning(job: Job) -> Figures:
     return meter.figures() | percentiles_us(latencies)
 
 
-# --- S18: as there is more ---------------------------------------------------------------
+# --- S18: many sessions, topics and connections -------------------------------------------
 
 
 async def away(job: Job) -> Figures:
-    """As many sessions are stored as there are subscribers, each with a filter of its own; then
-    one message after the other is published, each for one of them."""
+    """Store a session for each subscriber, each with a different filter; then publish one message
+    after the other, each for one of the sessions."""
     for begin in range(0, job.subscribers, AT_ONCE):
         count = min(AT_ONCE, job.subscribers - begin)
         links = [Link(f"away{begin + each}", clean=False) for each in range(count)]
@@ -439,8 +441,8 @@ async def retaining(job: Job) -> Figures:
 
 
 async def looking(job: Job) -> Figures:
-    """Subscribe to a filter, have all that is retained for it, and subscribe again by another
-    connection; the median of the times that it takes."""
+    """Subscribe to a filter, receive all its retained messages, and subscribe again over another
+    connection. The figure is the median of the times."""
     taken_s: list[float] = []
     used_s = cpu_s_of_all(job.server_pid)
     began = time.perf_counter()
@@ -463,8 +465,8 @@ async def looking(job: Job) -> Figures:
 
 
 async def idling(job: Job) -> Figures:
-    """Many connections, of which each subscribes to its topic, and all together publish as many
-    messages a second as the window says, each to its own topic with QoS 1."""
+    """Open many connections, each of which subscribes to its topic. All together publish ``window``
+    messages a second, each to its own topic with QoS 1."""
     kb_before, began = memory_kb_of(job.server_pid), time.perf_counter()
     links = await opened(job, job.connections, "i")
     for begin in range(0, len(links), AT_ONCE):
@@ -495,13 +497,14 @@ async def idling(job: Job) -> Figures:
 
 
 def _counting(link: Link, heard: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
-    """Leave out acknowledgements, which come between what was subscribed to."""
+    """Return a handler without the acknowledgements that arrive between the messages of a
+    subscription."""
     assert heard is not None, "somebody counts"
 
     def only_messages(data: bytes) -> None:
         kept = bytearray()
         at = 0
-        while at < len(data):  # both come in whole: there is one of each at a time
+        while at < len(data):  # Both packets arrive complete: only one of each is in flight
             if data[at] >> 4 == 4:
                 at += _PUBACK
                 continue

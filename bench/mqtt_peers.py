@@ -1,4 +1,4 @@
-"""Servers that speak MQTT, and how those are fetched that no package of the system has."""
+"""Servers that speak MQTT, and how to fetch those that no system package contains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.shape import Missing
 
 CONTENDERS: Final = ("penstock", "mosquitto", "rumqttd", "amqtt")
 FETCHED: Final[Mapping[str, str]] = MappingProxyType({"rumqttd": "0.20.0", "amqtt": "0.12.1"})
-"""What is fetched by ``python -m bench install``, with its version."""
+"""Servers that ``python -m bench install`` fetches, with their versions."""
 CHANNEL: Final = "mqtt"
 
 _MOSQUITTO = """
@@ -73,13 +73,13 @@ class MqttServer(Struct, frozen=True):
 
 
 def folder_of(name: str) -> Path:
-    """Where what is fetched is, or would be."""
+    """Return the folder of a fetched server, whether or not it exists."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "penstock-bench" / f"{name}-{FETCHED[name]}"
 
 
 def missing(name: str) -> str:
-    """Why it cannot run; empty when it can."""
+    """Return why a server cannot run; empty if it can."""
     if name == "mosquitto" and _mosquitto() is None:
         return "mosquitto is not installed: apt-get install mosquitto"
     if name in FETCHED and not _program(name).exists():
@@ -89,22 +89,23 @@ def missing(name: str) -> str:
 
 
 def version_of(name: str) -> str:
-    """The version that runs here."""
+    """Return the version that runs here."""
     if name != "mosquitto":
         return FETCHED.get(name, penstock.__version__)
-    command = [_mosquitto() or "", "-h"]  # it has no other way to say it
+    command = [_mosquitto() or "", "-h"]  # the server reports its version in no other way
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found = re.search(r"version (\S+)", said)
     return "" if found is None else found[1]
 
 
 def versions_of(names: Iterable[str]) -> Mapping[str, str]:
-    """The versions of the servers that are here, by name."""
+    """Return the versions of the servers that are installed here, by name."""
     return {name: version_of(name) for name in names if not missing(name)}
 
 
 def _mosquitto() -> str | None:
-    """Debian keeps it where only root looks."""
+    """Return the path of mosquitto; Debian installs it in a folder that only root's ``PATH``
+    has."""
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
@@ -113,8 +114,8 @@ def _program(name: str) -> Path:
 
 
 def install(name: str) -> Path:
-    """Fetch a server; where it is then. Raises ``Missing`` without what fetches it, and
-    ``CalledProcessError`` when that fails."""
+    """Fetch a server, and return its folder. Raises ``Missing`` without the program that fetches
+    it, ``CalledProcessError`` if that program fails."""
     folder = folder_of(name)
     if name == "amqtt":
         venv.create(folder, with_pip=True)
@@ -124,7 +125,8 @@ def install(name: str) -> Path:
     cargo = shutil.which("cargo")
     if cargo is None:
         raise Missing("cargo is not installed: apt-get install cargo")
-    command = [cargo, "install", "--root", str(folder)]  # what it locks no newer Rust compiles
+    # Without --locked: the server's lock file names crates that newer versions of Rust refuse
+    command = [cargo, "install", "--root", str(folder)]
     subprocess.run([*command, name, "--version", FETCHED[name]], check=True)
     return folder
 
@@ -133,9 +135,9 @@ def install(name: str) -> Path:
 def served(
     name: str, directory: Path, durability: str, *, keeps: bool = False, more: str = ""
 ) -> Iterator[MqttServer]:
-    """Serve a contender on a free port of this machine. One that ``keeps`` has on disk what is
-    retained; ``more`` are lines for the configuration of mosquitto. Raises ``Missing`` when it
-    cannot run here."""
+    """Serve a contender on a free port of this machine. With ``keeps`` it stores retained messages
+    on disk; ``more`` are lines for the configuration of mosquitto. Raises ``Missing`` if it cannot
+    run here."""
     if reason := missing(name):
         raise Missing(reason)
     port = free_port()
@@ -152,7 +154,7 @@ def served(
 
 
 def _make_channel(directory: Path, durability: str) -> None:
-    """The channel of all topics, with the durability that is wanted."""
+    """Create the channel of all topics with this durability."""
     with penstock.Realm(directory) as realm, realm.connect() as session:
         session.channels.create(CHANNEL, retain_consumed=True, storage=storage_of(durability))
 

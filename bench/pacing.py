@@ -1,4 +1,4 @@
-"""A fixed rate, whatever the server does: latencies count from when each event was due."""
+"""A fixed rate, whatever the server does: latencies count from the due time of each event."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 async def at_rate(
     publish: Callable[[int], Awaitable[None]], rate: int, seconds: float
 ) -> list[float]:
-    """Call ``publish`` with 0, 1, ... at ``rate`` a second; the seconds each took.
+    """Call ``publish`` with 0, 1, ... at ``rate`` per second, and return the seconds of each call.
 
-    A server that stalls pays for everything that should have been sent meanwhile (no
-    coordinated omission). It spins instead of sleeping: processor time says nothing here.
+    A server that stalls also pays for the events that should have been sent in the meantime (no
+    coordinated omission). The loop spins instead of sleeping, so its processor time has no meaning.
     """
     count = int(rate * seconds)
     latencies = [0.0] * count
@@ -40,7 +40,8 @@ async def at_rate(
 async def at_once(
     publish: Callable[[T], Awaitable[None]], batches: Iterable[T], under_way: int
 ) -> int:
-    """Publish ``batches`` as fast as it goes with so many unconfirmed; how many there were."""
+    """Publish ``batches`` as fast as possible, with a fixed number of unconfirmed ones. Return
+    their number."""
     count = 0
     room = asyncio.Semaphore(under_way)
 

@@ -14,16 +14,14 @@ BAR_IN = 0.19
 GAP_IN = 0.16
 EDGES_IN = 1.1
 TEXT = "#8b949e"
-"""Readable on white and on black."""
+"""Readable on a white and on a black page."""
 OURS_COLOUR = "#e8590c"
 COLOURS = ("#4c8dd6", "#3aa675", "#9673c9", "#c99a2e", "#5fb3b3", "#c95f8a", "#7a8699")
 
 
 def draw(result: Result, folder: Path) -> Path | None:
-    """Write the picture of a shape as SVG and return its path; `None` if no cell has a figure.
-
-    Needs matplotlib (group ``bench``).
-    """
+    """Write the picture of a shape as SVG, and return its path; ``None`` if no cell has a figure.
+    Needs matplotlib (group ``bench``)."""
     cells = [cell for cell in result.cells if cell.median(result.figure)]
     if not cells:
         return None

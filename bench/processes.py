@@ -21,21 +21,21 @@ import msgspec
 from bench.shape import EQUAL_WINDOW, WINDOW_IN, Case, Figures, Missing, Server, peers
 
 ROOT = Path(__file__).parents[1]
-"""The repository."""
+"""The folder of the repository."""
 _measured: ContextVar[Sequence[Path]] = ContextVar("_measured", default=())
-"""Where the processes started here find Penstock, if it is not what is installed here."""
+"""The folders that started processes import Penstock from; empty: the installed packages."""
 START_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 1_200.0
 STOP_TIMEOUT_S = 30.0
 LACKS = 3
-"""How a client process ends when its peer has nothing to do the work with; stderr says what."""
+"""Exit status of a client process whose peer lacks something; its stderr names it."""
 
 
 T = TypeVar("T")
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a client process is told to do."""
+    """The work of a client process."""
 
     shape: str
     peer: str
@@ -44,17 +44,17 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def sources_of(checkout: Path) -> Sequence[Path]:
-    """The folders with Penstock's packages in a checkout; empty if it has none."""
+    """Return the folders with Penstock's packages in a checkout; empty if it has none."""
     alone = checkout / "src"
-    if (alone / "penstock").is_dir():  # before 0.2 all was one package
+    if (alone / "penstock").is_dir():  # before 0.2, all code was in one package
         return (alone,)
     return sorted(checkout.glob("packages/*/src"))
 
 
 @contextmanager
 def sources_at(checkout: Path) -> Iterator[None]:
-    """Processes started meanwhile have the Penstock of another checkout, with what is installed
-    here and these benchmarks."""
+    """Let processes started within the block use the Penstock of another checkout, with the
+    installed packages of this machine and these benchmarks."""
     token = _measured.set(sources_of(checkout))
     try:
         yield
@@ -63,7 +63,7 @@ def sources_at(checkout: Path) -> Iterator[None]:
 
 
 def without_client(package: str) -> str:
-    """What a peer lacks whose Python client is not installed; nothing where it is."""
+    """Return why a peer cannot run whose Python client is not installed; empty if it is."""
     try:
         version(package)
     except PackageNotFoundError:
@@ -73,10 +73,10 @@ def without_client(package: str) -> str:
 
 @contextmanager
 def beside(module: str, job: msgspec.Struct, says: str) -> Iterator[None]:
-    """Run ``python -m module`` with a job meanwhile, from the line it ``says`` once it is at work.
+    """Run ``python -m module`` with a job within the block, which begins when the process prints
+    the line ``says``.
 
-    Raises:
-        RuntimeError: it did not begin, or ended by itself; with what it said on stderr.
+    Raises ``RuntimeError``, with the process's stderr, if it did not begin or ended by itself.
     """
     command = [sys.executable, "-m", module, msgspec.json.encode(job).decode()]
     with (
@@ -98,7 +98,7 @@ def beside(module: str, job: msgspec.Struct, says: str) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on."""
+    """Return a loopback port on which no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -116,10 +116,9 @@ def server_process(
     more: Mapping[str, str] | None = None,
     stop: signal.Signals = signal.SIGTERM,
 ) -> Iterator[Server]:
-    """Start ``command``, wait until it accepts on ``port``, stop it by its own id at the end.
-
-    ``user`` is who it runs as (only root can choose), ``more`` belongs to its environment.
-    """
+    """Start ``command``, wait until it accepts on ``port``, and end it by its own id after the
+    block. ``user`` is the user that it runs as (only root can choose one); ``more`` is added to its
+    environment."""
     log = directory.parent / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -143,13 +142,14 @@ def server_process(
 
 
 def wait_for_port(pid: int, port: int, log: Path) -> None:
-    """Wait until something that a process has started accepts on ``port``. Raises ``RuntimeError``,
+    """Wait until a process or one of its descendants accepts on ``port``. Raises ``RuntimeError``,
     with the end of ``log``."""
     _wait_for_port(lambda: _is_running(pid), port, log)
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process has not ended, even if nobody has asked how."""
+    """Return whether a process is running; an ended process that was not waited for does not
+    count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -176,8 +176,9 @@ def run_client(
     directory: Path,
     beside: Callable[[Job], AbstractContextManager[None]] | None = None,
 ) -> Figures:
-    """Serve ``peer_name``, let a client process do the work of ``shape``: its figures, and the
-    bytes the server has left on disk. ``beside`` has others at work meanwhile."""
+    """Serve ``peer_name``, and let a client process do the work of ``shape``. Return its figures,
+    and the bytes that the server has left on disk. ``beside`` is a context in which other processes
+    work."""
     peer = peers()[peer_name]
     if reason := peer.missing():
         raise Missing(reason)
@@ -193,7 +194,8 @@ def run_client(
 
 
 def client_figures(job: Job) -> Figures:
-    """Let a client process do the work of a shape, with the window of its case."""
+    """Let a client process do the work of a shape, with the window of its case. Return its
+    figures."""
     window = job.case.parameters.get("window", EQUAL_WINDOW)
     return figures_of([sys.executable, "-m", "bench.client"], job, {WINDOW_IN: str(window)})
 
@@ -201,7 +203,7 @@ def client_figures(job: Job) -> Figures:
 def figures_of(
     command: Sequence[str], job: msgspec.Struct | None = None, more: Mapping[str, str] | None = None
 ) -> Figures:
-    """Run a process that prints its figures as JSON on a line."""
+    """Run a process that prints its figures as JSON on a line, and return these."""
     return printed_by(command, Figures, job, more=more)
 
 
@@ -211,7 +213,7 @@ def printed_by(
     job: msgspec.Struct | None = None,
     more: Mapping[str, str] | None = None,
 ) -> T:
-    """What a process prints as JSON on its last such line."""
+    """Run a process, and return the value that it prints as JSON on its last line."""
     done = subprocess.run(
         [*command, *([] if job is None else [msgspec.json.encode(job).decode()])],
         env=environment() | dict(more or {}),
@@ -229,12 +231,9 @@ def printed_by(
 
 
 def environment() -> dict[str, str]:
-    """What processes started here have: Penstock and the benchmarks first, and they are free to
-    keep what Python compiles.
-
-    An installed package is compiled, as the peers' are; a checkout that may not keep it is compiled
-    by each process.
-    """
+    """Return the environment of started processes. Penstock and the benchmarks come first in it,
+    and Python may store compiled code: an installed package is compiled, as those of the peers are,
+    but each process would compile a checkout that may not store it."""
     known = os.environ.get("PYTHONPATH")
     paths = (*map(str, _measured.get()), str(ROOT), known)
     found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -243,5 +242,5 @@ def environment() -> dict[str, str]:
 
 
 def bytes_below(directory: Path) -> int:
-    """Bytes of all files below ``directory``."""
+    """Return the bytes of all files below ``directory``."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -25,8 +25,8 @@ class Cell(Struct, frozen=True):
         return statistics.median(values) if values else None
 
     def spread(self, figure: str) -> float | None:
-        """Half the distance between the best and the worst run, as a share of the median; `None`
-        for a single run."""
+        """Return half the distance between the best and the worst run, as a share of the median;
+        ``None`` for a single run."""
         values = [run[figure] for run in self.runs if figure in run]
         if len(values) < 2:
             return None
@@ -214,10 +214,8 @@ def row(values: Sequence[str]) -> str:
 
 
 def between_marks(page: str, tables: Mapping[str, str]) -> str:
-    """Return ``page`` with the parts between ``<!-- S1 -->`` and ``<!-- /S1 -->`` replaced.
-
-    Raises ``ValueError`` if the page has no place for a shape.
-    """
+    """Return ``page`` with the parts between ``<!-- S1 -->`` and ``<!-- /S1 -->`` replaced. Raises
+    ``ValueError`` if the page has no place for a shape."""
     for shape, table in tables.items():
         opening, closing = f"<!-- {shape} -->", f"<!-- /{shape} -->"
         if opening not in page or closing not in page:

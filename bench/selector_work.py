@@ -1,4 +1,4 @@
-"""The process of S6: a realm of its own, a channel full of events, and selectors over it."""
+"""The process of S6: it contains a realm, a channel full of events, and selectors over it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESTING_S = 0.5
 
 
 class SelectorJob(msgspec.Struct, frozen=True):
-    """What the process is told to do."""
+    """The work of the process."""
 
     work: str
     directory: str
@@ -32,7 +32,7 @@ class SelectorJob(msgspec.Struct, frozen=True):
     subscriptions: int = 0
     distinct: bool = False
     durables: int = 0
-    """Shared durables, each with a selector of its own."""
+    """Number of shared durables, each with a different selector."""
     rows: int = PUBLISHED_ROWS
     """Events of a batch."""
 
@@ -45,7 +45,7 @@ def scan(job: SelectorJob) -> Figures:
         )
         fill(channel, job.events)
         while channel.info().storage.sealed_files < job.events // PER_FILE:
-            time.sleep(0.05)  # moving events into files takes processor time, too
+            time.sleep(0.05)  # Moving events into files also takes processor time
         rest()
         before_s = time.process_time()
         _matches(channel, job.selector)
@@ -63,8 +63,8 @@ def scan(job: SelectorJob) -> Figures:
 
 
 def rest() -> None:
-    """Wait until this process does nothing by itself: once events are in their files, the journal
-    files that held them are deleted beside everything else, which takes a second."""
+    """Wait until this process is idle. After events have moved into their files, the journal files
+    that had them are deleted in the background, which takes a second."""
     used_s = RESTING_S
     while used_s >= RESTING_S / 100:
         before_s = time.process_time()
@@ -73,8 +73,8 @@ def rest() -> None:
 
 
 def publish(job: SelectorJob) -> Figures:
-    """Publish batches to a channel with subscriptions and durables none of whose selectors
-    matches."""
+    """Publish batches to a channel with subscriptions and durables whose selectors match no
+    event."""
     with penstock.Realm(job.directory) as realm, realm.connect() as session:
         kind: penstock.ChannelType = "reliable" if job.durables else "transient"
         channel = session.channels.create("orders", type=kind)
@@ -104,7 +104,7 @@ def publish(job: SelectorJob) -> Figures:
 
 
 def fill(channel: Channel, events: int) -> None:
-    """Lots are scattered, ``seq`` ascends."""
+    """Fill the channel: ``lot`` is scattered, ``seq`` ascends."""
     for first in range(0, events, TABLE_ROWS):
         channel.publish_table(_table(first, min(TABLE_ROWS, events - first)))
 

@@ -1,4 +1,4 @@
-"""What a shape and a contender are; the folders ``shapes`` and ``peers`` hold them."""
+"""The definitions of shapes and contenders; the folders ``shapes`` and ``peers`` contain them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from bench.ledger import Ledger
 from bench.workload import Events
 
 Figures = dict[str, float]
-"""What one run measured, by name; the unit ends the name."""
+"""Measured values of one run, by name; each name ends with the unit."""
 
 EQUAL_WINDOW = 500
 WINDOW_IN = "PENSTOCK_BENCH_WINDOW"
 WINDOW = int(os.environ.get(WINDOW_IN, EQUAL_WINDOW))
-"""Events a consumer may hold unacknowledged, equal for all; a case may have one of its own, which
-its client process finds in its environment."""
+"""Most unacknowledged events of a consumer, equal for all. A case may have another window, which
+its client process reads from its environment."""
 WIDE = 5_000
-"""A window that is large enough for every contender to be as fast as it can be."""
+"""A window that is large enough for the highest rate of every contender."""
 OWN_WINDOW = 0
-"""Stands for what a contender gives a consumer that has not said how much it takes."""
+"""A case with this window leaves the window to the contender's default."""
 WINDOWS: Final = ((WIDE, f"windows of {WIDE:,}"), (OWN_WINDOW, "default windows"))
-"""Windows that are not equal for all shapes, and what tables call them."""
+"""Windows that are not equal for all shapes, and their headings in tables."""
 HAVE_WINDOWS: Final = ("penstock", "nats", "rabbitmq")
-"""Whose server decides how much a consumer gets that has not said so."""
+"""The contenders whose server chooses the window of a consumer that names none."""
 BATCH = 1_000
 """Events in one call of a batch API, equal for all."""
 CONTENDERS: Final = ("penstock", "nats", "redis", "rabbitmq", "postgres", "kafka", "artemis")
-"""Who takes part in what every broker does, in the order of the tables' columns."""
+"""The contenders in shapes that every broker supports, in the order of the tables' columns."""
 CLUSTERS: Final = (
     "penstock-cluster",
     "penstock",
@@ -43,9 +43,9 @@ CLUSTERS: Final = (
     "rabbitmq-cluster",
     "kafka-cluster",
 )
-"""Who takes part in what clusters do."""
+"""The contenders in shapes of clusters."""
 OURS: Final = "penstock"
-"""Whom ratios are of, unless a shape says otherwise."""
+"""The contender that ratios compare with the others, unless a shape names another one."""
 
 
 class Case(Struct, frozen=True):
@@ -53,8 +53,8 @@ class Case(Struct, frozen=True):
 
     label: str
     durability: str = ""
-    """``D0`` memory, ``D1`` written, ``D2`` on disk before the ack; empty where it has no
-    meaning."""
+    """``D0`` memory, ``D1`` written, ``D2`` on disk before the acknowledgement; empty if it does
+    not apply."""
     parameters: Mapping[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -62,21 +62,23 @@ class Case(Struct, frozen=True):
 
 
 class Server(Struct, frozen=True):
-    """A running server; ``pid`` is the process above all others of it."""
+    """A running server; ``pid`` is the ancestor of all its processes."""
 
     url: str
     pid: int
 
 
 class Broker(Protocol):
-    """A connection to a peer, in the client process: the best its client offers for each need."""
+    """A connection to a peer, in the client process. For each need it uses the fastest call of the
+    peer's client."""
 
     async def prepare(self, durability: str, *, consumes: bool) -> None:
-        """Make the stream and one durable that wants all of it; attach to it if it ``consumes``."""
+        """Make the stream and a durable for all its events; attach to the durable if it
+        ``consumes``."""
         ...
 
     async def publish_batch(self, events: Events, api: str) -> None:
-        """Publish a batch; all of it is confirmed on return. ``api``: ``columns`` or ``rows``."""
+        """Publish a batch; all of it is confirmed on return. ``api`` is ``columns`` or ``rows``."""
         ...
 
     async def send(self, events: Events, row: int) -> None:
@@ -84,7 +86,7 @@ class Broker(Protocol):
         ...
 
     async def flush(self) -> None:
-        """Wait until everything sent is confirmed."""
+        """Wait until all sent events are confirmed."""
         ...
 
     async def publish_one(self, events: Events, row: int) -> None:
@@ -92,89 +94,92 @@ class Broker(Protocol):
         ...
 
     async def consume(self, count: int, api: str) -> tuple[int, float]:
-        """Take some events, at most ``count`` and at least one, read each one's data and
-        properties, acknowledge them: how many, and the sum of their prices."""
+        """Take some events, at most ``count`` and at least one, read the data and properties of
+        each, and acknowledge them. Return their number and the sum of their prices."""
         ...
 
     async def settled(self) -> None:
-        """Wait until every acknowledgement has been taken by the server."""
+        """Wait until the server has processed every acknowledgement."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Crowded(Broker, Protocol):
-    """A broker of many streams and many connections."""
+    """A broker with many streams and many connections."""
 
     async def prepare_streams(self, durability: str, names: Sequence[str]) -> None:
-        """Make streams, each with one durable that wants all of it; nobody is attached."""
+        """Make streams, each with one durable for all its events and without clients."""
         ...
 
     async def another(self) -> Crowded:
-        """One more connection to the same server."""
+        """Open one more connection to the same server."""
         ...
 
     async def attach(self, stream: str, *, consumes: bool = True) -> None:
-        """Work with a stream that was prepared, by whatever connection, even before a restart."""
+        """Work with a prepared stream, whichever connection prepared it, even before a restart."""
         ...
 
     async def attach_at_end(self, stream: str) -> None:
-        """As ``attach``, with a durable of its own that wants only what is published later."""
+        """As :meth:`attach`, with a new durable for the events that are published later."""
         ...
 
     async def publish_to(self, stream: str, events: Events) -> None:
-        """Publish a batch to one of the streams this connection has prepared; all of it is
+        """Publish a batch to one of the streams that this connection has prepared; all of it is
         confirmed on return."""
         ...
 
     async def fill(self, stream: str, batches: Sequence[Events], rounds: int) -> None:
-        """Store all batches so many times, the quickest way there is: it is not measured."""
+        """Store all batches this number of times, in the fastest way of the peer; this is not
+        measured."""
         ...
 
 
 class Subscriber(Protocol):
-    """Has everything that is published from now on, over a connection of its own."""
+    """Receives all events that are published from now on, over a separate connection."""
 
     async def work(self, ledger: Ledger, api: str) -> None:
-        """Take events until cancelled, and read each one's data and properties."""
+        """Take events until cancelled, and read the data and properties of each."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Broadcasting(Broker, Protocol):
-    """A broker that sends events to whoever listens; it keeps no account of them."""
+    """A broker that sends events to its subscribers without storing their progress."""
 
     async def prepare_broadcast(self, durability: str) -> None:
-        """Make what ``publish_batch`` publishes to; at D0 it need not keep anything."""
+        """Make the stream that :meth:`publish_batch` publishes to; at D0 it need not store
+        anything."""
         ...
 
     async def subscriber(self) -> Subscriber:
-        """One more who listens; it misses nothing that is published after this returns."""
+        """Open one more subscriber; it receives all events that are published after this call."""
         ...
 
 
 class Keyed(Broker, Protocol):
-    """A broker that keeps the newest events of each value of a key."""
+    """A broker that stores the newest events of each value of a key."""
 
     async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
-        """Make a stream that keeps so many events of each value of a property; nobody reads it."""
+        """Make a stream that stores a number of events of each value of a property; it has no
+        reader."""
         ...
 
     async def publish_keyed(self, events: Events, api: str) -> None:
-        """Publish a batch as ``publish_batch`` does."""
+        """Publish a batch as :meth:`publish_batch` does."""
         ...
 
     async def stored(self) -> int:
-        """How many events there are."""
+        """Return the number of stored events."""
         ...
 
 
 class Expiring(Broker, Protocol):
-    """A broker whose events may have a time to live of their own."""
+    """A broker whose events may have individual times to live."""
 
     async def prepare_expiring(self, durability: str, *, buries: bool) -> None:
-        """Make a stream nobody reads; what expires is kept elsewhere if it ``buries``."""
+        """Make a stream without readers; with ``buries``, expired events go to another stream."""
         ...
 
     async def publish_expiring(self, events: Events, ttls_ms: Sequence[int]) -> None:
@@ -182,39 +187,39 @@ class Expiring(Broker, Protocol):
         ...
 
     async def left(self) -> int:
-        """How many events have expired, and are where they go."""
+        """Return the number of events that have expired and are in their final place."""
         ...
 
 
 class Client(Protocol):
-    """One client of a durable, over a connection of its own; it has its seat, and its window."""
+    """One client of a durable, over a separate connection, with its own window."""
 
     async def work(self, ledger: Ledger, api: str) -> None:
-        """Take events until cancelled, read each one's data and properties, and settle it: what
-        ``ledger`` calls flawed is rolled back when it comes for the first time."""
+        """Take events until cancelled, read the data and properties of each, and settle it. Events
+        that ``ledger`` calls flawed are rolled back at their first delivery."""
         ...
 
     async def hold(self) -> None:
-        """Take as much as the window allows, and do nothing."""
+        """Receive events up to the window, without settling any."""
         ...
 
     async def settled(self) -> None:
-        """Wait until every settlement has been taken by the server."""
+        """Wait until the server has processed every settlement."""
         ...
 
     async def close(self) -> None:
-        """Leave; what it holds goes back."""
+        """Close the connection; the unsettled events return to the durable."""
         ...
 
 
 class Fanned(Broker, Protocol):
-    """A broker with any number of durables, and of clients of each."""
+    """A broker with any number of durables, and of clients of each durable."""
 
     async def prepare_durables(
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
-        """Make a stream with these durables, each for so many clients, ``shared`` or ``serial``
-        or ``strict``; ``mode`` picks one of several ways a peer may have."""
+        """Make a stream with these durables, each for this number of clients: ``shared``,
+        ``serial`` or ``strict``. ``mode`` selects one of several ways of a peer."""
         ...
 
     async def client(self, durable: str) -> Client:
@@ -223,18 +228,18 @@ class Fanned(Broker, Protocol):
 
 
 class Peer(Protocol):
-    """A server to compare with, Penstock among them."""
+    """A server that is measured, including Penstock."""
 
     name: str
 
     def missing(self) -> str:
-        """Why it cannot run here; empty when it can."""
+        """Return why it cannot run here; empty if it can."""
         ...
 
     def version(self) -> str: ...
 
     def serve(self, directory: Path, durability: str) -> AbstractContextManager[Server]:
-        """Start the server on a free loopback port; it is stopped at the end."""
+        """Start the server on a free loopback port; it is stopped after the block."""
         ...
 
     async def connect(self, url: str) -> Broker: ...
@@ -246,19 +251,19 @@ class Shape(Protocol):
     name: str
     title: str
     figure: str
-    """The figure its ratios are made of."""
+    """Name of the figure that its ratios compare."""
     higher_is_better: bool
     contenders: Sequence[str]
 
     def cases(self, *, quick: bool) -> Sequence[Case]: ...
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
-        """One run, in processes of its own. Raises ``Missing`` when it cannot run here."""
+        """Measure one run, in separate processes. Raises ``Missing`` if it cannot run here."""
         ...
 
 
 class Missing(Exception):
-    """A contender cannot run on this machine; the text says what it would take."""
+    """A contender cannot run on this machine; the text says what to install."""
 
 
 class ClientWork(Protocol):
@@ -268,22 +273,22 @@ class ClientWork(Protocol):
 
 
 def ours_in(shape: Shape) -> str:
-    """Whom the ratios of a shape are of: its ``ours``, where it has one."""
+    """Return the contender that the ratios of a shape compare with the others."""
     return str(getattr(shape, "ours", OURS))
 
 
 def shapes() -> Mapping[str, Shape]:
-    """Every shape, by name: each file of ``bench.shapes`` is one."""
+    """Return every shape by name: each file of ``bench.shapes`` is one."""
     return _registered("bench.shapes", "SHAPE")
 
 
 def peers() -> Mapping[str, Peer]:
-    """Every peer, by name: each file of ``bench.peers`` is one."""
+    """Return every peer by name: each file of ``bench.peers`` is one."""
     return _registered("bench.peers", "PEER")
 
 
 def lacks_window(case: Case, contender: str) -> str:
-    """Why the contender can take no part in a case with default windows; empty if it can."""
+    """Return why the contender cannot take part in a case with default windows; empty if it can."""
     if case.parameters.get("window") != OWN_WINDOW or contender in HAVE_WINDOWS:
         return ""
     return peers()[contender].missing() or "its consumers always set a window"

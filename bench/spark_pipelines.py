@@ -1,6 +1,7 @@
-"""The Spark process of S12P: a step of a pipeline, and Spark's own files in and out.
+"""The Spark process of S12P: a step of a pipeline, compared with Spark on its own files.
 
-Both make the same rows with the same aggregates, in as many micro-batches, with the same settings.
+Both produce the same rows with the same aggregates, in the same number of micro-batches, with the
+same settings.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 CHANNEL = "changes"
 KEYS = 10_000
 WINDOW_EVENTS = 1_000
-"""An event comes each second, and a window is so many seconds long."""
+"""Events per window: an event occurs each second, and a window is this number of seconds long."""
 START_US = 1_357_000_000_000_000
-"""Windows begin at whole multiples of their length."""
+"""Microseconds since 1970: windows begin at whole multiples of their length."""
 DELAY_S = 10
 DELAY = f"{DELAY_S} seconds"
 WINDOW = f"{WINDOW_EVENTS} seconds"
@@ -35,14 +36,14 @@ SUMS = {"orders": "count(*)", "turnover": "sum(price)", "largest": "max(price)"}
 
 
 class PipelineJob(msgspec.Struct, frozen=True):
-    """What a process is told to do."""
+    """The work of the process."""
 
     works: list[str]
     rows: int
     batch_rows: int
     rounds: int
     is_warm: bool
-    """Whether a round that does not count comes before the others."""
+    """Whether a round that does not count precedes the others."""
     url: str
     directory: str
 
@@ -59,14 +60,14 @@ class PipelineWork:
         self._round = 0
 
     def store_files(self) -> None:
-        """The channel's events as Parquet, a file for each micro-batch."""
+        """Store the channel's events as Parquet, with a file for each micro-batch."""
         rows = self._spark.read.format("penstock").options(url=self._job.url, channel=CHANNEL)
         whole = rows.option("minPartitions", 1).load().select(*COLUMNS).coalesce(1)
         options = {"maxRecordsPerFile": str(self._job.batch_rows)}
         whole.write.options(**options).parquet(self._files)
 
     def run(self, contender: str) -> float:
-        """Seconds of one round."""
+        """Return the seconds of one round."""
         self._round += 1
         folder = Path(self._job.directory, f"{self._name}-{contender}-{self._round}")
         folder.mkdir()
@@ -84,11 +85,12 @@ class PipelineWork:
         return elapsed_s
 
     def _rows_out(self) -> int:
-        """What a round gives: changed keys of each micro-batch, or windows that were closed."""
+        """Return the number of rows of a round: changed keys of each micro-batch, or closed
+        windows."""
         job = self._job
         if self._kind == "latest":
             return min(KEYS, job.batch_rows) * (job.rows // job.batch_rows)
-        # The last windows stay open: their ends are not behind the watermark.
+        # The last windows stay open, because the watermark has not passed their ends.
         return (job.rows - 1 - DELAY_S) // WINDOW_EVENTS
 
     # --- the steps of pipelines ------------------------------------------------------------
@@ -119,7 +121,7 @@ class PipelineWork:
         def go() -> int:
             done = run(pipeline, url=self._job.url, once=True, spark=self._spark)
             if self._target == "channel":
-                # A micro-batch that only closes windows is not in the report's count.
+                # The report does not count a micro-batch that only closes windows.
                 return self._published(folder.name)
             return self._handed_over(folder, done.steps[0].rows_out or 0)
 
@@ -130,13 +132,14 @@ class PipelineWork:
             return session.channels.get(channel).info().last_event_id + 1
 
     def _handed_over(self, folder: Path, rows_out: int) -> int:
-        """The states that went into the table, where they replace those of the same key."""
+        """Return the number of states written to the table, where they replace those of the same
+        key."""
         from penstock.tables import Table
 
         rows: int = Table.found(str(folder / "table")).dataset().count_rows()
         return rows_out if rows == min(KEYS, self._job.rows) else rows
 
-    # --- the aggregation as Spark does it ----------------------------------------------------
+    # --- the aggregation of Spark on files ----------------------------------------------------
 
     def _channel(self) -> DataFrame:
         options = {"startingOffsets": "earliest", "maxEventsPerTrigger": str(self._job.batch_rows)}
@@ -163,7 +166,8 @@ class PipelineWork:
         return go
 
     def _aggregation(self, events: DataFrame, folder: Path) -> Callable[[], int]:
-        """The states of the keys; into files where the case has a target."""
+        """Return a function that computes the states of the keys, into files if the case has a
+        target."""
         from penstock_spark.pipelines.states import StateRules, states
 
         writer = states(events, StateRules(key=("account",), deltas=True)).writeStream
@@ -179,7 +183,7 @@ class PipelineWork:
 
 
 def _drained(writer: Any, folder: Path) -> int:
-    """Run a query to its end; how many rows its state has taken in."""
+    """Run a query to its end, and return the number of rows in its state updates."""
     query = writer.option("checkpointLocation", f"{folder}/checkpoint")
     query = query.trigger(availableNow=True).start()
     query.awaitTermination()
@@ -188,8 +192,8 @@ def _drained(writer: Any, folder: Path) -> int:
 
 
 def fill(url: str, rows: int) -> None:
-    """Deltas: the price or the quantity of one of the accounts changes, in no order that repeats
-    soon."""
+    """Publish deltas: each changes the price or the quantity of one account, in an order that does
+    not repeat soon."""
     with penstock.connect(url) as session:
         channel = session.channels.create(CHANNEL, type="persistent", retain_consumed=True)
         for first in range(0, rows, BATCH):

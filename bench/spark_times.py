@@ -1,7 +1,9 @@
-"""The processes of S12T: how long Spark takes to start, to answer, and what it costs idle.
+"""The processes of S12T: the time that Spark takes to start and to answer, and its cost while it is
+idle.
 
-``tuned`` is the session that ``penstock_spark.session.session`` makes, ``short`` what it makes for
-jobs of seconds; ``plain`` one with Spark's own settings. Everything else is the same."""
+``tuned`` is the session of ``penstock_spark.session.session``, ``short`` its session for jobs of
+seconds; ``plain`` is one with Spark's own settings. All other parts are equal.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RATE = 1_000
-"""Events a second."""
+"""Events per second."""
 TICK_S = 0.005
-"""They are published a few at a time, each with the time it was due."""
+"""Seconds between two publishes of a few events, each with the time at which it was due."""
 WARM_UP_S = 8.0
 
 
 class TimesJob(msgspec.Struct, frozen=True):
-    """What a process is told to do."""
+    """The work of the process."""
 
     work: str
     contender: str
@@ -42,11 +44,11 @@ class TimesJob(msgspec.Struct, frozen=True):
     server_pid: int
     directory: str
     seconds: float
-    """How long to measure."""
+    """Duration of the measurement."""
 
 
 def session_of(contender: str) -> SparkSession:
-    """A local session on all cores."""
+    """Return a local session on all cores."""
     if contender in ("tuned", "short"):
         from penstock_spark.session.session import session
 
@@ -60,7 +62,8 @@ def session_of(contender: str) -> SparkSession:
 
 
 def start_up(job: TimesJob) -> Figures:
-    """From the first line to the rows of a channel; the interpreter's start is not in it."""
+    """Measure the time from the program's first line to the rows of a channel, without the start of
+    the interpreter."""
     started_s = time.perf_counter()
     spark = session_of(job.contender)
     session_s = time.perf_counter() - started_s
@@ -72,7 +75,7 @@ def start_up(job: TimesJob) -> Figures:
 
 
 def idle(job: TimesJob) -> Figures:
-    """Processor time a second: of a query that waits, beyond the session's own."""
+    """Measure the processor time of an idle query per second, beyond that of the session."""
     spark = session_of(job.contender)
     rows = spark.read.format("penstock").options(url=job.url, channel="orders").load()
     rows.write.format("noop").mode("overwrite").save()
@@ -100,7 +103,8 @@ def idle(job: TimesJob) -> Figures:
 
 
 def _used(job: TimesJob, seconds: float) -> dict[str, float]:
-    """Milliseconds of processor time a second, of Spark's processes and of the realm."""
+    """Return the milliseconds of processor time per second, of Spark's processes and of the
+    realm."""
     pids = {"spark": os.getpid(), "realm": job.server_pid}
     before = {name: cpu_s_below(pid) for name, pid in pids.items()}
     time.sleep(seconds)
@@ -108,7 +112,8 @@ def _used(job: TimesJob, seconds: float) -> dict[str, float]:
 
 
 def latency(job: TimesJob) -> Figures:
-    """From the moment an event was due to its copy at a subscriber of the query's target."""
+    """Measure the time from the due time of an event to the arrival of its copy at a subscriber of
+    the query's target."""
     spark = session_of(job.contender)
     with penstock.connect(job.url) as session:
         orders = session.channels.create("due", type="persistent")
@@ -153,7 +158,7 @@ def latency(job: TimesJob) -> Figures:
 
 
 def _publishing(channel: penstock.Channel, seconds: float) -> Iterator[int]:
-    """Publish at the rate; gives the newest due time now and then."""
+    """Publish at the rate; yield the newest due time every now and then."""
     started_ns = time.monotonic_ns()
     sent = 0
     while sent < RATE * seconds:

@@ -26,7 +26,7 @@ DATA_BYTES = 128
 TRIGGER_EVENTS = 1_000_000
 FILES_PER_TRIGGER = 2
 LARGE = 5
-"""Micro-batches of ``stream large`` are so many times as large, for both."""
+"""Factor of the size of micro-batches of ``stream large``, for both."""
 CHANNEL = "orders"
 SETTINGS = {
     "spark.driver.memory": "3g",
@@ -37,13 +37,13 @@ SETTINGS = {
 
 
 class SparkJob(msgspec.Struct, frozen=True):
-    """What a Spark process is told to do."""
+    """The work of the process."""
 
     work: str
     rows: int
     rounds: int
     is_warm: bool
-    """Whether a round that does not count comes before the others."""
+    """Whether a round that does not count precedes the others."""
     url: str
     directory: str
 
@@ -58,7 +58,7 @@ class Work:
         self._round = 0
 
     def run(self, contender: str) -> float:
-        """Seconds of one round."""
+        """Return the seconds of one round."""
         self._round += 1
         kind, _, detail = self._job.work.partition(" ")
         work: Callable[[str], None]
@@ -120,7 +120,8 @@ class Work:
         return lambda target: self._drain(rows, target)
 
     def _drain_synced(self, rows: Any, target: str) -> None:
-        """Spark leaves its files to the kernel; a realm's commit is on disk."""
+        """Drain and sync the files: Spark leaves them to the kernel, but a realm's commit is on
+        disk."""
         self._drain(rows.format("parquet").option("path", f"{target}/rows"), target)
         for path in Path(target, "rows").rglob("*.parquet"):
             with path.open("rb") as file:
@@ -142,7 +143,7 @@ class Work:
 
 
 def missing() -> str:
-    """What Spark lacks here; empty when nothing."""
+    """Return why Spark cannot run here; empty if it can."""
     if importlib.util.find_spec("pyspark") is None:
         return 'pyspark is not installed: pip install "penstock-realm[spark]"'
     try:
@@ -153,7 +154,7 @@ def missing() -> str:
 
 
 def store(url: str, rows: int) -> None:
-    """Fill the channel: 128 random bytes, which no format can make smaller, and three
+    """Fill the channel with 128 random bytes, which no format can compress, and three
     properties."""
     random = np.random.default_rng(7)
     with penstock.connect(url) as session:
@@ -177,7 +178,8 @@ def _table(random: np.random.Generator, first: int, count: int) -> pa.Table:
 
 
 def in_turns(run: Callable[[str], float], rounds: int, *, is_warm: bool) -> dict[str, list[float]]:
-    """Seconds of each contender's rounds; ``is_warm`` has one more before them."""
+    """Return the seconds of each contender's rounds; with ``is_warm``, a round that does not count
+    precedes them."""
     seconds: dict[str, list[float]] = {"penstock": [], "parquet": []}
     for number in range(rounds + is_warm):
         for contender, found in seconds.items():

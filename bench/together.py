@@ -1,6 +1,7 @@
-"""Several servers under one process, whose processor time is theirs: ``python -m bench.together``.
+"""Several servers as children of one process, so that its processor time includes theirs: ``python
+-m bench.together``.
 
-It ends with all of them when it is told to, and by itself as soon as one of them does.
+It ends with all of them on request, and by itself as soon as one of them ends.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Part(Struct, frozen=True):
 
     command: Sequence[str]
     port: int
-    """Where it listens."""
+    """The port that it listens on."""
     more: dict[str, str] = {}
-    """What it has in its environment besides."""
+    """Variables that are added to its environment."""
 
 
 @contextmanager
 def servers_together(parts: Sequence[Part], url: str, directory: Path) -> Iterator[Server]:
-    """Start all of them, wait until each listens, and end them."""
+    """Start all servers, wait until each listens, and end them after the block."""
     job = msgspec.json.encode(parts).decode()
     command = [sys.executable, "-m", "bench.together", job]
     with server_process(command, parts[0].port, url, directory=directory) as server:
@@ -58,14 +59,17 @@ def main() -> int:
     finally:
         for process in running:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what they have stored goes, too
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # removes the stored data of the servers, too
         for process in running:
             process.wait()
     return 0
 
 
 def _started(part: Part) -> subprocess.Popen[bytes]:
-    """In a group of its own, with whatever it starts in turn: some servers come by a script."""
+    """Start a server in a new process group, which includes the processes that it starts: some
+    servers are started by a script."""
     return subprocess.Popen(part.command, env=os.environ | part.more, start_new_session=True)
 
 

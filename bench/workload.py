@@ -14,12 +14,12 @@ PROPERTIES = 3
 
 
 class Events(NamedTuple):
-    """Rows as an application has them, before any client library has seen them."""
+    """Rows as an application has them, without the types of a client library."""
 
     datas: Sequence[bytes]
     properties: Sequence[dict[str, Any]]
     price: float
-    """The sum of their prices: what a consumer has to find."""
+    """The sum of the prices, which a consumer must compute, too."""
     columns: Columns
 
     def __len__(self) -> int:
@@ -27,7 +27,7 @@ class Events(NamedTuple):
 
 
 class Columns:
-    """Rows for an application that works in columns."""
+    """Rows for an application that works on columns."""
 
     def __init__(self, datas: Sequence[bytes], properties: Sequence[dict[str, Any]]) -> None:
         self._datas = datas
@@ -43,13 +43,13 @@ class Columns:
 
 
 def pool(count: int, batch: int, size: int) -> list[Events]:
-    """``count`` batches of ``batch`` events with ``size`` bytes of data each."""
+    """Return ``count`` batches of ``batch`` events with ``size`` bytes of data each."""
     return [_events(first, batch, size) for first in range(0, count * batch, batch)]
 
 
 def keyed_pool(count: int, batch: int, size: int, values: int) -> list[Events]:
-    """A pool of rows in which ``sku`` and ``quantity`` have one of ``values`` values each, at
-    random."""
+    """Return a pool of rows in which ``sku`` and ``quantity`` each have one of ``values`` values,
+    at random."""
     draw = Random(7).randrange
     return [
         _rows(
@@ -90,7 +90,7 @@ def _rows(size: int, first: int, properties: list[dict[str, Any]]) -> Events:
 
 
 class Encoded(msgspec.Struct, array_like=True):
-    """An event of a peer that has no typed properties: all of it in the payload."""
+    """An event of a peer without typed properties: all its fields are in the payload."""
 
     data: bytes
     properties: dict[str, Any]

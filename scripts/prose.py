@@ -1,4 +1,5 @@
-"""Count wordings in the packages that a technical reader stumbles over, for each 1,000 texts.
+"""Count wordings in the packages and benchmarks that a technical reader stumbles over, for each
+1,000 texts.
 
 Texts are docstrings (also those below attributes), comments and the texts of raised errors. Names
 are those of functions and local values. A count says where to read; rewrite the sentence or name
@@ -19,10 +20,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scripts.weight.source import Source, documentation, statements, workspace_sources
+from scripts.weight.source import (
+    Source,
+    documentation,
+    sources_below,
+    statements,
+    workspace_sources,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RECORD: Final = Path(__file__).with_name("prose.toml")
+BENCHMARKS: Final = "bench"
+"""Folder of the benchmarks, which are counted like a package."""
 
 NAMES: Final = frozenset(
     {
@@ -166,7 +175,7 @@ def prose_by_package(sources: Iterable[Source]) -> dict[str, Prose]:
     hits: dict[str, list[Hit]] = {}
     for source in sources:
         parts = source.path.parts
-        package = parts[parts.index("packages") + 1]
+        package = parts[parts.index("packages") + 1] if "packages" in parts else BENCHMARKS
         texts = list(texts_of(source))
         counts[package] += len(texts)
         hits.setdefault(package, []).extend(hits_in(source, texts))
@@ -242,7 +251,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", metavar="RULE", choices=[rule.name for rule in RULES])
     parser.add_argument("--record", action="store_true", help=f"lower {RECORD.name}")
     given = parser.parse_args(arguments)
-    measured = prose_by_package(workspace_sources(ROOT))
+    measured = prose_by_package(
+        (*workspace_sources(ROOT), *sources_below(ROOT / BENCHMARKS))
+    )
     if unknown := set(given.packages) - set(measured):
         parser.error(f"no package {', '.join(sorted(unknown))}; there are {', '.join(measured)}")
     if given.record:

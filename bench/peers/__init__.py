@@ -1,1 +1,1 @@
-"""One file a peer: how to start its server and to use its client."""
+"""One file per peer: how to start its server and how to use its client."""

@@ -20,7 +20,7 @@ from bench.workload import Encoded, Events, decode, encode
 
 STREAM = "orders"
 ROUND_TRIP = "round-trip"
-"""A queue for one message, whose confirmation comes behind everything sent before it."""
+"""A queue for one message, whose confirmation follows those of everything sent before it."""
 PENDING_MAX = 4_000
 MAIN = "org.apache.activemq.artemis.core.server.embedded.Main"
 CONFIGURATION = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
@@ -45,7 +45,8 @@ class Artemis:
     name = "artemis"
 
     def __init__(self, buffer_timeout_ns: int | None = None) -> None:
-        """``buffer_timeout_ns``: how long its journal waits for more to write; None: as shipped."""
+        """``buffer_timeout_ns`` is the time that its journal waits for further writes; None: its
+        default."""
         self._more = ""
         if buffer_timeout_ns is not None:
             self._more = f"<journal-buffer-timeout>{buffer_timeout_ns}</journal-buffer-timeout>"
@@ -61,7 +62,8 @@ class Artemis:
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
-        """D2: the journal is synced before a message is accepted; D1: it is written."""
+        """Serve Artemis. D2: the journal is synced before a message is accepted; D1: it is
+        written."""
         port = free_port()
         place = directory.parent / "artemis"
         (place / "etc").mkdir(parents=True, exist_ok=True)
@@ -81,7 +83,7 @@ class Artemis:
 
 
 class Wire:
-    """Proton's loop in a thread of its own, and the two ways between it and asyncio's."""
+    """Proton's loop in a separate thread, and the calls between it and the asyncio loop."""
 
     def __init__(self, url: str) -> None:
         from proton.handlers import MessagingHandler
@@ -129,11 +131,11 @@ class Wire:
         self._thread.start()
 
     def call(self, work: Callable[[], None]) -> None:
-        """Have proton's thread do it."""
+        """Run ``work`` in proton's thread."""
         self._injector.trigger(self._event("call", subject=work))
 
     async def done(self, work: Callable[[], None]) -> None:
-        """Have proton's thread do it, and wait until it has."""
+        """Run ``work`` in proton's thread, and wait until it is done."""
         finished = asyncio.Event()
 
         def work_and_tell() -> None:
@@ -144,7 +146,7 @@ class Wire:
         await finished.wait()
 
     def sent(self, queue: str, payloads: Sequence[bytes]) -> asyncio.Future[None]:
-        """Hand messages to proton's thread; done when the last one is accepted."""
+        """Pass messages to proton's thread; the future is done when the last one is accepted."""
         from proton import Message
 
         confirmed = self._loop.create_future()
@@ -173,7 +175,7 @@ class Wire:
             self._unconfirmed[self._senders[queue].send(message)] = accepted
 
     async def taken(self) -> list[tuple[Any, Any]]:
-        """What has arrived; waits until there is something."""
+        """Return the messages that have arrived; wait until there is at least one."""
         while not self._messages:
             self._has_messages.clear()
             self._is_told = False
@@ -182,7 +184,7 @@ class Wire:
         return [self._messages.popleft() for _ in range(len(self._messages))]
 
     async def receive(self, queue: str) -> None:
-        """Have a window of messages sent from now on, and one more for each that is settled."""
+        """Receive a window of messages, and one more for each settled one."""
 
         def attach() -> None:
             self.receiver = self.container.create_receiver(self.connection, queue)
@@ -232,7 +234,7 @@ class ArtemisBroker:
         await self.attach(STREAM, consumes=consumes)
 
     async def prepare_streams(self, durability: str, names: Sequence[str]) -> None:
-        """A queue is made by whoever sends to it."""
+        """Do nothing: Artemis creates a queue when a client sends to it."""
 
     async def prepare_durables(
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
@@ -312,7 +314,7 @@ class ArtemisClient:
             ledger.add(len(kept), price, len(flawed))
 
     async def hold(self) -> None:
-        """It is sent its window without being asked."""
+        """Do nothing: Artemis sends the window by itself."""
 
     async def settled(self) -> None:
         await self._wire.settled()

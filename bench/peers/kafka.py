@@ -1,4 +1,4 @@
-"""Apache Kafka: one node that is broker and controller (KRaft), confluent-kafka."""
+"""Apache Kafka: one node that is broker and controller (KRaft), with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ auto.create.topics.enable=false
 {flushing}
 """
 LOOK_S = 0.01
-"""A fetch returns what it has after so long: the client waits for as many as it asked for."""
+"""Longest wait of a fetch, in seconds: the client otherwise waits for as many events as it asked
+for."""
 STEP_S = 0.2
 
 
@@ -57,7 +58,8 @@ class Kafka:
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
-        """D2: every write is flushed before it is confirmed; D1: the system does it some time."""
+        """Serve Kafka. D2: every write is flushed before it is confirmed; D1: the system flushes it
+        later."""
         port, controller = free_port(), free_port()
         configuration = directory.parent / "kafka.properties"
         configuration.write_text(
@@ -86,10 +88,10 @@ class Kafka:
 
 
 class KafkaBroker:
-    """A stream is a topic with one partition: what is published first comes first."""
+    """A stream is a topic with one partition, which keeps the order of publishing."""
 
     def __init__(self, url: str, *, replicas: int = 1) -> None:
-        """``replicas`` is how many nodes keep a topic."""
+        """``replicas`` is the number of nodes that store a topic."""
         self._url = url
         self._replicas = replicas
         self._stream = STREAM
@@ -118,7 +120,7 @@ class KafkaBroker:
     async def prepare_durables(
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
-        """A durable is a consumer group."""
+        """Make a consumer group for each durable."""
         if clients > 1:
             raise Missing("a partition has one consumer, and a single event cannot be returned")
         await self.prepare_streams(durability, [STREAM])
@@ -134,7 +136,7 @@ class KafkaBroker:
         await self.prepare_streams(durability, [STREAM])
 
     async def subscriber(self) -> Subscriber:
-        """A consumer that keeps its place to itself."""
+        """Return a consumer that does not commit its position."""
         self._subscribers += 1
         reader = KafkaConsumer(self._url, STREAM, f"reader-{self._subscribers}", commits=False)
         await reader.assigned()
@@ -147,7 +149,8 @@ class KafkaBroker:
             await self._consumer.assigned()
 
     def _produced(self, events: Events, rows: Sequence[int]) -> asyncio.Future[None]:
-        """Hand rows to the client's own thread; done when the last one is confirmed."""
+        """Pass rows to the client's own thread; the future is done when the last one is
+        confirmed."""
         if self._producer is None:
             self._start()
         confirmed = self._loop.create_future()
@@ -174,7 +177,7 @@ class KafkaBroker:
                 "bootstrap.servers": self._url,
                 "acks": "all",
                 "linger.ms": 0,
-                # what is sent again after a late answer is stored once, as with Kafka's own client
+                # A repetition after a late answer is stored once, as with Kafka's own client
                 "enable.idempotence": self._replicas > 1,
                 "queue.buffering.max.messages": 1_000_000,
             }
@@ -223,7 +226,7 @@ class KafkaBroker:
 
 
 class KafkaConsumer:
-    """The one consumer of a group; how far it has worked it commits without waiting for it."""
+    """The only consumer of a group. It commits its position without waiting for the answer."""
 
     def __init__(self, url: str, stream: str, group: str, *, commits: bool = True) -> None:
         from confluent_kafka import Consumer
@@ -247,7 +250,7 @@ class KafkaConsumer:
         self._loop.call_soon_threadsafe(self._assigned.set)
 
     async def assigned(self) -> None:
-        """The group has let it in."""
+        """Wait until the group has assigned the partition to this consumer."""
         while not self._assigned.is_set():
             self._early += await self._fetched(WINDOW)
 
@@ -259,7 +262,7 @@ class KafkaConsumer:
         return messages
 
     async def take(self, count: int) -> tuple[int, float]:
-        """Some events, at least one: how many, and the sum of their prices."""
+        """Consume some events, at least one. Return their number and the sum of their prices."""
         messages, self._early = self._early, []
         while not messages:
             messages = await self._fetched(count)
@@ -287,7 +290,7 @@ class KafkaConsumer:
 
 
 def _wait_for_brokers(admin: Any, count: int) -> None:
-    """Until a topic can have so many replicas."""
+    """Wait until a topic can have this number of replicas."""
     while len(admin.list_topics().brokers) < count:
         time.sleep(STEP_S)
 

@@ -1,4 +1,5 @@
-"""Apache Kafka with three nodes: topics of three replicas, two of which have to be in step."""
+"""Apache Kafka with three nodes: topics have three replicas, and two must have a write before it is
+confirmed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from penstock_testing.nats_servers import free_ports
 
 NODES: Final = 3
 IN_STEP: Final = 2
-"""Nodes that have a write before it is confirmed."""
+"""Number of nodes that have a write before it is confirmed."""
 
 
 class KafkaCluster(Kafka):
@@ -25,8 +26,8 @@ class KafkaCluster(Kafka):
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
-        """D2: every replica flushes a write before it confirms it; D1: the system does it some
-        time."""
+        """Serve three nodes. D2: every replica flushes a write before it confirms it; D1: the
+        system flushes it later."""
         ports, controllers = free_ports(NODES), free_ports(NODES)
         voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))
         java = [shutil.which("java") or "", "-Xmx512m", "-Xms512m", "-XX:+UseG1GC"]

@@ -21,9 +21,9 @@ from penstock_core.tasks import start_task
 SUBJECT = "orders"
 DURABLE = "billing"
 FILLING_UNDER_WAY = 4
-"""Batches without an answer when a stream is filled: the server drops what it cannot queue."""
+"""Unanswered batches while a stream is filled: the server drops messages that it cannot queue."""
 PENDING_MAX = 4_000
-"""Unconfirmed publishes, nats-py's own default."""
+"""Most unconfirmed publishes, the default of nats-py."""
 CONFIGURATION = """
 listen: "127.0.0.1:{port}"
 jetstream {{ store_dir: "{store}", sync_interval: {sync} }}
@@ -46,7 +46,8 @@ class Nats:
         return f"{server} (nats-py {version('nats-py')})"
 
     def serve(self, directory: Path, durability: str) -> AbstractContextManager[Server]:
-        """D2: each write is synced before it is confirmed; D1: every two minutes, the default."""
+        """Serve NATS. D2: each write is synced before it is confirmed; D1: every two minutes, the
+        default."""
         port = free_port()
         sync = "always" if durability == "D2" else "2m"
         configuration = directory / "nats.conf"
@@ -63,7 +64,7 @@ class Nats:
 
 
 class _Inbox:
-    """What a subscription has pushed, until it is taken."""
+    """The pushed messages of a subscription that have not been read."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -74,7 +75,7 @@ class _Inbox:
         self._has_messages.set()
 
     async def take(self) -> list[Any]:
-        """All of it, at least one."""
+        """Return all messages; wait until there is at least one."""
         while not self.messages:
             self._has_messages.clear()
             await self._has_messages.wait()
@@ -84,7 +85,7 @@ class _Inbox:
 
 class NatsBroker:
     def __init__(self, connection: Any, url: str, *, replicas: int = 1) -> None:
-        """``replicas`` is how many servers keep a stream."""
+        """``replicas`` is the number of servers that store a stream."""
         self._connection = connection
         self._url = url
         self._replicas = replicas
@@ -108,7 +109,8 @@ class NatsBroker:
         )
 
     async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
-        """The key is the subject, the depth what a stream keeps of each (a last-value stream)."""
+        """Make a last-value stream: the key is the subject, and the depth limits the messages per
+        subject."""
         ((self._key, depth),) = keys.items()
         await self._make_stream(subjects=[f"{SUBJECT}.>"], max_msgs_per_subject=depth)
 
@@ -151,8 +153,8 @@ class NatsBroker:
         await self._publish(events, [stream] * len(events))
 
     async def fill(self, stream: str, batches: Sequence[Events], rounds: int) -> None:
-        """Written out once and sent as bytes; of each batch the last one asks for an answer, so
-        that no more are on their way than the server takes."""
+        """Write the bytes of all batches. The last event of each batch requests an answer, so that
+        no more batches are on their way than the server accepts."""
         written = [_written(stream, events) for events in batches]
         async with _answers(self._url) as (writer, next_answer):
             under_way = 0
@@ -169,7 +171,8 @@ class NatsBroker:
         assert stored == wanted, f"{stored} of {wanted} events stored"
 
     async def prepare_broadcast(self, durability: str) -> None:
-        """At D0 there is no stream: who listens gets it, whoever comes later does not."""
+        """Make the stream; at D0 do nothing: only clients that are subscribed at the time get a
+        message."""
         self._keeps_nothing = durability == "D0"
         if not self._keeps_nothing:
             await self._make_stream(subjects=[SUBJECT])
@@ -195,11 +198,11 @@ class NatsBroker:
     async def prepare_durables(
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
-        """``max_ack_pending`` is for all clients of a durable together. The only way to serve one
-        client at a time, in order, is to let one event be unacknowledged.
+        """Make the stream and its durables.
 
-        Modes: ``pushed`` to a group, ``pulled``, and ``alone``: one client, and no other that
-        could take over.
+        ``max_ack_pending`` is for all clients of a durable together. The only way to serve one
+        client at a time, in order, is to allow one unacknowledged event. Modes: ``pushed`` to a
+        group, ``pulled``, and ``alone``: one client, and no other that could take over.
         """
         from nats.js.api import AckPolicy, ConsumerConfig
 
@@ -246,7 +249,7 @@ class NatsBroker:
         await self._publish(events, [f"{SUBJECT}.{key}" for key in keys])
 
     async def publish_expiring(self, events: Events, ttls_ms: Sequence[int]) -> None:
-        """Whole seconds are what it knows."""
+        """Publish with times to live; NATS only supports whole seconds."""
         headers = [{"Nats-TTL": f"{max(1, -(-ttl // 1_000))}s"} for ttl in ttls_ms]
         await self._publish(events, [SUBJECT] * len(events), headers)
 
@@ -262,7 +265,7 @@ class NatsBroker:
     async def _publish(
         self, events: Events, subjects: Sequence[str], more: Sequence[dict[str, str]] = ()
     ) -> None:
-        """An atomic batch: one confirmation for all."""
+        """Publish an atomic batch, which has one confirmation."""
         assert len(events) <= BATCH, "the server takes no larger atomic batch"
         self._batches += 1
         name, last = f"batch-{self._batches}", len(events) - 1
@@ -292,7 +295,8 @@ class NatsBroker:
         await self._stream.publish(self._subject, _payload(events, row), timeout=60)
 
     async def consume(self, count: int, api: str) -> tuple[int, float]:
-        """Pushed, not fetched: that is faster, and a fetch waits until it has all it asked for."""
+        """Consume pushed events. Fetching is slower, and a fetch waits until it has all requested
+        events."""
         messages = await self._inbox.take()
         price = 0.0
         for message in messages:
@@ -305,7 +309,8 @@ class NatsBroker:
     async def settled(self) -> None:
         await self._connection.flush()
         unsettled = 1
-        while unsettled:  # each question is a round trip, and the server's only way to say so
+        # Each request costs a round trip, but the server reports this in no other way
+        while unsettled:
             unsettled = (await self._subscription.consumer_info()).num_ack_pending
 
     async def close(self) -> None:
@@ -373,7 +378,8 @@ class NatsClient:
         if self._holding is not None:
             held = await self._holding
             await self._connection.flush()
-            while late := self._subscription.pending_msgs:  # came when the fetch had ended
+            # these events arrived after the end of the fetch
+            while late := self._subscription.pending_msgs:
                 held += await self._subscription.fetch(late)
         for message in held:
             await message.nak()
@@ -414,7 +420,7 @@ def _pushed(stream: str, durable: str = DURABLE, **more: Any) -> Any:
 
 
 def _written(subject: str, events: Events) -> bytes:
-    """A batch as the protocol has it; the last one asks for an answer."""
+    """Return a batch in the form of the protocol; its last event requests an answer."""
     parts = []
     for row in range(len(events)):
         payload = _payload(events, row)
@@ -429,7 +435,8 @@ def _written(subject: str, events: Events) -> bytes:
 async def _answers(
     url: str,
 ) -> AsyncIterator[tuple[asyncio.StreamWriter, Callable[[], Awaitable[None]]]]:
-    """A connection without a client library, and a call that waits for one more answer."""
+    """Open a connection without a client library. Yield it, and a call that waits for one more
+    answer."""
     host, _, port = url.removeprefix("nats://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB answers 1\r\n')
@@ -454,7 +461,7 @@ def _payload(events: Events, row: int) -> bytes:
 
 
 def _executable() -> str | None:
-    """The wheel's, next to the interpreter, before any other."""
+    """Return the path of the wheel's program, next to the interpreter, before any other."""
     return shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which(
         "nats-server"
     )

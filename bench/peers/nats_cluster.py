@@ -23,7 +23,8 @@ class NatsCluster(Nats):
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
-        """D2: each server syncs a write before it confirms it; D1: every two minutes."""
+        """Serve three servers. D2: each server syncs a write before it confirms it; D1: every two
+        minutes."""
         sync = "always" if durability == "D2" else '"2m"'
         servers = NatsServers(directory, sync=dict.fromkeys(range(SERVERS), sync))
         with servers_together(parts_of(servers), ",".join(servers.urls), directory) as server:
@@ -38,7 +39,7 @@ class NatsCluster(Nats):
 
 
 async def _led(url: str) -> None:
-    """Wait until the servers have a leader, which makes streams."""
+    """Wait until the servers have elected the leader that creates streams."""
     import nats
     from nats.errors import Error
 

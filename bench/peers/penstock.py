@@ -1,4 +1,4 @@
-"""Penstock itself: a server process of its own, the asyncio client."""
+"""Penstock itself: a separate server process, with the asyncio client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Penstock:
     name = "penstock"
 
     def __init__(self, *options: str) -> None:
-        """``options`` of ``penstock serve`` that a shape wants beside those that all have."""
+        """``options`` are further options of ``penstock serve`` for one shape."""
         self._options = options
 
     def missing(self) -> str:
@@ -39,7 +39,8 @@ class Penstock:
         return penstock.__version__
 
     def serve(self, directory: Path, durability: str) -> AbstractContextManager[Server]:
-        """Durability is the channel's (``storage.sync``), not the server's."""
+        """Serve a realm. The channel determines the durability (``storage.sync``), not the
+        server."""
         port = free_port()
         command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory)]
         command += ["--port", str(port), "--log-level", "warning"]
@@ -251,7 +252,7 @@ class PenstockClient:
                 await _settle_rows(batch, ledger)
 
     async def _work_in_order(self, ledger: Ledger) -> None:
-        """Event by event: what is recalled meanwhile is left out."""
+        """Settle one event at a time, so that recalled events are left out."""
         async for event in self._subscription:
             assert event.data, "every event has data"
             price = event.properties["price"]
@@ -269,7 +270,7 @@ class PenstockClient:
         assert pc.sum(pc.binary_length(table.column("data"))).as_py() > 0, "every event has data"
         flawed = np.flatnonzero(prices == ledger.flaw)
         flawed = flawed[[int(ids[row]) not in batch.redeliveries for row in flawed]]
-        if self._is_strict and len(flawed):  # what follows comes again
+        if self._is_strict and len(flawed):  # later events of this batch are delivered again
             ids, prices, flawed = ids[: flawed[0] + 1], prices[: flawed[0] + 1], flawed[:1]
         kept = np.delete(ids, flawed)
         if ledger.order:
@@ -280,7 +281,7 @@ class PenstockClient:
         if len(flawed):
             self._settle(self._subscription.rollback(ids[flawed].tolist()))
         ledger.add(len(kept), float(prices.sum() - prices[flawed].sum()), len(flawed))
-        await asyncio.sleep(0)  # both are on their way
+        await asyncio.sleep(0)  # both acknowledgements are on their way
 
     def _settle(self, settling: Coroutine[None, None, None]) -> None:
         task = start_task(settling)
@@ -288,7 +289,7 @@ class PenstockClient:
         task.add_done_callback(self._settling.discard)
 
     async def hold(self) -> None:
-        """It is sent its window without being asked."""
+        """Do nothing: the realm sends the window by itself."""
 
     async def settled(self) -> None:
         for task in list(self._settling):
@@ -317,7 +318,7 @@ async def _settle_rows(batch: penstock.aio.DeliveredBatch, ledger: Ledger) -> No
 
 
 def storage_of(durability: str) -> penstock.StorageProperties:
-    """The attribute ``storage`` that stands for a durability."""
+    """Return the attribute ``storage`` for a durability."""
     return {"sync": "none" if durability == "D1" else "group"}
 
 

@@ -27,7 +27,8 @@ class PenstockCluster(Penstock):
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
-        """A cluster knows D2 alone: what it acknowledges is on the disks of a majority."""
+        """Serve a cluster. It supports only D2: an acknowledged event is on the disks of a
+        majority."""
         assert durability == "D2", "nodes refuse an engine that syncs later"
         servers = NatsServers(directory)
         parts = parts_of(servers)
@@ -40,13 +41,14 @@ class PenstockCluster(Penstock):
             parts.append(Part(command, port, monitors))
         url = "penstock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
         with servers_together(parts, url, directory) as server:
-            with penstock.connect(url, reconnect_timeout=STARTED_S):  # until there is an owner
+            # Connects once a node is the owner
+            with penstock.connect(url, reconnect_timeout=STARTED_S):
                 pass
             yield server
 
 
 def parts_of(servers: NatsServers) -> list[Part]:
-    """The servers of NATS as parts of something that runs together."""
+    """Return the servers of NATS as parts of one server."""
     commands = servers.commands()
     ports = [int(url.rpartition(":")[2]) for url in servers.urls]
     return [Part(command, port) for command, port in zip(commands, ports, strict=True)]

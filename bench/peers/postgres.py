@@ -22,9 +22,9 @@ from bench.workload import Events
 STREAM = "orders"
 COLUMNS = ("data", "sku", "price", "quantity")
 NOBODY = "postgres"
-"""Its server refuses to run as root."""
+"""The user that runs the server, which refuses to run as root."""
 WAIT_S = 1.0
-"""How long a consumer waits to be told of more before it looks by itself."""
+"""Seconds that a consumer waits for a notification before it queries the table."""
 
 
 class Postgres:
@@ -47,8 +47,8 @@ class Postgres:
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
-        """D2: the write-ahead log is synced before a commit is answered; D1: it is written
-        (``fsync=off``: no less, where ``synchronous_commit=off`` would not even write it)."""
+        """Serve PostgreSQL. D2: the write-ahead log is synced before a commit is answered; D1: it
+        is written (``fsync=off``; ``synchronous_commit=off`` would not even write it)."""
         port = free_port()
         user = NOBODY if os.geteuid() == 0 else None
         cluster = directory / "cluster"
@@ -85,7 +85,7 @@ class Postgres:
 
 
 class PostgresBroker:
-    """A stream is a table; a row is consumed when it is ``done``."""
+    """A stream is a table; a row is consumed when its column ``done`` is set."""
 
     def __init__(self, pool: Any, url: str) -> None:
         self._pool = pool
@@ -96,7 +96,7 @@ class PostgresBroker:
 
     @classmethod
     async def connected(cls, url: str) -> PostgresBroker:
-        """Waits while the server says that it is starting."""
+        """Connect; wait while the server reports that it is starting."""
         import asyncpg
 
         while True:
@@ -146,10 +146,11 @@ class PostgresBroker:
         )
 
     async def publish_keyed(self, events: Events, api: str) -> None:
-        """Send only the last change of each value in a batch: one statement can touch a row only
+        """Send only the last change of each value in a batch: one statement can change a row only
         once."""
         newest = {row[COLUMNS.index(self._key)]: row for row in _rows(events)}
-        rows = [newest[value] for value in sorted(newest)]  # in one order: nobody waits in a ring
+        # In sorted order: two transactions then never wait for each other in a ring
+        rows = [newest[value] for value in sorted(newest)]
         columns = [list(column) for column in zip(*rows, strict=True)]
         await self._pool.execute(
             f'INSERT INTO "{STREAM}" (data, sku, price, quantity)'
@@ -181,7 +182,7 @@ class PostgresBroker:
             await connection.execute(f'NOTIFY "{stream}"')
 
     async def send(self, events: Events, row: int) -> None:
-        """asyncpg has no call that does not wait: what would be under way is collected."""
+        """Collect the event for the next flush: asyncpg has no call that does not wait."""
         self._unsent.append(_row(events, row))
         if len(self._unsent) == BATCH:
             await self.flush()
@@ -204,7 +205,7 @@ class PostgresBroker:
         return ledger.acked, ledger.price
 
     async def settled(self) -> None:
-        """Each acknowledgement was answered."""
+        """Do nothing: each acknowledgement was answered."""
 
     async def close(self) -> None:
         if self._consumer is not None:
@@ -213,7 +214,7 @@ class PostgresBroker:
 
 
 class PostgresConsumer:
-    """Rows are locked while they are worked on; the commit that ends it says what is done."""
+    """Locks rows while it works on them; the commit that ends the work marks them as done."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
@@ -231,7 +232,7 @@ class PostgresConsumer:
             await self.take(WINDOW, ledger)
 
     async def take(self, count: int, ledger: Ledger) -> None:
-        """Some rows, or none when there are none for a while."""
+        """Lock some rows, or none if the table has none for a while."""
         self._is_told.clear()
         async with self._connection.transaction():
             rows = await self._connection.fetch(
@@ -268,7 +269,7 @@ class PostgresConsumer:
         )
 
     async def settled(self) -> None:
-        """Each acknowledgement was answered."""
+        """Do nothing: each acknowledgement was answered."""
 
     async def close(self) -> None:
         self._connection.terminate()
@@ -292,7 +293,7 @@ def _has_user(name: str) -> bool:
 
 
 def _program(name: str) -> str | None:
-    """Debian keeps them where no path leads; the newest there is."""
+    """Return the newest of the installed programs; Debian's are in no folder of ``PATH``."""
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_number, reverse=True)
     folders = [*(str(place) for place in places), os.environ.get("PATH", "")]
     return shutil.which(name, path=os.pathsep.join(folders))

@@ -20,7 +20,7 @@ STREAM = "orders"
 HOME = Path("/usr/lib/rabbitmq/bin")
 EXCHANGE = "fan"
 PENDING_MAX = 4_000
-"""Unconfirmed publishes, as NATS has them."""
+"""Most unconfirmed publishes, as for NATS."""
 CONFIGURATION = """
 listeners.tcp.1 = 127.0.0.1:{port}
 loopback_users.guest = true
@@ -33,7 +33,7 @@ class Rabbit:
     name = "rabbitmq"
 
     def __init__(self, *plugins: str) -> None:
-        """``plugins`` that it is started with."""
+        """``plugins`` are enabled in the server."""
         self._plugins = plugins
 
     def missing(self) -> str:
@@ -48,13 +48,14 @@ class Rabbit:
         return f"{self.server_version() or '?'} (aio-pika {version('aio-pika')})"
 
     def server_version(self) -> str:
-        """Empty where it is not installed."""
+        """Return the version; empty if RabbitMQ is not installed."""
         folders = (HOME.parent / "lib").glob("rabbitmq_server-*")
         return next((folder.name.rpartition("-")[2] for folder in folders), "")
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
-        """D2: the log of the quorum queues is synced before a confirmation; D1: it is written."""
+        """Serve RabbitMQ. D2: the log of the quorum queues is synced before a confirmation; D1: it
+        is written."""
         port, epmd_port, node_port = free_port(), free_port(), free_port()
         kept = directory.parent / "rabbitmq"
         environment = node_environment(
@@ -84,7 +85,8 @@ class Rabbit:
 
 
 def epmd_command(port: int) -> list[str]:
-    """What tells nodes of each other's ports; a node that finds none would start its own."""
+    """Return the command of the daemon that tells nodes the ports of others; a node that does not
+    find it would start its own."""
     return [shutil.which("epmd") or "", "-port", str(port), "-address", "127.0.0.1"]
 
 
@@ -98,8 +100,8 @@ def node_environment(
     durability: str,
     plugins: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Write the files of a node into ``kept``; gives what says where they are. ``port`` is the one
-    for other nodes, ``directory`` has what it stores."""
+    """Write the files of a node into ``kept``, and return the variables with their paths. ``port``
+    is for other nodes; the node stores its data in ``directory``."""
     kept.mkdir(exist_ok=True)
     (kept / "rabbitmq.conf").write_text(configuration)
     sync = "datasync" if durability == "D2" else "none"
@@ -124,7 +126,7 @@ def node_environment(
 
 class RabbitBroker:
     def __init__(self, connection: Any, channel: Any, url: str, *, replicas: int = 1) -> None:
-        """``replicas`` is how many nodes keep a queue."""
+        """``replicas`` is the number of nodes that store a queue."""
         self._replicas = replicas
         self._connection = connection
         self._channel = channel
@@ -159,7 +161,7 @@ class RabbitBroker:
     async def prepare_durables(
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
-        """A durable is a queue, bound to an exchange that sends to all of them."""
+        """Make a queue for each durable, bound to an exchange that sends to all of them."""
         if kind != "shared":
             raise Missing("a single active consumer gets rolled-back events out of order")
         import aio_pika
@@ -177,7 +179,7 @@ class RabbitBroker:
         return client
 
     async def prepare_broadcast(self, durability: str) -> None:
-        """Who listens has a queue of its own that ends with its connection."""
+        """Make the exchange. Each subscriber binds a queue, which ends with its connection."""
         if durability != "D0":
             raise Missing("only queues store events on disk; the cases with durables measure them")
         import aio_pika
@@ -242,7 +244,7 @@ class RabbitBroker:
         await self._publish(events, row)
 
     async def taken(self) -> list[Any]:
-        """What has arrived; waits until there is something."""
+        """Return the messages that have arrived; wait until there is at least one."""
         while not self._messages:
             self._has_messages.clear()
             await self._has_messages.wait()
@@ -250,7 +252,7 @@ class RabbitBroker:
         return messages
 
     async def consume(self, count: int, api: str) -> tuple[int, float]:
-        """The last one's acknowledgement is for all before it, too."""
+        """Consume events; the acknowledgement of the last one includes all earlier ones."""
         messages = await self.taken()
         price = 0.0
         for message in messages:
@@ -261,7 +263,8 @@ class RabbitBroker:
         return len(messages), price
 
     async def settled(self) -> None:
-        """Nobody confirms an acknowledgement; a round trip behind it says that it was taken."""
+        """Wait for a round trip, which follows the acknowledgements: the server does not confirm
+        these."""
         await self._channel.get_queue(self._stream, ensure=True)
 
     async def close(self) -> None:
@@ -307,7 +310,7 @@ class RabbitClient:
             ledger.add(len(messages) - rolled_back, price, rolled_back)
 
     async def hold(self) -> None:
-        """It is sent its window without being asked."""
+        """Do nothing: RabbitMQ sends the window by itself."""
 
     async def settled(self) -> None:
         await self._broker.settled()

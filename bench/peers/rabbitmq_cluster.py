@@ -35,7 +35,8 @@ class RabbitCluster(Rabbit):
 
     @contextmanager
     def serve(self, directory: Path, durability: str) -> Iterator[Server]:
-        """D2: a majority has synced its log before a confirmation; D1: it has written it."""
+        """Serve three nodes. D2: a majority has synced its log before a confirmation; D1: it has
+        written it."""
         ports, node_ports, epmd_port = free_ports(NODES), free_ports(NODES), free_port()
         names = [f"bench{port}@localhost" for port in ports]
         meeting = MEETING + "".join(
@@ -65,18 +66,20 @@ class RabbitCluster(Rabbit):
             yield server
 
     async def connect(self, url: str) -> Broker:
-        """To the node that leads what is declared through it, which is the shortest way."""
+        """Connect to the node that leads the queues declared through it, which is the shortest
+        path."""
         return await RabbitBroker.connected(url, replicas=NODES)
 
 
 def _write_secret(file: Path, text: str) -> None:
-    """Erlang takes no cookie that others may read."""
+    """Write a file that others cannot read: otherwise Erlang refuses the cookie."""
     file.write_text(text)
     file.chmod(0o400)
 
 
 def _wait_until_all_met(environment: Mapping[str, str]) -> None:
-    """A queue has replicas only on nodes that are there when it is declared."""
+    """Wait until all nodes are connected: a queue has replicas only on nodes that were present when
+    it was declared."""
     command = [str(HOME / "rabbitmqctl"), "await_online_nodes", str(NODES)]
     command += ["--timeout", str(STARTED_S)]
     done = subprocess.run(

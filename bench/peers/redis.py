@@ -36,7 +36,7 @@ class Redis:
         return f"{server} (redis-py {version('redis')})"
 
     def serve(self, directory: Path, durability: str) -> AbstractContextManager[Server]:
-        """D2: the append-only file is synced before an answer; D1: every second."""
+        """Serve Redis. D2: the append-only file is synced before an answer; D1: every second."""
         port = free_port()
         sync = "always" if durability == "D2" else "everysec"
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port)]
@@ -68,7 +68,7 @@ class RedisBroker:
     async def prepare_durables(
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
     ) -> None:
-        """A durable is a consumer group."""
+        """Make a consumer group for each durable."""
         if kind != "shared":
             raise Missing("a consumer group serves all its consumers at once")
         for name in names:
@@ -90,7 +90,7 @@ class RedisBroker:
         await self._add([_payload(events, row) for row in range(len(events))], stream)
 
     async def fill(self, stream: str, batches: Sequence[Events], rounds: int) -> None:
-        """A pipeline is written out once and sent so many times."""
+        """Send a pipeline, encoded once, this number of times."""
         for batch in batches:
             pipeline = self._connection.pipeline(transaction=False)
             for row in range(len(batch)):
@@ -101,7 +101,7 @@ class RedisBroker:
                 await pipeline.execute()
 
     async def prepare_broadcast(self, durability: str) -> None:
-        """At D0 it is Redis's publish and subscribe; else everybody reads a stream."""
+        """Make the stream; at D0 do nothing: events go through publish and subscribe."""
         self._keeps_nothing = durability == "D0"
 
     async def subscriber(self) -> Subscriber:
@@ -110,15 +110,17 @@ class RedisBroker:
             return StreamReader(more._connection)
         listening = more._connection.pubsub(ignore_subscribe_messages=True)
         await listening.subscribe(STREAM)
-        await listening.get_message(ignore_subscribe_messages=False, timeout=60)  # it is taken
+        # The confirmation: later events are received
+        await listening.get_message(ignore_subscribe_messages=False, timeout=60)
         return Listener(more._connection, listening)
 
     async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:
-        """Nothing to make: a hash is there with its first field, a list with its first entry."""
+        """Do nothing: a hash exists after its first field, a list after its first entry."""
         ((self._key, self._depth),) = keys.items()
 
     async def publish_keyed(self, events: Events, api: str) -> None:
-        """A field of a hash each; of more than one event a list each, cut to its length."""
+        """Publish to one field of a hash per value; for more than one event per value, to a list
+        cut to its length."""
         pipeline = self._connection.pipeline(transaction=False)
         for row, properties in enumerate(events.properties):
             value = properties[self._key]
@@ -142,7 +144,7 @@ class RedisBroker:
         await self._add([_payload(events, row) for row in range(len(events))], self._stream)
 
     async def send(self, events: Events, row: int) -> None:
-        """redis-py has no call that does not wait: what would be under way is collected."""
+        """Collect the event for the next flush: redis-py has no call that does not wait."""
         self._unsent.append(_payload(events, row))
         if len(self._unsent) == BATCH:
             await self.flush()
@@ -178,15 +180,15 @@ class RedisBroker:
         return len(ids), price
 
     async def settled(self) -> None:
-        """Each acknowledgement was answered."""
+        """Do nothing: each acknowledgement was answered."""
 
     async def close(self) -> None:
         await self._connection.aclose()
 
 
 class RedisClient:
-    """A consumer of a group. What it rolls back it claims again itself: entries are not given
-    back, but taken over."""
+    """A consumer of a group. It claims the events that it rolled back itself: entries cannot be
+    returned, only claimed."""
 
     def __init__(self, connection: Any, group: str) -> None:
         self._connection = connection
@@ -226,15 +228,16 @@ class RedisClient:
         await self._connection.xreadgroup(self._group, self._name, {STREAM: ">"}, count=WINDOW)
 
     async def settled(self) -> None:
-        """Each acknowledgement was answered."""
+        """Do nothing: each acknowledgement was answered."""
 
     async def close(self) -> None:
-        """What it holds stays with it: whoever takes it over has to claim it."""
+        """Close the connection. Unacknowledged entries stay with this consumer until another one
+        claims them."""
         await self._connection.aclose()
 
 
 class Listener:
-    """One who listens to what is published and not kept."""
+    """A subscriber of events that are published and not stored."""
 
     def __init__(self, connection: Any, listening: Any) -> None:
         self._connection = connection
@@ -255,7 +258,7 @@ class Listener:
 
 
 class StreamReader:
-    """One who reads a stream from its beginning, which is empty when it comes."""
+    """A reader of a stream from its beginning; the stream is empty when the reader begins."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -279,7 +282,7 @@ class StreamReader:
 
 
 def _goes_on() -> bool:
-    """Whether nobody has cancelled this task: the client keeps some cancellations to itself."""
+    """Return whether this task is not cancelled: the client hides some cancellations."""
     task = asyncio.current_task()
     return task is None or not task.cancelling()
 

@@ -1,1 +1,1 @@
-"""One file a shape: ``SHAPE`` in each is what it does."""
+"""One file per shape; ``SHAPE`` in each is the object that measures it."""

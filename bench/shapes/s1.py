@@ -24,13 +24,13 @@ from bench.workload import Events, pool
 POOL_BATCHES = 16
 WARM_UP_BATCHES = 3
 BATCHES_UNDER_WAY = 4
-"""Batches a publisher has unconfirmed, equal for all."""
+"""Unconfirmed batches of a publisher, equal for all."""
 APIS = (
     ("columns", "batches of columns"),
     ("rows", "batches of events"),
     ("pipelined", "one at a time, pipelined"),
 )
-"""Ways to publish and consume, and what tables call them."""
+"""Ways to publish and consume, and their names in tables."""
 
 
 class PublishAndConsume:
@@ -59,7 +59,7 @@ class PublishAndConsume:
         ]
 
     def _equal(self, *, quick: bool) -> Sequence[Case]:
-        """Cases in which all have the window of all shapes."""
+        """Return the cases in which all contenders have the window of all shapes."""
         return [
             Case(
                 f"{size} B, {label}",
@@ -92,7 +92,7 @@ class PublishAndConsume:
 
 
 class _Ledger:
-    """What was published, and whether that is all."""
+    """The published events, and the check that all of them were consumed."""
 
     def __init__(self) -> None:
         self.published = 0

@@ -17,9 +17,9 @@ from bench.workload import Events, pool
 CROWD = 1_000
 ROUNDS = 5
 BATCH = 10
-"""Events in one publish: many who each have a little to say."""
+"""Events in one publish: many clients, each with a few events."""
 AT_A_TIME = 50
-"""Connections that are made at once."""
+"""Connections that are opened at the same time."""
 FILES_A_CONNECTION = 2
 SPARE_FILES = 500
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 class Crowd:
-    """Each connection has a channel of its own and the durable on it: it publishes so many
-    rounds, and takes and acknowledges what it has published before it publishes the next.
+    """Each connection has its own channel and durable. It publishes some rounds of events, and
+    consumes and acknowledges each round before it publishes the next. Each consumer must get
+    exactly the events of its publisher.
 
-    What each consumer gets has to be what its publisher sent, to the last event. Memory of the
-    server: how much it grows by the connections once all of them consume and nothing has been
-    published, and by the channels before anybody is connected.
+    Memory of the server: its growth by the connections, measured when all of them consume and no
+    event has been published, and its growth by the channels before the first connection.
     """
 
     name = "S10"
@@ -83,12 +83,13 @@ class Crowd:
             "kb_per_connection": (with_connections_kb - with_channels_kb) / case["crowd"],
             "kb_per_channel": (with_channels_kb - alone_kb) / case["crowd"],
             "connected_s": connected_s,
-            "lost": 0,  # or it would have failed
+            "lost": 0,  # otherwise the call would have failed
         }
 
 
 async def _converse(member: Crowded, rounds: Sequence[Events], latencies: list[float]) -> None:
-    """Raises ``AssertionError`` if what comes back is not what was published."""
+    """Publish and consume the rounds. Raises ``AssertionError`` if the consumed events differ from
+    the published ones."""
     for events in rounds:
         published_s = time.perf_counter()
         await member.publish_batch(events, "columns")
@@ -116,7 +117,7 @@ async def _some_at_a_time(make: Callable[..., Awaitable[T]], of_each: Iterable[o
 
 
 def _allow_files(count: int) -> None:
-    """As far as the system lets: a server inherits it."""
+    """Raise the limit of open files as far as the system allows; a started server inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft < wanted:

@@ -15,8 +15,8 @@ from bench.spark_work import SparkJob, missing, store
 
 EVENTS = 2_000_000
 SMALL = 3_000_000
-"""Where there are more rows than these, every case is run with these, too: what each run takes
-besides its rows then shows."""
+"""With more rows than this number, every case also runs with this number, which shows the part of
+the time that does not depend on the rows."""
 ROUNDS = 3
 
 CASES = {
@@ -39,7 +39,7 @@ class Spark:
     higher_is_better = True
     contenders = ("penstock", "parquet")
     events = 0
-    """How many; 0: as many as are affordable."""
+    """Number of rows; 0: as many as are affordable."""
 
     def __init__(self) -> None:
         self._running = ExitStack()
@@ -47,7 +47,7 @@ class Spark:
         self._realms: dict[int, tuple[Server, Path]] = {}
         """Realms and their folders by the number of rows."""
         self._rounds: dict[str, dict[str, list[float]]] = {}
-        """Seconds of the rounds that were not asked for yet, by case and contender."""
+        """Seconds of the measured rounds that no call has returned yet, by case and contender."""
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         rows = 20_000 if quick else self.events or EVENTS
@@ -63,7 +63,7 @@ class Spark:
         ]
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
-        """A round; those of both contenders were measured in turns."""
+        """Measure one round; the rounds of both contenders are measured in turns."""
         if reason := missing():
             raise Missing(reason)
         if not self._rounds.setdefault(case.label, {}).get(contender):

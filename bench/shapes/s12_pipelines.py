@@ -24,8 +24,8 @@ CASES = {
 
 
 class SparkPipelines:
-    """Both contenders take turns in one warm session; a round is a whole run of the step. Quickly,
-    one session that is not warm does all cases."""
+    """Both contenders take turns in one warm session; a round is a complete run of the step. With
+    ``quick``, one session that is not warm measures all cases."""
 
     name = "S12P"
     title = "stateful Spark pipelines"
@@ -33,11 +33,11 @@ class SparkPipelines:
     higher_is_better = True
     contenders = ("penstock", "parquet")
     events = 0
-    """How many; 0: as many as are affordable."""
+    """Number of rows; 0: as many as are affordable."""
 
     def __init__(self) -> None:
         self._rounds: dict[str, dict[str, list[float]]] = {}
-        """Seconds of the rounds that were not asked for yet, by work and contender."""
+        """Seconds of the measured rounds that no call has returned yet, by work and contender."""
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         rows = 20_000 if quick else self.events or EVENTS
@@ -54,7 +54,7 @@ class SparkPipelines:
         ]
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
-        """A round; those of both contenders were measured in turns."""
+        """Measure one round; the rounds of both contenders are measured in turns."""
         if reason := missing():
             raise Missing(reason)
         if not self._rounds.get(case["work"], {}).get(contender):

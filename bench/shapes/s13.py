@@ -1,4 +1,4 @@
-"""S13: from nothing to the first acknowledged event."""
+"""S13: from the start of a process to the first acknowledged event."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class FirstEvent:
 
 
 def _first_event_of_a_server(contender: str, directory: Path) -> Figures:
-    """The client is loaded before the clock starts; the server is not."""
+    """Measure a separate server. The client is loaded before the clock starts, the server is
+    not."""
     peer = peers()[contender]
     if reason := peer.missing():
         raise Missing(reason)

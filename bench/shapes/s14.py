@@ -30,11 +30,11 @@ from bench.shape import BATCH, Broker, Case, Crowded, Fanned, Figures, Missing, 
 from bench.workload import pool
 
 DELIVERIES = 400_000
-"""Each case has about as many, however many durables share them."""
+"""Approximate number of deliveries of each case, whatever its number of durables."""
 STREAM = "orders"
 POOL_BATCHES = 10
 LATEST = 100_000
-"""Events that are published and consumed on top of those stored."""
+"""Events that are published and consumed in addition to the stored ones."""
 CHANNELS_BATCH = 100
 TOO_MANY = {("nats", "channels", 10_000): "creating 10,000 streams takes minutes"}
 
@@ -118,7 +118,7 @@ async def _read(case: Case, broker: Fanned, names: Sequence[str], server_pid: in
 
 async def _published(case: Case, broker: Broker, server_pid: int) -> Figures:
     events = events_of(16)
-    await publish(broker, events, "columns")  # warm
+    await publish(broker, events, "columns")  # a round that does not count
     watch = Stopwatch(server_pid)
     until_time_is_up = itertools.takewhile(
         lambda _: watch.elapsed_s < 1.0 / case["scale"], itertools.cycle(events)
@@ -131,7 +131,8 @@ async def _published(case: Case, broker: Broker, server_pid: int) -> Figures:
 
 
 async def _on_top(case: Case, broker: Crowded, server_pid: int) -> Figures:
-    """The durable has passed over what is stored before the clock starts."""
+    """Publish and consume on top of stored events; the durable has passed these before the clock
+    starts."""
     events = events_of(POOL_BATCHES)
     rounds = max(1, case["stored"] // case["scale"] // (POOL_BATCHES * BATCH))
     await broker.prepare_streams(case.durability, [STREAM])
@@ -165,7 +166,9 @@ async def _across(case: Case, broker: Crowded, server_pid: int) -> Figures:
     async def publish_next(_: int) -> None:
         await broker.publish_to(next(turns), events)
 
-    await at_once(publish_next, range(200 // case["scale"]), BATCHES_UNDER_WAY)  # warm
+    await at_once(
+        publish_next, range(200 // case["scale"]), BATCHES_UNDER_WAY
+    )  # a round that does not count
     watch = Stopwatch(server_pid)
     until_time_is_up = itertools.takewhile(
         lambda _: watch.elapsed_s < 1.0 / case["scale"], itertools.count()

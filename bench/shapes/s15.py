@@ -1,4 +1,4 @@
-"""S15: messages in over AMQP 1.0, from clients that nobody here wrote."""
+"""S15: messages received over AMQP 1.0 from clients of other projects."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PROGRAM = Path(amqp_sends.__file__).parent / "java" / "Sends.java"
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What the Java program says."""
+    """The output of the Java program."""
 
     nanoseconds: list[int]
 
 
 class AmqpIn:
-    """One connection sends durable messages to a queue, as long as it measures before that to
-    warm up; nobody reads them."""
+    """One connection sends durable messages to a queue; it warms up for as long as it then
+    measures. The queue has no reader."""
 
     name = "S15"
     title = f"sends over AMQP 1.0, one connection, durable messages of {SIZE} B to a queue"
@@ -70,7 +70,7 @@ def _without_java() -> str:
 
 
 def _sent_by_java(to: Speaker, seconds: float, log: Path) -> Figures:
-    """Java compiles the program when it starts it."""
+    """Run the Java program; Java compiles it at its start."""
     command = [shutil.which("java") or "", "-Xms256m", "-Xmx512m"]
     command += ["-cp", jars.class_path("qpid-jms"), str(PROGRAM)]
     command += [to.url, to.user, to.queue, str(SIZE), str(seconds)]

@@ -1,5 +1,4 @@
-"""S16: how much longer one publish takes while another client floods, over each pair of
-protocols."""
+"""S16: the latency of a publish while another client floods, for each pair of protocols."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ CHANNELS = ("measured", "flooded")
 
 
 class BesideAFlood:
-    """One publish after the other, first with nobody else at work, then beside a process that
-    publishes as fast as it can to a channel of its own."""
+    """One publish after the other: first without other clients, then next to a process that
+    publishes to a separate channel as fast as it can."""
 
     name = "S16"
     title = f"sequential publishes of {doors.SIZE} B during a flood, by protocol"

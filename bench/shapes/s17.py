@@ -1,4 +1,4 @@
-"""S17: MQTT beside other servers, by what a message costs the server."""
+"""S17: MQTT compared with other servers, by the processor time of the server for each message."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bench.processes import figures_of
 from bench.shape import Case, Figures, Missing
 
 SHARES = ("penstock", "mosquitto", "rumqttd")
-"""Who knows shared subscriptions."""
+"""The contenders that support shared subscriptions."""
 
 
 class Mqtt:
-    """Clients of MQTT 3.1.1 that cost little, each work in a server of its own."""
+    """Clients of MQTT 3.1.1 that cost little, each kind of work with a new server."""
 
     name = "S17"
     title = f"MQTT 3.1.1, {mqtt_load.SIZE} B: server CPU per message"
@@ -64,7 +64,7 @@ class Mqtt:
         ]
 
     def versions(self) -> Mapping[str, str]:
-        """The versions of its contenders, as far as they are here."""
+        """The versions of the contenders that are installed here."""
         return mqtt_peers.versions_of(self.contenders)
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
@@ -78,7 +78,7 @@ class Mqtt:
 
 
 def load(job: mqtt_load.Job) -> Figures:
-    """Let a process do the work."""
+    """Let a process do the work, and return its figures."""
     return figures_of([sys.executable, "-m", mqtt_load.__name__], job)
 
 

@@ -1,4 +1,4 @@
-"""S18: MQTT as there is more: sessions that are away, retained messages, idle connections."""
+"""S18: MQTT at scale: sessions of absent clients, retained messages, idle connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from bench.shapes.s17 import load
 
 
 class MuchMqtt:
-    """What should cost by what matches, and not by what there is."""
+    """Work whose cost should depend on the matching items only, not on the number of stored
+    ones."""
 
     name = "S18"
     title = "MQTT 3.1.1, 128 B: many sessions and retained messages"
@@ -41,7 +42,7 @@ class MuchMqtt:
         ]
 
     def versions(self) -> Mapping[str, str]:
-        """The versions of its contenders, as far as they are here."""
+        """The versions of the contenders that are installed here."""
         return mqtt_peers.versions_of(self.contenders)
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:

@@ -34,17 +34,17 @@ from bench.shape import (
 from bench.workload import Events
 
 AHEAD = 8
-"""Batches the publisher may be ahead of the slowest, equal for all: a server that does not wait
-for those who listen would drop what they cannot take."""
+"""Batches that the publisher may be ahead of the slowest subscriber, equal for all: a server that
+does not wait for its subscribers would drop events."""
 POOL_BATCHES = 8
 WARM_UP_BATCHES = 2
 
 
 class FanOut:
-    """Publishes for some seconds to 1, 10 or 100 who listen, each over a connection of its own;
-    the clock stops when the last one has the last event.
+    """Publishes for some seconds to 1, 10 or 100 receivers, each over a separate connection. The
+    clock stops when the last one has the last event.
 
-    ``subscribers`` have no account at the server and acknowledge nothing; ``durables`` have, and
+    ``subscribers`` have no stored position and acknowledge nothing; ``durables`` have one, and
     acknowledge every event.
     """
 
@@ -120,7 +120,8 @@ async def _audience(case: Case, broker: Broker) -> Sequence[Subscriber | Client]
 async def _publish(
     broker: Broker, batches: Iterable[Events], api: str, ledgers: Sequence[Ledger]
 ) -> tuple[int, float]:
-    """Publish without getting too far ahead of anybody: how many, and the sum of their prices."""
+    """Publish without getting too far ahead of any receiver. Return the number of events and the
+    sum of their prices."""
     before = ledgers[0].wanted
     price = 0.0
     room = asyncio.Semaphore(BATCHES_UNDER_WAY)

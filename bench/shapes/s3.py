@@ -1,4 +1,4 @@
-"""S3: one shared durable and eight clients, each with a connection and a window of its own."""
+"""S3: one shared durable and eight clients, each with a separate connection and window."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ WARM_UP_BATCHES = 2
 
 
 class SharedDurable:
-    """All clients work on what one durable has outstanding, and roll back 1 % of it once.
+    """All clients work on the outstanding events of one durable, and roll back 1 % of them once.
 
-    ``stored``: the events are there before the clock starts. ``live``: they are published while
-    it runs. It stops when the last acknowledgement has been taken.
+    ``stored``: the events are stored before the clock starts. ``live``: they are published while it
+    runs. The clock stops when the server has processed the last acknowledgement.
     """
 
     name = "S3"
@@ -86,7 +86,7 @@ class SharedDurable:
         ledger = Ledger(len(events) * BATCH, order)
         if case["source"] == "stored":
             await publish(broker, events, "columns")
-        watch = Stopwatch(server_pid)  # whoever attaches gets what is there at once
+        watch = Stopwatch(server_pid)  # a client that attaches gets the stored events at once
         clients = [await fanned.client(DURABLE) for _ in range(clients_wanted)]
         async with at_work([(client, ledger) for client in clients], case["api"]):
             if case["source"] == "live":

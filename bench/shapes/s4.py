@@ -15,10 +15,10 @@ from bench.shapes.s3 import SharedDurable
 class SerialDurable:
     """As S3, but only one client has events at a time.
 
-    ``in order``: what comes for the first time comes in order, over all clients. ``strict
-    order``: whatever is acknowledged does, also after a rollback. One of ``nats`` lets one event
-    be unacknowledged, which is the only way for it to serve several clients in order; the other
-    has one client and no other that could take over.
+    ``in order``: events are delivered for the first time in order, over all clients. ``strict
+    order``: they are also acknowledged in order, even after a rollback. One mode of ``nats`` allows
+    one unacknowledged event, which is the only way for it to serve several clients in order; the
+    other has one client and no other that could take over.
     """
 
     name = "S4"
@@ -49,7 +49,7 @@ class SerialDurable:
             raise Missing(peers()[peer].missing() or "rolled-back events arrive out of order")
         batches = case["batches"]
         if peer != "penstock" and mode != "alone":
-            batches = min(batches, 20)  # event after event: it would take minutes
+            batches = min(batches, 20)  # one event at a time would take minutes
         parameters = {**case.parameters, "mode": mode or "pushed", "batches": batches}
         return run_client(
             self.name, replace(case, parameters=parameters), peer, directory=directory

@@ -1,4 +1,4 @@
-"""S5: a backlog is drained; a server starts again with millions of events stored."""
+"""S5: draining a backlog, and starting a server with millions of stored events."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ FILLED_FAST = ("penstock", "nats")
 
 
 class Backlog:
-    """``drain``: everything is stored before the clock starts, the durable there from the start;
-    one consumer attaches, and the clock stops when the last acknowledgement has been taken.
+    """``drain``: all events are stored before the clock starts, and the durable exists from the
+    start. One consumer attaches, and the clock stops when the server has processed the last
+    acknowledgement.
 
-    ``restart``: the server is stopped, or killed, and started again on the same directory; from
-    the start of its process to the first event of the durable in a client's hands.
+    ``restart``: the server is stopped, or killed, and started again on the same directory. The time
+    is that from the start of its process to the first event of the durable at a client.
     """
 
     name = "S5"
@@ -118,7 +119,8 @@ class Backlog:
 
 
 def _restarted(peer: Peer, case: Case, stored: Path) -> Figures:
-    """Half of the starts follow a stop, half of them a kill: the medians of both."""
+    """Measure restarts, half of them after a stop, half after a kill. Return the medians of
+    both."""
     seconds: dict[str, list[float]] = {"restart_s": [], "killed_restart_s": []}
     listening: list[float] = []
     memory = 0.0
@@ -130,7 +132,7 @@ def _restarted(peer: Peer, case: Case, stored: Path) -> Figures:
                 runner.run(_read_first(peer, server))
                 seconds[after].append(time.perf_counter() - started_s)
                 memory = max(memory, memory_kb_of(server.pid) / 1e3)
-                if after == "restart_s":  # the next one starts what was killed
+                if after == "restart_s":  # the next call starts the killed server
                     os.kill(server.pid, signal.SIGKILL)
     figures = {name: statistics.median(values) for name, values in seconds.items()}
     return {

@@ -1,4 +1,4 @@
-"""S6: how fast selectors pass over events, and what they cost a publisher."""
+"""S6: the rate at which selectors examine events, and their cost for a publisher."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MANY = 1_000
 
 
 class Selectors:
-    """One process, realm and client in it; its processor time over all threads counts, so that
-    the figure is that of one core. Of two browses the second one counts: the first also checks
+    """One process contains realm and client; its processor time over all threads counts, so that
+    the figure is that of one core. Of two browses the second one counts: the first also verifies
     each record batch of the files it reads.
 
     Events have 64 B of data and five properties. ``lot`` is scattered over all events, ``seq``
-    ascends with them: only there can whole record batches be passed over unread.
+    ascends with them: only then can whole record batches be skipped unread.
     """
 
     name = "S6"

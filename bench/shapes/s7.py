@@ -1,4 +1,4 @@
-"""S7: publish keys; what it costs that of each value only the newest events stay."""
+"""S7: publish keys; the cost of storing only the newest events of each value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.workload import Events, keyed_pool
 VALUES = 10_000
 POOL_BATCHES = 64
 BATCHES_UNDER_WAY = 4
-"""Batches a publisher has unconfirmed, equal for all."""
+"""Unconfirmed batches of a publisher, equal for all."""
 WITHOUT = "penstock, no key"
 """A channel with the same events, and no publish key."""
 ONE_KEY = {
@@ -31,10 +31,8 @@ ONE_KEY = {
 
 
 class PublishKeys:
-    """Publishes for some seconds; every value has been published before the clock starts.
-
-    Values are drawn at random, so what a batch replaces is scattered. Nobody reads.
-    """
+    """Publishes for some seconds, without a reader; every value has been published before the clock
+    starts. Values are drawn at random, so a batch replaces scattered events."""
 
     name = "S7"
     title = "publish keys: 10,000 values, batches of 1,000, 128 B"
@@ -82,7 +80,8 @@ class PublishKeys:
 
 
 def _check(keys: Mapping[str, int], pool: Sequence[Events], batches: int, stored: int) -> None:
-    """Raise if there are more or fewer events than the keys leave of those published."""
+    """Raise if the number of stored events is not the number that the keys leave of the published
+    ones."""
     if len(keys) > 1:
         assert 0 < stored <= VALUES, f"{stored} events stored"
         return

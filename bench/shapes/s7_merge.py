@@ -1,4 +1,5 @@
-"""S7M: a merge channel; what deltas save and what merging costs, beside whole events."""
+"""S7M: a merge channel; the savings of deltas and the cost of merging, compared with whole
+events."""
 
 from __future__ import annotations
 
@@ -31,11 +32,9 @@ WHOLE = "penstock, whole events"
 
 
 class Deltas:
-    """One of 20 numbers of a key changes; keys are drawn at random.
-
-    The clock runs while nobody reads. Bytes are counted afterwards, on connections of a publisher
-    and of a subscriber that is up to date.
-    """
+    """One of 20 numbers of a key changes; keys are drawn at random. The clock runs without a
+    reader. Bytes are counted afterwards, on the connections of a publisher and of a subscriber that
+    is up to date."""
 
     name = "S7M"
     title = f"merge engine: 1 of {FIELDS} fields changes, batches of 1,000"
@@ -76,7 +75,7 @@ class Deltas:
 
 
 class Changes:
-    """Keys, their events, and what changes of them."""
+    """Keys, their events, and the changes of these."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -91,7 +90,7 @@ class Changes:
         ]
 
     def batches(self, count: int) -> list[Any]:
-        """Tables, or lists of events where each changes a field of its own."""
+        """Return tables, or lists of events of which each changes one field."""
         drawn = [self._keys[self._random.integers(0, len(self._keys), BATCH)] for _ in range(count)]
         if not self._case["deltas"]:
             return [self._whole(keys) for keys in drawn]
@@ -126,7 +125,7 @@ async def _publish(rates: penstock.aio.Channel, case: Case, batch: Any) -> None:
 
 
 async def _on_the_wire(url: str, case: Case, batches: Sequence[Any]) -> Figures:
-    """Bytes a publisher sends and a subscriber receives for each change."""
+    """Measure the bytes that a publisher sends and a subscriber receives for each change."""
     async with _counted(url) as (publishing, sent), _counted(url) as (reading, received):
         rates = await publishing.channels.get("rates")
         follower = (await reading.channels.get("rates")).subscribe(start="earliest")
@@ -152,7 +151,7 @@ async def _next(follower: penstock.aio.Subscription) -> penstock.EventBatch:
 
 
 async def _late(url: str, keys: int) -> float:
-    """Seconds until a subscriber that has just come has the state of every key."""
+    """Return the seconds until a new subscriber has the state of every key."""
     async with penstock.aio.connect(url) as session:
         rates = await session.channels.get("rates")
         begun = time.perf_counter()
@@ -164,7 +163,7 @@ async def _late(url: str, keys: int) -> float:
 
 
 class Counted:
-    """Bytes that went through a connection, both ways."""
+    """Bytes that a connection has transferred, in both directions."""
 
     out = 0
     back = 0
@@ -172,7 +171,7 @@ class Counted:
 
 @asynccontextmanager
 async def _counted(url: str) -> AsyncIterator[tuple[penstock.aio.Session, Counted]]:
-    """A session whose bytes are counted on their way."""
+    """Open a session whose bytes are counted."""
     host, _, port = url.removeprefix("penstock://").rpartition(":")
     counted = Counted()
 

@@ -1,4 +1,4 @@
-"""S8: events expire by the million while publishing goes on."""
+"""S8: millions of events expire during publishing."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from bench.workload import Events, pool
 
 EVENTS = 1_000_000
 RATE = 1_000
-"""Events a second that go on being published, one a publish, without a time to live."""
+"""Events per second that are published one by one, without a time to live."""
 BATCHES_UNDER_WAY = 4
 TRIAL = 20
-"""One in so many events is stored before, to see how long all of them will take."""
+"""One in this number of events is stored first, to estimate the time for all of them."""
 SLOWER = 2.0
-"""So much longer they may take."""
+"""The factor by which storing all events may be slower than the estimate."""
 PATIENCE_S = 20.0
-"""So long after the time of the last event it is waited for those still there."""
+"""Longest wait, in seconds, for events that are still stored after the last time to live."""
 LONG_S = 3_600.0
 LOOK_S = 0.05
 LACKS = {"redis": "entries of a stream have no time to live"}
 
 
 class Expiry:
-    """Stores events that all expire within some seconds, then publishes at a fixed rate: before
-    the first one expires, and while they do.
+    """Stores events that all expire within some seconds. It then publishes at a fixed rate: before
+    the first event expires, and while they expire. Each latency counts from the due time of its
+    event.
 
-    Each latency counts from the instant its event was due. The times to live are drawn at
-    random over those seconds, so what expires is scattered, or they grow with the events. The
-    client spins: its processor time says nothing here.
+    The times to live are drawn at random over those seconds, so that scattered events expire, or
+    they grow with the events. The client spins, so its processor time has no meaning.
     """
 
     name = "S8"
@@ -77,7 +77,7 @@ class Expiry:
         begins_s = await _fill(expiring, case, events)
         publish = partial(_publish_one, broker, events)
         before_s = begins_s - case["before_s"] - time.perf_counter()
-        await at_rate(publish, RATE, before_s)  # to warm up
+        await at_rate(publish, RATE, before_s)  # warms up
         left_s = begins_s - time.perf_counter()
         if left_s <= 1 / RATE:
             raise AssertionError(f"warming up took {-left_s:.1f} s too long: events expire already")
@@ -100,7 +100,8 @@ async def _publish_one(broker: Broker, events: Events, number: int) -> None:
 
 
 async def _fill(expiring: Expiring, case: Case, events: Events) -> float:
-    """Store events that expire from an instant on, which is soon; that instant."""
+    """Store events whose times to live begin to end at one instant, soon after; return that
+    instant."""
     draw = Random(8)
     within_s: float = case["within_s"]
     started_s = time.perf_counter()
@@ -116,7 +117,8 @@ async def _fill(expiring: Expiring, case: Case, events: Events) -> float:
     begins_s = time.perf_counter() + trial_s * TRIAL * SLOWER + 1.0 + before_s
 
     def batch_of_ttls(first: int) -> list[int]:
-        """Made when they are to be sent: the time is running."""
+        """Return the times to live of a batch, computed just before it is sent: they count from
+        now."""
         soonest_s = begins_s - time.perf_counter()
         parts = (
             draw.random() if case["scattered"] else number / case["events"]
@@ -136,7 +138,8 @@ async def _publish_all(expiring: Expiring, events: Events, ttls_ms: Iterable[lis
 
 
 async def _late(expiring: Expiring, case: Case, ended_s: float) -> Figures:
-    """How long after its time the last event had left, if it does so soon enough."""
+    """Return the seconds from the last time to live to the removal of the last event; raise if it
+    takes too long."""
     while await expiring.left() < case["events"]:
         if time.perf_counter() - ended_s > PATIENCE_S:
             return {}

@@ -1,4 +1,4 @@
-"""S9: one of ten consumers takes its window and does nothing; what the other nine lose."""
+"""S9: one of ten consumers receives its window and stops; the loss of the other nine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from bench.workload import Events
 
 WORKING = 9
 CLOCKED = 0.8
-"""The clock stops at this part of the events: the last ones say more about timeouts."""
+"""The clock stops at this share of the events: the time of the last ones depends on timeouts."""
 
 
 class StalledConsumer:
-    """Rounds without and with the tenth take turns in one client: the ratio of their rates.
+    """Rounds without and with the tenth consumer take turns in one client; the figure is the ratio
+    of their rates. Events are published while nine work.
 
-    Events are published while nine work. ``ten durables``: each consumer has its own, the tenth
-    durable is there in all rounds. ``one shared durable``: all have the same one.
+    ``ten durables``: each consumer has its own durable, and the tenth durable exists in all rounds.
+    ``one shared durable``: all consumers have the same one.
     """
 
     name = "S9"
@@ -70,7 +71,7 @@ class StalledConsumer:
         rounds: dict[bool, list[_Round]] = {False: [], True: []}
         at_ledgers = [(client, ledgers[names[i % len(names)]]) for i, client in enumerate(clients)]
         async with at_work(at_ledgers, "columns"):
-            await nine.round([])  # warm
+            await nine.round([])  # a round that does not count
             for number in range(case["rounds"]):
                 for stalls in (False, True) if number % 2 else (True, False):
                     tenth = [await fanned.client(names[-1])] if stalls else []
@@ -90,12 +91,12 @@ class StalledConsumer:
 
 
 class _Round(NamedTuple):
-    """By all nine together."""
+    """The work of all nine consumers in one round."""
 
     events_per_s: float
     events_per_cpu_s: float
-    """Rate per second of processor time of client and server, which says more than the plain rate
-    on a busy machine; 0 if too short to tell."""
+    """Rate per second of processor time of client and server, which is more accurate than the plain
+    rate on a busy machine; 0 if the time is too short to measure."""
 
 
 def _typical(rounds: Sequence[_Round]) -> _Round:
@@ -103,7 +104,7 @@ def _typical(rounds: Sequence[_Round]) -> _Round:
 
 
 class _Nine:
-    """The clients, and what is published for them in each round."""
+    """The nine clients, and the events that are published for them in each round."""
 
     def __init__(
         self,

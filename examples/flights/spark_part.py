@@ -22,7 +22,7 @@ from examples.flights.names import FLIGHTS
 from penstock.client.sync.sync import Channel
 from penstock.spark.pipelines import Pipeline, load, run
 from penstock_spark.pipelines.runner import session_for
-from penstock_spark.pipelines.standing import Keeping
+from penstock_spark.pipelines.standing import StepFiles
 
 if TYPE_CHECKING:
     from penstock_spark.pipelines.step import Progress
@@ -72,7 +72,7 @@ class Following(Telling):
 
 def position(pipeline: Pipeline, step: str) -> int:
     """How many flights a step has completed, which is the id from which it continues."""
-    return Keeping(pipeline, step).positions().channels.get(FLIGHTS, 0)
+    return StepFiles(pipeline, step).positions().channels.get(FLIGHTS, 0)
 
 
 def until_published(flights: Channel, instructions: Instructions) -> None:

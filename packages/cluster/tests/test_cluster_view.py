@@ -67,14 +67,14 @@ async def test_a_look_changes_nothing_and_nobody_becomes_a_member() -> None:
     owner, others = await owner_and_others(servers)
     await end(owner, *others)
     before = {key: await servers.records.get(key) for key in await servers.records.list("")}
-    frames = servers.log(0).held()
+    frames = servers.log(0).snapshot()
 
     await looked(servers)
     await examined(servers)
     await state_of(MemoryInspector(servers), the_loop(), LEASE_S)
 
     assert before == {key: await servers.records.get(key) for key in await servers.records.list("")}
-    assert servers.log(0).held() == frames
+    assert servers.log(0).snapshot() == frames
 
 
 @simulated

@@ -18,7 +18,7 @@ from penstock_core.columns.files.segments import SegmentBatch
 from penstock_core.vocabulary.errors import Damaged, InvalidArgument
 from penstock_spark.options import source_options
 from penstock_spark.reading.copies import (
-    GAP_BYTES_MAX,
+    GAP_BYTES,
     RANGE_BYTES,
     RANGES_IN_FLIGHT,
     Copy,
@@ -280,7 +280,7 @@ def batches(*spans: tuple[int, int]) -> list[SegmentBatch]:
 
 
 def test_neighbours_are_read_together_up_to_a_size_and_over_small_holes() -> None:
-    far = 100 + GAP_BYTES_MAX
+    far = 100 + GAP_BYTES
     assert list(ranges([])) == []
     assert list(ranges(batches((8, 50), (50, 100), (far, far + 5)))) == [Range(8, far - 3, 3)]
     assert list(ranges(batches((8, 100), (far + 1, far + 5)))) == [

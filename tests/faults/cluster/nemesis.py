@@ -11,7 +11,7 @@ from typing import Final
 
 import penstock
 from penstock_core.vocabulary.errors import StorageFailed
-from penstock_tools.demo.links import DemoLinks, Lost
+from penstock_tools.demo.links import DemoLinks, LostDirection
 from tests.faults.cluster.commands import ClusterCommands
 from tests.faults.cluster.crowd import wait_for_connections
 from tests.faults.cluster.differing import DifferingNodes
@@ -287,7 +287,7 @@ class ClusterNemesis:
             self.failures.append(f"{node.name} waits though the engine has a majority again")
         return f"{node.name}, without servers {', '.join(map(str, taken))}"
 
-    def _cut(self, name: str, for_s: float, lost: Lost = "all") -> None:
+    def _cut(self, name: str, for_s: float, lost: LostDirection = "all") -> None:
         assert self._links is not None, "whoever cuts has links"
         self._links.cut(name, lost)
         self._pause.wait(for_s)

@@ -162,7 +162,7 @@ def test_doctor_of_no_cluster_names_the_setting(run: Run) -> None:
 @pytest.mark.parametrize(
     ("engine", "named"),
     [
-        ("", "no engine is named: --cluster, or cluster.engine in the settings"),
+        ("", "no storage engine is set; name the URL of the cluster's engine with --cluster or"),
         ("redis://a", "cluster.engine is 'redis://a'; the URL of an engine looks like nats://"),
     ],
 )

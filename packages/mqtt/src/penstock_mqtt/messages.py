@@ -53,7 +53,7 @@ _NAMES_MAX: Final = 4_096
 _CACHED_BYTES_MAX: Final = 1 << 16
 """Most bytes of a packet that is cached for further receivers, since it is then in memory twice."""
 _FEW_NAMES: Final = 256
-_NAME_CHARACTERS_MAX: Final = 100
+_NAME_CHARACTERS: Final = 100
 """Most characters of a topic name in the cache."""
 
 
@@ -423,7 +423,7 @@ def _plain_messages(batch: pa.RecordBatch, reading: Reading) -> list[TopicMessag
 def _validities(topics: Collection[str | None]) -> dict[str | None, bool]:
     """Return which names are valid topic names. A large set is not cached, because it would evict
     the other names."""
-    if len(topics) > _FEW_NAMES or any(len(topic or "") > _NAME_CHARACTERS_MAX for topic in topics):
+    if len(topics) > _FEW_NAMES or any(len(topic or "") > _NAME_CHARACTERS for topic in topics):
         return {topic: topic is not None and not name_fault(topic) for topic in topics}
     return {topic: topic is not None and _is_short_name(topic) for topic in topics}
 

@@ -63,7 +63,7 @@ class _SimTask(asyncio.Task[Any]):
     on memory addresses."""
 
     def __init__(self, work: Any, *, loop: SimLoop, **arguments: Any) -> None:
-        self.number = loop.number()
+        self.number = loop.next_number()
         self.machine = (
             arguments["context"].get(MACHINE, "") if "context" in arguments else MACHINE.get()
         )
@@ -79,7 +79,7 @@ class _SimTask(asyncio.Task[Any]):
 
 class _SimFuture(asyncio.Future[Any]):
     def __init__(self, *, loop: SimLoop) -> None:
-        self.number = loop.number()
+        self.number = loop.next_number()
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:

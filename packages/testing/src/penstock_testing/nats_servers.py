@@ -35,7 +35,7 @@ max_payload: 8MB
 jetstream {{ store_dir: "{store}", max_mem: 64MB, max_file: {max_file}, sync_interval: {sync} }}
 """
 CLUSTER: Final = """
-cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}]{more} }}
+cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}]{options} }}
 """
 ONLY_LINKS: Final = ', advertise: "127.0.0.1:{unused}", no_advertise: true'
 """Advertise an address where no server listens, so that each server uses only the routes of its

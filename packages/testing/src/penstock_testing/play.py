@@ -148,8 +148,12 @@ def publish(count: int = 1, *, superseded: Spans = (), **digest_fields: object) 
     """Return a publish of ``count`` small events; ``digest_fields`` are fields of its digest."""
     replaced = listed(IdSet(superseded)) if superseded else b""
     digest = Digest(
-        count=count, size=100 * count, largest=100, superseded=replaced, **digest_fields
-    )  # type: ignore[arg-type]  # named by the caller
+        count=count,
+        size=100 * count,
+        largest=100,
+        superseded=replaced,
+        **digest_fields,  # type: ignore[arg-type]  # named by the caller
+    )
     return Publish(digest)
 
 

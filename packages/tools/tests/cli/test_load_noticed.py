@@ -27,10 +27,10 @@ def from_the_sending(patch: pytest.MonkeyPatch) -> None:
     whole, sent_us = LoadRun.publish, dict[int, int]()
 
     async def publish(
-        run: LoadRun, channel: aio.Channel, numbers: Int64s, room: asyncio.Semaphore
+        run: LoadRun, channel: aio.Channel, numbers: Int64s, unanswered_slots: asyncio.Semaphore
     ) -> None:
         sent_us.update(dict.fromkeys(numbers.tolist(), run.at_us()))
-        await whole(run, channel, numbers, room=room)
+        await whole(run, channel, numbers, unanswered_slots=unanswered_slots)
 
     def count(run: LoadRun, times: list[Latencies], numbers: Int64s, at_us: int) -> None:
         steps = run.plan.steps_of(numbers)

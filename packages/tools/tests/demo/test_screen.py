@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from penstock_tools.demo.actions import Action, ProcessTarget
-from penstock_tools.demo.screen import Chooser, Deed, Picture, ProcessLine, deed_line, render, line
+from penstock_tools.demo.screen import Chooser, Deed, Picture, ProcessLine, deed_line, line, render
 
 PICTURE = Picture(
     at_s=12.04,

@@ -408,7 +408,7 @@ def test_users_groups_and_rights_are_as_the_file_says(guarded: Session) -> None:
 
     assert [step.details for step in applied(guarded, changed).steps] == [
         ("add carol", "remove bob"),
-        ("take publish",),
+        ("revoke publish",),
     ]
     assert planned(guarded, changed).steps == ()
 

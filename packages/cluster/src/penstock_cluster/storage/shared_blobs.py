@@ -186,7 +186,7 @@ class CachedBlobs(CheckedBlobs):
     async def _is_expected(self, name: str, data: memoryview) -> bool:
         expected = await self._find_mismatch(name, data)
         if expected is not None:
-            _log.warning("cache.other_bytes", name=name, size=len(data), expected=expected.size)
+            _log.warning("cache.other_bytes", name=name, size=len(data), wanted=expected.size)
         return expected is None
 
     async def _size(self, name: str) -> int:

@@ -54,7 +54,7 @@ from penstock_mqtt.wire.reasons import Reason
 
 _ID_BYTES: Final = 2
 _FIRST_BYTES: Final = [bytes((first,)) for first in range(256)]
-_CACHED_CHARACTERS_MAX: Final = 256
+_CACHED_CHARACTERS: Final = 256
 """Most characters of a topic name whose encoding is cached."""
 _CACHED_MAX: Final = 4_096
 
@@ -96,7 +96,7 @@ def publish_parts(
     id differs between receivers. Raises ``ValueError`` if the version cannot express it."""
     first = PUBLISH << 4 | is_duplicate << 3 | qos << 1 | retain
     topic, after = message.topic, message.payload
-    name = _encode_name(topic) if len(topic) <= _CACHED_CHARACTERS_MAX else text_bytes(topic)
+    name = _encode_name(topic) if len(topic) <= _CACHED_CHARACTERS else text_bytes(topic)
     if version == MQTT_5:
         after = properties_bytes(message.properties) + after
     length = variable_bytes(len(name) + len(after) + (_ID_BYTES if qos else 0))

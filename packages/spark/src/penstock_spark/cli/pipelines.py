@@ -28,7 +28,7 @@ from penstock_server.cli.shared.output import (
 )
 from penstock_server.cli.shared.realm import DEFAULT_URL
 from penstock_server.cli.stores.destinations import find
-from penstock_spark.cli.flowing import shown
+from penstock_spark.cli.flowing import displayed
 
 if TYPE_CHECKING:
     from penstock_spark.pipelines import Pipeline
@@ -86,7 +86,7 @@ def run_(
     from penstock_spark.pipelines import load, run
 
     pipeline = load(file)
-    with shown() as display:
+    with displayed() as display:
         report = _run_until_signal(
             lambda stopping: run(
                 pipeline,
@@ -94,7 +94,7 @@ def run_(
                 master=master,
                 once=once,
                 steps=step or (),
-                display=display,
+                watch=display,
                 stopping=stopping,
             )
         )

@@ -36,7 +36,7 @@ ReadBatch = tuple[pa.RecordBatch, Any, Any]
 
 RANGE_BYTES: Final = 8 << 20
 """Adjacent record batches are read together, up to about so many bytes."""
-GAP_BYTES_MAX: Final = 256 << 10
+GAP_BYTES: Final = 256 << 10
 """Most unwanted bytes between two batches of a range: another request would take as long."""
 RANGES_IN_FLIGHT: Final = 4
 """Ranges in flight: a store with a latency of 50 ms then delivers 640 MB/s."""
@@ -196,7 +196,7 @@ def ranges(places: Sequence[SegmentBatch]) -> Iterator[Range]:
     first, end, batches = 0, 0, 0
     for batch in places:
         batch_end = batch.offset + batch.length
-        if batches and (batch.offset - end > GAP_BYTES_MAX or batch_end - first > RANGE_BYTES):
+        if batches and (batch.offset - end > GAP_BYTES or batch_end - first > RANGE_BYTES):
             yield Range(first, end - first, batches)
             batches = 0
         if not batches:

@@ -149,9 +149,7 @@ def _verdict(
         ids[outcome_of == REDRIVEN],
         ids[outcome_of == DROPPED],
         kept=ids[~is_leaving],
-        record=_record(
-            dead, rules, is_leaving, outcome_of=outcome_of, targets=target_of, counts=counts
-        )
+        record=_record(dead, rules, is_leaving, state=outcome_of, targets=target_of, counts=counts)
         if is_leaving.any()
         else None,
         homeless=len(homeless),

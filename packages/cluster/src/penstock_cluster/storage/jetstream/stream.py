@@ -35,9 +35,9 @@ _NO_PEERS: Final = 10005
 _REPLICAS: Final = 3
 _PAUSES_S: Final = (0.01, 0.03, 0.1, 0.2)
 _LONGEST_PAUSE_S: Final = 0.3
-_STREAM_POLLS_MAX: Final = 5
-_LEADER_POLLS_MAX: Final = 100
-_PEERS_POLLS_MAX: Final = 40
+_STREAM_POLLS: Final = 5
+_LEADER_POLLS: Final = 100
+_PEERS_POLLS: Final = 40
 
 REPLICATED: Final[Mapping[str, object]] = {
     "retention": "limits",
@@ -169,7 +169,7 @@ class NatsStream:
                     self.was_seen = True
                     return info
                 refusals += 1
-                if error.number != _NO_PEERS or refusals > _PEERS_POLLS_MAX:
+                if error.number != _NO_PEERS or refusals > _PEERS_POLLS:
                     raise Unavailable(f"stream {self.name} cannot be created: {error}") from error
             else:
                 info = msgspec.json.decode(answer, type=StreamInfo)
@@ -197,7 +197,7 @@ class NatsStream:
     async def exists(self) -> bool:
         """Return whether the stream exists. A negative answer is checked several times, because
         servers that have just elected a leader may not know all streams yet."""
-        for _ in range(_STREAM_POLLS_MAX):
+        for _ in range(_STREAM_POLLS):
             try:
                 await self._ask_repeatedly(f"$JS.API.STREAM.INFO.{self.name}", {})
             except JetStreamRefusal as error:
@@ -371,7 +371,7 @@ class NatsStream:
                 await self._ask_repeatedly(f"$JS.API.STREAM.LEADER.STEPDOWN.{self.name}", request)
             except JetStreamRefusal:
                 continue
-            for _ in range(_LEADER_POLLS_MAX):
+            for _ in range(_LEADER_POLLS):
                 leader = await self._leader()
                 if leader not in damaged:
                     return None

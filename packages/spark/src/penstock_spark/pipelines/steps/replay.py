@@ -152,7 +152,7 @@ def replay(step: ReplayStep, context: Context) -> WorkOutcome:
             histories,
             ReplayRoute(step.targets, step.replay_of),
             RealmOutlet(session),
-            position_file=position_file,
+            place=position_file,
             pace=ReplayPace(speed_of(step.speed)),
             timer=timer,
             replays=settings,
