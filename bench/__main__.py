@@ -37,39 +37,41 @@ PICTURES = DOCS / "benchmarks"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run shapes or write the page from stored results. Return the exit status."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     # An exception, so that the servers are ended, too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if given.shapes == ["report"]:
-        return _report(given.json or MEASURED)
-    if given.shapes[:1] == ["install"]:
-        return _install(given.shapes[1:])
-    if given.before and not sources_of(given.before):
-        print(f"{given.before} is no checkout of Penstock: it has no packages", file=sys.stderr)
+    if options.shapes == ["report"]:
+        return _report(options.json or MEASURED)
+    if options.shapes[:1] == ["install"]:
+        return _install(options.shapes[1:])
+    if options.before and not sources_of(options.before):
+        print(f"{options.before} is no checkout of Penstock: it has no packages", file=sys.stderr)
         return 2
-    known = shapes()
-    if unknown := [name for name in given.shapes if name.upper() not in known]:
-        print(f"no shape {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+    shapes_by_name = shapes()
+    if unknown := [name for name in options.shapes if name.upper() not in shapes_by_name]:
+        print(
+            f"no shape {', '.join(unknown)}; there are {', '.join(shapes_by_name)}", file=sys.stderr
+        )
         return 2
-    rivals = sorted({name for shape in known.values() for name in shape.contenders})
-    if unknown := [name for name in given.peer if name not in rivals]:
+    rivals = sorted({name for shape in shapes_by_name.values() for name in shape.contenders})
+    if unknown := [name for name in options.peer if name not in rivals]:
         print(f"no peer {', '.join(unknown)}; there are {', '.join(rivals)}", file=sys.stderr)
         return 2
-    usual = [shape for shape in known.values() if _is_clustered(shape) == given.cluster]
-    chosen = [known[name.upper()] for name in given.shapes] or usual
-    runs = given.runs or (1 if given.quick else RUNS)
+    usual = [shape for shape in shapes_by_name.values() if _is_clustered(shape) == options.cluster]
+    chosen = [shapes_by_name[name.upper()] for name in options.shapes] or usual
+    runs = options.runs or (1 if options.quick else RUNS)
     has_failed = False
-    done = {result.shape for result in _kept(given.json)} if given.resume else set()
+    done = {result.shape for result in _kept(options.json)} if options.resume else set()
     for shape in chosen:
         if shape.name in done:
             continue
-        if given.events and hasattr(shape, "events"):
-            shape.events = given.events
-        wanted = _Wanted(given.case, given.quick, given.seconds)
-        result = measure(shape, given.peer, runs, wanted=wanted, earlier=given.before)
+        if options.events and hasattr(shape, "events"):
+            shape.events = options.events
+        wanted = _Wanted(options.case, options.quick, options.seconds)
+        result = measure(shape, options.peer, runs, wanted=wanted, earlier=options.before)
         print(markdown(result), flush=True)
-        if given.json is not None:
-            _keep(given.json, result)
+        if options.json is not None:
+            _keep(options.json, result)
         has_failed |= any(cell.missing.startswith(FAILED) for cell in result.cells)
     return int(has_failed)
 
@@ -227,13 +229,13 @@ def machine() -> str:
 
 
 def _versions(shape: Shape, contenders: Sequence[str]) -> dict[str, str]:
-    known, own = peers(), getattr(shape, "versions", None)
-    if own is not None:
-        return {name: text for name, text in own().items() if name in contenders}
+    peers_by_name, own_versions = peers(), getattr(shape, "versions", None)
+    if own_versions is not None:
+        return {name: text for name, text in own_versions().items() if name in contenders}
     return {
-        name: known[name].version()
+        name: peers_by_name[name].version()
         for name in contenders
-        if name in known and not known[name].missing()
+        if name in peers_by_name and not peers_by_name[name].missing()
     }
 
 
@@ -265,9 +267,9 @@ def _report(file: Path) -> int:
 
 def _install(names: Sequence[str]) -> int:
     """Fetch peers and clients that come as Java archives, crates or Python packages."""
-    known = (*jars.WANTED, *mqtt_peers.FETCHED)
-    if not names or set(names) - set(known):
-        print(f"install one of {', '.join(known)}", file=sys.stderr)
+    installable = (*jars.WANTED, *mqtt_peers.FETCHED)
+    if not names or set(names) - set(installable):
+        print(f"install one of {', '.join(installable)}", file=sys.stderr)
         return 2
     try:
         for name in names:

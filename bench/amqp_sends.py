@@ -152,14 +152,14 @@ class Sending:
     def _take(self, data: bytes) -> None:
         if not data:
             raise RuntimeError(CLOSED)
-        calls, at, left = self._calls, self._ffi.from_buffer(data), len(data)
-        while left:
+        calls, address, bytes_left = self._calls, self._ffi.from_buffer(data), len(data)
+        while bytes_left:
             room = calls.pn_transport_capacity(self._transport)
             if room <= 0:
                 raise RuntimeError(CLOSED)
-            size = min(room, left)
-            calls.pn_transport_push(self._transport, at, size)
-            at, left = at + size, left - size
+            size = min(room, bytes_left)
+            calls.pn_transport_push(self._transport, address, size)
+            address, bytes_left = address + size, bytes_left - size
             self._read_events()
 
     def _read_events(self) -> None:

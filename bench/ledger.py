@@ -57,7 +57,7 @@ class Ledger:
         if self.acked < self.wanted:
             self.is_complete.clear()
 
-    def came(self, keys: Sequence[Any]) -> None:
+    def record_in_order(self, keys: Sequence[Any]) -> None:
         """Record the ids of delivered events, or their data, which begin with a number; these must
         be in order. Raises ``AssertionError`` if they are not."""
         if not keys:

@@ -40,8 +40,8 @@ class Stopwatch:
         }
 
     def _used_s(self) -> tuple[float, float]:
-        own = os.times()
-        return own.user + own.system, cpu_s_of_all(self._server_pid)
+        own_times = os.times()
+        return own_times.user + own_times.system, cpu_s_of_all(self._server_pid)
 
 
 def cpu_s_of(pid: int) -> float:
@@ -73,13 +73,13 @@ def cpu_s_below(pid: int) -> dict[int, float]:
         except OSError:  # the process has ended in the meantime
             continue
         started.setdefault(parent, []).append(int(file.parent.name))
-    found: dict[int, float] = {}
-    left = [pid]
-    while left:
-        one = left.pop()
-        found[one] = cpu_s_of(one)
-        left += started.get(one, [])
-    return found
+    cpu_s_by_pid: dict[int, float] = {}
+    pids_left = [pid]
+    while pids_left:
+        one = pids_left.pop()
+        cpu_s_by_pid[one] = cpu_s_of(one)
+        pids_left += started.get(one, [])
+    return cpu_s_by_pid
 
 
 def cpu_s_of_all(pid: int) -> float:

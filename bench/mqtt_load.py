@@ -29,7 +29,7 @@ never."""
 AT_ONCE: Final = 200
 """Connections that are opened at the same time."""
 _CONNACK, _SUBACK, _PUBACK = 4, 5, 4
-"""Bytes of the answers of MQTT 3.1.1, each of which has a fixed size."""
+"""Bytes of the answers of MQTT 3.1.1, whose sizes are fixed."""
 _IDS: Final = 1_000
 """Number of packet ids, used in turn; more than any window here."""
 
@@ -58,12 +58,12 @@ def text(value: str) -> bytes:
 
 
 def packet(first: int, body: bytes) -> bytes:
-    length, found = len(body), bytearray((first,))
+    length, packet_bytes = len(body), bytearray((first,))
     while length >= 0x80:
-        found.append(length & 0x7F | 0x80)
+        packet_bytes.append(length & 0x7F | 0x80)
         length >>= 7
-    found.append(length)
-    return bytes(found) + body
+    packet_bytes.append(length)
+    return bytes(packet_bytes) + body
 
 
 def connect(client_id: str, *, clean: bool = True) -> bytes:
@@ -76,8 +76,8 @@ def subscribe(wanted: str, qos: int) -> bytes:
 
 
 def publish(topic: str, qos: int, packet_id: int = 0, *, retain: bool = False) -> bytes:
-    own = packet_id.to_bytes(2) if qos else b""
-    return packet(0x30 | qos << 1 | retain, text(topic) + own + b"x" * SIZE)
+    id_bytes = packet_id.to_bytes(2) if qos else b""
+    return packet(0x30 | qos << 1 | retain, text(topic) + id_bytes + b"x" * SIZE)
 
 
 class Link(asyncio.Protocol):
@@ -137,8 +137,8 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.received_bytes += len(data)
         if self._answered is not None and not self._answered.done():
-            taken, data = data[: self._left], data[self._left :]
-            self._left -= len(taken)
+            answer_part, data = data[: self._left], data[self._left :]
+            self._left -= len(answer_part)
             if self._left == 0:
                 self._answered.set_result(None)
         if data and self.heard is not None:
@@ -150,13 +150,13 @@ class Publisher:
 
     def __init__(self, link: Link, topic: str) -> None:
         self.link = link
-        packets = [publish(topic, 1, each + 1) for each in range(_IDS)]
+        packets = [publish(topic, 1, number + 1) for number in range(_IDS)]
         self._each = len(packets[0])
         self._packets = b"".join(packets + packets)
         self._next = self._rest = 0
         self.acknowledged = 0
         self.goes_on = True
-        self.came: Callable[[], None] | None = None
+        self.on_progress: Callable[[], None] | None = None
         link.heard = self._heard
 
     def send(self, count: int) -> None:
@@ -169,8 +169,8 @@ class Publisher:
         self.acknowledged += count
         if self.goes_on and count:
             self.send(count)
-        if self.came is not None and count:
-            self.came()
+        if self.on_progress is not None and count:
+            self.on_progress()
 
 
 class Consumer:
@@ -183,7 +183,7 @@ class Consumer:
         self._id_at = len(sample) - SIZE - 2
         self._rest = b""
         self.count = 0
-        self.came: Callable[[], None] | None = None
+        self.on_progress: Callable[[], None] | None = None
         link.heard = self._heard
 
     def _heard(self, data: bytes) -> None:
@@ -192,14 +192,14 @@ class Consumer:
         self._rest = data[count * self._each :]
         if self._qos and count:
             starts = range(self._id_at, count * self._each, self._each)
-            self._link.write(b"".join(b"\x40\2" + data[at : at + 2] for at in starts))
+            self._link.write(b"".join(b"\x40\2" + data[offset : offset + 2] for offset in starts))
         self.count += count
-        if self.came is not None and count:
-            self.came()
+        if self.on_progress is not None and count:
+            self.on_progress()
 
 
 async def opened(job: Job, count: int, name: str, *, clean: bool = True) -> list[Link]:
-    links = [Link(f"{name}{each}", clean=clean) for each in range(count)]
+    links = [Link(f"{name}{number}", clean=clean) for number in range(count)]
     for begin in range(0, count, AT_ONCE):
         await together(link.open(job.port) for link in links[begin : begin + AT_ONCE])
     return links
@@ -207,8 +207,8 @@ async def opened(job: Job, count: int, name: str, *, clean: bool = True) -> list
 
 async def together(work: Iterable[Coroutine[None, None, None]]) -> None:
     async with asyncio.TaskGroup() as group:
-        for each in work:
-            group.create_task(each)
+        for coroutine in work:
+            group.create_task(coroutine)
 
 
 def topic_of(number: int) -> str:
@@ -238,56 +238,58 @@ class Meter:
 async def publishing(job: Job) -> Figures:
     """Publish with QoS 1 over several connections, without a subscriber."""
     links = await opened(job, job.connections, "p")
-    publishers = [Publisher(each, topic_of(n)) for n, each in enumerate(links)]
-    return await _measured(job, publishers, lambda: sum(each.acknowledged for each in publishers))
+    publishers = [Publisher(publisher, topic_of(n)) for n, publisher in enumerate(links)]
+    return await _measured(
+        job, publishers, lambda: sum(publisher.acknowledged for publisher in publishers)
+    )
 
 
 async def sharing(job: Job) -> Figures:
     """Publish with QoS 1 to a group of consumers, each message to one of them. A new message is
     sent for each consumed one, so that both are measured."""
     consumers = []
-    for each in await opened(job, job.subscribers, "c"):
-        await each.ask(subscribe("$share/group/bench/+", 1), _SUBACK)
-        consumers.append(Consumer(each, topic_of(0), 1))
+    for link in await opened(job, job.subscribers, "c"):
+        await link.ask(subscribe("$share/group/bench/+", 1), _SUBACK)
+        consumers.append(Consumer(link, topic_of(0), 1))
     links = await opened(job, job.connections, "p")
-    publishers = [Publisher(each, topic_of(n)) for n, each in enumerate(links)]
+    publishers = [Publisher(link, topic_of(n)) for n, link in enumerate(links)]
     ready: deque[Publisher] = deque()
     sent = len(publishers)
 
     def come() -> None:
         nonlocal sent
-        room = sum(each.count for each in consumers) + len(publishers) - sent
+        room = sum(link.count for link in consumers) + len(publishers) - sent
         for _ in range(min(room, len(ready))):
             ready.popleft().send(1)
             sent += 1
 
     def acknowledged(publisher: Publisher) -> Callable[[], None]:
-        def came() -> None:
+        def on_progress() -> None:
             ready.append(publisher)
             come()
 
-        return came
+        return on_progress
 
     for consumer in consumers:
-        consumer.came = come
+        consumer.on_progress = come
     for publisher in publishers:
         publisher.goes_on = False
-        publisher.came = acknowledged(publisher)
-    return await _measured(job, publishers, lambda: sum(each.count for each in consumers))
+        publisher.on_progress = acknowledged(publisher)
+    return await _measured(job, publishers, lambda: sum(link.count for link in consumers))
 
 
 async def _measured(job: Job, publishers: Sequence[Publisher], count: Callable[[], int]) -> Figures:
-    for each in publishers:
-        each.send(job.window)
+    for publisher in publishers:
+        publisher.send(job.window)
     await asyncio.sleep(min(WARM_UP_S, job.seconds))
     meter = Meter(job, count)
     await asyncio.sleep(job.seconds)
-    found = meter.figures()
-    for each in publishers:
-        each.goes_on = False
-    if any(each.link.is_lost for each in publishers):
+    figures = meter.figures()
+    for publisher in publishers:
+        publisher.goes_on = False
+    if any(publisher.link.is_lost for publisher in publishers):
         raise RuntimeError("the server has closed connections")
-    return found
+    return figures
 
 
 async def _until(is_true: Callable[[], bool]) -> None:
@@ -321,37 +323,37 @@ async def flooding(job: Job) -> Figures:
 async def fanning(job: Job) -> Figures:
     """Send each message to all subscribers, and the next messages when all of them have received
     these. The figure counts deliveries."""
-    wants = asyncio.Event()
+    is_received = asyncio.Event()
     consumers = []
-    for each in await opened(job, job.subscribers, "s"):
-        await each.ask(subscribe(topic_of(0), 0), _SUBACK)
-        consumers.append(Consumer(each, topic_of(0), 0))
+    for link in await opened(job, job.subscribers, "s"):
+        await link.ask(subscribe(topic_of(0), 0), _SUBACK)
+        consumers.append(Consumer(link, topic_of(0), 0))
     (publisher,) = await opened(job, 1, "p")
-    chunk, left = publish(topic_of(0), 0) * job.window, len(consumers)
+    chunk, receivers_left = publish(topic_of(0), 0) * job.window, len(consumers)
     rounds = 0
 
     def watch(consumer: Consumer) -> Callable[[], None]:
         due = job.window
 
-        def came() -> None:
-            nonlocal left, due
+        def on_progress() -> None:
+            nonlocal receivers_left, due
             if consumer.count >= due:
                 due += job.window
-                left -= 1
-                if left == 0:
-                    left = len(consumers)
-                    wants.set()
+                receivers_left -= 1
+                if receivers_left == 0:
+                    receivers_left = len(consumers)
+                    is_received.set()
 
-        return came
+        return on_progress
 
     for consumer in consumers:
-        consumer.came = watch(consumer)
+        consumer.on_progress = watch(consumer)
 
     async def once() -> None:
         nonlocal rounds
-        wants.clear()
+        is_received.clear()
         publisher.write(chunk)
-        await asyncio.wait_for(wants.wait(), WAIT_S)
+        await asyncio.wait_for(is_received.wait(), WAIT_S)
         rounds += 1
 
     for _ in range(20):
@@ -368,8 +370,8 @@ async def returning(job: Job) -> Figures:
     await back.ask(subscribe(topic_of(0), 1), _SUBACK)
     consumer, publisher = Consumer(back, topic_of(0), 1), Publisher(link, topic_of(0))
     publisher.goes_on = False
-    came = asyncio.Event()
-    consumer.came = publisher.came = came.set
+    on_progress = asyncio.Event()
+    consumer.on_progress = publisher.on_progress = on_progress.set
     latencies: list[float] = []
 
     async def once() -> None:
@@ -377,12 +379,12 @@ async def returning(job: Job) -> Figures:
         due, acknowledged = consumer.count + 1, publisher.acknowledged + 1
         publisher.send(1)
         while consumer.count < due:
-            came.clear()
-            await came.wait()
+            on_progress.clear()
+            await on_progress.wait()
         latencies.append(time.perf_counter() - began)
         while publisher.acknowledged < acknowledged:
-            came.clear()
-            await came.wait()
+            on_progress.clear()
+            await on_progress.wait()
 
     for _ in range(200):
         await once()
@@ -401,7 +403,7 @@ async def away(job: Job) -> Figures:
     after the other, each for one of the sessions."""
     for begin in range(0, job.subscribers, AT_ONCE):
         count = min(AT_ONCE, job.subscribers - begin)
-        links = [Link(f"away{begin + each}", clean=False) for each in range(count)]
+        links = [Link(f"away{begin + number}", clean=False) for number in range(count)]
         await together(link.open(job.port) for link in links)
         for number, link in enumerate(links):
             await link.ask(subscribe(topic_of(begin + number), 1), _SUBACK)
@@ -419,8 +421,8 @@ async def away(job: Job) -> Figures:
     meter = Meter(job, lambda: sent)
     while time.perf_counter() - meter._began < job.seconds:
         await once()
-    found = meter.figures()
-    return found | {"ms": found["of_server_cpu_s_per_million"] / 1_000}
+    figures = meter.figures()
+    return figures | {"ms": figures["of_server_cpu_s_per_million"] / 1_000}
 
 
 def retained_topic(number: int) -> str:
@@ -434,7 +436,8 @@ async def retaining(job: Job) -> Figures:
     for begin in range(0, job.topics, _IDS):
         count = min(_IDS, job.topics - begin)
         packets = [
-            publish(retained_topic(begin + each), 1, each + 1, retain=True) for each in range(count)
+            publish(retained_topic(begin + number), 1, number + 1, retain=True)
+            for number in range(count)
         ]
         await link.ask(b"".join(packets), _PUBACK * count)
     return {"ms": (time.perf_counter() - began) * 1_000}
@@ -465,13 +468,15 @@ async def looking(job: Job) -> Figures:
 
 
 async def idling(job: Job) -> Figures:
-    """Open many connections, each of which subscribes to its topic. All together publish ``window``
+    """Open many connections that each subscribe to one topic. All together publish ``window``
     messages a second, each to its own topic with QoS 1."""
     kb_before, began = memory_kb_of(job.server_pid), time.perf_counter()
     links = await opened(job, job.connections, "i")
     for begin in range(0, len(links), AT_ONCE):
         some = range(begin, min(begin + AT_ONCE, len(links)))
-        await together(links[each].ask(subscribe(topic_of(each), 0), _SUBACK) for each in some)
+        await together(
+            links[number].ask(subscribe(topic_of(number), 0), _SUBACK) for number in some
+        )
     connected_s = time.perf_counter() - began
     kb = (memory_kb_of(job.server_pid) - kb_before) / len(links)
     consumers = [Consumer(link, topic_of(number), 0) for number, link in enumerate(links)]
@@ -485,12 +490,12 @@ async def idling(job: Job) -> Figures:
             links[number].write(publish(topic_of(number), 1, 1))
             sent += 1
         await asyncio.sleep(0.01)
-    found = meter.figures()
-    await _until(lambda: sum(each.count for each in consumers) >= sent)
-    if any(each.is_lost for each in links):
+    figures = meter.figures()
+    await _until(lambda: sum(number.count for number in consumers) >= sent)
+    if any(number.is_lost for number in links):
         raise RuntimeError("the server has closed connections")
-    return found | {
-        "ms": found["of_server_cpu_s_per_million"] * found["events_per_s"] / 1_000,
+    return figures | {
+        "ms": figures["of_server_cpu_s_per_million"] * figures["events_per_s"] / 1_000,
         "kb_per_connection": kb,
         "connected_s": connected_s,
     }
@@ -503,14 +508,14 @@ def _counting(link: Link, heard: Callable[[bytes], None] | None) -> Callable[[by
 
     def only_messages(data: bytes) -> None:
         kept = bytearray()
-        at = 0
-        while at < len(data):  # Both packets arrive complete: only one of each is in flight
-            if data[at] >> 4 == 4:
-                at += _PUBACK
+        offset = 0
+        while offset < len(data):  # Both packets arrive complete: only one of each is in flight
+            if data[offset] >> 4 == 4:
+                offset += _PUBACK
                 continue
             size = len(publish(topic_of(0), 0))
-            kept += data[at : at + size]
-            at += size
+            kept += data[offset : offset + size]
+            offset += size
         if kept:
             heard(bytes(kept))
 
@@ -532,8 +537,8 @@ WORKS: Final = {
 
 def main() -> None:
     job = msgspec.json.decode(sys.argv[1], type=Job)
-    found = fast_loop().run_until_complete(WORKS[job.work](job))
-    print(msgspec.json.encode(found).decode())
+    figures = fast_loop().run_until_complete(WORKS[job.work](job))
+    print(msgspec.json.encode(figures).decode())
 
 
 if __name__ == "__main__":

@@ -93,9 +93,9 @@ def version_of(name: str) -> str:
     if name != "mosquitto":
         return FETCHED.get(name, penstock.__version__)
     command = [_mosquitto() or "", "-h"]  # the server reports its version in no other way
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found = re.search(r"version (\S+)", said)
-    return "" if found is None else found[1]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    match = re.search(r"version (\S+)", output)
+    return "" if match is None else match[1]
 
 
 def versions_of(names: Iterable[str]) -> Mapping[str, str]:

@@ -177,8 +177,8 @@ def run_client(
     beside: Callable[[Job], AbstractContextManager[None]] | None = None,
 ) -> Figures:
     """Serve ``peer_name``, and let a client process do the work of ``shape``. Return its figures,
-    and the bytes that the server has left on disk. ``beside`` is a context in which other processes
-    work."""
+    and the bytes that the server has left on disk. ``beside`` is a context that runs other
+    processes."""
     peer = peers()[peer_name]
     if reason := peer.missing():
         raise Missing(reason)
@@ -234,11 +234,11 @@ def environment() -> dict[str, str]:
     """Return the environment of started processes. Penstock and the benchmarks come first in it,
     and Python may store compiled code: an installed package is compiled, as those of the peers are,
     but each process would compile a checkout that may not store it."""
-    known = os.environ.get("PYTHONPATH")
-    paths = (*map(str, _measured.get()), str(ROOT), known)
-    found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    found.pop("PYTHONDONTWRITEBYTECODE", None)
-    return found
+    python_path = os.environ.get("PYTHONPATH")
+    paths = (*map(str, _measured.get()), str(ROOT), python_path)
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    return variables
 
 
 def bytes_below(directory: Path) -> int:

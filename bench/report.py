@@ -183,16 +183,20 @@ def _line(result: Result, cell: Cell, figures: Sequence[str]) -> str:
 
 def _ratio(result: Result, cell: Cell) -> str:
     """Return Penstock's ratio to this contender; above 1 Penstock is better."""
-    own = next(
+    own_cell = next(
         (
-            other
-            for other in result.cells
-            if other.contender == result.ours
-            and (other.case, other.durability) == (cell.case, cell.durability)
+            other_cell
+            for other_cell in result.cells
+            if other_cell.contender == result.ours
+            and (other_cell.case, other_cell.durability) == (cell.case, cell.durability)
         ),
         None,
     )
-    return "" if own is None or cell.contender == result.ours else compared(result, own, cell)
+    return (
+        ""
+        if own_cell is None or cell.contender == result.ours
+        else compared(result, own_cell, cell)
+    )
 
 
 def compared(result: Result, own: Cell, cell: Cell) -> str:

@@ -186,7 +186,7 @@ class Expiring(Broker, Protocol):
         """Publish a batch, each event with its time to live; confirmed on return."""
         ...
 
-    async def left(self) -> int:
+    async def expired_count(self) -> int:
         """Return the number of events that have expired and are in their final place."""
         ...
 
@@ -296,11 +296,11 @@ def lacks_window(case: Case, contender: str) -> str:
 
 def _registered(package_name: str, export: str) -> Mapping[str, Any]:
     package: ModuleType = importlib.import_module(package_name)
-    found: dict[str, Any] = {}
+    exports: dict[str, Any] = {}
     for module in pkgutil.iter_modules(package.__path__):
         thing = getattr(importlib.import_module(f"{package_name}.{module.name}"), export)
-        found[thing.name] = thing
-    return MappingProxyType(dict(sorted(found.items(), key=lambda item: _order(item[0]))))
+        exports[thing.name] = thing
+    return MappingProxyType(dict(sorted(exports.items(), key=lambda item: _order(item[0]))))
 
 
 def _order(name: str) -> tuple[int, str]:

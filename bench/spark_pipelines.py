@@ -62,9 +62,9 @@ class PipelineWork:
     def store_files(self) -> None:
         """Store the channel's events as Parquet, with a file for each micro-batch."""
         rows = self._spark.read.format("penstock").options(url=self._job.url, channel=CHANNEL)
-        whole = rows.option("minPartitions", 1).load().select(*COLUMNS).coalesce(1)
+        all_rows = rows.option("minPartitions", 1).load().select(*COLUMNS).coalesce(1)
         options = {"maxRecordsPerFile": str(self._job.batch_rows)}
-        whole.write.options(**options).parquet(self._files)
+        all_rows.write.options(**options).parquet(self._files)
 
     def run(self, contender: str) -> float:
         """Return the seconds of one round."""
@@ -78,10 +78,10 @@ class PipelineWork:
         else:
             work = self._aggregation(self._channel(), folder)
         started_s = time.perf_counter()
-        found = work()
+        row_count = work()
         elapsed_s = time.perf_counter() - started_s
-        if found != self._rows_out():
-            raise AssertionError(f"{found} rows of {contender}, not {self._rows_out()}")
+        if row_count != self._rows_out():
+            raise AssertionError(f"{row_count} rows of {contender}, not {self._rows_out()}")
         return elapsed_s
 
     def _rows_out(self) -> int:
@@ -188,7 +188,7 @@ def _drained(writer: Any, folder: Path) -> int:
     query = query.trigger(availableNow=True).start()
     query.awaitTermination()
     operators = [progress.stateOperators for progress in query.recentProgress]
-    return sum(operator.numRowsUpdated for each in operators for operator in each)
+    return sum(operator.numRowsUpdated for operators in operators for operator in operators)
 
 
 def fill(url: str, rows: int) -> None:

@@ -182,10 +182,10 @@ def in_turns(run: Callable[[str], float], rounds: int, *, is_warm: bool) -> dict
     precedes them."""
     seconds: dict[str, list[float]] = {"penstock": [], "parquet": []}
     for number in range(rounds + is_warm):
-        for contender, found in seconds.items():
+        for contender, round_seconds in seconds.items():
             elapsed_s = run(contender)
             if number or not is_warm:
-                found.append(elapsed_s)
+                round_seconds.append(elapsed_s)
     return seconds
 
 

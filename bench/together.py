@@ -48,12 +48,12 @@ def servers_together(parts: Sequence[Part], url: str, directory: Path) -> Iterat
 
 def main() -> int:
     parts = msgspec.json.decode(sys.argv[1], type=list[Part])
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    stop_requested = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
     running: list[subprocess.Popen[bytes]] = []
     try:
         running += map(_started, parts)
-        while not over.wait(LOOK_S):
+        while not stop_requested.wait(LOOK_S):
             if any(process.poll() is not None for process in running):
                 return 1
     finally:

@@ -251,9 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", metavar="RULE", choices=[rule.name for rule in RULES])
     parser.add_argument("--record", action="store_true", help=f"lower {RECORD.name}")
     given = parser.parse_args(arguments)
-    measured = prose_by_package(
-        (*workspace_sources(ROOT), *sources_below(ROOT / BENCHMARKS))
-    )
+    measured = prose_by_package((*workspace_sources(ROOT), *sources_below(ROOT / BENCHMARKS)))
     if unknown := set(given.packages) - set(measured):
         parser.error(f"no package {', '.join(sorted(unknown))}; there are {', '.join(measured)}")
     if given.record:

@@ -150,12 +150,12 @@ class Wire:
         from proton import Message
 
         confirmed = self._loop.create_future()
-        left = len(payloads)
+        unconfirmed = len(payloads)
 
         def accepted() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
+            nonlocal unconfirmed
+            unconfirmed -= 1
+            if not unconfirmed:
                 self._loop.call_soon_threadsafe(confirmed.set_result, None)
 
         def send() -> None:
@@ -174,7 +174,7 @@ class Wire:
             queue, message, accepted = self._waiting.popleft()
             self._unconfirmed[self._senders[queue].send(message)] = accepted
 
-    async def taken(self) -> list[tuple[Any, Any]]:
+    async def receive_messages(self) -> list[tuple[Any, Any]]:
         """Return the messages that have arrived; wait until there is at least one."""
         while not self._messages:
             self._has_messages.clear()
@@ -278,7 +278,7 @@ class ArtemisBroker:
         await self._wire.sent(self._stream, [_payload(events, row)])
 
     async def consume(self, count: int, api: str) -> tuple[int, float]:
-        messages = await self._wire.taken()
+        messages = await self._wire.receive_messages()
         price = 0.0
         for message, _ in messages:
             event = decode(message.body)
@@ -301,7 +301,7 @@ class ArtemisClient:
     async def work(self, ledger: Ledger, api: str) -> None:
         while True:
             price, kept, flawed = 0.0, [], []
-            for message, delivery in await self._wire.taken():
+            for message, delivery in await self._wire.receive_messages():
                 event = decode(message.body)
                 assert event.data, "every event has data"
                 worth = event.properties["price"]

@@ -154,14 +154,14 @@ class KafkaBroker:
         if self._producer is None:
             self._start()
         confirmed = self._loop.create_future()
-        left = len(rows)
+        unconfirmed = len(rows)
 
         def delivered(error: Any, message: Any) -> None:
-            nonlocal left
-            left -= 1
+            nonlocal unconfirmed
+            unconfirmed -= 1
             if error is not None:
                 self._loop.call_soon_threadsafe(_fail, confirmed, RuntimeError(str(error)))
-            elif not left:
+            elif not unconfirmed:
                 self._loop.call_soon_threadsafe(_finish, confirmed)
 
         for row in rows:

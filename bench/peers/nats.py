@@ -257,7 +257,7 @@ class NatsBroker:
         count: int = (await self._stream.stream_info("orders")).state.messages
         return count
 
-    async def left(self) -> int:
+    async def expired_count(self) -> int:
         state = (await self._stream.stream_info("orders")).state
         count: int = state.last_seq - state.messages
         return count
@@ -388,7 +388,7 @@ class NatsClient:
 
 
 async def _settle(messages: list[Any], ledger: Ledger) -> None:
-    price, rolled_back, came = 0.0, 0, []
+    price, rolled_back, event_ids = 0.0, 0, []
     for message in messages:
         event = decode(message.data)
         assert event.data, "every event has data"
@@ -396,14 +396,14 @@ async def _settle(messages: list[Any], ledger: Ledger) -> None:
         is_first = worth != ledger.flaw or message.metadata.num_delivered == 1
         rolls_back = worth == ledger.flaw and is_first
         if (ledger.order == "first" and is_first) or (ledger.order == "strict" and not rolls_back):
-            came.append(event.data)
+            event_ids.append(event.data)
         if rolls_back:
             rolled_back += 1
             await message.nak()
         else:
             price += worth
             await message.ack()
-    ledger.came(came)
+    ledger.event_ids(event_ids)
     ledger.add(len(messages) - rolled_back, price, rolled_back)
 
 

@@ -164,7 +164,7 @@ class PenstockBroker:
     async def stored(self) -> int:
         return (await self._channel.info()).events
 
-    async def left(self) -> int:
+    async def expired_count(self) -> int:
         counters = (await self._channel.info()).counters
         return counters.expired + counters.dead
 
@@ -260,7 +260,7 @@ class PenstockClient:
                 await event.rollback()
                 ledger.add(0, 0.0, 1)
                 continue
-            ledger.came([event.data])
+            ledger.event_keys([event.data])
             await event.ack()
             ledger.add(1, price)
 
@@ -274,8 +274,8 @@ class PenstockClient:
             ids, prices, flawed = ids[: flawed[0] + 1], prices[: flawed[0] + 1], flawed[:1]
         kept = np.delete(ids, flawed)
         if ledger.order:
-            came = kept if self._is_strict else np.setdiff1d(ids, list(batch.redeliveries))
-            ledger.came(came.tolist())
+            event_keys = kept if self._is_strict else np.setdiff1d(ids, list(batch.redeliveries))
+            ledger.event_keys(event_keys.tolist())
         if len(kept):
             self._settle(self._subscription.ack(kept.tolist()))
         if len(flawed):
@@ -301,19 +301,19 @@ class PenstockClient:
 
 
 async def _settle_rows(batch: penstock.aio.DeliveredBatch, ledger: Ledger) -> None:
-    price, rolled_back, came = 0.0, 0, []
+    price, rolled_back, event_keys = 0.0, 0, []
     for event in batch:
         assert event.data, "every event has data"
         worth = event.properties["price"]
         if ledger.order and not event.redelivered:
-            came.append(event.data)
+            event_keys.append(event.data)
         if worth == ledger.flaw and not event.redelivered:
             rolled_back += 1
             await event.rollback()
         else:
             price += worth
             await event.ack()
-    ledger.came(came)
+    ledger.event_keys(event_keys)
     ledger.add(len(batch) - rolled_back, price, rolled_back)
 
 

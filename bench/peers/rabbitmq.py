@@ -243,7 +243,7 @@ class RabbitBroker:
     async def publish_one(self, events: Events, row: int) -> None:
         await self._publish(events, row)
 
-    async def taken(self) -> list[Any]:
+    async def receive_messages(self) -> list[Any]:
         """Return the messages that have arrived; wait until there is at least one."""
         while not self._messages:
             self._has_messages.clear()
@@ -253,7 +253,7 @@ class RabbitBroker:
 
     async def consume(self, count: int, api: str) -> tuple[int, float]:
         """Consume events; the acknowledgement of the last one includes all earlier ones."""
-        messages = await self.taken()
+        messages = await self.receive_messages()
         price = 0.0
         for message in messages:
             event = decode(message.body)
@@ -278,7 +278,7 @@ class RabbitSubscriber:
     async def work(self, ledger: Ledger, api: str) -> None:
         while True:
             price = 0.0
-            messages = await self._broker.taken()
+            messages = await self._broker.receive_messages()
             for message in messages:
                 event = decode(message.body)
                 assert event.data, "every event has data"
@@ -296,7 +296,7 @@ class RabbitClient:
     async def work(self, ledger: Ledger, api: str) -> None:
         while True:
             price, rolled_back = 0.0, 0
-            messages = await self._broker.taken()
+            messages = await self._broker.receive_messages()
             for message in messages:
                 event = decode(message.body)
                 assert event.data, "every event has data"

@@ -19,8 +19,8 @@ class ClusteredLatency(Latency):
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         seconds = 0.2 if quick else 5.0
-        given = {"rate": 0, "seconds": seconds, "floods": False}
-        return [Case("sequential", "D2", given)]
+        parameters = {"rate": 0, "seconds": seconds, "floods": False}
+        return [Case("sequential", "D2", parameters)]
 
 
 SHAPE = ClusteredLatency()

@@ -59,7 +59,7 @@ class PublishAndConsume:
         ]
 
     def _equal(self, *, quick: bool) -> Sequence[Case]:
-        """Return the cases in which all contenders have the window of all shapes."""
+        """Return the cases with the window of all shapes."""
         return [
             Case(
                 f"{size} B, {label}",

@@ -56,10 +56,10 @@ class AmqpIn:
             raise Missing(reason)
         stored = directory / "stored"
         stored.mkdir()
-        with speaker(contender, stored, case.durability) as found:
+        with speaker(contender, stored, case.durability) as server:
             if is_java:
-                return _sent_by_java(found, case["seconds"], directory / "java.log")
-            job = amqp_sends.Job(found, SIZE, case["seconds"], is_settled=case["is_settled"])
+                return _sent_by_java(server, case["seconds"], directory / "java.log")
+            job = amqp_sends.Job(server, SIZE, case["seconds"], is_settled=case["is_settled"])
             return figures_of([sys.executable, "-m", amqp_sends.__name__], job)
 
 
@@ -89,14 +89,17 @@ def _sent_by_java(to: Speaker, seconds: float, log: Path) -> Figures:
             used_s = cpu_s_of_all(to.server_pid)
             if is_warm:
                 print(file=sending.stdin, flush=True)
-            said = sending.stdout.readline()
+            line = sending.stdout.readline()
             used_s = cpu_s_of_all(to.server_pid) - used_s
         finally:
             deadline.cancel()
             sending.kill()
-    if not said:
+    if not line:
         raise RuntimeError(f"{PROGRAM.name} failed:\n{log.read_text()[-4_000:]}")
-    taken_s = [taken / 1e9 for taken in msgspec.json.decode(said, type=Taken).nanoseconds]
+    taken_s = [
+        nanoseconds_taken / 1e9
+        for nanoseconds_taken in msgspec.json.decode(line, type=Taken).nanoseconds
+    ]
     percentiles = percentiles_us(taken_s)
     return {
         "events_per_s": len(taken_s) / sum(taken_s),

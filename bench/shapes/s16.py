@@ -30,15 +30,19 @@ class BesideAFlood:
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         seconds = 0.2 if quick else 3.0
-        pairs = [(one, other) for one in doors.DOORS for other in doors.DOORS]
+        pairs = [
+            (measured_door, flooding_door)
+            for measured_door in doors.DOORS
+            for flooding_door in doors.DOORS
+        ]
         quick_pairs = pairs[2::2]
         return [
             Case(
-                f"{one} during {other} flood",
+                f"{measured_door} during {flooding_door} flood",
                 "D1",
-                {"door": one, "flood": other, "seconds": seconds},
+                {"door": measured_door, "flood": flooding_door, "seconds": seconds},
             )
-            for one, other in (quick_pairs if quick else pairs)
+            for measured_door, flooding_door in (quick_pairs if quick else pairs)
         ]
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:

@@ -73,8 +73,8 @@ class Mqtt:
         stored = directory / "stored"
         stored.mkdir()
         with mqtt_peers.served(contender, stored, case.durability) as server:
-            given: dict[str, Any] = dict(case.parameters)
-            return load(mqtt_load.Job(port=server.port, server_pid=server.pid, **given))
+            parameters: dict[str, Any] = dict(case.parameters)
+            return load(mqtt_load.Job(port=server.port, server_pid=server.pid, **parameters))
 
 
 def load(job: mqtt_load.Job) -> Figures:

@@ -46,17 +46,17 @@ class MuchMqtt:
         return mqtt_peers.versions_of(self.contenders)
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
-        given, seconds = case.parameters, case["seconds"]
+        parameters, seconds = case.parameters, case["seconds"]
         stored = directory / "stored"
         stored.mkdir()
         with mqtt_peers.served(contender, stored, case.durability, keeps=True) as server:
             job = Job("", server.port, server.pid, seconds=seconds)
-            if "sessions" in given:
-                return load(replace(job, work="away", subscribers=given["sessions"]))
-            if "idle" in given:
-                return load(replace(job, work="idling", connections=given["idle"], window=100))
-            load(replace(job, work="retaining", topics=given["topics"]))
-            wanted, expected = given["wanted"], given["expected"]
+            if "sessions" in parameters:
+                return load(replace(job, work="away", subscribers=parameters["sessions"]))
+            if "idle" in parameters:
+                return load(replace(job, work="idling", connections=parameters["idle"], window=100))
+            load(replace(job, work="retaining", topics=parameters["topics"]))
+            wanted, expected = parameters["wanted"], parameters["expected"]
             if not case.label.endswith("restart"):
                 return load(replace(job, work="looking", wanted=wanted, expected=expected))
         started_s = time.perf_counter()
@@ -65,8 +65,8 @@ class MuchMqtt:
             job = Job(
                 "looking", server.port, server.pid, seconds=0.0, wanted=wanted, expected=expected
             )
-            found = load(job)
-        return {"ms": taken_s * 1_000, "first_event_ms": found["ms"]}
+            figures = load(job)
+        return {"ms": taken_s * 1_000, "first_event_ms": figures["ms"]}
 
 
 SHAPE = MuchMqtt()

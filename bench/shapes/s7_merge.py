@@ -85,15 +85,15 @@ class Changes:
 
     def registered(self) -> list[pa.Table]:
         return [
-            self._whole(self._keys[first : first + 10_000])
+            self._whole_events(self._keys[first : first + 10_000])
             for first in range(0, len(self._keys), 10_000)
         ]
 
     def batches(self, count: int) -> list[Any]:
-        """Return tables, or lists of events of which each changes one field."""
+        """Return tables, or lists of events that each change one field."""
         drawn = [self._keys[self._random.integers(0, len(self._keys), BATCH)] for _ in range(count)]
         if not self._case["deltas"]:
-            return [self._whole(keys) for keys in drawn]
+            return [self._whole_events(keys) for keys in drawn]
         if self._case["same"]:
             return [
                 pa.table({"key": keys, self._names[n % FIELDS]: self._random.random(BATCH)})
@@ -111,7 +111,7 @@ class Changes:
             for keys in drawn
         ]
 
-    def _whole(self, keys: Any) -> pa.Table:
+    def _whole_events(self, keys: Any) -> pa.Table:
         return pa.table(
             {"key": keys, **{name: self._random.random(len(keys)) for name in self._names}}
         )
@@ -177,13 +177,13 @@ async def _counted(url: str) -> AsyncIterator[tuple[penstock.aio.Session, Counte
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to, from_ = await asyncio.open_connection(host, int(port))
-        async with asyncio.TaskGroup() as both:
-            both.create_task(_pump(reader, from_, counted, way="out"))
-            both.create_task(_pump(to, writer, counted, way="back"))
+        async with asyncio.TaskGroup() as both_directions:
+            both_directions.create_task(_pump(reader, from_, counted, way="out"))
+            both_directions.create_task(_pump(to, writer, counted, way="back"))
 
     async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
-        own = server.sockets[0].getsockname()[1]
-        async with penstock.aio.connect(f"penstock://127.0.0.1:{own}") as session:
+        own_port = server.sockets[0].getsockname()[1]
+        async with penstock.aio.connect(f"penstock://127.0.0.1:{own_port}") as session:
             yield session, counted
 
 

@@ -23,7 +23,7 @@ BATCHES_UNDER_WAY = 4
 TRIAL = 20
 """One in this number of events is stored first, to estimate the time for all of them."""
 SLOWER = 2.0
-"""The factor by which storing all events may be slower than the estimate."""
+"""Storing all events may be slower than the estimate by this factor."""
 PATIENCE_S = 20.0
 """Longest wait, in seconds, for events that are still stored after the last time to live."""
 LONG_S = 3_600.0
@@ -91,7 +91,7 @@ class Expiry:
         figures["swelling"] = figures["p99_us"] / figures["p99_us_before"]
         figures["server_cpu_s"] = cpu_s
         figures["events"] = case["events"]
-        figures["gone"] = await expiring.left() / case["events"]
+        figures["gone"] = await expiring.expired_count() / case["events"]
         return figures | await _late(expiring, case, begins_s + case["within_s"])
 
 
@@ -140,7 +140,7 @@ async def _publish_all(expiring: Expiring, events: Events, ttls_ms: Iterable[lis
 async def _late(expiring: Expiring, case: Case, ended_s: float) -> Figures:
     """Return the seconds from the last time to live to the removal of the last event; raise if it
     takes too long."""
-    while await expiring.left() < case["events"]:
+    while await expiring.expired_count() < case["events"]:
         if time.perf_counter() - ended_s > PATIENCE_S:
             return {}
         await asyncio.sleep(LOOK_S)

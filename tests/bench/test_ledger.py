@@ -44,18 +44,18 @@ def test_another_sum_or_another_number_of_rollbacks_fails(price: float, flawed: 
 @pytest.mark.parametrize("second", [[b"3", b"4"], [b"2"], [b"5", b"5"]])
 def test_what_does_not_grow_from_one_client_to_the_next_fails(second: list[bytes]) -> None:
     ledger = Ledger(10, "first")
-    ledger.came([b"1", b"3"])
+    ledger.record_in_order([b"1", b"3"])
 
     with pytest.raises(AssertionError, match="out of order"):
-        ledger.came(second)
+        ledger.record_in_order(second)
 
 
 def test_what_grows_is_in_order() -> None:
     ledger = Ledger(10, "first")
 
-    ledger.came([1, 2])
-    ledger.came([])
-    ledger.came([7])
+    ledger.record_in_order([1, 2])
+    ledger.record_in_order([])
+    ledger.record_in_order([7])
 
 
 @on_a_loop

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from scripts.weight.source import Source, workspace_sources
+from scripts.prose import BENCHMARKS
+from scripts.weight.source import Source, sources_below, workspace_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_FOLDERS = tuple(
@@ -64,3 +65,9 @@ def tree_of(source: str) -> ast.Module:
 def sources() -> tuple[Source, ...]:
     """Every module of the packages."""
     return workspace_sources(ROOT, tree_of)
+
+
+@cache
+def bench_sources() -> tuple[Source, ...]:
+    """Every module of the benchmarks."""
+    return sources_below(ROOT / BENCHMARKS, tree_of)

@@ -1,4 +1,5 @@
-"""The texts and names of packages are plain English, by the counts of `scripts/prose.py`."""
+"""The texts and names of packages and benchmarks are plain English, by the counts of
+`scripts/prose.py`."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.prose import (
+    BENCHMARKS,
     RULES,
     Prose,
     faults,
@@ -21,7 +23,7 @@ from scripts.prose import (
 )
 from scripts.sample import sample
 from scripts.weight.source import Source
-from tests.tidy.parsing import sources
+from tests.tidy.parsing import bench_sources, sources
 
 GOALS = {rule.name: rule.goal for rule in RULES}
 
@@ -37,8 +39,11 @@ def rules_hit(text: str) -> Iterator[str]:
         yield hit.rule
 
 
-def test_packages_are_not_above_the_goals_and_their_record() -> None:
-    assert list(faults(prose_by_package(sources()), read_record())) == []
+def test_packages_and_benchmarks_are_not_above_the_goals_and_their_record() -> None:
+    measured = prose_by_package((*sources(), *bench_sources()))
+
+    assert BENCHMARKS in measured
+    assert list(faults(measured, read_record())) == []
 
 
 def test_the_record_only_has_rates_above_the_goals() -> None:

@@ -1,5 +1,6 @@
-"""One word for one thing: names in the packages are those of the glossary in CONTRIBUTING.md. And a
-docstring is understood where it stands: it does not begin with a word that means its neighbour."""
+"""One word for one thing: names in the packages and benchmarks are those of the glossary in
+CONTRIBUTING.md. And a docstring is understood where it stands: it does not begin with a word that
+means its neighbour."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from pathlib import Path
 from tests.tidy.parsing import parsed, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = tuple(sorted(ROOT.glob("packages/*/src/**/*.py")))
+SOURCES = tuple(sorted((*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("bench/**/*.py"))))
+"""The modules of the packages and of the benchmarks."""
 
 ALLOWED = {
     "topic": (
@@ -29,7 +31,9 @@ ALLOWED = {
         "penstock_server/runtime/subscriptions/realm_view.py",
         "penstock/client/handles/access.py",
         "penstock/client/sync/sync_access.py",
+        "bench/mqtt_load.py",
     ),
+    "broker": ("bench/",),  # the servers of others that Penstock is compared with
     # the word of MQTT for the name of a session
     "client_id": (
         "penstock_mqtt/wire/",
@@ -37,6 +41,7 @@ ALLOWED = {
         "penstock_core/access/acl.py",
         "penstock_core/api/topics.py",
         "penstock_mqtt/topic_routes.py",
+        "bench/mqtt_load.py",
     ),
     "msg": (
         "penstock_cluster/storage/jetstream/asking.py",
@@ -101,7 +106,7 @@ def has_word(name: str, word: str) -> bool:
 def misnamed(words: set[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in SOURCES:
-        where = path.as_posix().partition("/src/")[2]
+        where = path.as_posix().partition("/src/")[2] or path.relative_to(ROOT).as_posix()
         for name in {path.stem, *names_in(parsed(path))}:
             parts = spelled(name)
             for word in words:
