@@ -403,7 +403,7 @@ async def _settle(messages: list[Any], ledger: Ledger) -> None:
         else:
             price += worth
             await message.ack()
-    ledger.event_ids(event_ids)
+    ledger.record_in_order(event_ids)
     ledger.add(len(messages) - rolled_back, price, rolled_back)
 
 

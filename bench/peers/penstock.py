@@ -260,7 +260,7 @@ class PenstockClient:
                 await event.rollback()
                 ledger.add(0, 0.0, 1)
                 continue
-            ledger.event_keys([event.data])
+            ledger.record_in_order([event.data])
             await event.ack()
             ledger.add(1, price)
 
@@ -275,7 +275,7 @@ class PenstockClient:
         kept = np.delete(ids, flawed)
         if ledger.order:
             event_keys = kept if self._is_strict else np.setdiff1d(ids, list(batch.redeliveries))
-            ledger.event_keys(event_keys.tolist())
+            ledger.record_in_order(event_keys.tolist())
         if len(kept):
             self._settle(self._subscription.ack(kept.tolist()))
         if len(flawed):
@@ -313,7 +313,7 @@ async def _settle_rows(batch: penstock.aio.DeliveredBatch, ledger: Ledger) -> No
         else:
             price += worth
             await event.ack()
-    ledger.event_keys(event_keys)
+    ledger.record_in_order(event_keys)
     ledger.add(len(batch) - rolled_back, price, rolled_back)
 
 
