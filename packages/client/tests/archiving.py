@@ -27,9 +27,9 @@ class Archiver:
         """Archive the events below ``end`` that are not archived yet."""
         if end <= self.end:
             return
-        known = self.table.schema if self.table.exists else None
+        existing_schema = self.table.schema if self.table.exists else None
         layout = ArchiveLayout(
-            self.channel.columns(), known, channel=self.channel.name, epoch=self.epoch
+            self.channel.columns(), existing_schema, channel=self.channel.name, epoch=self.epoch
         )
         with self.channel.browse(start=self.end, end=end - 1) as reading:
             rows = [layout.of(batch.to_arrow(), batch.publishers) for batch in reading.batches()]

@@ -1,4 +1,4 @@
-"""A realm in this process, reached the two ways there are: embedded and over TCP."""
+"""A realm in this process, reached in both ways: embedded and over TCP."""
 
 from __future__ import annotations
 

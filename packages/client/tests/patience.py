@@ -1,4 +1,4 @@
-"""Waiting for what comes about in its own time."""
+"""Helpers that wait for asynchronous results, and their timeouts."""
 
 from __future__ import annotations
 

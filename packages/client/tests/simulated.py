@@ -102,6 +102,6 @@ def in_world(story: Callable[Concatenate[World, P], Awaitable[None]]) -> Callabl
             await story(world, *args, **kwargs)
 
     signature = inspect.signature(story)
-    own = list(signature.parameters.values())[1:]
-    life.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    parameters_of_test = list(signature.parameters.values())[1:]
+    life.__signature__ = signature.replace(parameters=parameters_of_test)  # type: ignore[attr-defined]
     return simulated(life)

@@ -21,27 +21,27 @@ SECOND = 1.0
 @pytest.mark.spec("D19")
 @in_world
 async def test_an_event_of_a_hanging_client_goes_to_another(world: World) -> None:
-    async with aio.connect(URL) as hanging, aio.connect(URL) as other:
+    async with aio.connect(URL) as hanging, aio.connect(URL) as other_session:
         orders = await hanging.channels.create("orders")
         team = await orders.durables.create("team", ack_timeout="10s")
         await orders.publish_many([aio.Event(), aio.Event()])
-        theirs = (await (await other.channels.get("orders")).durables.get("team")).subscribe(
-            window=2, timeout=60
-        )
+        theirs = (
+            await (await other_session.channels.get("orders")).durables.get("team")
+        ).subscribe(window=2, timeout=60)
         async with team.subscribe(window=2) as mine, theirs:
             begun = world.loop.time()
             first = await mine.next_batch(timeout=1)
             assert first is not None
-            came = [event async for event in _some(theirs, 1)]
+            delivered = [event async for event in _some(theirs, 1)]
             assert 10.0 <= world.loop.time() - begun <= 10.5
-            assert came[0].redelivery_count == 1
+            assert delivered[0].redelivery_count == 1
             event = first[0]
             await event.ack()
             with pytest.raises(
                 IllegalState, match=r"was recalled because .* it was not acknowledged in time"
             ):
                 await mine.flush()
-            await came[0].ack()
+            await delivered[0].ack()
             await theirs.flush()
 
 

@@ -28,7 +28,7 @@ async def seated(
     return durable.subscribe(window=None if kind in CUMULATIVE else window)
 
 
-async def taken(subscription: aio.DurableSubscription) -> list[int]:
+async def take_ids(subscription: aio.DurableSubscription) -> list[int]:
     """Return the ids of all events that arrive."""
     ids: list[int] = []
     while (batch := await subscription.next_batch(1.0)) is not None:
@@ -58,11 +58,11 @@ async def test_what_is_acknowledged_while_it_waits_again_is_not_handed_out(
 
         await subscription.ack(ids)
 
-        assert await taken(subscription) == []
+        assert await take_ids(subscription) == []
         orders = await session.channels.get("orders")
         assert (await (await orders.durables.get("d")).info()).outstanding == 0
         await orders.publish(b"next")
-        assert await taken(subscription) == [COUNT]
+        assert await take_ids(subscription) == [COUNT]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +73,7 @@ async def test_what_the_acknowledgement_does_not_cover_comes(world: World, kind:
 
         await subscription.ack([1])
 
-        assert await taken(subscription) == ([2, 3] if kind in CUMULATIVE else [0, 2, 3])
+        assert await take_ids(subscription) == ([2, 3] if kind in CUMULATIVE else [0, 2, 3])
 
 
 @pytest.mark.parametrize("kind", ["shared", "serial"])
@@ -87,4 +87,4 @@ async def test_what_is_refused_takes_nothing_away(world: World, kind: str) -> No
         with pytest.raises(IllegalState):
             await subscription.ack([*ids, COUNT])
 
-        assert await taken(subscription) == ids
+        assert await take_ids(subscription) == ids

@@ -122,8 +122,8 @@ def dead(session: Session) -> Channel:
 def test_a_redrive_moves_dead_events_where_they_are_wanted(session: Session, dead: Channel) -> None:
     again = session.channels.create("again")
 
-    looked = session.redrive("dead/orders", "again", selector="n > 0", dry_run=True)
-    assert (looked.moved, looked.left, looked.dry_run) == (2, 1, True)
+    preview = session.redrive("dead/orders", "again", selector="n > 0", dry_run=True)
+    assert (preview.moved, preview.left, preview.dry_run) == (2, 1, True)
     assert again.info().events == 0
 
     done = session.redrive("dead/orders", "again", selector="n > 0")
@@ -211,11 +211,11 @@ def test_a_pause_refuses_publishes_and_nothing_else(session: Session, orders: Ch
 def test_refusals_of_a_producer_without_a_listener_reach_the_session(
     session: Session, kind: str
 ) -> None:
-    told: list[penstock.PenstockError] = []
+    errors: list[penstock.PenstockError] = []
     heard = threading.Event()
 
     def listen(error: penstock.PenstockError) -> None:
-        told.append(error)
+        errors.append(error)
         heard.set()
 
     session.on_error(listen)
@@ -230,8 +230,8 @@ def test_refusals_of_a_producer_without_a_listener_reach_the_session(
         assert producer.acknowledged == 1
 
     assert heard.wait(30)
-    assert [type(error) for error in told] == [penstock.CapacityReached]
-    assert told[0].__notes__ == ["1 pipelined events were not published"]
+    assert [type(error) for error in errors] == [penstock.CapacityReached]
+    assert errors[0].__notes__ == ["1 pipelined events were not published"]
 
 
 # --- attributes ---------------------------------------------------------------------------

@@ -27,9 +27,9 @@ async def test_async_with_opens_a_realm_and_its_sessions(tmp_path: Path) -> None
     async with aio.Realm(tmp_path / "data") as realm:
         session = await realm.connect()
         orders = await session.channels.get("orders")
-        found = [event.data async for event in orders.browse()]
+        browsed = [event.data async for event in orders.browse()]
     assert not session.is_connected  # the realm has closed it
-    assert found == [b"kept"]
+    assert browsed == [b"kept"]
 
 
 @on_a_loop
@@ -56,7 +56,8 @@ async def test_settings_and_users_are_as_of_the_blocking_realm() -> None:
 def test_a_connection_that_is_refused_at_once_closes_its_socket_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A number that is closed twice is somebody else's by then, and uvloop ends the process."""
+    """A file descriptor that is closed twice may belong to other code by then, and uvloop ends the
+    process."""
 
     class Refused(asyncio.Protocol):
         def __init__(self, *_: object) -> None:

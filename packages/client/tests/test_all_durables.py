@@ -89,8 +89,8 @@ class Life:
     async def settles(self, events: list[Any]) -> None:
         await do(self.seat.ack, [2])
         await do(self.seat.ack, [2])  # SEM D15: no effect
-        left = len(self.left)
-        await self.says(1, left, left, redelivered=0)
+        events_left = len(self.left)
+        await self.says(1, events_left, events_left, redelivered=0)
         await do(events[4].rollback)
         await do(self.seat.flush)
         if self.at_once:
@@ -106,8 +106,8 @@ class Life:
     async def is_left(self) -> None:
         """SEM D13."""
         await do(self.seat.close)
-        left = len(self.left)
-        await self.says(0, left, 0, redelivered=left if self.at_once else 0)
+        events_left = len(self.left)
+        await self.says(0, events_left, 0, redelivered=events_left if self.at_once else 0)
 
     async def is_fetched_from(self) -> None:
         fetched = await do(self.durable.fetch, 2, WAIT_S)
@@ -158,8 +158,8 @@ def test_a_session_that_is_closed_with_events_in_its_hands_gives_them_back(
     before the close are kept."""
 
     async def live(session: Any) -> None:
-        async with connected("asyncio", await do(realm.listen)) as there:
-            channel = await there.channels.create("orders")
+        async with connected("asyncio", await do(realm.listen)) as owner_session:
+            channel = await owner_session.channels.create("orders")
             durable = await channel.durables.create("d", type=kind)
             await published(channel, 8)
             mine = await do((await do(session.channels.get, "orders")).durables.get, "d")
@@ -185,14 +185,14 @@ def test_only_the_receiver_of_an_event_may_settle_it(
     realm: penstock.Realm, kind: str, client: str
 ) -> None:
     async def live(session: Any) -> None:
-        async with connected(client, await do(realm.listen)) as other:
+        async with connected(client, await do(realm.listen)) as other_session:
             channel = await do(session.channels.create, "orders")
             durable = await do(channel.durables.create, "d", type=kind)
             await published(channel, 3)
             seat = durable.subscribe()
             await do(seat.open)
             await received(seat, 3)
-            theirs = await do((await do(other.channels.get, "orders")).durables.get, "d")
+            theirs = await do((await do(other_session.channels.get, "orders")).durables.get, "d")
             thief = theirs.subscribe()
             if kind == "exclusive":
                 with pytest.raises(penstock.DurableInUse):
@@ -232,8 +232,8 @@ def test_two_subscriptions_of_one_session_are_two_clients(
             await do(two.open)
             assert (await numbers(durable))[0] == 2
             await published(channel, 2)
-            both = kind == "shared"
-            assert ids(await received(one, 1 if both else 2)) == ([0] if both else [0, 1])
+            is_shared = kind == "shared"
+            assert ids(await received(one, 1 if is_shared else 2)) == ([0] if is_shared else [0, 1])
             await do(one.close)
             again = await received(two, 2)
             assert set(ids(again)) == {0, 1}
@@ -319,7 +319,7 @@ def test_many_subscriptions_of_one_session_each_get_everything(
 def test_what_is_consumed_stays_where_the_channel_retains_it(
     realm: penstock.Realm, client: str, retain: bool
 ) -> None:
-    """On every channel it also stays for a connected subscriber that has not received it."""
+    """An event also stays on every channel for a connected subscriber that has not received it."""
 
     async def live(session: Any) -> None:
         channel = await do(session.channels.create, "orders", retain_consumed=retain)

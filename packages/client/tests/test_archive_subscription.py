@@ -64,12 +64,12 @@ def archived(
 
 
 def ids(channel: Channel, count: int, **options: object) -> list[int]:
-    found: list[int] = []
+    event_ids: list[int] = []
     with channel.subscribe(**options) as reading:  # type: ignore[arg-type]  # as they are given
-        while len(found) < count and (batch := reading.next_batch(5)) is not None:
-            found += batch.event_ids.tolist()
+        while len(event_ids) < count and (batch := reading.next_batch(5)) is not None:
+            event_ids += batch.event_ids.tolist()
         assert reading.next_batch(0) is None
-    return found
+    return event_ids
 
 
 def test_a_subscription_begins_in_the_archive_and_goes_on_live(
@@ -77,18 +77,18 @@ def test_a_subscription_begins_in_the_archive_and_goes_on_live(
 ) -> None:
     with orders.subscribe(start=0) as reading:
         events = iter(reading)
-        found = [next(events) for _ in range(100)]
+        first_events = [next(events) for _ in range(100)]
         publish(orders, 1, 100)
-        found.append(next(events))
+        first_events.append(next(events))
 
-    assert [event.event_id for event in found] == list(range(101))
-    for n, event in enumerate(found):
+    assert [event.event_id for event in first_events] == list(range(101))
+    for n, event in enumerate(first_events):
         assert event.data == f"d{n}".encode()
         assert event.tag == ("even" if n % 2 == 0 else None)
         assert event.properties == ({"n": n, "note": f"x{n}"} if n % 3 else {"n": n, "gone": None})
         assert event.headers.get("correlation_id") == str(n)
-        assert event.headers == found[100].headers | {"correlation_id": str(n)}
-    times = [event.published for event in found if event.published is not None]
+        assert event.headers == first_events[100].headers | {"correlation_id": str(n)}
+    times = [event.published for event in first_events if event.published is not None]
     assert times == sorted(times)
 
 
@@ -114,11 +114,11 @@ def test_a_time_is_found_in_the_archive(session: Session, orders: Channel, tmp_p
     publish(orders, 5, 20)
     orders.edit(archive=archiver.uri)
     with orders.subscribe(start=10) as reading:
-        at = next(iter(reading)).published
-    assert at is not None
+        published = next(iter(reading)).published
+    assert published is not None
 
-    assert ids(orders, 15, start=at) == list(range(10, 25))
-    assert ids(orders, 25, start=at - timedelta(days=400)) == list(range(25))
+    assert ids(orders, 15, start=published) == list(range(10, 25))
+    assert ids(orders, 25, start=published - timedelta(days=400)) == list(range(25))
     assert ids(orders, 0, start=datetime.now(UTC) + timedelta(days=1)) == []
 
 
@@ -207,12 +207,12 @@ def test_events_that_move_while_they_are_read_are_found(
     with orders.subscribe(start=0) as reading:
         first = reading.next_batch()
         assert first is not None
-        found = first.event_ids.tolist()
+        event_ids = first.event_ids.tolist()
         archived.move(95)  # behind the end of the archive as it was known
-        while len(found) < 100 and (batch := reading.next_batch(5)) is not None:
-            found += batch.event_ids.tolist()
+        while len(event_ids) < 100 and (batch := reading.next_batch(5)) is not None:
+            event_ids += batch.event_ids.tolist()
 
-    assert found == list(range(100))
+    assert event_ids == list(range(100))
 
 
 @pytest.mark.slow
@@ -225,56 +225,56 @@ def test_events_that_move_after_the_border_was_crossed_are_found(
     for n in range(20, 20_020, 1_000):
         publish(orders, 1_000, n)
     orders.edit(archive=archiver.uri)
-    found: list[int] = []
+    event_ids: list[int] = []
     with orders.subscribe(start=0) as reading:
-        while len(found) < 20_020 and (batch := reading.next_batch(5)) is not None:
-            found += batch.event_ids.tolist()
-            if 20 < len(found) < 5_000:  # more than it may take at once is still there
+        while len(event_ids) < 20_020 and (batch := reading.next_batch(5)) is not None:
+            event_ids += batch.event_ids.tolist()
+            if 20 < len(event_ids) < 5_000:  # more than it may take at once is still there
                 archiver.move(20_000)
 
-    assert found == list(range(20_020))
+    assert event_ids == list(range(20_020))
 
 
 def test_reading_goes_on_when_files_are_compacted_away(
     archived: Archiver, orders: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.client.reading.archive.BATCH_ROWS_MAX", 7)
-    found: list[int] = []
+    event_ids: list[int] = []
     with orders.subscribe(start=0) as reading:
-        while len(found) < 100 and (batch := reading.next_batch(5)) is not None:
-            if not found:
+        while len(event_ids) < 100 and (batch := reading.next_batch(5)) is not None:
+            if not event_ids:
                 archived.table.compact(keep_hours=0)
                 archived.table.compact(keep_hours=0)
-            found += batch.event_ids.tolist()
+            event_ids += batch.event_ids.tolist()
 
-    assert found == list(range(100))
+    assert event_ids == list(range(100))
 
 
 def test_a_loop_that_stops_leaves_the_rest_to_the_next(archived: Archiver, orders: Channel) -> None:
-    found: list[int] = []
+    event_ids: list[int] = []
     with orders.subscribe(start=0) as reading:
         for stop in (3, 33, 61, 100):
             for event in reading:
                 assert event.event_id is not None
-                found.append(event.event_id)
-                if len(found) == stop:
+                event_ids.append(event.event_id)
+                if len(event_ids) == stop:
                     break
-    assert found == list(range(100))
+    assert event_ids == list(range(100))
 
 
 def test_a_subscription_that_is_opened_again_goes_on_where_it_was(
     archived: Archiver, orders: Channel
 ) -> None:
     reading = orders.subscribe(start=0)
-    found: list[int] = []
+    event_ids: list[int] = []
     for stop in (10, 45, 55, 80, 100):
         for event in reading:
             assert event.event_id is not None
-            found.append(event.event_id)
-            if len(found) == stop:
+            event_ids.append(event.event_id)
+            if len(event_ids) == stop:
                 break
         reading.close()
-    assert found == list(range(100))
+    assert event_ids == list(range(100))
 
 
 def test_a_read_is_gone_through_again(archived: Archiver, orders: Channel) -> None:
@@ -289,7 +289,7 @@ def test_whatever_moves_meanwhile_each_event_comes_once(
 ) -> None:
     dice = random.Random(seed)
     archiver = Archiver(session, orders, tmp_path / "lake")
-    published, removed, found = 30, 0, []
+    published, removed, event_ids = 30, 0, []
     publish(orders, 30)
     archiver.take(dice.randrange(1, 30))
     orders.edit(archive=archiver.uri)
@@ -304,28 +304,29 @@ def test_whatever_moves_meanwhile_each_event_comes_once(
                 case 1:
                     archiver.take(dice.randrange(archiver.end, published + 1))
                 case 2:
-                    # As a durable of the archive's pipeline has it: only what is archived goes.
+                    # The durable of the archive's pipeline allows only archived events to be
+                    # removed.
                     removed = dice.randrange(removed, archiver.end + 1)
                     if removed:
                         orders.purge(end=removed - 1)
                 case _:
                     if (batch := reading.next_batch(0)) is not None:
-                        found += batch.event_ids.tolist()
-        while len(found) < published - start and (batch := reading.next_batch(5)) is not None:
-            found += batch.event_ids.tolist()
+                        event_ids += batch.event_ids.tolist()
+        while len(event_ids) < published - start and (batch := reading.next_batch(5)) is not None:
+            event_ids += batch.event_ids.tolist()
 
-    assert found == list(range(start, published))
+    assert event_ids == list(range(start, published))
 
 
 def test_a_browse_goes_back_when_it_is_told_to(archived: Archiver, orders: Channel) -> None:
-    def found(**options: object) -> list[int]:
+    def event_ids(**options: object) -> list[int]:
         reading = orders.browse(**options)  # type: ignore[arg-type]  # as they are given
         return [event.event_id for event in reading if event.event_id is not None]
 
-    assert found(start=40, end=60) == list(range(50, 61))
-    assert found(start=40, end=60, archive=None) == list(range(40, 61))
-    assert found(start=40, end=44, archive=None) == list(range(40, 45))
-    assert found(start="earliest", archive=archived.uri) == list(range(100))
+    assert event_ids(start=40, end=60) == list(range(50, 61))
+    assert event_ids(start=40, end=60, archive=None) == list(range(40, 61))
+    assert event_ids(start=40, end=44, archive=None) == list(range(40, 45))
+    assert event_ids(start="earliest", archive=archived.uri) == list(range(100))
 
 
 @pytest.mark.slow
@@ -368,11 +369,11 @@ def test_the_archive_of_a_merge_channel_is_its_history(session: Session, tmp_pat
 
     with rates.subscribe(start=0, merged=True) as reading:
         events = iter(reading)
-        found = [next(events).properties for _ in range(4)]
+        event_ids = [next(events).properties for _ in range(4)]
         eur.update(ask=7.0)
-        found.append(next(events).properties)
-    assert [row["bid"] for row in found] == [1.0, 2.0, 3.0, 4.0, 4.0]
-    assert found[4] == {"ccy": "EUR", "bid": 4.0, "ask": 7.0}
+        event_ids.append(next(events).properties)
+    assert [row["bid"] for row in event_ids] == [1.0, 2.0, 3.0, 4.0, 4.0]
+    assert event_ids[4] == {"ccy": "EUR", "bid": 4.0, "ask": 7.0}
 
 
 def test_the_async_client_reads_back_too(tmp_path: Path) -> None:
@@ -381,13 +382,13 @@ def test_the_async_client_reads_back_too(tmp_path: Path) -> None:
             channel = await session.channels.get("orders")
             table = await channel.read(start=2, end=8)
             assert table.column("event_id").to_pylist() == list(range(2, 9))
-            found = []
+            event_ids = []
             async with channel.subscribe(start=0) as reading:
                 async for event in reading:
-                    found.append(event.event_id)
-                    if len(found) == 10:
+                    event_ids.append(event.event_id)
+                    if len(event_ids) == 10:
                         break
-            assert found == list(range(10))
+            assert event_ids == list(range(10))
 
     with penstock.Realm() as realm:
         with realm.connect() as writing:
@@ -409,19 +410,21 @@ def test_what_is_older_than_the_archive_comes_from_the_channel(
     orders.purge(start=20, end=24)
     orders.purge(start=44, end=49)
     orders.edit(archive=archiver.uri)
-    there = [n for n in range(100) if not 20 <= n < 25]
+    stored_numbers = [n for n in range(100) if not 20 <= n < 25]
 
-    assert ids(orders, 95, start=0) == there
-    assert ids(orders, 95, start="earliest") == there
-    assert ids(orders, 85, start=10) == there[10:]
-    assert orders.read(start=0)["event_id"].to_pylist() == there
+    assert ids(orders, 95, start=0) == stored_numbers
+    assert ids(orders, 95, start="earliest") == stored_numbers
+    assert ids(orders, 85, start=10) == stored_numbers[10:]
+    assert orders.read(start=0)["event_id"].to_pylist() == stored_numbers
     assert orders.read(start=0, end=22)["event_id"].to_pylist() == list(range(20))
-    assert orders.read(start=0, end=42)["event_id"].to_pylist() == [n for n in there if n <= 42]
+    assert orders.read(start=0, end=42)["event_id"].to_pylist() == [
+        n for n in stored_numbers if n <= 42
+    ]
     assert orders.read(start=5, end=30)["event_id"].to_pylist() == [
-        n for n in there if 5 <= n <= 30
+        n for n in stored_numbers if 5 <= n <= 30
     ]
     archiver.table.compact()
-    assert ids(orders, 95, start=datetime.fromtimestamp(0, UTC)) == there
+    assert ids(orders, 95, start=datetime.fromtimestamp(0, UTC)) == stored_numbers
 
 
 @pytest.mark.slow
@@ -432,16 +435,18 @@ def test_an_archive_that_is_named_is_read_whatever_the_channel_has(
     archiver = Archiver(session, orders, tmp_path / "lake")
     archiver.end = 40
     archiver.take(60)
-    other = session.channels.create("other", type="persistent")
+    other_channel = session.channels.create("other", type="persistent")
 
     def read() -> list[int]:
-        found: list[int] = other.read(start=0, archive=archiver.uri)["event_id"].to_pylist()
-        return found
+        event_ids: list[int] = other_channel.read(start=0, archive=archiver.uri)[
+            "event_id"
+        ].to_pylist()
+        return event_ids
 
     assert read() == list(range(40, 60))
-    publish(other, 10)
+    publish(other_channel, 10)
     assert read() == [*range(10), *range(40, 60)]
-    assert ids(other, 30, start=0, archive=archiver.uri) == [*range(10), *range(40, 60)]
+    assert ids(other_channel, 30, start=0, archive=archiver.uri) == [*range(10), *range(40, 60)]
 
 
 def test_the_newest_first_goes_on_when_files_are_compacted_away(
@@ -453,13 +458,13 @@ def test_the_newest_first_goes_on_when_files_are_compacted_away(
         archiver.take(end)
 
     newest = Archive.open(archiver.uri, "orders").newest(25)
-    found = [next(newest).event_ids.tolist()]
+    event_ids = [next(newest).event_ids.tolist()]
     archiver.table.compact(keep_hours=0)
-    found += [batch.event_ids.tolist() for batch in newest]
+    event_ids += [batch.event_ids.tolist() for batch in newest]
 
-    assert [sorted(ids) for ids in found] == found
-    assert sorted(n for ids in found for n in ids) == list(range(25))
-    assert found[0] == list(range(20, 25))
+    assert [sorted(ids) for ids in event_ids] == event_ids
+    assert sorted(n for ids in event_ids for n in ids) == list(range(25))
+    assert event_ids[0] == list(range(20, 25))
 
 
 def test_a_connection_that_is_lost_while_the_channel_is_asked_for_is_asked_once_on_the_next(
@@ -468,23 +473,23 @@ def test_a_connection_that_is_lost_while_the_channel_is_asked_for_is_asked_once_
     with penstock.connect(relay.url) as session, ThreadPoolExecutor(1) as pool:
         orders = session.channels.get("orders")
         with orders.subscribe(start=0) as reading:
-            found: list[int] = []
-            while len(found) < 60:
-                found += _taken(reading)
+            event_ids: list[int] = []
+            while len(event_ids) < 60:
+                event_ids += _read_ids(reading)
             relay.hold_answers()
-            asked = relay.asked_bytes
-            waiting = pool.submit(_taken, reading)
-            eventually(lambda: relay.asked_bytes > asked)
+            asked_bytes = relay.asked_bytes
+            waiting = pool.submit(_read_ids, reading)
+            eventually(lambda: relay.asked_bytes > asked_bytes)
             relay.cut()
             relay.release_answers()
-            found += waiting.result(PATIENCE_S)
-            while len(found) < 100:
-                found += _taken(reading)
+            event_ids += waiting.result(PATIENCE_S)
+            while len(event_ids) < 100:
+                event_ids += _read_ids(reading)
 
-    assert found == list(range(100))
+    assert event_ids == list(range(100))
 
 
-def _taken(reading: Subscription) -> list[int]:
+def _read_ids(reading: Subscription) -> list[int]:
     batch = reading.next_batch(PATIENCE_S)
     assert batch is not None
     ids: list[int] = batch.event_ids.tolist()

@@ -1,4 +1,4 @@
-"""Times, counts and ranges that cannot be: refused before anything is asked of the realm."""
+"""Invalid times, counts and ranges are refused before a request is sent to the realm."""
 
 from __future__ import annotations
 
@@ -79,27 +79,27 @@ def stocked(session: Session) -> Session:
 
 @pytest.mark.slow
 @pytest.mark.spec("D5", "Q1")
-@pytest.mark.parametrize("given", [-1, -0.5, float("nan"), float("inf"), "1", True])
+@pytest.mark.parametrize("argument", [-1, -0.5, float("nan"), float("inf"), "1", True])
 @pytest.mark.parametrize("of", TIMES)
-def test_a_time_to_wait_that_cannot_be_is_refused(stocked: Session, of: str, given: Any) -> None:
+def test_a_time_to_wait_that_cannot_be_is_refused(stocked: Session, of: str, argument: Any) -> None:
     with pytest.raises(penstock.InvalidArgument, match=r"timeout is .*; give seconds, 0 or more"):
-        TIMES[of](stocked, given)
+        TIMES[of](stocked, argument)
 
 
 @pytest.mark.slow
 @pytest.mark.spec("D9", "Q2", "Q4")
-@pytest.mark.parametrize("given", [0, -1, 1.5, "3", True, 1 << 63])
+@pytest.mark.parametrize("argument", [0, -1, 1.5, "3", True, 1 << 63])
 @pytest.mark.parametrize("of", COUNTS)
-def test_a_count_that_cannot_be_is_refused(stocked: Session, of: str, given: Any) -> None:
+def test_a_count_that_cannot_be_is_refused(stocked: Session, of: str, argument: Any) -> None:
     with pytest.raises(penstock.InvalidArgument, match=r"; give a whole number|; ask for 1 to|^pe"):
-        COUNTS[of](stocked, given)
+        COUNTS[of](stocked, argument)
 
     assert stocked.queues.get("work").info().events == 10
 
 
 @pytest.mark.spec("T9")
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("argument", "said"),
     [
         ((5, 2), "start is 5 and end is 2, an empty range"),
         ((-1, 2), "start is -1; give an event id"),
@@ -110,26 +110,26 @@ def test_a_count_that_cannot_be_is_refused(stocked: Session, of: str, given: Any
 )
 @pytest.mark.parametrize("of", RANGES)
 def test_a_range_that_cannot_be_is_refused(
-    stocked: Session, of: str, given: tuple[Any, Any], said: str
+    stocked: Session, of: str, argument: tuple[Any, Any], said: str
 ) -> None:
     with pytest.raises(penstock.InvalidArgument, match=said):
-        RANGES[of](stocked, given)
+        RANGES[of](stocked, argument)
 
     assert _orders(stocked).info().events == stocked.queues.get("work").info().events == 10
 
 
 @pytest.mark.slow
 @pytest.mark.spec("C2")
-@pytest.mark.parametrize("given", [5, None, b"orders", object(), "half \ud800"])
+@pytest.mark.parametrize("argument", [5, None, b"orders", object(), "half \ud800"])
 @pytest.mark.parametrize("of", TEXTS)
 def test_what_is_no_text_is_refused_and_the_session_goes_on(
-    stocked: Session, of: str, given: Any, pytestconfig: pytest.Config
+    stocked: Session, of: str, argument: Any, pytestconfig: pytest.Config
 ) -> None:
     with _orders(stocked).subscribe(start="earliest") as going_on:
         with pytest.raises(
             penstock.InvalidArgument, match=r" must be (a string|text in Unicode), not "
         ):
-            TEXTS[of](stocked, given)
+            TEXTS[of](stocked, argument)
 
         if pytestconfig.getoption("through_a_cluster"):  # between two owners it is not
             until(lambda: stocked.is_connected)
@@ -139,12 +139,12 @@ def test_what_is_no_text_is_refused_and_the_session_goes_on(
 
 
 @pytest.mark.spec("E6")
-@pytest.mark.parametrize("given", [-1, 1 << 63, True, "first", None])
-def test_a_start_that_cannot_be_is_refused(stocked: Session, given: Any) -> None:
+@pytest.mark.parametrize("argument", [-1, 1 << 63, True, "first", None])
+def test_a_start_that_cannot_be_is_refused(stocked: Session, argument: Any) -> None:
     with pytest.raises(penstock.InvalidArgument, match="start is"):
-        _orders(stocked).subscribe(start=given)
+        _orders(stocked).subscribe(start=argument)
     with pytest.raises(penstock.InvalidArgument, match="start is"):
-        _orders(stocked).durables.create("late", start=given)
+        _orders(stocked).durables.create("late", start=argument)
 
 
 def test_a_producer_that_would_linger_less_than_not_at_all_is_refused(stocked: Session) -> None:
@@ -165,28 +165,28 @@ QUEUED = PUBLISHED.replace("transient, ", "")
 
 
 @pytest.mark.spec("E1")
-@pytest.mark.parametrize("given", [{"prio": 3}, {"is_delta": True}, {"ttl": 5, "Tag": "x"}])
+@pytest.mark.parametrize("argument", [{"prio": 3}, {"is_delta": True}, {"ttl": 5, "Tag": "x"}])
 def test_an_argument_that_a_publish_does_not_know_is_named_with_those_it_knows(
-    stocked: Session, given: Any
+    stocked: Session, argument: Any
 ) -> None:
     orders, work = _orders(stocked), stocked.queues.get("work")
-    (wrong,) = given.keys() - {"ttl"}
+    (wrong,) = argument.keys() - {"ttl"}
     with pytest.raises(TypeError, match=rf"publish\(\) has no argument {wrong}; .*{PUBLISHED}$"):
-        orders.publish(b"x", **given)
+        orders.publish(b"x", **argument)
     with pytest.raises(TypeError, match=rf"push\(\) has no argument {wrong}; .*{QUEUED}$"):
-        work.push(b"x", **given)
+        work.push(b"x", **argument)
     with orders.transaction() as one, pytest.raises(TypeError, match=PUBLISHED):
-        one.publish(b"x", **given)
+        one.publish(b"x", **argument)
     with stocked.transaction() as several, pytest.raises(TypeError, match=PUBLISHED):
-        several.publish(orders, b"x", **given)
+        several.publish(orders, b"x", **argument)
 
     assert orders.info().events == work.info().events == 10
 
 
 def test_an_event_of_a_queue_cannot_be_transient(stocked: Session) -> None:
-    given: Any = {"transient": True}
+    argument: Any = {"transient": True}
     with pytest.raises(TypeError, match=r"push\(\) has no argument transient"):
-        stocked.queues.get("work").push(b"x", **given)
+        stocked.queues.get("work").push(b"x", **argument)
 
     assert stocked.queues.get("work").info().events == 10
 
@@ -195,7 +195,11 @@ def test_an_event_of_a_queue_cannot_be_transient(stocked: Session) -> None:
 def test_help_spells_out_what_an_event_may_be_published_with(module: Any) -> None:
     def keywords(method: Any) -> dict[str, Any]:
         shown = inspect.signature(method).parameters.values()
-        return {each.name: each.default for each in shown if each.kind is each.KEYWORD_ONLY}
+        return {
+            parameter.name: parameter.default
+            for parameter in shown
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
 
     of_events = keywords(penstock.Event)
     del of_events["is_delta"]

@@ -42,12 +42,12 @@ def test_it_is_a_tar_with_its_manifest_last(backup: Path) -> None:
 
 
 def test_a_file_that_ends_early_or_was_altered_leaves_nothing(tmp_path: Path, backup: Path) -> None:
-    whole = backup.read_bytes()
+    complete_bytes = backup.read_bytes()
     with tarfile.open(backup) as tar:
         largest = max(tar.getmembers(), key=lambda member: member.size)
-    altered = bytearray(whole)
+    altered = bytearray(complete_bytes)
     altered[largest.offset_data] ^= 1
-    for content in (whole[: largest.offset_data + 10], bytes(altered), b"no tar", b""):
+    for content in (complete_bytes[: largest.offset_data + 10], bytes(altered), b"no tar", b""):
         backup.write_bytes(content)
         with pytest.raises(DamagedBackup):
             restore(backup, tmp_path / "restored")

@@ -32,22 +32,22 @@ async def test_a_poison_event_waits_longer_each_time_and_delays_no_other_event(
         )
         await orders.publish(b"poison")
         await orders.publish(b"fine")
-        came, done = [], []
+        deliveries, done = [], []
         async with team.subscribe(window=1, timeout=60) as subscription:
             async for event in subscription:
                 if event.data == b"fine":
                     await event.ack()
                     done.append(world.loop.time())
                     continue
-                came.append(world.loop.time())
-                if len(came) == 5:
+                deliveries.append(world.loop.time())
+                if len(deliveries) == 5:
                     await event.ack()
                     break
                 await event.rollback()
 
-        waited = [later - sooner for sooner, later in pairwise(came)]
+        waited = [later - sooner for sooner, later in pairwise(deliveries)]
         assert [round(wait_s, 1) for wait_s in waited] == [1.0, 3.0, 5.0, 5.0]
-        assert done[0] - came[0] < 0.5
+        assert done[0] - deliveries[0] < 0.5
 
 
 @pytest.mark.spec("D18")
@@ -66,13 +66,13 @@ async def test_each_way_to_roll_back_takes_a_delay(world: World) -> None:
             await subscription.rollback([2], delay=timedelta(seconds=9))
             await subscription.flush()
             begun = world.loop.time()
-            came: dict[int, int] = {}
-            while len(came) < 3:
+            deliveries: dict[int, int] = {}
+            while len(deliveries) < 3:
                 more = await subscription.next_batch()
                 assert more is not None
-                came |= {int(i): round(world.loop.time() - begun) for i in more.event_ids}
+                deliveries |= {int(i): round(world.loop.time() - begun) for i in more.event_ids}
                 await more.ack()
-            assert came == {0: 5, 1: 7, 2: 9}
+            assert deliveries == {0: 5, 1: 7, 2: 9}
         again = await team.fetch_batches(3)
         await again[0].rollback(delay=11)
         begun = world.loop.time()
@@ -95,12 +95,12 @@ async def test_a_queues_reader_gives_back_with_a_delay(world: World) -> None:
             await reader.rollback(events[0], individual=True, delay="10s")
             await reader.rollback(events[1], individual=True)
             await reader.rollback(events[2], individual=True, delay=0)
-            came = []
+            deliveries = []
             for _ in range(3):
                 (event,) = await reader.fetch(1, timeout=60)
-                came.append((event.data, round(world.loop.time() - begun)))
+                deliveries.append((event.data, round(world.loop.time() - begun)))
             await reader.commit()
-        assert came == [(b"2", 0), (b"1", 2), (b"0", 10)]
+        assert deliveries == [(b"2", 0), (b"1", 2), (b"0", 10)]
         work = await session.queues.get("work")
         await work.edit(backoff=None)
         assert (await work.info()).definition.backoff is None
@@ -122,11 +122,11 @@ def test_a_blocking_client_has_all_of_it(session: Session, orders: Channel) -> N
         assert info.backoff == Backoff(3_600_000, most=7_200_000, seed=3)
     (batch,) = team.fetch_batches(5)
     batch.rollback(delay="4h")
-    found = team.outstanding()
+    outstanding = team.outstanding()
 
-    assert sorted(i for ids in found.waits.values() for i in ids) == [0, 1, 2, 3, 4]
-    assert len(found.waits) == 4
-    assert IdSet(found.id_set.spans) == IdSet.from_ids(range(5))
+    assert sorted(i for ids in outstanding.waits.values() for i in ids) == [0, 1, 2, 3, 4]
+    assert len(outstanding.waits) == 4
+    assert IdSet(outstanding.id_set.spans) == IdSet.from_ids(range(5))
     work = session.queues.create("work", backoff={"first": LONG, "most": LONG})
     work.push(b"x")
     with work.reader(transactional=True) as reader:

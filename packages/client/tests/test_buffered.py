@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spec("E6")
 
 
 def waiting(subscription: Any) -> int:
-    """Bytes in the client that nobody has taken."""
+    """Return the bytes in the client that no caller has taken."""
     size: int = subscription._inbox.buffered.size
     return size
 
@@ -28,8 +28,8 @@ async def subscribed(start: Any, session: aio.Session, **options: Any) -> aio.Su
     return await orders.subscribe(start=start, buffer_bytes=BOUND, **options).open()
 
 
-async def taken(subscription: aio.Subscription, count: int) -> list[int]:
-    """So many events, and what waits stays below the bound all the time."""
+async def take_ids(subscription: aio.Subscription, count: int) -> list[int]:
+    """Take ``count`` events; the waiting bytes stay below the bound all the time."""
     ids: list[int] = []
     while len(ids) < count:
         batch = await subscription.next_batch(60.0)
@@ -48,8 +48,8 @@ async def taken(subscription: aio.Subscription, count: int) -> list[int]:
 async def test_a_subscriber_that_does_not_read_has_no_more_than_its_bound(
     world: World, start: Any, engine: Any, selector: str
 ) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders", engine=engine, type="reliable")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders", engine=engine, type="reliable")
         subscription = await subscribed(start, session, selector=selector)
         for n in range(10):
             events = [aio.Event(LARGE, properties={"n": 10 * n + m}) for m in range(10)]
@@ -57,28 +57,28 @@ async def test_a_subscriber_that_does_not_read_has_no_more_than_its_bound(
         await pass_time(5)
 
         assert BOUND / 2 <= waiting(subscription) <= BOUND
-        assert await taken(subscription, 100) == list(range(100))
+        assert await take_ids(subscription, 100) == list(range(100))
 
 
 @in_world
 async def test_small_events_do_not_let_large_ones_in(world: World) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders")
         subscription = await subscribed("latest", session)
         await orders.publish_many([aio.Event(b"") for _ in range(5_000)])
-        assert len(await taken(subscription, 5_000)) == 5_000
+        assert len(await take_ids(subscription, 5_000)) == 5_000
         await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
         await pass_time(5)
 
         assert waiting(subscription) <= BOUND
-        assert await taken(subscription, 60) == list(range(5_000, 5_060))
+        assert await take_ids(subscription, 60) == list(range(5_000, 5_060))
 
 
 @pytest.mark.parametrize("engine", ["default", "jms"])
 @in_world
 async def test_an_event_larger_than_the_bound_gets_through(world: World, engine: Any) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders", engine=engine, type="reliable")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders", engine=engine, type="reliable")
         subscription = await subscribed("latest", session)
         for size in (10, 3 * BOUND, 10, 2 * BOUND, 2 * BOUND, 10):
             await orders.publish(b"x" * size)
@@ -95,8 +95,8 @@ async def test_an_event_larger_than_the_bound_gets_through(world: World, engine:
 @pytest.mark.slow
 @in_world
 async def test_what_waits_counts_after_a_reconnect_too(world: World) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders")
         subscription = await subscribed("earliest", session)
         await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
         await pass_time(5)
@@ -107,14 +107,14 @@ async def test_what_waits_counts_after_a_reconnect_too(world: World) -> None:
             await pass_time(5)
             assert waiting(subscription) <= BOUND
 
-        assert await taken(subscription, 60) == list(range(60))
+        assert await take_ids(subscription, 60) == list(range(60))
 
 
 @pytest.mark.slow
 @in_world
 async def test_a_browse_is_bounded_as_well(world: World) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders")
         billing = await orders.durables.create("billing")
         await orders.publish_many([aio.Event(LARGE) for _ in range(300)])
         durable = await (await session.channels.get("orders")).durables.get("billing")
@@ -128,8 +128,8 @@ async def test_a_browse_is_bounded_as_well(world: World) -> None:
 
 @in_world
 async def test_a_bound_of_nothing_is_refused(world: World) -> None:
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         with pytest.raises(InvalidArgument, match="buffer_bytes"):
             orders.subscribe(buffer_bytes=0)
 
@@ -149,7 +149,7 @@ async def seated(session: aio.Session, **options: Any) -> aio.DurableSubscriptio
 
 
 async def acked(seat: aio.DurableSubscription, count: int) -> list[int]:
-    """So many events, and what waits stays below the bound all the time."""
+    """Acknowledge ``count`` events; the waiting bytes stay below the bound all the time."""
     ids: list[int] = []
     while len(ids) < count:
         batch = await seat.next_batch(60.0)
@@ -181,8 +181,8 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 async def test_a_client_of_a_durable_has_no_more_than_its_bound(
     world: World, kind: Any, options: dict[str, Any]
 ) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders")
         billing = await orders.durables.create("billing", type=kind, **options)
         seat = await seated(session)
         for n in range(3):
@@ -200,8 +200,8 @@ async def test_a_client_of_a_durable_has_no_more_than_its_bound(
 
 @in_world
 async def test_an_event_larger_than_the_bound_gets_through_a_durable(world: World) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders")
         await orders.durables.create("billing", type="shared")
         seat = await seated(session)
         for size in (10, 3 * BOUND, 10, 2 * BOUND, 2 * BOUND, 10):
@@ -215,23 +215,27 @@ async def test_an_event_larger_than_the_bound_gets_through_a_durable(world: Worl
 
 @in_world
 async def test_what_one_client_has_no_room_for_goes_to_another(world: World) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session, aio.connect(URL) as second:
-        orders = await there.channels.create("orders")
+    async with (
+        aio.connect(URL) as other_session,
+        aio.connect(URL) as session,
+        aio.connect(URL) as second,
+    ):
+        orders = await other_session.channels.create("orders")
         await orders.durables.create("billing", type="shared")
         idle = await seated(session, window=1_000)
-        other = await seated(second, window=1_000)
+        other_seat = await seated(second, window=1_000)
         await orders.publish_many([aio.Event(LARGE) for _ in range(40)])
         await pass_time(5)
         assert held(idle) <= BOUND
 
-        ids = await acked(other, 40 - held(idle) // len(LARGE))
+        ids = await acked(other_seat, 40 - held(idle) // len(LARGE))
         assert sorted(ids + await acked(idle, 40 - len(ids))) == list(range(40))
 
 
 @in_world
 async def test_a_seat_counts_from_nothing_on_another_connection(world: World) -> None:
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders")
         await orders.durables.create("billing", type="shared")
         seat = await seated(session)
         await orders.publish_many([aio.Event(LARGE) for _ in range(60)])
@@ -254,8 +258,8 @@ async def test_a_seat_counts_from_nothing_on_another_connection(world: World) ->
 @in_world
 async def test_what_is_recalled_makes_room(world: World) -> None:
     """The realm takes back what it has sent behind an event that is rolled back."""
-    async with aio.connect(URL) as there, aio.connect(URL) as session:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session, aio.connect(URL) as session:
+        orders = await other_session.channels.create("orders")
         await orders.durables.create("billing", type="serial", strict_order=True)
         seat = await seated(session)
         for _ in range(30):
@@ -280,8 +284,8 @@ async def test_what_is_recalled_makes_room(world: World) -> None:
 @pytest.mark.slow
 @in_world
 async def test_who_fetches_gets_as_many_as_were_asked_for(world: World) -> None:
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         billing = await orders.durables.create("billing", type="shared")
         await orders.publish_many([aio.Event(LARGE) for _ in range(300)])
 
@@ -290,8 +294,8 @@ async def test_who_fetches_gets_as_many_as_were_asked_for(world: World) -> None:
 
 @in_world
 async def test_a_bound_of_nothing_is_refused_by_a_durable_too(world: World) -> None:
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         billing = await orders.durables.create("billing", type="shared")
         with pytest.raises(InvalidArgument, match="buffer_bytes"):
             billing.subscribe(buffer_bytes=0)

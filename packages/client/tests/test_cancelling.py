@@ -126,8 +126,8 @@ def test_with_auto_ack_what_the_loop_was_not_done_with_comes_first(
         assert await some_of(client, seat, 1, batches=True) == [5]
         assert await some_of(client, seat, 1) == [5]
         await do(seat.close)
-        left = await do(durable.fetch, 1, WAIT_S)
-        assert counts(left) == {5: 0 if kind in CUMULATIVE else 1}
+        remaining = await do(durable.fetch, 1, WAIT_S)
+        assert counts(remaining) == {5: 0 if kind in CUMULATIVE else 1}
 
     run(realm, client, live)
 
@@ -144,7 +144,7 @@ def some(subscription: Any, count: int, *, batches: bool) -> list[int]:
 async def some_of(
     client: str, subscription: Any, count: int, *, batches: bool = False
 ) -> list[int]:
-    """Iterate until there are ``count``, and stop."""
+    """Iterate up to ``count`` events, and stop."""
     if client == "blocking":
         return await asyncio.to_thread(some, subscription, count, batches=batches)
     got: list[int] = []
@@ -314,8 +314,8 @@ def test_a_handler_may_close_its_own_subscription(
         await eventually(lambda: says(durable.info, "clients", ()))
 
         assert seen == [0, 1]
-        left = await do(durable.fetch, 3, WAIT_S)
-        assert counts(left) == dict.fromkeys([2, 3, 4], 0 if kind in CUMULATIVE else 1)
+        remaining = await do(durable.fetch, 3, WAIT_S)
+        assert counts(remaining) == dict.fromkeys([2, 3, 4], 0 if kind in CUMULATIVE else 1)
 
     run(realm, client, live)
 
@@ -379,7 +379,7 @@ def test_an_event_a_handler_was_busy_with_as_it_was_closed_comes_again(
         await seat.close()
 
         assert ended == ["cancelled"]
-        left = await durable.fetch(3, WAIT_S)
-        assert counts(left) == dict.fromkeys([1, 2, 3], 0 if kind in CUMULATIVE else 1)
+        remaining = await durable.fetch(3, WAIT_S)
+        assert counts(remaining) == dict.fromkeys([1, 2, 3], 0 if kind in CUMULATIVE else 1)
 
     asyncio_only(realm, live)

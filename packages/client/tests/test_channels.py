@@ -109,13 +109,13 @@ def test_many_events_get_one_range_of_ids(orders: Channel) -> None:
 @pytest.mark.parametrize("kind", ["table", "batch", "pandas"])
 def test_a_table_is_published_by_column(orders: Channel, kind: str) -> None:
     table = pa.table({"data": [b"a", b"b"], "tag": ["x", None], "n": [1, 2], "s": ["p", None]})
-    given = {
+    published_columns = {
         "table": lambda: table,
         "batch": lambda: table.to_batches()[0],
         "pandas": lambda: table.select(["n", "s"]).to_pandas(),
     }[kind]()
 
-    assert orders.publish_table(given) == range(2)
+    assert orders.publish_table(published_columns) == range(2)
 
     assert [event.properties for event in orders.browse()] == [
         {"n": 1, "s": "p"},
@@ -278,16 +278,16 @@ def test_a_purge_is_inclusive_and_counts(orders: Channel) -> None:
 def test_a_full_channel_that_honours_its_capacity_refuses(session: Session) -> None:
     full = session.channels.create("full", capacity=2, storage={"honour_capacity": True})
     full.publish_many([penstock.Event()] * 2)
-    told: list[tuple[penstock.PenstockError, int]] = []
+    errors: list[tuple[penstock.PenstockError, int]] = []
 
     with pytest.raises(penstock.CapacityReached, match="2"):
         full.publish(b"")
-    with full.producer(on_error=lambda error, count: told.append((error, count))) as producer:
+    with full.producer(on_error=lambda error, count: errors.append((error, count))) as producer:
         producer.send(b"")
         producer.send(b"")
 
-    assert sum(count for _, count in told) == 2
-    assert all(isinstance(error, penstock.CapacityReached) for error, _ in told)
+    assert sum(count for _, count in errors) == 2
+    assert all(isinstance(error, penstock.CapacityReached) for error, _ in errors)
     assert full.info().events == 2
 
 
@@ -325,14 +325,14 @@ def test_events_that_linger_leave_by_themselves(orders: Channel) -> None:
 
 
 def test_a_property_that_cannot_be_costs_a_producer_that_event_alone(orders: Channel) -> None:
-    told: list[tuple[penstock.PenstockError, int]] = []
-    with orders.producer(on_error=lambda error, count: told.append((error, count))) as producer:
+    errors: list[tuple[penstock.PenstockError, int]] = []
+    with orders.producer(on_error=lambda error, count: errors.append((error, count))) as producer:
         producer.send(b"good")
         producer.send(b"bad", properties={"wrong": object()})
         producer.send(b"good")
 
-    assert [count for _, count in told] == [1]
-    assert "wrong" in str(told[0][0])
+    assert [count for _, count in errors] == [1]
+    assert "wrong" in str(errors[0][0])
     assert [event.data for event in orders.browse()] == [b"good", b"good"]
 
 

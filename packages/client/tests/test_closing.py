@@ -34,18 +34,18 @@ async def test_what_was_acknowledged_is_though_deliveries_are_on_their_way(
     async def orders_of(session: aio.Session) -> aio.Durable:
         return await (await session.channels.get("orders")).durables.get("billing")
 
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         billing = await orders.durables.create("billing")
         await orders.publish_many([aio.Event(b"%d" % n) for n in range(10)])
-        await there.channels.create("news")
+        await other_session.channels.create("news")
         session = await aio.connect(URL)
         subscription = (await orders_of(session)).subscribe(window=10)
         await subscription.open()
         batch = await subscription.next_batch(5.0)
         assert batch is not None
         await (await session.channels.get("news")).subscribe().open()
-        news = await there.channels.get("news")
+        news = await other_session.channels.get("news")
         await world.full(
             session, lambda: news.publish_many([aio.Event(LARGE) for _ in range(MUCH)])
         )
@@ -57,7 +57,7 @@ async def test_what_was_acknowledged_is_though_deliveries_are_on_their_way(
 
         info = await billing.info()
         assert (info.outstanding, info.in_flight, info.clients) == (5, 0, ())
-        assert (await there.info()).connections == 1
+        assert (await other_session.info()).connections == 1
 
 
 @pytest.mark.spec("J5")
@@ -65,8 +65,8 @@ async def test_what_was_acknowledged_is_though_deliveries_are_on_their_way(
 @in_world
 async def test_nobody_waits_for_a_subscriber_that_has_closed(world: World, seed: int) -> None:
     """A lost connection keeps its place for a minute; a close gives it up."""
-    async with aio.connect(URL) as there:
-        news = await there.channels.create("news", engine="jms", type="reliable")
+    async with aio.connect(URL) as other_session:
+        news = await other_session.channels.create("news", engine="jms", type="reliable")
         session = await aio.connect(URL)
         await (await session.channels.get("news")).subscribe().open()
         await world.full(
@@ -83,8 +83,8 @@ async def test_nobody_waits_for_a_subscriber_that_has_closed(world: World, seed:
 @in_world
 async def test_a_close_waits_for_a_slow_realm(world: World) -> None:
     """Settlements are on disk when close returns, however long that takes."""
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         billing = await orders.durables.create("billing")
         await orders.publish(b"0")
         session = await aio.connect(URL)
@@ -105,8 +105,8 @@ async def test_a_close_waits_for_a_slow_realm(world: World) -> None:
 @pytest.mark.slow
 @in_world
 async def test_a_close_without_confirmation_raises_an_error(world: World) -> None:
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         await orders.durables.create("billing")
         await orders.publish_many([aio.Event(b"0"), aio.Event(b"1")])
         session = await aio.connect(URL)
@@ -133,8 +133,8 @@ async def test_a_close_without_confirmation_raises_an_error(world: World) -> Non
 async def test_an_error_that_leaves_the_block_is_not_hidden_by_one_of_the_close(
     world: World,
 ) -> None:
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         await orders.durables.create("billing")
         await orders.publish(b"0")
 
@@ -167,8 +167,8 @@ async def test_where_nobody_answers_a_close_ends_all_the_same(world: World) -> N
 @in_world
 async def test_an_unclosed_session_ends_in_order_with_its_loop(world: World, seed: int) -> None:
     """``asyncio.run`` cancels the session's task at its end; the session then closes in order."""
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         billing = await orders.durables.create("billing")
         await orders.publish(b"0")
         others = asyncio.all_tasks()
@@ -184,7 +184,7 @@ async def test_an_unclosed_session_ends_in_order_with_its_loop(world: World, see
         await asyncio.wait([root])
 
         assert (await billing.info()).outstanding == 0
-        assert (await there.info()).connections == 1
+        assert (await other_session.info()).connections == 1
         with pytest.raises(SessionClosed):
             await session.info()
 
@@ -192,8 +192,8 @@ async def test_an_unclosed_session_ends_in_order_with_its_loop(world: World, see
 # --- settling after the end ---------------------------------------------------------------
 
 
-async def one_event(there: aio.Session) -> tuple[aio.Durable, aio.DeliveredEvent]:
-    orders = await there.channels.create("orders")
+async def one_event(other_session: aio.Session) -> tuple[aio.Durable, aio.DeliveredEvent]:
+    orders = await other_session.channels.create("orders")
     billing = await orders.durables.create("billing")
     await orders.publish_many([aio.Event(b"0"), aio.Event(b"1")])
     return billing, (await billing.fetch(1, 5.0))[0]
@@ -201,8 +201,8 @@ async def one_event(there: aio.Session) -> tuple[aio.Durable, aio.DeliveredEvent
 
 @in_world
 async def test_an_acknowledgement_after_the_durable_was_closed_raises(world: World) -> None:
-    async with aio.connect(URL) as there:
-        billing, event = await one_event(there)
+    async with aio.connect(URL) as other_session:
+        billing, event = await one_event(other_session)
         await billing.close()
 
         with pytest.raises(SessionClosed, match="event 0 has returned to durable billing"):
@@ -215,8 +215,8 @@ async def test_an_acknowledgement_after_the_durable_was_closed_raises(world: Wor
 
 @in_world
 async def test_so_it_does_after_the_subscription_was_closed_or_opened_again(world: World) -> None:
-    async with aio.connect(URL) as there:
-        orders = await there.channels.create("orders")
+    async with aio.connect(URL) as other_session:
+        orders = await other_session.channels.create("orders")
         billing = await orders.durables.create("billing")
         await orders.publish(b"0")
         subscription = await billing.subscribe(window=2).open()
@@ -242,28 +242,28 @@ async def test_so_it_does_after_the_subscription_was_closed_or_opened_again(worl
 
 @in_world
 async def test_so_it_does_after_the_session_was_closed(world: World) -> None:
-    async with aio.connect(URL) as there:
+    async with aio.connect(URL) as other_session:
         session = await aio.connect(URL)
         _, event = await one_event(session)
         await session.close()
 
         with pytest.raises(SessionClosed, match="the session is closed"):
             await event.ack()
-        assert (await there.info()).connections == 1
+        assert (await other_session.info()).connections == 1
 
 
 @pytest.mark.spec("Q2", "Q3")
 @in_world
 async def test_a_commit_after_the_reader_was_closed_raises(world: World) -> None:
-    async with aio.connect(URL) as there:
-        work = await there.queues.create("work")
+    async with aio.connect(URL) as other_session:
+        work = await other_session.queues.create("work")
         await work.push(b"0")
         reader = work.reader(transactional=True, timeout=0.0)
-        found = [event async for event in reader]  # closes what iterating opened
+        read_events = [event async for event in reader]  # closes what iterating opened
 
         with pytest.raises(SessionClosed, match=r"1 uncommitted events returned"):
             await reader.commit()
         with pytest.raises((SessionClosed, IllegalState)):
-            await reader.commit(found[0])
+            await reader.commit(read_events[0])
         await reader.rollback()
         assert (await work.info()).events == 1

@@ -43,7 +43,7 @@ def test_what_waits_comes_as_one_batch_with_its_counts_and_publishers(
     assert [seen[i] for i in first.event_ids.tolist()] == [1] * len(first)
     assert sum(seen.values()) == len(first)
     assert durable.info().outstanding == 0
-    assert batches < EVENTS  # credit came back in crumbs, events did not
+    assert batches < EVENTS  # credit arrived in small parts, and no events with it
 
 
 @pytest.mark.spec("E9", "D16", "Q4")
@@ -80,7 +80,7 @@ def test_what_is_recalled_leaves_a_batch_in_which_an_earlier_event_has_come_agai
             async with durable.subscribe(window=3, timeout=5.0) as subscription:
                 assert await subscription.next_batch() is not None
                 await orders.publish_many(events[1:])
-                await durable.info()  # what is answered later has been delivered by now
+                await durable.info()  # later answers follow the delivery
                 await subscription.rollback([0])
                 await durable.info()
                 async for event in subscription:  # 1, 2 and 0 are one batch

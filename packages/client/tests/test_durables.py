@@ -111,8 +111,8 @@ def test_a_window_and_auto_ack_exclude_each_other(orders: Channel) -> None:
 @pytest.mark.spec("D14")
 def test_an_exclusive_durable_takes_one_session(realm: penstock.Realm, ten: Channel) -> None:
     durable = ten.durables.create("d", type="exclusive")
-    with realm.connect() as other:
-        theirs = other.channels.get("orders").durables.get("d")
+    with realm.connect() as other_session:
+        theirs = other_session.channels.get("orders").durables.get("d")
         with durable.subscribe(), pytest.raises(penstock.DurableInUse):
             theirs.subscribe().open()
 
@@ -178,19 +178,19 @@ def test_an_exclusive_ack_covers_everything_before(ten: Channel) -> None:
 def test_only_the_receiver_may_settle_and_a_second_ack_changes_nothing(ten: Channel) -> None:
     durable = ten.durables.create("d")
     with durable.subscribe(window=3) as mine, durable.subscribe(window=3) as theirs:
-        own, other = mine.next_batch(30), theirs.next_batch(30)
-        assert own is not None
-        assert other is not None
+        own_batch, their_batch = mine.next_batch(30), theirs.next_batch(30)
+        assert own_batch is not None
+        assert their_batch is not None
         with pytest.raises(
             penstock.IllegalState, match="only the subscription that holds it may settle it"
         ):
-            mine.ack(other.event_ids.tolist())
+            mine.ack(their_batch.event_ids.tolist())
 
-        mine.ack(own.event_ids.tolist())
-        mine.ack(own.event_ids.tolist())
-        other.rollback()
+        mine.ack(own_batch.event_ids.tolist())
+        mine.ack(own_batch.event_ids.tolist())
+        their_batch.rollback()
 
-    assert durable.info().outstanding == 10 - len(own)
+    assert durable.info().outstanding == 10 - len(own_batch)
 
 
 @pytest.mark.slow
@@ -456,12 +456,12 @@ def test_a_durable_is_purged_for_itself_alone(
 ) -> None:
     orders = session.channels.create("orders")
     mine = orders.durables.create("mine", type="serial")
-    other = orders.durables.create("other", type="shared")
+    other_durable = orders.durables.create("other", type="shared")
     orders.publish_many([penstock.Event(properties={"n": n}) for n in range(5)])
 
     assert mine.purge(start=1, end=3, selector=selector) == gone
     assert mine.info().outstanding == 5 - gone
-    assert other.info().outstanding == 5
+    assert other_durable.info().outstanding == 5
 
 
 @pytest.mark.parametrize("type", ["exclusive", "priority", "shared_queued"])
@@ -499,25 +499,25 @@ def test_a_durable_is_found_however_its_name_was_typed(orders: Channel) -> None:
 
     assert made.name == kept
     assert [info.name for info in orders.durables.list()] == [kept]
-    found = orders.durables.get(typed)
-    with found.subscribe(timeout=1.0) as subscription:
+    durable = orders.durables.get(typed)
+    with durable.subscribe(timeout=1.0) as subscription:
         next(iter(subscription)).ack()
-    assert [event.event_id for event in found.browse()] == [1, 2]
-    assert found.purge(start=1, end=1) == 1
-    assert found.info().outstanding == 1
-    assert found.unbind() == 0
+    assert [event.event_id for event in durable.browse()] == [1, 2]
+    assert durable.purge(start=1, end=1) == 1
+    assert durable.info().outstanding == 1
+    assert durable.unbind() == 0
     orders.durables.delete(typed)
     assert orders.durables.list() == []
 
 
 @pytest.mark.spec("C2")
 def test_a_name_may_be_longer_as_it_is_given(session: Session) -> None:
-    given = "e\u0301" * 255 + "//"
-    made = session.channels.create(given)
+    typed_name = "e\u0301" * 255 + "//"
+    made = session.channels.create(typed_name)
 
     assert made.name == "\u00e9" * 255
-    assert session.channels.get(given).name == made.name
+    assert session.channels.get(typed_name).name == made.name
     with pytest.raises(penstock.InvalidName, match="256 characters; at most 255 are allowed"):
-        session.channels.create("x" + given)
-    session.channels.delete(given)
+        session.channels.create("x" + typed_name)
+    session.channels.delete(typed_name)
     assert session.channels.list() == []

@@ -19,8 +19,8 @@ LARGE = b"x" * 100_000
 
 
 def test_what_was_acknowledged_in_the_block_is_when_it_ends(realm: penstock.Realm) -> None:
-    with realm.connect() as there:
-        orders = there.channels.create("orders")
+    with realm.connect() as other_session:
+        orders = other_session.channels.create("orders")
         billing = orders.durables.create("billing")
         orders.publish_many([penstock.Event(b"%d" % n) for n in range(100)])
         with realm.connect() as session:
@@ -29,7 +29,7 @@ def test_what_was_acknowledged_in_the_block_is_when_it_ends(realm: penstock.Real
                 event.ack()
 
         assert (billing.info().outstanding, billing.info().clients) == (50, ())
-        assert there.info().connections == 1
+        assert other_session.info().connections == 1
 
 
 def test_an_acknowledgement_after_the_close_raises(session: Session) -> None:
@@ -86,8 +86,8 @@ for event in durable.fetch(5, 10.0):
 @pytest.mark.slow
 @pytest.mark.process
 def test_what_was_acknowledged_before_the_interpreter_ends_is(realm: penstock.Realm) -> None:
-    with realm.connect() as there:
-        orders = there.channels.create("orders")
+    with realm.connect() as other_session:
+        orders = other_session.channels.create("orders")
         billing = orders.durables.create("billing")
         orders.publish_many([penstock.Event(b"%d" % n) for n in range(10)])
 
@@ -135,11 +135,11 @@ taken.wait()
 def test_daemon_threads_that_use_a_session_end_with_the_interpreter_without_a_word(
     realm: penstock.Realm,
 ) -> None:
-    with realm.connect() as there:
-        orders = there.channels.create("orders")
+    with realm.connect() as other_session:
+        orders = other_session.channels.create("orders")
         orders.durables.create("billing")
         orders.durables.create("other")
-        there.queues.create("work")
+        other_session.queues.create("work")
         orders.publish(b"0")
 
         ended = subprocess.run(
@@ -170,12 +170,13 @@ with penstock.connect(sys.argv[1]) as session:
 @pytest.mark.process
 @pytest.mark.spec("J5")
 def test_a_client_that_was_stopped_closes_in_order(realm: penstock.Realm) -> None:
-    """Deliveries fill all there is between it and the realm; it goes on, and closes at once."""
-    with realm.connect() as there:
-        orders = there.channels.create("orders")
+    """Deliveries fill all buffers between the client and the realm. The client continues, and
+    closes at once."""
+    with realm.connect() as other_session:
+        orders = other_session.channels.create("orders")
         billing = orders.durables.create("billing")
         orders.publish_many([penstock.Event(b"%d" % n) for n in range(10)])
-        news = there.channels.create("news", engine="jms", type="reliable")
+        news = other_session.channels.create("news", engine="jms", type="reliable")
         command = [sys.executable, "-c", STOPPED, realm.listen()]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

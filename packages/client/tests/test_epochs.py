@@ -1,4 +1,5 @@
-"""What tells the ids of a channel from those of another one of its name (SEM C1d)."""
+"""The epoch distinguishes the ids of a channel from those of another channel of the same name (SEM
+C1d)."""
 
 from __future__ import annotations
 

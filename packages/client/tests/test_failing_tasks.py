@@ -27,18 +27,18 @@ async def ended(work: Coroutine[Any, Any, None], **more: Any) -> None:
 
 @simulated
 async def test_a_failure_is_reported_when_it_happens_and_not_at_an_await() -> None:
-    told: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reports: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     heard: list[BaseException] = []
-    one, other = LookupError("one"), LookupError("other")
+    one, second_error = LookupError("one"), LookupError("other")
 
     await ended(fail(one), name="looking-up")
-    await ended(fail(other), on_failure=heard.append)
+    await ended(fail(second_error), on_failure=heard.append)
 
-    assert [(each["message"], each["exception"]) for each in told] == [
+    assert [(report["message"], report["exception"]) for report in reports] == [
         ("looking-up has failed", one)
     ]
-    assert heard == [other]
+    assert heard == [second_error]
 
 
 @simulated
@@ -85,7 +85,7 @@ def test_a_session_ends_when_there_is_no_token_to_connect_again_with(relay: Rela
         with pytest.raises(penstock.SessionClosed, match="pop from empty list"):
             session.channels.list()
 
-    assert [type(each) for each in heard] == [penstock.SessionClosed]
+    assert [type(report) for report in heard] == [penstock.SessionClosed]
     assert isinstance(heard[0].__cause__, IndexError)
 
 
@@ -107,26 +107,26 @@ class Spent(Mapping[str, int]):
 
 def test_a_producer_tells_of_events_that_it_cannot_even_encode(session: penstock.Session) -> None:
     channel = session.channels.create("orders")
-    told: list[penstock.PenstockError] = []
+    reports: list[penstock.PenstockError] = []
 
-    with channel.producer(on_error=lambda error, _: told.append(error)) as producer:
+    with channel.producer(on_error=lambda error, _: reports.append(error)) as producer:
         producer.send(b"", properties=Spent())
-        eventually(lambda: bool(told))
+        eventually(lambda: bool(reports))
         producer.flush()
 
-    assert "pop from empty list" in str(told[0])
-    assert isinstance(told[0].__cause__, IndexError)
+    assert "pop from empty list" in str(reports[0])
+    assert isinstance(reports[0].__cause__, IndexError)
 
 
 def test_a_handler_that_receives_no_more_events_is_reported(session: penstock.Session) -> None:
     channel = session.channels.create("orders")
     durable = channel.durables.create("d")
     channel.publish(b"")
-    told: list[penstock.PenstockError] = []
+    reports: list[penstock.PenstockError] = []
 
     def listen(error: penstock.PenstockError) -> None:
-        told.append(error)
-        if len(told) == 1:
+        reports.append(error)
+        if len(reports) == 1:
             raise LookupError("where it is written down is full")
 
     def handle(_: penstock.DeliveredEvent) -> None:
@@ -134,7 +134,9 @@ def test_a_handler_that_receives_no_more_events_is_reported(session: penstock.Se
 
     session.on_error(listen)
     with durable.subscribe(handle):
-        eventually(lambda: len(told) == 2)
+        eventually(lambda: len(reports) == 2)
 
-    assert "ValueError('not today')" in str(told[0])
-    assert str(told[1]).startswith("the handler of durable d receives no more events: LookupError")
+    assert "ValueError('not today')" in str(reports[0])
+    assert str(reports[1]).startswith(
+        "the handler of durable d receives no more events: LookupError"
+    )

@@ -1,4 +1,4 @@
-"""Handlers that fail, and what the log says of a session."""
+"""Handlers that fail, and the log lines of a session."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_the_log_names_the_durable_and_has_the_traceback_of_the_handler(
 ) -> None:
     await failing(world, "exclusive")
 
-    (record,) = [each for each in caplog.records if "handler" in each.getMessage()]
+    (record,) = [record for record in caplog.records if "handler" in record.getMessage()]
     assert "the handler of durable d failed on event 0: ValueError" in record.getMessage()
     assert record.exc_info is not None
     assert record.exc_info[0] is ValueError

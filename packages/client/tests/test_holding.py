@@ -53,13 +53,13 @@ def test_what_was_held_comes_back_counted(lake: Durable) -> None:
 
 @pytest.mark.spec("D14")
 def test_a_hold_refuses_other_clients(lake: Durable, there: Session) -> None:
-    other = there.channels.get("orders").durables.get("lake")
+    other_durable = there.channels.get("orders").durables.get("lake")
     with lake.hold():
         with pytest.raises(DurableInUse, match="held as a whole"):
-            other.hold().open()
+            other_durable.hold().open()
         with pytest.raises(DurableInUse, match="held as a whole"):
-            other.fetch(1)
-    with other.hold() as hold:
+            other_durable.fetch(1)
+    with other_durable.hold() as hold:
         hold.take(0, 0)
 
 

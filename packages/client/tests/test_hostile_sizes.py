@@ -108,11 +108,11 @@ def test_events_count_sixteen_bytes_at_least_while_they_wait() -> None:
             published = pool.submit(orders.publish_many, empty)
             eventually(lambda: pending() == 16 * 1_000)
         published.result()
-        both = session.transaction()
-        both.publish_many(orders, empty)
-        both.publish_many(orders, empty)
+        transaction = session.transaction()
+        transaction.publish_many(orders, empty)
+        transaction.publish_many(orders, empty)
         with nothing_is_stored(realm, pool):
-            committed = pool.submit(both.commit)
+            committed = pool.submit(transaction.commit)
             eventually(lambda: pending() == 2 * 16 * 1_000)
         committed.result()
 

@@ -37,7 +37,7 @@ def test_attributes_not_given_are_not_compared(session: Session) -> None:
 
 @pytest.mark.spec("C3")
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("attributes", "says"),
     [
         ({"ttl": 5}, "channel orders exists, but its ttl is 0, not 5; leave out"),
         ({"type": "reliable"}, "type is 'mixed', not 'reliable'"),
@@ -47,12 +47,12 @@ def test_attributes_not_given_are_not_compared(session: Session) -> None:
     ],
 )
 def test_different_attributes_are_named_and_nothing_changes(
-    session: Session, given: dict[str, object], says: str
+    session: Session, attributes: dict[str, object], says: str
 ) -> None:
     before = session.channels.create("orders").info().definition
 
     with pytest.raises(penstock.NameAlreadyBound, match=says):
-        session.channels.create("orders", if_missing=True, **given)  # type: ignore[arg-type]
+        session.channels.create("orders", if_missing=True, **attributes)  # type: ignore[arg-type]
 
     assert session.channels.get("orders").info().definition == before
 
@@ -75,14 +75,14 @@ def test_if_missing_returns_an_existing_durable_at_its_position(session: Session
     )
 
     assert billing.info().outstanding == 1
-    for given, says in (
+    for attributes, says in (
         ({"type": "shared"}, "type is 'serial', not 'shared'"),
         ({"type": "serial", "selector": "a = 1"}, "selector is '', not 'a = 1'"),
         ({"type": "serial", "strict_order": False}, "strict_order is True, not False"),
         ({"type": "serial", "persistent": False}, "persistent is True, not False"),
     ):
         with pytest.raises(penstock.NameAlreadyBound, match=says):
-            orders.durables.create("billing", if_missing=True, **given)
+            orders.durables.create("billing", if_missing=True, **attributes)
 
 
 @pytest.mark.spec("D18", "D19")
@@ -140,17 +140,17 @@ async def test_what_others_create_meanwhile_is_found() -> None:
 
 @simulated
 async def test_what_others_create_and_delete_for_ever_ends_with_an_error() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def find() -> str:
-        asked.append("find")
+        requests.append("find")
         raise NameDoesNotExist("it is gone again")
 
     async def create() -> str:
-        asked.append("create")
+        requests.append("create")
         raise NameAlreadyBound("it is there")
 
     with pytest.raises(NameAlreadyBound, match="it is gone again"):
         await found_or_created(find, create)
 
-    assert asked == ["find", "create"] * 3
+    assert requests == ["find", "create"] * 3

@@ -1,4 +1,4 @@
-"""What a session says of a connection that it has lost."""
+"""The reports of a session about a lost connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_QUORUM = NoQuorum("no majority")
 
 
 async def turn() -> None:
-    """Let the loop call what is to be called."""
+    """Let the loop run its scheduled calls."""
     called = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(called.set_result, None)
     await called
@@ -34,8 +34,8 @@ async def turn() -> None:
 @pytest.mark.spec("N2", "N4")
 @on_a_loop
 async def test_an_interruption_is_reported_once_and_again_when_its_reason_changes() -> None:
-    listeners, told = SessionListeners(), Told()
-    listeners.on_interruption.append(told.append)
+    listeners, reports = SessionListeners(), Told()
+    listeners.on_interruption.append(reports.append)
 
     for reason in (None, NO_QUORUM, NO_QUORUM, Elsewhere("n2 may know"), None):
         listeners.interrupted(reason, "it broke")
@@ -43,8 +43,8 @@ async def test_an_interruption_is_reported_once_and_again_when_its_reason_change
     listeners.resumed()
     await turn()
 
-    assert [each and each.code for each in told] == ["connection-lost", "no-quorum", None]
-    assert "it broke" in str(told[0])
+    assert [report and report.code for report in reports] == ["connection-lost", "no-quorum", None]
+    assert "it broke" in str(reports[0])
     assert listeners.interruption is None
 
 
@@ -74,18 +74,18 @@ async def test_a_session_that_cannot_reconnect_ends_with_the_reason() -> None:
 
 @on_a_loop
 async def test_an_error_in_a_listener_does_not_affect_the_session() -> None:
-    listeners, told = SessionListeners(), Told()
+    listeners, reports = SessionListeners(), Told()
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
 
     def raises(_: PenstockError | None) -> None:
         raise ValueError("not today")
 
-    listeners.on_interruption += [raises, told.append]
+    listeners.on_interruption += [raises, reports.append]
     listeners.interrupted(NO_QUORUM, "")
     await turn()
 
-    assert told == [NO_QUORUM]
+    assert reports == [NO_QUORUM]
     assert [str(failure["exception"]) for failure in failures] == ["not today"]
 
 
@@ -93,18 +93,18 @@ async def test_an_error_in_a_listener_does_not_affect_the_session() -> None:
 @pytest.mark.spec("N4")
 def test_a_blocking_session_says_so_too(relay: Relay) -> None:
     with penstock.connect(relay.url) as session:
-        told = Told()
-        session.on_interruption(told.append)
+        reports = Told()
+        session.on_interruption(reports.append)
         assert session.interruption is None
 
         relay.close_door()
         relay.cut()
-        eventually(lambda: bool(told))
-        assert isinstance(told[0], ConnectionLost)
+        eventually(lambda: bool(reports))
+        assert isinstance(reports[0], ConnectionLost)
         assert isinstance(session.interruption, ConnectionLost)
         relay.open_door()
-        eventually(lambda: len(told) == 2)
+        eventually(lambda: len(reports) == 2)
 
-        assert told[1] is None
+        assert reports[1] is None
         assert session.interruption is None
-    assert len(told) == 2, "who closes a session knows it"
+    assert len(reports) == 2, "who closes a session knows it"

@@ -141,10 +141,10 @@ def test_what_a_durable_is_owed_waits_for_its_next_client(
         relay.cut()
         eventually(lambda: not orders.durables.get("billing").info().clients)
 
-        with orders.durables.get("billing").subscribe(auto_ack=True) as other:
+        with orders.durables.get("billing").subscribe(auto_ack=True) as other_subscription:
             got: list[bytes] = []
             while len(got) < 9:
-                batch = other.next_batch(WAIT_S)
+                batch = other_subscription.next_batch(WAIT_S)
                 assert batch is not None
                 got += [event.data for event in batch]
                 batch.ack()

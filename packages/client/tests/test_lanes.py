@@ -1,4 +1,5 @@
-"""Lanes over a session: workers beside each other, and each value of a property in id order."""
+"""Lanes over a session: workers run side by side, and the events of each value of a property keep
+the order of ids."""
 
 from __future__ import annotations
 
@@ -52,11 +53,11 @@ def durable(orders: Channel) -> Durable:
 def by_lane(acked: list[int | None]) -> dict[int | None, list[int | None]]:
     """Return the acknowledged ids by lane, in order, without repetitions: a lost acknowledgement is
     repeated."""
-    found: dict[int | None, list[int | None]] = {}
+    events_by_lane: dict[int | None, list[int | None]] = {}
     for event_id in dict.fromkeys(acked):
         assert event_id is not None
-        found.setdefault(sku(event_id), []).append(event_id)
-    return found
+        events_by_lane.setdefault(sku(event_id), []).append(event_id)
+    return events_by_lane
 
 
 @pytest.mark.spec("D11", "D12")
@@ -107,10 +108,12 @@ def test_a_blocked_lane_does_not_stop_other_lanes(orders: Channel) -> None:
                 event.ack()
                 if len(others) == EVENTS - len(IN_ORDER[None]):
                     break
-        left = durable.info()
+        info = durable.info()
 
-    assert by_lane(others) == {lane: own for lane, own in IN_ORDER.items() if lane is not None}
-    assert (left.outstanding, left.in_flight) == (len(IN_ORDER[None]), 1)
+    assert by_lane(others) == {
+        lane: event_ids for lane, event_ids in IN_ORDER.items() if lane is not None
+    }
+    assert (info.outstanding, info.in_flight) == (len(IN_ORDER[None]), 1)
 
 
 @pytest.mark.spec("D11", "D15")
@@ -161,7 +164,7 @@ def test_lanes_outlive_lost_connections(
         stock(orders)
         durable = orders.durables.create("d", type="serial", order_by="sku")
         with (
-            # some acknowledgements were on their way, or came after their events had gone back
+            # some acknowledgements were in flight, or arrived after their events had been returned
             suppress(ConnectionLost, IllegalState),
             durable.subscribe(window=10, timeout=30) as subscription,
         ):
@@ -171,7 +174,7 @@ def test_lanes_outlive_lost_connections(
                 is_rolled_back = random.random() < 0.1
                 with suppress(
                     IllegalState
-                ):  # it has gone back with the connection, and comes again
+                ):  # the event was returned with its connection, and is delivered again
                     if is_rolled_back:
                         event.rollback()
                     else:
@@ -251,12 +254,12 @@ def test_lanes_are_there_after_a_restart_and_in_an_export(tmp_path: Path) -> Non
         session.channels.export("orders", tmp_path / "orders.penstock")
     with penstock.Realm(tmp_path / "realm") as realm, realm.connect() as session:
         session.channels.import_from(tmp_path / "orders.penstock", "copy")
-        taken = []
+        delivered = []
         for name in ("orders", "copy"):
             durable = session.channels.get(name).durables.get("d")
-            with durable.subscribe(window=2) as one, durable.subscribe(window=2) as other:
-                batches = [one.next_batch(30), other.next_batch(30)]
-                taken.append([ids(batch) for batch in batches if batch is not None])
+            with durable.subscribe(window=2) as one, durable.subscribe(window=2) as second:
+                batches = [one.next_batch(30), second.next_batch(30)]
+                delivered.append([ids(batch) for batch in batches if batch is not None])
             assert durable.info().order_by == "sku"
 
-    assert taken == [[[0, 1], [2, 3]], [[0, 1], [2, 3]]]
+    assert delivered == [[[0, 1], [2, 3]], [[0, 1], [2, 3]]]

@@ -26,7 +26,7 @@ def client(tmp_path: Path) -> Iterator[Session]:
         yield session
 
 
-def left(client: Session, name: str = "dead") -> list[bytes]:
+def events_left(client: Session, name: str = "dead") -> list[bytes]:
     return [event.data for event in client.channels.get(name).browse()]
 
 
@@ -37,8 +37,8 @@ def test_events_leave_as_others_come(client: Session) -> None:
         unit.redrive(dead, [1, 2])
         unit.purge(dead, [5])
 
-    assert left(client) == [b"0", b"3", b"4"]
-    assert left(client, "live") == [b"one", b"two"]
+    assert events_left(client) == [b"0", b"3", b"4"]
+    assert events_left(client, "live") == [b"one", b"two"]
     counters = dead.info().counters
     assert (counters.redriven, counters.purged) == (2, 1)
 
@@ -47,7 +47,7 @@ def test_events_may_leave_without_anything_being_published(client: Session) -> N
     with client.transaction() as unit:
         unit.purge(client.channels.get("dead"), range(6))
 
-    assert left(client) == []
+    assert events_left(client) == []
 
 
 def test_when_one_is_gone_nothing_happens(client: Session) -> None:
@@ -61,8 +61,8 @@ def test_when_one_is_gone_nothing_happens(client: Session) -> None:
 
     with pytest.raises(IllegalState, match="1 of 3 events are no longer on dead"):
         redriven()
-    assert left(client) == [b"0", b"1", b"3", b"4", b"5"]
-    assert left(client, "live") == []
+    assert events_left(client) == [b"0", b"1", b"3", b"4", b"5"]
+    assert events_left(client, "live") == []
 
 
 def test_two_that_want_the_same_events_get_them_once(client: Session) -> None:
@@ -76,7 +76,7 @@ def test_two_that_want_the_same_events_get_them_once(client: Session) -> None:
     with pytest.raises(IllegalState):
         second.commit()
     second.abort()
-    assert left(client, "live") == [b"again"]
+    assert events_left(client, "live") == [b"again"]
 
 
 def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
 
     with pytest.raises(CapacityReached):
         redriven()
-    assert (left(client, "live"), len(left(client))) == ([], 6)
+    assert (events_left(client, "live"), len(events_left(client))) == ([], 6)
 
 
 def test_events_in_the_hands_of_a_reader_stay(client: Session) -> None:
@@ -118,8 +118,8 @@ def test_it_is_so_after_a_restart(tmp_path: Path) -> None:
             unit.publish(live, b"again")
             unit.redrive(dead, [0])
     with penstock.Realm(tmp_path / "realm") as realm, realm.connect() as session:
-        assert left(session) == [b"b"]
-        assert left(session, "live") == [b"again"]
+        assert events_left(session) == [b"b"]
+        assert events_left(session, "live") == [b"again"]
         assert session.channels.get("dead").info().counters.redriven == 1
 
 

@@ -1,4 +1,4 @@
-"""Looking at channels and queues by id and time, and waiting for what comes."""
+"""Reading channels and queues by id and time, and waiting for new events."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ EACH_KIND = [
 
 
 async def looped(subscription: Any, stop_after: int, got: list[int], *, ack: bool = False) -> None:
-    """Take events in a loop of its own, in the way of either client, and break it off."""
+    """Take events in a separate loop of either client, and break out of it."""
 
     def loop() -> None:
         for count, event in enumerate(subscription, 1):
@@ -122,12 +122,12 @@ def test_a_loop_does_not_get_what_another_one_is_at(realm: penstock.Realm, sourc
             else channel.subscribe(start="earliest", timeout=WAIT_S)
         )
         with subscription:
-            one, other = iter(subscription), iter(subscription)
+            one, second = iter(subscription), iter(subscription)
             assert next(one).event_id == 0
             channel.publish_many([penstock.Event() for _ in range(2)])
-            assert [next(other).event_id, next(one).event_id] == [3, 1]
+            assert [next(second).event_id, next(one).event_id] == [3, 1]
             del one  # broken off
-            assert [next(other).event_id, next(other).event_id] == [4, 2]
+            assert [next(second).event_id, next(second).event_id] == [4, 2]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Iterations that are left early: their end has nobody to raise an error to."""
+"""Iterations that are left early: no caller remains to get an error of their end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LEFT: dict[str, Callable[[Session], Iterator[object]]] = {
     "durable": lambda session: iter(session.channels.get("orders").durables.get("b").subscribe()),
     "queue": lambda session: iter(session.queues.get("work").reader()),
 }
-"""Each makes an iteration that goes on."""
+"""Functions that each start an iteration that does not end."""
 
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     """Errors of finalizers, which Python would print."""
-    told: list[BaseException | None] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda failed: told.append(failed.exc_value))
-    return told
+    exceptions: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda failed: exceptions.append(failed.exc_value))
+    return exceptions
 
 
 @pytest.fixture
@@ -112,11 +112,11 @@ def test_a_finalizer_in_the_loops_own_thread_does_not_wait_for_itself(session: S
     async def collect() -> None:
         loop.call_from_finalizer(close)
 
-    async def look() -> list[str]:
+    async def read_names() -> list[str]:
         return closed
 
     try:
         loop.call(collect())
-        assert loop.call(look()) == ["closed"]
+        assert loop.call(read_names()) == ["closed"]
     finally:
         loop.close()

@@ -28,19 +28,19 @@ async def parted(world: World, session: aio.Session) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @in_world
 async def test_what_waits_is_not_handed_out_and_what_was_is_stale(world: World, kind: Any) -> None:
-    async with aio.connect(URL) as session, aio.connect(URL) as other:
+    async with aio.connect(URL) as session, aio.connect(URL) as other_session:
         orders = await session.channels.create("orders")
         durable = await orders.durables.create("d", type=kind)
         await orders.publish(b"first")
         async with durable.subscribe(window=None if kind in KINDS[:2] else 10) as subscription:
-            taken = await subscription.next_batch(1.0)
-            assert taken is not None
-            await (await other.channels.get("orders")).publish(b"second")
+            batch = await subscription.next_batch(1.0)
+            assert batch is not None
+            await (await other_session.channels.get("orders")).publish(b"second")
             await pass_time(5)  # it has arrived
 
             await parted(world, session)
 
-            assert taken.is_stale
+            assert batch.is_stale
             again = await subscription.next_batch(60.0)
             assert again is not None
             assert (again.event_ids.tolist(), again.is_stale) == ([0, 1], False)
@@ -56,23 +56,23 @@ async def test_an_acknowledgement_of_an_event_of_a_lost_connection_is_refused(
         durable = await orders.durables.create("d", type="shared")
         await orders.publish_many([aio.Event()] * 3)
         async with durable.subscribe(window=10) as subscription:
-            taken = await subscription.next_batch(1.0)
-            assert taken is not None
+            batch = await subscription.next_batch(1.0)
+            assert batch is not None
             await parted(world, session)
 
             for settle in (
-                taken[0].ack,
-                partial(taken[0].ack, previous=True),
-                partial(taken[0].reject, "late"),
-                partial(taken[0].extend, "1m"),
-                taken.ack,
-                partial(taken.reject, "late"),
-                partial(taken.extend, "1m"),
+                batch[0].ack,
+                partial(batch[0].ack, previous=True),
+                partial(batch[0].reject, "late"),
+                partial(batch[0].extend, "1m"),
+                batch.ack,
+                partial(batch.reject, "late"),
+                partial(batch.extend, "1m"),
             ):
                 with pytest.raises(IllegalState, match="because the connection was lost"):
                     await settle()
-            await taken[1].rollback(delay="1h")
-            await taken.rollback()
+            await batch[1].rollback(delay="1h")
+            await batch.rollback()
             await subscription.flush()
 
             again = await subscription.next_batch(60.0)
@@ -97,9 +97,9 @@ async def test_an_event_of_a_lost_connection_that_is_given_back_by_id_comes_once
         window = None if auto_ack else 10
         seat = durable.subscribe(window=window, auto_ack=auto_ack, timeout=60.0)
         async with seat as subscription:
-            taken = await subscription.next_batch(1.0)
-            assert taken is not None
-            assert taken.event_ids.tolist() == [0, 1, 2]
+            batch = await subscription.next_batch(1.0)
+            assert batch is not None
+            assert batch.event_ids.tolist() == [0, 1, 2]
             await parted(world, session)
             await pass_time(5)  # all three have arrived again
 
@@ -124,8 +124,8 @@ async def test_an_event_in_hands_is_given_back_by_id_while_others_wait(world: Wo
         durable = await orders.durables.create("d", type="shared")
         await orders.publish_many([aio.Event()] * 2)
         async with durable.subscribe(window=10) as subscription:
-            taken = await subscription.next_batch(1.0)
-            assert taken is not None
+            batch = await subscription.next_batch(1.0)
+            assert batch is not None
             await orders.publish(b"waits")
             await pass_time(5)  # it has arrived
 
@@ -181,10 +181,10 @@ async def test_an_event_of_a_lost_connection_that_waits_again_is_no_stranger_to_
             assert part is not None
             assert len(part) == 2
 
-            await reader.rollback(0, individual=True)  # it has gone back
+            await reader.rollback(0, individual=True)  # the event was returned to the durable
             with pytest.raises(ConnectionLost, match="the connection was lost since 1 of"):
                 await reader.commit(1, individual=True)
 
             again = await reader.next_batch(60.0)
             assert again is not None
-            assert [(each.event_id, each.redelivery_count) for each in again] == [(0, 1), (1, 1)]
+            assert [(event.event_id, event.redelivery_count) for event in again] == [(0, 1), (1, 1)]

@@ -29,18 +29,18 @@ def follower(rates: Channel) -> Iterator[Subscription]:
 
 def take(reading: Subscription, count: int) -> Seen:
     """The next events: whether they are deltas, and their properties."""
-    found: Seen = []
-    while len(found) < count:
+    deliveries: Seen = []
+    while len(deliveries) < count:
         batch = reading.next_batch()
-        assert batch is not None, f"only {found} came"
-        found += [(event.is_delta, event.properties) for event in batch]
-    return found
+        assert batch is not None, f"only {deliveries} came"
+        deliveries += [(event.is_delta, event.properties) for event in batch]
+    return deliveries
 
 
 def states(channel: Channel) -> dict[Any, dict[str, Any]]:
-    found = list(channel.browse())
-    assert not any(event.is_delta for event in found)
-    return {event.properties.get("ccy"): event.properties for event in found}
+    browsed = list(channel.browse())
+    assert not any(event.is_delta for event in browsed)
+    return {event.properties.get("ccy"): event.properties for event in browsed}
 
 
 @pytest.mark.spec("K2")
@@ -168,7 +168,7 @@ def test_a_selector_looks_at_the_merged_event(rates: Channel) -> None:
         eur.update(ask=6.0)  # now it has
         second = take(reading, 1)
         eur.update(ask=0.0)  # out of sight
-        eur.update(bid=9.0)  # and back: what was missed comes along
+        eur.update(bid=9.0)  # visible again: the missed change is delivered, too
         third = take(reading, 1)
 
     assert first == [(False, {"ccy": "EUR", "bid": 1.0, "ask": 5.0})]

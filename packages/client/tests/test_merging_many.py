@@ -38,20 +38,20 @@ def test_keys_that_left_are_forgotten_and_the_others_kept(
         (came_back,) = take(KEYS + 2)
         rates.update(KEYS, a=7.0)
         (is_new,) = take(KEYS + 3)
-    found = {event.properties["n"]: event.properties for event in rates.browse()}
+    events_by_number = {event.properties["n"]: event.properties for event in rates.browse()}
 
     assert still_there.properties == {"n": KEYS - 1, "a": 5.0, "b": 2.0}
     assert came_back.properties == {"n": 0, "a": 6.0}
     assert is_new.properties == {"n": KEYS, "a": 7.0}
-    assert len(found) == LEFT + 2
-    assert found[KEYS - 1] == {"n": KEYS - 1, "a": 5.0, "b": 2.0}
-    assert found[KEYS - 2] == {"n": KEYS - 2, "a": 1.0, "b": 2.0}
+    assert len(events_by_number) == LEFT + 2
+    assert events_by_number[KEYS - 1] == {"n": KEYS - 1, "a": 5.0, "b": 2.0}
+    assert events_by_number[KEYS - 2] == {"n": KEYS - 2, "a": 1.0, "b": 2.0}
 
 
 @pytest.mark.spec("K2", "K3")
 def test_many_deltas_of_different_fields_travel_packed_and_arrive(session: Session) -> None:
     rates = session.channels.create("rates", engine="merge", keys={"n": 1}, type="persistent")
-    names = [f"field_{at}" for at in range(20)]
+    names = [f"field_{index}" for index in range(20)]
     rates.publish_table(pa.table({"n": range(500), **{name: [0.0] * 500 for name in names}}))
     with rates.subscribe(start="earliest", timeout=5) as reading:
         reading.next_batch()
@@ -64,5 +64,5 @@ def test_many_deltas_of_different_fields_travel_packed_and_arrive(session: Sessi
 
     assert batch is not None
     assert [(e.is_delta, e.properties) for e in batch] == [(True, e.properties) for e in events]
-    whole = {event.properties["n"]: event.properties for event in rates.browse()}
-    assert whole[33] == {"n": 33, **dict.fromkeys(names, 0.0), names[13]: 33 / 7}
+    state_by_number = {event.properties["n"]: event.properties for event in rates.browse()}
+    assert state_by_number[33] == {"n": 33, **dict.fromkeys(names, 0.0), names[13]: 33 / 7}

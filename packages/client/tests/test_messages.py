@@ -133,7 +133,7 @@ def test_descriptors_survive_a_restart_and_go_along_with_an_export(tmp_path: Pat
 @pytest.mark.spec("P4")
 @pytest.mark.parametrize("size", [1_000_000, 1_100_000, 5_000_000])
 def test_descriptors_that_are_too_large_are_refused_as_descriptors(size: int) -> None:
-    """Also where a request could not even carry them."""
+    """The error is the same if not even a request could carry the descriptors."""
     with penstock.Realm() as realm, realm.connect() as session:
         with pytest.raises(penstock.InvalidDescriptor, match="a channel accepts at most 983,040"):
             session.channels.create("orders", descriptors=b"\n" * size)

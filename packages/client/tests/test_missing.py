@@ -18,8 +18,8 @@ Causes = dict[str, list[int]]
 
 def causes(store: Channel, first: int = 0, end: int = 1_000) -> Causes:
     return {
-        each.cause: [event_id for span in each.spans for event_id in range(*span)]
-        for each in store.missing(first, end)
+        missing.cause: [event_id for span in missing.spans for event_id in range(*span)]
+        for missing in store.missing(first, end)
     }
 
 
@@ -85,8 +85,8 @@ def test_replaced_events_are_told_from_the_others_of_their_channel(tmp_path: Pat
         keyed.publish(b"", properties={"n": 9}, persistent=False)  # 8 is in memory
         keyed.purge(start=5, end=7)
         fill(keyed, 3)  # 3 and 4 are replaced
-        told = {"replaced": [0, 1, 2, 3, 4], "purged": [5, 7], "never": [6]}
-        assert causes(keyed) == told
+        expected = {"replaced": [0, 1, 2, 3, 4], "purged": [5, 7], "never": [6]}
+        assert causes(keyed) == expected
         keyed.publish(b"", properties={"n": 10})
         realm_killed = tmp_path / "two"
         shutil.copytree(tmp_path / "one", realm_killed)
@@ -94,7 +94,7 @@ def test_replaced_events_are_told_from_the_others_of_their_channel(tmp_path: Pat
     for left_behind in ("one", "two", "two"):
         with penstock.Realm(tmp_path / left_behind) as realm, realm.connect() as session:
             keyed = session.channels.get("keyed")
-            assert causes(keyed, 0, 12) == told | {"never": [6, 8]}
+            assert causes(keyed, 0, 12) == expected | {"never": [6, 8]}
             keyed.publish(b"", properties={"n": 10})
             assert 12 in causes(keyed)["replaced"]
 

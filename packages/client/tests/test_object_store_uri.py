@@ -14,9 +14,9 @@ SECRETS = ("AKIA7", "s3cr3t/x", "s3cr3t%2Fx", "t0ken")
 
 def test_a_folder_is_a_place(tmp_path: Path) -> None:
     for uri in (f"{tmp_path}", f"file://{tmp_path}/"):
-        found = place(uri, "option files")
-        assert found.path("segments/a") == f"{tmp_path}/segments/a"
-        assert found.shown == uri
+        location = place(uri, "option files")
+        assert location.path("segments/a") == f"{tmp_path}/segments/a"
+        assert location.shown == uri
 
 
 @pytest.mark.parametrize("uri", ["realm", "./realm", "s3:bucket", "", "://x", "C:\\realm"])

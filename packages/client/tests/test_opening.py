@@ -1,4 +1,4 @@
-"""Opening sessions: awaited, entered, and as a task of their own."""
+"""Opening sessions: with await, with async with, and as a separate task."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_what_cannot_be_opened_says_so_when_it_is_waited_for() -> None:
 
 @on_a_loop
 async def test_what_is_closed_without_a_word_is_tried_again_for_a_moment(relay: Relay) -> None:
-    """As a node of a cluster does in the moment in which it begins or ends to serve."""
+    """A node of a cluster behaves like this when it begins or ends to serve."""
     relay.close_door()
     with pytest.raises(penstock.CannotConnect, match=r"it was closed|the connection was lost"):
         await aio.connect(relay.url, reconnect_timeout=0)

@@ -13,11 +13,11 @@ from penstock_core.api.subscriptions import Attach, Subscribe
 from penstock_testing.loop import pass_time
 
 
-async def asked(world: World, session: aio.Session, opening: asyncio.Task[Any]) -> None:
+async def wait_for_request(world: World, session: aio.Session, opening: asyncio.Task[Any]) -> None:
     """The request of an opening is on its way, and its connection is lost before the answer."""
     pending = session.connection.pending
     kinds = Subscribe | Attach
-    while not any(isinstance(each.message, kinds) for each in pending.values()):
+    while not any(isinstance(request.message, kinds) for request in pending.values()):
         await pass_time(0)
     assert not opening.done()
     world.end_of(session).abort()
@@ -26,17 +26,17 @@ async def asked(world: World, session: aio.Session, opening: asyncio.Task[Any]) 
 @pytest.mark.spec("E6")
 @in_world
 async def test_one_that_its_opener_asks_for_again_is_not_opened_twice(world: World) -> None:
-    async with aio.connect(URL) as session, aio.connect(URL) as other:
+    async with aio.connect(URL) as session, aio.connect(URL) as other_session:
         first, second = [await session.channels.create(name) for name in ("first", "second")]
         async with first.subscribe(), first.subscribe() as before:
             subscription = second.subscribe()
             opening = world.loop.create_task(subscription.open())
-            await asked(world, session, opening)
+            await wait_for_request(world, session, opening)
             await opening
 
-            await (await other.channels.get("first")).publish(b"1")
-            await (await other.channels.get("second")).publish(b"2")
-            got = [await each.next_batch(60.0) for each in (before, subscription)]
+            await (await other_session.channels.get("first")).publish(b"1")
+            await (await other_session.channels.get("second")).publish(b"2")
+            got = [await reader.next_batch(60.0) for reader in (before, subscription)]
             assert [batch and batch.event_ids.tolist() for batch in got] == [[0], [0]]
             await subscription.close()
 
@@ -51,7 +51,7 @@ async def test_a_seat_that_its_opener_asks_for_again_is_taken_once(world: World,
         async with orders.subscribe():
             seat = durable.subscribe()
             opening = world.loop.create_task(seat.open())
-            await asked(world, session, opening)
+            await wait_for_request(world, session, opening)
             await opening
 
             await orders.publish(b"")
@@ -67,7 +67,7 @@ async def test_a_seat_that_its_opener_asks_for_again_is_taken_once(world: World,
 async def test_a_pattern_goes_on_being_watched_when_its_connection_is_lost_while_it_is_opened(
     world: World,
 ) -> None:
-    async with aio.connect(URL) as session, aio.connect(URL) as other:
+    async with aio.connect(URL) as session, aio.connect(URL) as other_session:
         await session.channels.create("orders/eu")
         subscription = session.subscribe("orders/*")
         opening = world.loop.create_task(subscription.open())
@@ -76,7 +76,7 @@ async def test_a_pattern_goes_on_being_watched_when_its_connection_is_lost_while
         world.end_of(session).abort()
         await opening
 
-        await (await other.channels.create("orders/us")).publish(b"new")
+        await (await other_session.channels.create("orders/us")).publish(b"new")
         batch = await subscription.next_batch(60.0)
         assert batch is not None
         assert [(event.channel, event.data) for event in batch] == [("orders/us", b"new")]
@@ -94,7 +94,7 @@ async def test_a_durable_is_held_when_its_connection_is_lost_while_the_hold_is_o
         await orders.publish(b"")
         hold = durable.hold()
         opening = world.loop.create_task(hold.open())
-        await asked(world, session, opening)
+        await wait_for_request(world, session, opening)
         await opening
 
         async with asyncio.timeout(60.0):

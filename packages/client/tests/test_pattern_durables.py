@@ -59,8 +59,8 @@ def test_each_channel_of_a_pattern_has_the_durable_also_one_made_later(session: 
 def test_a_start_and_a_selector_are_for_the_channels_there_are(
     session: Session, start: str | int, selector: str, expected: int
 ) -> None:
-    there = session.channels.create("a/1")
-    there.publish_many([penstock.Event(properties={"n": n}) for n in range(4)])
+    channel = session.channels.create("a/1")
+    channel.publish_many([penstock.Event(properties={"n": n}) for n in range(4)])
     session.durables.create("a/*", "billing", start=start, selector=selector)  # type: ignore[arg-type]  # of a table
     later = session.channels.create("a/2")
     later.publish_many([penstock.Event(properties={"n": n}) for n in range(4)])
@@ -75,17 +75,17 @@ def test_a_subscription_of_a_pattern_consumes_the_durable_of_the_pattern(session
     with session.subscribe("a/*", durable="billing") as subscription:
         session.channels.create("a/1").publish(b"1")
         session.channels.create("a/2").publish(b"2")
-        found: set[tuple[str, bytes]] = set()
-        while len(found) < 2:
+        delivered: set[tuple[str, bytes]] = set()
+        while len(delivered) < 2:
             batch = subscription.next_batch(WAIT_S)
             assert batch is not None
-            found |= {(event.channel, event.data) for event in batch}
+            delivered |= {(event.channel, event.data) for event in batch}
             batch.ack()
 
         session.durables.delete("a/*", "billing")
         assert subscription.next_batch(0.2) is None
         assert subscription.channels == []
-    assert found == {("a/1", b"1"), ("a/2", b"2")}
+    assert delivered == {("a/1", b"1"), ("a/2", b"2")}
 
 
 @pytest.mark.spec("D22")

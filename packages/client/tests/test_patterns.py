@@ -20,17 +20,17 @@ WAIT_S = 30.0
 
 def got(subscription: penstock.PatternSubscription, count: int) -> list[tuple[str, bytes]]:
     """The next events, each with its channel, in the order of the channels."""
-    return sorted(taken(subscription, count))
+    return sorted(take_events(subscription, count))
 
 
-def taken(subscription: penstock.PatternSubscription, count: int) -> list[tuple[str, bytes]]:
+def take_events(subscription: penstock.PatternSubscription, count: int) -> list[tuple[str, bytes]]:
     """The next events, each with its channel."""
-    found: list[tuple[str, bytes]] = []
-    while len(found) < count:
+    deliveries: list[tuple[str, bytes]] = []
+    while len(deliveries) < count:
         batch = subscription.next_batch(WAIT_S)
-        assert batch is not None, found
-        found += [(event.channel, event.data) for event in batch]
-    return found
+        assert batch is not None, deliveries
+        deliveries += [(event.channel, event.data) for event in batch]
+    return deliveries
 
 
 @pytest.mark.spec("D21")
@@ -61,9 +61,9 @@ def test_a_channel_made_later_is_read_from_its_first_event_whatever_the_start(
         trades.publish_many([penstock.Event(b"%d" % n) for n in range(3)])
         session.channels.get("orders/eu").publish(b"new")
 
-        found = got(subscription, 4)
+        deliveries = got(subscription, 4)
 
-    assert found == [("orders/eu", b"new"), *(("trades", b"%d" % n) for n in range(3))]
+    assert deliveries == [("orders/eu", b"new"), *(("trades", b"%d" % n) for n in range(3))]
 
 
 @pytest.mark.spec("D21")
@@ -76,8 +76,8 @@ def test_iterating_tells_the_channel_of_each_event_and_a_selector_chooses(
 
     reading = session.subscribe("a/*", start="earliest", selector="n > 1", timeout=0.2)
 
-    found = sorted((event.channel, event.properties["n"]) for event in reading)
-    assert found == [("a/1", 2), ("a/1", 3), ("a/2", 2), ("a/2", 3)]
+    deliveries = sorted((event.channel, event.properties["n"]) for event in reading)
+    assert deliveries == [("a/1", 2), ("a/1", 3), ("a/2", 2), ("a/2", 3)]
 
 
 @pytest.mark.spec("D21")
@@ -105,20 +105,20 @@ def test_what_a_loop_has_left_comes_with_the_next_and_after_opening_again(
         events = [penstock.Event(b"%d" % n) for n in range(600)]
         session.channels.create(name).publish_many(events)
     subscription = session.subscribe("*", start="earliest")
-    found: list[tuple[str, bytes]] = []
+    deliveries: list[tuple[str, bytes]] = []
     subscription.open()
     for _ in range(3):
         for event in subscription:
-            found.append((event.channel, event.data))
-            if len(found) % 7 == 0:
+            deliveries.append((event.channel, event.data))
+            if len(deliveries) % 7 == 0:
                 break
     subscription.close()
-    while len(found) < 1_200:
-        found += taken(subscription, 1)
+    while len(deliveries) < 1_200:
+        deliveries += take_events(subscription, 1)
     subscription.close()
 
     for name in ("a", "b"):
-        assert [int(data) for channel, data in found if channel == name] == list(range(600))
+        assert [int(data) for channel, data in deliveries if channel == name] == list(range(600))
 
 
 @pytest.mark.spec("D21")
@@ -195,13 +195,13 @@ def test_a_durable_is_read_on_each_channel_that_has_it(session: Session) -> None
 
         session.channels.get("a/3").durables.create("d", start="earliest")
 
-        left = 3
-        while left:
+        events_left = 3
+        while events_left:
             batch = subscription.next_batch(WAIT_S)
             assert batch is not None
             assert batch.channel == "a/3"
             batch.ack()
-            left -= len(batch)
+            events_left -= len(batch)
     for name in ("a/1", "a/2", "a/3"):
         assert session.channels.get(name).durables.get("d").info().outstanding == 0
 

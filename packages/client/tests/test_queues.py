@@ -294,13 +294,13 @@ def test_a_window_that_cannot_be_is_refused(work: Queue, window: int) -> None:
 
 @pytest.mark.spec("Q1")
 def test_events_are_shared_among_readers_and_each_goes_to_one(work: Queue) -> None:
-    with work.reader(window=5) as one, work.reader(window=5) as other:
+    with work.reader(window=5) as one, work.reader(window=5) as second_reader:
         work.push_many([penstock.Event()] * 400)
         first: list[int | None] = []
         second: list[int | None] = []
         for _ in range(40):
             first += ids(one.fetch(5, WAIT_S))
-            second += ids(other.fetch(5, WAIT_S))
+            second += ids(second_reader.fetch(5, WAIT_S))
 
     assert (len(first), len(second)) == (200, 200)
     assert {*first, *second} == set(range(400))

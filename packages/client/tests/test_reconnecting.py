@@ -59,7 +59,7 @@ def test_strict_order_outlives_lost_connections(
     orders.publish_many([penstock.Event() for _ in range(120)])
     durable = orders.durables.create("d", type="serial", strict_order=True)
     with (
-        # some acknowledgements were on their way, or were refused as their events had gone back
+        # some acknowledgements were in flight, or were refused for events that had been returned
         suppress(ConnectionLost, IllegalState),
         durable.subscribe(window=10, timeout=WAIT_S) as subscription,
     ):
@@ -306,9 +306,9 @@ def test_a_realm_that_does_not_come_back_is_reported_to_all_who_wait(relay: Rela
                 pool.submit(subscription.next_batch),
                 pool.submit(durable.next_batch),
             ]
-            for each in waiting:
+            for call in waiting:
                 with pytest.raises(penstock.CannotConnect, match="the connection was lost, and no"):
-                    each.result(WAIT_S)
+                    call.result(WAIT_S)
         with pytest.raises(penstock.CannotConnect):
             orders.publish(b"later")
 
@@ -318,10 +318,10 @@ def test_a_realm_that_does_not_come_back_is_reported_to_all_who_wait(relay: Rela
 @pytest.mark.slow
 def test_a_different_realm_at_the_same_address_is_refused(relay: Relay) -> None:
     with (
-        penstock.Realm() as other,
+        penstock.Realm() as other_realm,
         penstock.connect(relay.url, reconnect_timeout=0.2) as session,
     ):
-        relay.target = other.listen()
+        relay.target = other_realm.listen()
         relay.cut()
 
         with pytest.raises(

@@ -29,11 +29,11 @@ def mail(session: Session) -> Channel:
 
 
 def graves(session: Session) -> list[tuple[bytes, str, str, tuple[str, ...]]]:
-    found = []
+    buried = []
     for event in session.channels.get("dead").browse():
         assert event.origin is not None
-        found.append((event.data, event.origin.cause, event.origin.reason, event.origin.durables))
-    return found
+        buried.append((event.data, event.origin.cause, event.origin.reason, event.origin.durables))
+    return buried
 
 
 @pytest.mark.spec("T11")
@@ -106,16 +106,16 @@ def test_without_a_dead_event_store_it_is_refused_and_still_in_hand(orders: Chan
 @pytest.mark.spec("T11", "D15")
 def test_only_held_events_can_be_rejected(session: Session, mail: Channel) -> None:
     team = mail.durables.create("team", start="earliest")
-    (event, other) = team.fetch(2, timeout=WAIT_S)
+    (event, second_event) = team.fetch(2, timeout=WAIT_S)
     event.rollback()
     team.flush()
     with pytest.raises(IllegalState, match="was not delivered to this subscription, or has been"):
         event.reject("too late")
     with pytest.raises(InvalidArgument, match="reason must be a string, not 7"):
-        other.reject(7)  # type: ignore[arg-type]
+        second_event.reject(7)  # type: ignore[arg-type]
     team.close()
     with pytest.raises(SessionClosed, match="event 1 has returned"):
-        other.reject("too late")
+        second_event.reject("too late")
 
     assert graves(session) == []
 

@@ -32,7 +32,7 @@ PATIENT = 30.0
 
 
 async def echo(channel: aio.Channel, *, started: asyncio.Event) -> None:
-    """Reply to whatever comes with what it was."""
+    """Reply to each event with its data."""
     async with channel.subscribe() as requests:
         started.set()
         async for request in requests:
@@ -47,7 +47,7 @@ async def replies(group: asyncio.TaskGroup, channel: aio.Channel) -> asyncio.Tas
 
 
 def asks(request: Coroutine[Any, Any, aio.ReceivedEvent]) -> asyncio.Task[aio.ReceivedEvent]:
-    """Send a request while the test goes on."""
+    """Send a request while the test continues."""
     return start_task(request, on_failure=leave_to_owner)
 
 
@@ -69,9 +69,9 @@ async def test_a_request_gets_its_reply(world: World) -> None:
         reply = await (await client.channels.get("rates")).request(b"EUR", PATIENT, tag="now")
 
         assert (reply.data, reply.properties) == (b"re: EUR", {"id": 0})
-        (asked,) = [event async for event in rates.browse()]
-        assert asked.tag == "now"
-        assert reply.headers["correlation_id"] == asked.headers["correlation_id"]
+        (request_event,) = [event async for event in rates.browse()]
+        assert request_event.tag == "now"
+        assert reply.headers["correlation_id"] == request_event.headers["correlation_id"]
         serving.cancel()
 
 
@@ -82,7 +82,7 @@ async def test_many_requests_in_flight_share_one_queue_and_each_gets_its_own_rep
 ) -> None:
     async with aio.connect(URL) as server, aio.connect(URL) as client:
         work = await server.queues.create("work")
-        asked = [
+        replies = [
             asks((await client.queues.get("work")).request(b"%d" % n, PATIENT)) for n in range(50)
         ]
         async with work.reader() as reader:
@@ -90,16 +90,16 @@ async def test_many_requests_in_flight_share_one_queue_and_each_gets_its_own_rep
             for request in reversed(requests):
                 await request.reply(request.data)
 
-        assert [(await each).data for each in asked] == [b"%d" % n for n in range(50)]
+        assert [(await reply).data for reply in replies] == [b"%d" % n for n in range(50)]
         assert len(reply_queues(world)) == 1
 
 
 async def _first(reader: aio.Reader, count: int) -> Any:
-    taken = 0
+    handled = 0
     async for event in reader:
-        taken += 1
+        handled += 1
         yield event
-        if taken == count:
+        if handled == count:
             return
 
 
@@ -131,9 +131,9 @@ async def test_a_request_without_a_reply_ends_in_time_and_its_late_reply_is_drop
 
 
 def _events(world: World, queue: str) -> int:
-    found = world.listener.realm.view.named(queue)
-    assert found is not None
-    return found.events
+    store = world.listener.realm.view.named(queue)
+    assert store is not None
+    return store.events
 
 
 @pytest.mark.spec("R1", "D13")
@@ -142,7 +142,7 @@ async def test_a_replier_that_dies_leaves_the_request_to_the_next(world: World) 
     async with aio.connect(URL) as server, aio.connect(URL) as client:
         orders = await server.channels.create("orders")
         team = await orders.durables.create("team")
-        asked = asks((await client.channels.get("orders")).request(b"a", PATIENT))
+        pending_reply = asks((await client.channels.get("orders")).request(b"a", PATIENT))
         dying = await aio.connect(URL)
         first = await (await dying.channels.get("orders")).durables.get("team")
         assert await first.fetch(1, PATIENT)
@@ -151,7 +151,7 @@ async def test_a_replier_that_dies_leaves_the_request_to_the_next(world: World) 
         await again.reply(b"done")
         await again.ack()
 
-        assert (await asked).data == b"done"
+        assert (await pending_reply).data == b"done"
         assert again.redelivery_count == 1
         await dying.close()
 
@@ -161,13 +161,13 @@ async def test_a_replier_that_dies_leaves_the_request_to_the_next(world: World) 
 async def test_a_session_that_reconnects_gets_what_was_replied_meanwhile(world: World) -> None:
     async with aio.connect(URL) as server, aio.connect(URL) as client:
         work = await server.queues.create("work")
-        asked = asks((await client.queues.get("work")).request(b"a", PATIENT))
+        pending_reply = asks((await client.queues.get("work")).request(b"a", PATIENT))
         request = await work.pop()
         assert request is not None
         world.end_of(client).abort()
         await request.reply(b"while you were away")
 
-        assert (await asked).data == b"while you were away"
+        assert (await pending_reply).data == b"while you were away"
         assert client.connection.reconnects == 1
 
 
@@ -177,7 +177,7 @@ async def test_the_reply_queue_goes_with_its_session(world: World) -> None:
     async with aio.connect(URL) as server:
         await server.queues.create("work")
         client = await aio.connect(URL)
-        asked = asks((await client.queues.get("work")).request(b"a", PATIENT))
+        pending_reply = asks((await client.queues.get("work")).request(b"a", PATIENT))
         request = await (await server.queues.get("work")).pop()
         assert request is not None
         assert len(reply_queues(world)) == 1
@@ -185,7 +185,7 @@ async def test_the_reply_queue_goes_with_its_session(world: World) -> None:
 
         assert reply_queues(world) == []
         with pytest.raises(SessionClosed):
-            await asked
+            await pending_reply
         with pytest.raises(NameDoesNotExist, match="requesting session has ended"):
             await request.reply(b"too late")
 
@@ -198,7 +198,7 @@ async def test_the_reply_queue_of_a_lost_session_goes_after_the_event_timeout(
     async with aio.connect(URL) as server:
         await server.queues.create("work")
         client = await aio.connect(URL, reconnect_timeout=0)
-        asked = asks((await client.queues.get("work")).request(b"a", PATIENT))
+        pending_reply = asks((await client.queues.get("work")).request(b"a", PATIENT))
         await world.until(lambda: _has_requested(world))
         world.listener.suspend(SessionClosed("for the test"))
         await pass_time(50)
@@ -207,7 +207,7 @@ async def test_the_reply_queue_of_a_lost_session_goes_after_the_event_timeout(
         await pass_time(15)
         assert reply_queues(world) == []
         with pytest.raises(penstock.PenstockError):
-            await asked
+            await pending_reply
         await client.close()
 
 
@@ -288,8 +288,8 @@ async def test_a_reply_goes_to_any_store_with_the_id_that_the_request_has(world:
         answers = await session.channels.create("answers")
         queue = await session.queues.create("queued")
         await orders.publish(b"a", headers={"reply_to": "topic://answers", "message_id": "ID:1"})
-        both = {"message_id": "ID:2", "correlation_id": "c"}
-        await orders.publish(b"b", headers={"reply_to": "queue://queued", **both})
+        identifiers = {"message_id": "ID:2", "correlation_id": "c"}
+        await orders.publish(b"b", headers={"reply_to": "queue://queued", **identifiers})
         text = {"reply_to": "queued", "amqp": '{"body":"text"}'}
         await orders.publish(b"c", headers=text)
         async for request in orders.browse():
@@ -342,11 +342,11 @@ async def test_every_way_to_receive_can_reply(world: World) -> None:
 def test_blocking_callers_ask_and_reply(session: Session, orders: Channel) -> None:
     team = orders.durables.create("team")
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(orders.request, b"a", PATIENT, properties={"n": 1})
+        pending_reply = pool.submit(orders.request, b"a", PATIENT, properties={"n": 1})
         (request,) = team.fetch(1, PATIENT)
         assert isinstance(request.reply(request.data + b"!", tag="yes"), int)
         request.ack()
-        reply = asked.result(PATIENT)
+        reply = pending_reply.result(PATIENT)
 
         assert (reply.data, reply.tag) == (b"a!", "yes")
         with pytest.raises(penstock.NoReply):
@@ -383,11 +383,11 @@ def test_blocking_loops_give_events_that_can_be_replied_to(session: Session) -> 
 def test_a_request_outlives_a_connection_that_is_cut(relay: Relay, there: Session) -> None:
     work = there.queues.create("work")
     with penstock.connect(relay.url) as session, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(session.queues.get("work").request, b"a", PATIENT)
+        pending_reply = pool.submit(session.queues.get("work").request, b"a", PATIENT)
         request = work.pop(PATIENT)
         assert request is not None
         relay.cut()
         request.reply(b"b")
 
-        assert asked.result(PATIENT).data == b"b"
+        assert pending_reply.result(PATIENT).data == b"b"
     eventually(lambda: there.queues.list() == ["work"])

@@ -79,12 +79,12 @@ def test_a_preview_changes_nothing_and_names_missing_events(
     drain(kept, "billing")
     kept.purge(start=0, end=1)
 
-    told = billing.seek("earliest", preview=True)
+    preview = billing.seek("earliest", preview=True)
 
-    assert (told.position, told.again, told.skipped, told.taken_back) == (2, 4, 0, 0)
-    assert (told.outstanding, told.gone) == (4, {"purged": 2})
+    assert (preview.position, preview.again, preview.skipped, preview.taken_back) == (2, 4, 0, 0)
+    assert (preview.outstanding, preview.gone) == (4, {"purged": 2})
     assert billing.info().outstanding == 0
-    assert billing.seek("earliest") == told
+    assert billing.seek("earliest") == preview
 
 
 def test_with_a_selector_only_what_matches_comes_again(kept: Channel) -> None:

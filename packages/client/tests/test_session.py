@@ -70,8 +70,8 @@ def test_several_threads_share_a_session(orders: Channel) -> None:
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(publish, range(4)))
 
-    assert sorted(event_id for own in ids for event_id in own) == list(range(100))
-    assert all(own == sorted(own) for own in ids)
+    assert sorted(event_id for thread_ids in ids for event_id in thread_ids) == list(range(100))
+    assert all(thread_ids == sorted(thread_ids) for thread_ids in ids)
 
 
 @on_a_loop
@@ -113,9 +113,9 @@ def test_a_session_is_of_no_use_after_a_fork(session: Session) -> None:
     os.waitpid(child, 0)
     os.close(write)
     with os.fdopen(read) as answer:
-        said = answer.read()
+        answer_text = answer.read()
 
-    assert said == (
+    assert answer_text == (
         "SessionClosed: this session was opened before a fork; open a new session in the child "
         "process"
     )
@@ -150,15 +150,15 @@ async def test_the_asyncio_client_does_the_same(realm: penstock.Realm) -> None:
             await producer.send(b"two")
         durable = await orders.durables.create("d")
         async with durable.subscribe(timeout=5) as subscription:
-            found = []
+            browsed = []
             async for event in subscription:
-                found.append(event.data)
+                browsed.append(event.data)
                 await event.ack()
-                if len(found) == 2:
+                if len(browsed) == 2:
                     break
             await subscription.flush()
         assert (await durable.info()).outstanding == 0
-        assert found == [b"one", b"two"]
+        assert browsed == [b"one", b"two"]
 
 
 @on_a_loop

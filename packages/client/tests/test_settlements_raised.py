@@ -191,8 +191,8 @@ def test_a_loop_that_acknowledges_by_itself_goes_on_over_a_lost_connection(
         durable = session.channels.get("orders").durables.get("d")
         with durable.subscribe(auto_ack=True, timeout=WAIT_S) as subscription:
             counts: list[int] = []
-            for taken in subscription.batches() if by_batch else subscription:
-                event: Any = taken[0] if by_batch else taken  # type: ignore[index]  # a batch
+            for delivery in subscription.batches() if by_batch else subscription:
+                event: Any = delivery[0] if by_batch else delivery  # type: ignore[index]  # a batch
                 counts.append(event.redelivery_count)
                 if len(counts) == 2:
                     break
@@ -203,7 +203,7 @@ def test_a_loop_that_acknowledges_by_itself_goes_on_over_a_lost_connection(
 
 
 async def lost_on_its_way(world: World, session: aio.Session, event: aio.DeliveredEvent) -> None:
-    """Acknowledge, and lose the connection before there is an answer."""
+    """Acknowledge, and lose the connection before the answer."""
     world.end_of(session).pause_reading()
     await event.ack()
     world.loop.call_later(1, world.end_of(session).abort)

@@ -1,4 +1,4 @@
-"""How handles show themselves, and events that go to other processes."""
+"""The ``repr`` of handles, and events that are sent to other processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_realm_shows_where_it_is(tmp_path: Path) -> None:
 def test_a_received_event_goes_to_another_process_as_a_plain_event(
     session: Session, way: str
 ) -> None:
-    given: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "tag": "t",
         "properties": {"n": 1, "lines": [{"sku": "a"}, {"price": 1.5}]},
         "headers": {"correlation_id": "c"},
@@ -49,9 +49,9 @@ def test_a_received_event_goes_to_another_process_as_a_plain_event(
     orders, work = session.channels.create("orders"), session.queues.create("work")
     durable = orders.durables.create("d")
     orders.publish(b"before")
-    orders.publish(b"data", **given)
+    orders.publish(b"data", **properties)
     work.push(b"before")
-    work.push(b"data", **given)
+    work.push(b"data", **properties)
     ways: dict[str, Any] = {
         "browse": lambda: list(orders.browse())[1],
         "durable": lambda: durable.fetch(2, 30)[1],

@@ -1,4 +1,5 @@
-"""A channel that holds less than what is published at once: who is connected gets all of it."""
+"""A channel with a lower capacity than the events of one publish: connected subscribers get all of
+them."""
 
 from __future__ import annotations
 

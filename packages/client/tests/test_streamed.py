@@ -49,19 +49,19 @@ def test_no_more_than_a_chunk_is_taken_before_it_is_sent(
         log.append("sent")
         return await stage(self, bodies)
 
-    def told() -> Iterator[penstock.Event]:
+    def generate_events() -> Iterator[penstock.Event]:
         for event in numbered(35):
             log.append("made")
             yield event
 
     monkeypatch.setattr(Publisher, "stage", staged)
-    orders.publish_many(told())
+    orders.publish_many(generate_events())
 
     waiting = peak = 0
     for word in log:
         waiting = waiting + 1 if word == "made" else waiting - 10
         peak = max(peak, waiting)
-    assert peak == 20  # what is sent next, and what is being gathered
+    assert peak == 20  # the chunk that is sent next, and the one that is being filled
     assert orders.info().events == 35
 
 
@@ -107,9 +107,9 @@ def test_queues_and_transactions_take_them_too(session: Session) -> None:
     assert work.push_many({event.data: event for event in numbered(3)}.values()) == range(25, 28)
     with orders.transaction() as single:
         single.publish_many(numbered(25))
-    with session.transaction() as both:
-        both.publish_many(orders, numbered(12))
-        both.publish_many(work, numbered(12))
+    with session.transaction() as transaction:
+        transaction.publish_many(orders, numbered(12))
+        transaction.publish_many(work, numbered(12))
     assert (orders.info().events, work.info().events) == (37, 40)
 
 

@@ -170,13 +170,13 @@ def test_what_waits_to_be_handed_out_is_dropped(orders: Channel) -> None:
             subscription.flush()
         first.rollback()
 
-        came: list[tuple[int | None, int]] = []
-        while len(came) < 6:
+        deliveries: list[tuple[int | None, int]] = []
+        while len(deliveries) < 6:
             batch = subscription.next_batch(30)
             assert batch is not None
-            came += [(event.event_id, event.redelivery_count) for event in batch]
+            deliveries += [(event.event_id, event.redelivery_count) for event in batch]
 
-    assert came == [(0, 1), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0)]
+    assert deliveries == [(0, 1), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0)]
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
     async with aio.connect(relay.url) as session:
         orders = await session.channels.create("orders")
         durable = await orders.durables.create("d", type="serial", strict_order=True)
-        left = asyncio.get_running_loop().create_future()
+        closed = asyncio.get_running_loop().create_future()
         async with durable.subscribe(window=10) as seat:
             request = seat._seat.request
 
@@ -229,14 +229,14 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
                 assert batch is not None
                 await batch[0].rollback()
                 await seat._seat.settlements.rolled_back()
-                left.set_result(batch)
+                closed.set_result(batch)
                 return answer
 
             monkeypatch.setattr(seat._seat, "request", heard_late)
             relay.cut()
-            with realm.connect() as there:
-                there.channels.get("orders").publish_many([penstock.Event()] * 3)
-            batch = await left
+            with realm.connect() as other_session:
+                other_session.channels.get("orders").publish_many([penstock.Event()] * 3)
+            batch = await closed
             await session.channels.get("orders")  # answered once the seat is known
 
             assert await batch._current_from(1) is None

@@ -55,7 +55,7 @@ def public(kind: type) -> set[str]:
 
 def declared(kind: type) -> set[str]:
     """Names of its fields, as the reference page has them."""
-    return {name for each in kind.__mro__ for name in inspect.get_annotations(each)}
+    return {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
 
 
 def parameters(kind: type, name: str) -> list[tuple[str, object, object]] | None:
@@ -75,10 +75,10 @@ def test_both_clients_have_the_same_methods(there: type, here: type) -> None:
 
 @pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
 def test_methods_of_one_name_take_the_same_parameters(there: type, here: type) -> None:
-    both = public(there) & public(here)
+    shared_names = public(there) & public(here)
 
-    assert {name: parameters(here, name) for name in both} == {
-        name: parameters(there, name) for name in both
+    assert {name: parameters(here, name) for name in shared_names} == {
+        name: parameters(there, name) for name in shared_names
     }
 
 
@@ -98,7 +98,7 @@ def test_both_connect_alike() -> None:
 
 @pytest.mark.parametrize("kind", HANDLES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 def test_no_public_name_of_a_handle_is_without_its_text(kind: type) -> None:
-    """What only the client itself uses begins with an underscore."""
+    """Names that only the client itself uses begin with an underscore."""
     methods = public(kind) - declared(kind)
 
     assert {name for name in methods if not inspect.getdoc(getattr(kind, name))} == set()

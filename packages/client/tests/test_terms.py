@@ -29,7 +29,7 @@ def owners(version: int, owner: Address | None, *nodes: Address) -> wire.Owners:
     return wire.Owners(version, owned, tuple(map(str, nodes)))
 
 
-def at(address: Address, *nodes: Address, version: int = 1) -> SessionTerms:
+def terms_at(address: Address, *nodes: Address, version: int = 1) -> SessionTerms:
     """The terms of a session whose connection is the owner's."""
     terms = SessionTerms()
     assert next(terms.places([address])) == address
@@ -39,7 +39,7 @@ def at(address: Address, *nodes: Address, version: int = 1) -> SessionTerms:
 
 
 def test_the_nodes_that_a_welcome_names_are_tried_behind_the_known_addresses() -> None:
-    terms = at(B, A, B, C)
+    terms = terms_at(B, A, B, C)
 
     assert list(terms.places([B])) == [B, A, C]
 
@@ -55,7 +55,7 @@ def test_an_owner_that_one_names_is_tried_next_and_once() -> None:
 
 
 def test_whoever_has_fallen_silent_is_tried_last_even_if_a_node_still_names_it() -> None:
-    terms, tried = at(A, A, B, C), []
+    terms, tried = terms_at(A, A, B, C), []
     assert terms.is_silent(6.0)
 
     for address in terms.places([A, B]):
@@ -67,7 +67,7 @@ def test_whoever_has_fallen_silent_is_tried_last_even_if_a_node_still_names_it()
 
 
 def test_whoever_has_fallen_silent_is_not_tried_where_a_node_knows_that_nobody_serves() -> None:
-    terms, tried = at(A, A, B, C), []
+    terms, tried = terms_at(A, A, B, C), []
     assert terms.is_silent(6.0)
 
     for address in terms.places([A, B]):
@@ -79,14 +79,14 @@ def test_whoever_has_fallen_silent_is_not_tried_where_a_node_knows_that_nobody_s
 
 
 def test_a_newer_owner_than_that_of_the_connection_is_gone_to_first() -> None:
-    terms = at(A, A, B, C)
+    terms = terms_at(A, A, B, C)
 
     assert terms.note_owners(owners(2, C, A, B, C))
     assert list(terms.places([A])) == [C, B, A]
 
 
 def test_what_is_no_news_moves_nobody() -> None:
-    terms = at(A, A, B, C, version=2)
+    terms = terms_at(A, A, B, C, version=2)
 
     assert not terms.note_owners(owners(1, B)), "it knows less"
     assert not terms.note_owners(owners(2, A)), "it knows as much"
@@ -98,7 +98,7 @@ def test_what_is_no_news_moves_nobody() -> None:
 def test_a_node_that_calls_itself_otherwise_than_the_session_does_is_not_left_for_itself() -> None:
     terms = SessionTerms()
     next(terms.places([Address("localhost", 9_000)]))
-    terms.welcomed_by(owners(1, A, A, B))  # a connection hears it before the session goes on
+    terms.welcomed_by(owners(1, A, A, B))  # a connection is notified before the session continues
     terms.welcomed(welcome(A, B))
 
     assert terms.named == A
@@ -106,7 +106,7 @@ def test_a_node_that_calls_itself_otherwise_than_the_session_does_is_not_left_fo
 
 
 def test_in_a_cluster_a_lease_of_silence_is_too_much_and_looked_at_when_it_is_over() -> None:
-    terms = at(A, A, B)
+    terms = terms_at(A, A, B)
 
     assert (terms.ping_after_s, terms.dead_after_s) == (2.0, 6.0)
     assert terms.check_after_s(0.0) == 2.0
@@ -116,7 +116,7 @@ def test_in_a_cluster_a_lease_of_silence_is_too_much_and_looked_at_when_it_is_ov
 
 
 def test_a_realm_on_its_own_is_waited_for_as_ever() -> None:
-    terms = at(A, A, B)
+    terms = terms_at(A, A, B)
 
     terms.welcomed(wire.Welcome("i", "", "1", event_bytes_max=1, frame_bytes_max=2))
 
@@ -127,7 +127,7 @@ def test_a_realm_on_its_own_is_waited_for_as_ever() -> None:
 
 def relayed(terms: SessionTerms, address: Address) -> bool:
     """Whether the session is to leave a node that welcomes it on behalf of another."""
-    told = wire.ClusterWelcome(
+    welcome = wire.ClusterWelcome(
         "i",
         "",
         "1",
@@ -138,7 +138,7 @@ def relayed(terms: SessionTerms, address: Address) -> bool:
         node=str(A),
     )
     try:
-        terms.accept(told)
+        terms.accept(welcome)
     except Elsewhere:
         return True
     return False
@@ -169,7 +169,7 @@ def test_a_session_that_has_tried_the_owner_in_vain_is_relayed_by_the_next_node(
 
 def test_a_session_whose_owner_has_fallen_silent_is_relayed_to_it_in_the_end() -> None:
     """The owner is cut off from its clients, and serves all others."""
-    terms, tried = at(A, A, B), []
+    terms, tried = terms_at(A, A, B), []
     assert terms.is_silent(DEAD_AFTER_S)
 
     for address in terms.places([A, B]):
@@ -195,7 +195,7 @@ def pauses(terms: SessionTerms, session: str, waited_s: float) -> list[float]:
 
 @pytest.mark.parametrize("is_clustered", [False, True])
 def test_sessions_that_were_cut_off_together_do_not_come_back_together(is_clustered: bool) -> None:
-    terms = at(A, A, B) if is_clustered else SessionTerms()
+    terms = terms_at(A, A, B) if is_clustered else SessionTerms()
     sessions = [f"{number:032x}" for number in range(300)]
 
     first = [terms.pause_s(session, 5, 0.5) for session in sessions]
@@ -206,7 +206,7 @@ def test_sessions_that_were_cut_off_together_do_not_come_back_together(is_cluste
 
 
 def test_a_pause_grows_with_the_time_that_a_session_has_waited() -> None:
-    terms = at(A, A, B)
+    terms = terms_at(A, A, B)
 
     soon, late = pauses(terms, "a", 1.0), pauses(terms, "a", 60.0)
 

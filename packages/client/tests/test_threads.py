@@ -49,7 +49,7 @@ def test_a_ctrl_c_before_the_loop_has_the_work_leaves_nothing_to_complain_of(
     del work
     gc.collect()
     assert done == []
-    assert [str(each.message) for each in recwarn] == []
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_a_ctrl_c_when_the_loop_has_the_work_already_lets_it_go_on(
@@ -69,7 +69,7 @@ def test_a_ctrl_c_when_the_loop_has_the_work_already_lets_it_go_on(
     assert loop.call(commit([])) == "committed", "the loop is as well as before"
     assert done == ["committed"]
     gc.collect()
-    assert [str(each.message) for each in recwarn] == []
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_a_loop_that_another_thread_closes_meanwhile_is_a_closed_session(
@@ -86,4 +86,4 @@ def test_a_loop_that_another_thread_closes_meanwhile_is_a_closed_session(
         loop.call(work)
 
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
-    assert [str(each.message) for each in recwarn] == []
+    assert [str(warning.message) for warning in recwarn] == []

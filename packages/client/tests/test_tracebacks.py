@@ -1,4 +1,4 @@
-"""What a program sees of an error of a blocking call: its own line, and few others."""
+"""The traceback of an error of a blocking call: the line of the program, and few others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_error_has_few_frames_between_the_call_and_its_words(session: Session
             act()
 
         frames = traceback.extract_tb(refused.value.__traceback__)
-        own = [frame for frame in frames if frame.filename == __file__]
-        assert len(frames) - len(own) <= 3
+        frames_of_test = [frame for frame in frames if frame.filename == __file__]
+        assert len(frames) - len(frames_of_test) <= 3
         assert not [frame for frame in frames if "concurrent" in frame.filename]
         assert "direct cause" not in "".join(traceback.format_exception(refused.value))

@@ -1,4 +1,4 @@
-"""Transactions: what is published in one step, and what is known of it afterwards."""
+"""Transactions: publishing in one step, and the outcome that is known afterwards."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def test_another_session_knows_the_outcome_but_not_of_an_unknown_transaction(
 ) -> None:
     with orders.transaction() as tx:
         tx.publish(b"")
-    with realm.connect() as other:
-        assert other.is_committed(tx.id)
+    with realm.connect() as other_session:
+        assert other_session.is_committed(tx.id)
         with pytest.raises(penstock.NoSuchTransaction, match="there is no transaction 4711"):
-            other.is_committed("4711")
+            other_session.is_committed("4711")
 
 
 @pytest.mark.spec("X2")
@@ -253,10 +253,10 @@ def test_every_store_that_had_room_when_it_was_first_named_may_overshoot(session
 def test_a_large_transaction_over_several_stores_is_one_step(
     session: Session, orders: Channel
 ) -> None:
-    other = session.channels.create("other")
+    other_channel = session.channels.create("other")
     with session.transaction() as tx:
         tx.publish_many(orders, [penstock.Event(data=bytes(1 << 20))] * 40)
-        tx.publish_many(other, [penstock.Event(data=bytes(1 << 20))] * 3)
+        tx.publish_many(other_channel, [penstock.Event(data=bytes(1 << 20))] * 3)
 
     assert tx.ids == {"orders": range(40), "other": range(3)}
 

@@ -1,4 +1,4 @@
-"""What type checkers say of programs that use the package."""
+"""The findings of type checkers in programs that use the package."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def live() -> None:
         await within.channels.create("orders", type="relyable")  # [arg-type]
         realm.conect()  # [attr-defined]
 """
-"""Lines that a type checker has to refuse say with which of mypy's codes."""
+"""A program with lines that a type checker must refuse, each with mypy's error code."""
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_mypy_refuses_what_is_misspelt_and_nothing_else(tmp_path: Path) -> None:
         "--config-file=",
         "--follow-imports=silent",
     ]
-    told = subprocess.run(
+    output = subprocess.run(
         [
             *command,
             "--follow-imports=silent",
@@ -107,10 +107,10 @@ def test_mypy_refuses_what_is_misspelt_and_nothing_else(tmp_path: Path) -> None:
         check=False,
     ).stdout
 
-    found = re.findall(r"program\.py:(\d+): error: .*\[([a-z-]+)\]$", told, re.MULTILINE)
+    errors = re.findall(r"program\.py:(\d+): error: .*\[([a-z-]+)\]$", output, re.MULTILINE)
     wanted = [
         (str(number), code[1])
         for number, line in enumerate(PROGRAM.splitlines(), 1)
         if (code := re.search(r"# \[([a-z-]+)\]", line))
     ]
-    assert found == wanted, told
+    assert errors == wanted, output

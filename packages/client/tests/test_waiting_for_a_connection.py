@@ -1,4 +1,4 @@
-"""Calls made while there is no connection: they wait for the next one, and are done once."""
+"""Calls that are made without a connection wait for the next one, and are executed once."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _first(subscription: Any) -> int:
 
 
 def unplug(relay: Relay, session: Session) -> None:
-    """From now on the session knows that it has no connection."""
+    """Cut the connection, and wait until the session has noticed."""
     relay.close_door()
     relay.cut()
     eventually(lambda: not session.is_connected)
@@ -102,9 +102,9 @@ def test_a_call_outlives_a_connection_that_is_lost_before_it_is_made(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(stocked.purge, start=0, end=4)
         relay.hold_answers()
-        asked = relay.asked_bytes
+        asked_bytes = relay.asked_bytes
         relay.open_door()
-        eventually(lambda: relay.asked_bytes > asked)
+        eventually(lambda: relay.asked_bytes > asked_bytes)
         relay.cut()  # the realm has been greeted, and its welcome did not come
         relay.release_answers()
 
@@ -145,9 +145,9 @@ def test_an_opening_whose_answer_is_lost_is_asked_again(
     opening, expected = openings[name]
     relay.hold_answers()
     with ThreadPoolExecutor(1) as pool:
-        asked = relay.asked_bytes
+        asked_bytes = relay.asked_bytes
         waiting = pool.submit(opening)
-        eventually(lambda: relay.asked_bytes > asked)
+        eventually(lambda: relay.asked_bytes > asked_bytes)
         relay.cut()
         relay.release_answers()
 

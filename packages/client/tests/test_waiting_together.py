@@ -1,4 +1,5 @@
-"""Several tasks or threads wait at one subscription: each hears of what comes, however it comes."""
+"""Several tasks or threads wait at one subscription: each of them gets events, whichever way they
+arrive."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ async def test_two_tasks_open_a_subscription_once(world: World) -> None:
         orders = await session.channels.create("orders")
         await orders.publish(b"0")
         events = orders.subscribe(start="earliest")
-        both = [tasks.create_task(events.next_batch(60.0)) for _ in range(2)]
-        await world.until(lambda: any(each.done() for each in both))
+        waiting = [tasks.create_task(events.next_batch(60.0)) for _ in range(2)]
+        await world.until(lambda: any(call.done() for call in waiting))
         await orders.publish(b"1")
-        await world.until(lambda: all(each.done() for each in both))
+        await world.until(lambda: all(call.done() for call in waiting))
 
-        got = [batch.event_ids.tolist() for each in both if (batch := each.result())]
+        got = [batch.event_ids.tolist() for call in waiting if (batch := call.result())]
 
         assert sorted(got) == [[0], [1]]
         await events.close()
@@ -43,10 +44,10 @@ def test_two_threads_open_a_subscription_once(session: Session, orders: Channel)
     orders.publish(b"0")
     events = orders.subscribe(start="earliest")
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(events.next_batch, WAIT_S) for _ in range(2)]
-        wait(both, WAIT_S, FIRST_COMPLETED)
+        waiting = [pool.submit(events.next_batch, WAIT_S) for _ in range(2)]
+        wait(waiting, WAIT_S, FIRST_COMPLETED)
         orders.publish(b"1")
-        got = [batch.event_ids.tolist() for each in both if (batch := each.result())]
+        got = [batch.event_ids.tolist() for call in waiting if (batch := call.result())]
     events.close()
 
     assert sorted(got) == [[0], [1]]
@@ -80,13 +81,13 @@ async def test_who_waits_is_woken_by_what_loops_have_left(world: World) -> None:
 async def test_who_waits_in_an_archive_goes_on_with_the_channel(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One task opens the channel behind the archive while another waits for what comes next."""
+    """One task opens the channel behind the archive while another waits for the next event."""
     uri = archived(tmp_path, 3)
-    looks, may_look = asyncio.Event(), asyncio.Event()
+    is_looking, may_look = asyncio.Event(), asyncio.Event()
 
     async def in_place(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
         if call.__name__ == "refresh":
-            looks.set()
+            is_looking.set()
             await may_look.wait()
         return call(*given, **named)
 
@@ -99,16 +100,18 @@ async def test_who_waits_in_an_archive_goes_on_with_the_channel(
             assert old is not None
             assert old.event_ids.tolist() == [0, 1, 2]
             one = tasks.create_task(events.next_batch())
-            await looks.wait()
-            other = tasks.create_task(events.next_batch())
+            await is_looking.wait()
+            second = tasks.create_task(events.next_batch())
             await pass_time(1)
             may_look.set()
-            await world.until(lambda: one.done() or other.done())
+            await world.until(lambda: one.done() or second.done())
             await orders.publish(b"4")
-            await world.until(lambda: one.done() and other.done())
+            await world.until(lambda: one.done() and second.done())
 
-            found = [batch.event_ids.tolist() for batch in (one.result(), other.result()) if batch]
-            assert sorted(found) == [[3], [4]]
+            batches = [
+                batch.event_ids.tolist() for batch in (one.result(), second.result()) if batch
+            ]
+            assert sorted(batches) == [[3], [4]]
 
 
 def archived(path: Path, count: int) -> str:

@@ -44,5 +44,5 @@ def test_a_delivery_shows_what_few_of_its_events_have(session: Session, orders: 
     with copies.browse() as reading:
         tables = [batch.to_table() for batch in reading.batches()]
 
-    (table,) = [found for found in tables if "p042" in found.column_names]
+    (table,) = [table for table in tables if "p042" in table.column_names]
     assert table.filter(table.column("p042").is_valid()).column("sku").to_pylist() == ["w"]

@@ -34,47 +34,49 @@ def refusal(url: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["penstock", "penstocks"])
 def test_the_port_of_the_console_is_recognized(realm: penstock.Realm, scheme: str) -> None:
-    said = refusal(f"{scheme}://127.0.0.1:{port_of(realm.listen_http())}")
+    error_text = refusal(f"{scheme}://127.0.0.1:{port_of(realm.listen_http())}")
 
-    assert "an HTTP server answers there, such as the web console" in said
-    assert "penstock serve" not in said
+    assert "an HTTP server answers there, such as the web console" in error_text
+    assert "penstock serve" not in error_text
 
 
 @pytest.mark.slow
 def test_a_port_that_speaks_tls_is_named(safe: penstock.Realm) -> None:
     port = port_of(safe.listen())
 
-    said = refusal(f"penstock://localhost:{port}")
+    error_text = refusal(f"penstock://localhost:{port}")
 
-    assert f"the port uses TLS; connect with penstocks://localhost:{port}" in said
-    assert "?ca=FILE" in said
+    assert f"the port uses TLS; connect with penstocks://localhost:{port}" in error_text
+    assert "?ca=FILE" in error_text
 
 
 def test_a_port_without_tls_is_named(realm: penstock.Realm) -> None:
     port = port_of(realm.listen())
 
-    said = refusal(f"penstocks://127.0.0.1:{port}")
+    error_text = refusal(f"penstocks://127.0.0.1:{port}")
 
-    assert f"the port does not use TLS; connect with penstock://127.0.0.1:{port}" in said
+    assert f"the port does not use TLS; connect with penstock://127.0.0.1:{port}" in error_text
 
 
 @pytest.mark.slow
 def test_an_authority_that_is_not_known_has_to_be_named(safe: penstock.Realm) -> None:
     port = port_of(safe.listen())
 
-    said = refusal(f"penstocks://localhost:{port}")
+    error_text = refusal(f"penstocks://localhost:{port}")
 
-    assert "not signed by a trusted authority" in said
-    assert f"penstocks://localhost:{port}?ca=FILE" in said
+    assert "not signed by a trusted authority" in error_text
+    assert f"penstocks://localhost:{port}?ca=FILE" in error_text
 
 
 @pytest.mark.slow
 def test_a_certificate_for_another_host_is_named(safe: penstock.Realm, directory: Path) -> None:
     authority = next(directory.rglob("realm.pem"))
 
-    said = refusal(f"penstocks://127.0.0.2:{port_of(safe.listen('127.0.0.2'))}?ca={authority}")
+    error_text = refusal(
+        f"penstocks://127.0.0.2:{port_of(safe.listen('127.0.0.2'))}?ca={authority}"
+    )
 
-    assert "its certificate is not for 127.0.0.2" in said
+    assert "its certificate is not for 127.0.0.2" in error_text
 
 
 def test_where_nobody_listens_the_server_is_to_be_started() -> None:

@@ -7,7 +7,7 @@ import pytest
 import penstock
 from packages.mqtt.tests.clients import Hung, connected
 from packages.server.tests.frontends.http.asking import Web
-from packages.server.tests.frontends.http.samples import of, scraped
+from packages.server.tests.frontends.http.samples import scraped, value_of
 from penstock_mqtt.wire.packets import MQTT_3, DisconnectPacket, PublishPacket, Will
 from penstock_mqtt.wire.properties import PacketProperties
 from penstock_mqtt.wire.reasons import Reason
@@ -37,7 +37,7 @@ def test_what_there_is_of_mqtt_is_told() -> None:
             later = scraped(web)
 
     def told(metric: str, /, **labels: str) -> float:
-        return of(found, f"penstock_mqtt_{metric}", **labels)
+        return value_of(found, f"penstock_mqtt_{metric}", **labels)
 
     assert [told("connections", version=each) for each in ("3.1.1", "5")] == [1, 1]
     assert [told("sessions", state=each) for each in ("connected", "away")] == [2, 1]

@@ -17,14 +17,14 @@ pytestmark = pytest.mark.spec("E10")
 
 
 def archive(folder: Path, *prices: float) -> Table:
-    """An archive with an event for each price, written as they came."""
+    """Write an archive with an event for each price, in this order."""
     table = Table.open(str(folder / "archive"), "parquet")
     channel = ChannelSchema.empty()
     for number, price in enumerate(prices):
         batch = stored([{"price": price, "at": "rome"}], first=number)
         channel = channel.grown(batch.schema)
-        known = table.schema if table.exists else None
-        layout = ArchiveLayout(channel.arrow, known, channel="orders", epoch="1")
+        existing_schema = table.schema if table.exists else None
+        layout = ArchiveLayout(channel.arrow, existing_schema, channel="orders", epoch="1")
         table.append(layout.of(batch), "archive", number)
     return table
 

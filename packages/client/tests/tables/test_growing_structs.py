@@ -1,4 +1,4 @@
-"""A struct that has come to have one more field, as the headers of an archive do."""
+"""A struct that gets one more field later, as the headers of an archive do."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def test_a_table_of_before_the_newest_header_is_appended_to(
     now = pa.struct(list(HEADERS.items()))
     before = pa.struct([field for field in now if field.name != "amqp"])
     table = Table.open(str(tmp_path / "archive"), kind)
-    for version, struct, said in (
+    for version, struct, expected_error in (
         (1, before, {"type": "t"}),
         (2, now, {"type": "t", "amqp": "{}"}),
         (3, before, {"type": "u"}),
     ):
-        rows = pa.table({"event_id": [version], "headers": pa.array([said], struct)})
+        rows = pa.table({"event_id": [version], "headers": pa.array([expected_error], struct)})
         assert table.append(rows, "app", version)
 
-    found = Table.open(str(tmp_path / "archive"), kind).to_arrow().sort_by("event_id")
+    stored_rows = Table.open(str(tmp_path / "archive"), kind).to_arrow().sort_by("event_id")
 
-    assert [row["type"] for row in found.column("headers").to_pylist()] == ["t", "t", "u"]
-    assert [row["amqp"] for row in found.column("headers").to_pylist()] == [None, "{}", None]
+    assert [row["type"] for row in stored_rows.column("headers").to_pylist()] == ["t", "t", "u"]
+    assert [row["amqp"] for row in stored_rows.column("headers").to_pylist()] == [None, "{}", None]
 
 
 def test_fields_that_delta_does_not_tell_apart_are_refused_by_name(tmp_path: Path) -> None:

@@ -132,12 +132,12 @@ def test_a_merge_that_is_cut_is_there_or_not_and_done_once(tmp_path: Path) -> No
         except PowerCut:
             assert ids(path) in ([0, 1, 2], [0, 1, 2, 99])
         Table.open(str(path), "parquet").merge(new, "event_id", "latest", version=0)
-        found = Table.open(str(path), "parquet").to_arrow()
+        stored = Table.open(str(path), "parquet").to_arrow()
         versions = dict(
-            zip(found["event_id"].to_pylist(), found["version"].to_pylist(), strict=True)
+            zip(stored["event_id"].to_pylist(), stored["version"].to_pylist(), strict=True)
         )
         assert versions == {0: 0, 1: 7, 2: 0, 99: 7}
-        assert found.num_rows == 4
+        assert stored.num_rows == 4
         cut += 1
     assert steps >= 8
 
@@ -196,12 +196,12 @@ def test_a_damaged_or_newer_list_of_commits_is_named(tmp_path: Path) -> None:
 def test_a_list_of_commits_with_bytes_that_are_no_text_is_damaged(
     tmp_path: Path, part: str
 ) -> None:
-    """It has no checksum of its own: whatever a disk makes of it has to be told as damage."""
+    """The list has no separate checksum, so any change by the disk must be reported as damage."""
     Table.open(str(tmp_path), "parquet").append(rows(0), "app", 0)
     record = tmp_path / "_penstock" / "commits" / f"{0:020}.json"
     content = record.read_bytes()
-    at = content.index(part.encode()) + len(part)
+    offset = content.index(part.encode()) + len(part)
     for spoilt in (b"\xc1", b"\xc3\xa9", b"!"):
-        record.write_bytes(content[:at] + spoilt + content[at + len(spoilt) :])
+        record.write_bytes(content[:offset] + spoilt + content[offset + len(spoilt) :])
         with pytest.raises(Damaged, match=r"0\.json cannot be read"):
             ids(tmp_path)

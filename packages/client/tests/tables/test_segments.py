@@ -63,9 +63,9 @@ def test_duckdb_and_pandas_take_it_as_it_is(tmp_path: Path) -> None:
 
     orders = penstock.segments(tmp_path, "orders")
 
-    found = duckdb.sql("SELECT sku, count(*) FROM orders GROUP BY sku ORDER BY sku")
-    assert found is not None
-    assert found.fetchall() == [("a0", 667), ("a1", 668), ("a2", 666)]
+    counts_by_sku = duckdb.sql("SELECT sku, count(*) FROM orders GROUP BY sku ORDER BY sku")
+    assert counts_by_sku is not None
+    assert counts_by_sku.fetchall() == [("a0", 667), ("a1", 668), ("a2", 666)]
     frame = orders.to_pandas()
     assert frame["price"].sum() == sum(range(2_000)) + 2.5
     average = duckdb.sql("SELECT avg(price), count(price) FROM orders")

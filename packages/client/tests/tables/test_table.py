@@ -1,4 +1,5 @@
-"""What both kinds of tables promise: rows once, columns that grow, keys replaced, files few."""
+"""The common behaviour of both kinds of tables: rows stored once, growing columns, replaced keys,
+few files."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ DAY = date(2026, 5, 4)
 
 @pytest.fixture(params=["delta", "parquet"])
 def format(request: pytest.FixtureRequest) -> Format:
-    found: Format = request.param
-    return found
+    table_format: Format = request.param
+    return table_format
 
 
 def rows(first: int, end: int, **more: Any) -> pa.Table:
     ids = list(range(first, end))
-    names = pa.array([f"s{each}" for each in ids], pa.string())
+    names = pa.array([f"s{number}" for number in ids], pa.string())
     return pa.table({"event_id": pa.array(ids, pa.int64()), "sku": names, **more})
 
 
@@ -101,12 +102,12 @@ def test_new_columns_are_added_at_any_depth(tmp_path: Path, format: Format) -> N
     )
     table.append(rows(2, 3), "app", 2)
 
-    found = {row["event_id"]: row for row in table.to_arrow().to_pylist()}
-    assert found[0]["box"] == {"w": 1, "h": None}
-    assert found[0]["c"] is None
-    assert found[1]["box"] == {"w": 2, "h": "x"}
-    assert found[1]["list"] == [{"a": 2, "b": 0.5}]
-    assert found[2] == {"event_id": 2, "sku": "s2", "box": None, "list": None, "c": None}
+    rows_by_id = {row["event_id"]: row for row in table.to_arrow().to_pylist()}
+    assert rows_by_id[0]["box"] == {"w": 1, "h": None}
+    assert rows_by_id[0]["c"] is None
+    assert rows_by_id[1]["box"] == {"w": 2, "h": "x"}
+    assert rows_by_id[1]["list"] == [{"a": 2, "b": 0.5}]
+    assert rows_by_id[2] == {"event_id": 2, "sku": "s2", "box": None, "list": None, "c": None}
 
 
 def test_values_are_cast_where_nothing_is_lost(tmp_path: Path, format: Format) -> None:
@@ -156,15 +157,15 @@ def test_what_no_table_holds_is_refused_by_name(tmp_path: Path, format: Format) 
 
 @pytest.mark.slow
 def test_an_empty_text_is_no_partition_of_a_delta_table(tmp_path: Path) -> None:
-    """It would be null when it is read, so a merge by it would find no row and add another."""
-    given = pa.table({"kind": ["", "a"], "n": [1, 2]})
+    """A reader would see null, so a merge by this column would match no row and add another."""
+    table_without_kind = pa.table({"kind": ["", "a"], "n": [1, 2]})
     table = Table.open(str(tmp_path / "delta"), "delta", ["kind"])
     with pytest.raises(InvalidArgument, match="'kind', which is an empty text in 1 rows"):
-        table.append(given, "app", 0)
+        table.append(table_without_kind, "app", 0)
     assert not table.exists
 
     kept = Table.open(str(tmp_path / "parquet"), "parquet", ["kind"])
-    kept.append(given, "app", 0)
+    kept.append(table_without_kind, "app", 0)
     assert kept.merge(pa.table({"kind": [""], "n": [3]}), "kind", "app", version=1)
     assert sorted(kept.to_arrow(["kind", "n"]).to_pylist(), key=str) == [
         {"kind": "", "n": 3},
@@ -180,19 +181,19 @@ def test_partitions_are_folders_and_columns_again(tmp_path: Path, format: Format
         rows(0, 4, day=[DAY, None, DAY, DAY], kind=["a b/c", "é", None, "a b/c"]), "app", 0
     )
 
-    found = Table.found(str(path))
-    assert (found.format, found.partition_by) == (format, ("day", "kind"))
-    table_rows = {row["event_id"]: row for row in found.to_arrow().to_pylist()}
+    rows_by_id = Table.found(str(path))
+    assert (rows_by_id.format, rows_by_id.partition_by) == (format, ("day", "kind"))
+    table_rows = {row["event_id"]: row for row in rows_by_id.to_arrow().to_pylist()}
     assert [table_rows[i]["day"] for i in range(4)] == [DAY, None, DAY, DAY]
     assert [table_rows[i]["kind"] for i in range(4)] == ["a b/c", "é", None, "a b/c"]
-    assert len(found.files()) == 3
-    assert found.dataset().to_table().num_rows == 4
+    assert len(rows_by_id.files()) == 3
+    assert rows_by_id.dataset().to_table().num_rows == 4
     import pyarrow.dataset as ds
 
-    assert found.dataset().to_table(filter=ds.field("kind") == "é").num_rows == 1
+    assert rows_by_id.dataset().to_table(filter=ds.field("kind") == "é").num_rows == 1
     new = pa.table({"event_id": [1], "day": [None], "kind": ["é"], "sku": ["new"]})
-    assert found.merge(new, "event_id", "latest", version=0)
-    assert found.to_arrow().num_rows == 4
+    assert rows_by_id.merge(new, "event_id", "latest", version=0)
+    assert rows_by_id.to_arrow().num_rows == 4
     with pytest.raises(InvalidArgument, match="partitioned by day, kind, not by sku"):
         Table.open(str(path), format, ["sku"]).append(rows(9, 10), "app", 9)
 
@@ -207,13 +208,13 @@ def test_rows_take_the_place_of_those_with_their_key(tmp_path: Path, format: For
     assert table.merge(new, "event_id", "latest", version=0)
     assert not table.merge(new, "event_id", "latest", version=0)
 
-    found = {row["event_id"]: row["sku"] for row in table.to_arrow().to_pylist()}
-    assert found == {0: "s0", 1: "new", 2: "s2", 3: "s3", 4: "s4", 5: "s5", 7: "seven"}
-    assert table.to_arrow().num_rows == len(found)
+    rows_by_id = {row["event_id"]: row["sku"] for row in table.to_arrow().to_pylist()}
+    assert rows_by_id == {0: "s0", 1: "new", 2: "s2", 3: "s3", 4: "s4", 5: "s5", 7: "seven"}
+    assert table.to_arrow().num_rows == len(rows_by_id)
     assert table.merge(
         pa.table({"event_id": [0], "sku": ["s4"]}), ["event_id", "sku"], "two", version=0
     )
-    assert table.to_arrow().num_rows == len(found) + 1
+    assert table.to_arrow().num_rows == len(rows_by_id) + 1
 
 
 def test_a_key_is_of_one_row_and_not_null(tmp_path: Path, format: Format) -> None:
@@ -252,31 +253,31 @@ def test_compaction_keeps_rows_and_what_writers_have_stored(tmp_path: Path, form
 @pytest.mark.slow
 def test_writers_of_one_table_do_not_undo_each_other(tmp_path: Path, format: Format) -> None:
     one = Table.open(str(tmp_path / "t"), format)
-    other = Table.open(str(tmp_path / "t"), format)
+    second_table = Table.open(str(tmp_path / "t"), format)
     one.append(rows(0, 1), "one", 0)
     assert one.exists
     for version in range(1, 5):
-        assert other.append(rows(version, version + 1), "other", version)
-        writer = one.writer()  # on top of what it saw last
+        assert second_table.append(rows(version, version + 1), "other", version)
+        writer = one.writer()  # after the newest commit that it has read
         writer.add(rows(10 + version, 11 + version).to_batches()[0])
         assert one.commit(writer.schema, writer.close(), app="one", version=version)
 
-    assert ids(other) == [0, 1, 2, 3, 4, 11, 12, 13, 14]
+    assert ids(second_table) == [0, 1, 2, 3, 4, 11, 12, 13, 14]
 
 
 def test_two_drivers_with_one_name_store_a_version_once(tmp_path: Path, format: Format) -> None:
     uri = str(tmp_path / "t")
     Table.open(uri, format).append(rows(0, 1), "app", 0)
-    one, other = Table.open(uri, format), Table.open(uri, format)
+    one, second_table = Table.open(uri, format), Table.open(uri, format)
     writers = []
-    for table in (one, other):
+    for table in (one, second_table):
         assert table.last_of("app") == 0
         writer = table.writer()
         writer.add(rows(1, 2).to_batches()[0])
         writers.append(writer)
     stored = [
         table.commit(writer.schema, writer.close(), app="app", version=1)
-        for table, writer in zip((one, other), writers, strict=True)
+        for table, writer in zip((one, second_table), writers, strict=True)
     ]
 
     assert stored == [True, False]
@@ -291,9 +292,9 @@ def test_a_table_is_found_whatever_it_is(tmp_path: Path, format: Format) -> None
 
     assert Table.found(uri).format == format
     assert Table.found(f"file://{uri}").to_arrow().num_rows == 1
-    other: Format = "parquet" if format == "delta" else "delta"
+    second_table: Format = "parquet" if format == "delta" else "delta"
     with pytest.raises(InvalidArgument, match=r"table of (plain )?Parquet files"):
-        Table.open(uri, other).append(rows(1, 2), "app", 1)
+        Table.open(uri, second_table).append(rows(1, 2), "app", 1)
 
 
 def test_the_files_a_table_names_are_its_rows(tmp_path: Path, format: Format) -> None:
@@ -314,9 +315,9 @@ def test_delta_tables_are_read_by_delta_itself(tmp_path: Path) -> None:
     table.append(rows(3, 4, day=[DAY], extra=[1.5]), "app", 1)
     table.compact()
 
-    found = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
-    assert sorted(found.column("event_id").to_pylist()) == [0, 1, 2, 3]
-    assert found.column("extra").null_count == 3
+    rows_by_id = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
+    assert sorted(rows_by_id.column("event_id").to_pylist()) == [0, 1, 2, 3]
+    assert rows_by_id.column("extra").null_count == 3
 
 
 @pytest.mark.slow
@@ -326,8 +327,8 @@ def test_parquet_tables_are_read_by_programs_that_only_list_the_folder(tmp_path:
     table.append(rows(3, 4, day=[DAY]), "app", 1)
     table.compact()
 
-    found = pq.read_table(tmp_path / "t")
-    assert sorted(found.column("event_id").to_pylist()) == [0, 1, 2, 3]
+    rows_by_id = pq.read_table(tmp_path / "t")
+    assert sorted(rows_by_id.column("event_id").to_pylist()) == [0, 1, 2, 3]
 
 
 def test_plain_parquet_is_for_disks(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What takes something away for good asks first; where nobody can answer, it does nothing."""
+"""Commands that delete something permanently ask first; without a terminal they do nothing."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def commands() -> dict[str, set[str]]:
             if hasattr(command, "commands"):
                 yield from below(command, f"{path}{name} ")
             else:
-                yield f"{path}{name}", {each for p in command.params for each in p.opts}
+                yield f"{path}{name}", {parameter for p in command.params for parameter in p.opts}
 
     return dict(below(typer.main.get_command(app), ""))
 
@@ -146,12 +146,12 @@ def state(realm: penstock.Realm) -> list[object]:
         orders = "orders" in session.channels.list() and session.channels.get("orders")
         work = "work" in session.queues.list() and session.queues.get("work")
         return [
-            orders and (orders.info().events, [each.number for each in orders.scheduled.list()]),
-            orders and [(each.name, each.outstanding) for each in orders.durables.list()],
+            orders and (orders.info().events, [item.number for item in orders.scheduled.list()]),
+            orders and [(item.name, item.outstanding) for item in orders.durables.list()],
             work and work.info().events,
-            [(each.source, each.destination) for each in session.joins.list()],
-            [each.name for each in session.access.users()],
-            [each.name for each in session.access.groups()],
+            [(item.source, item.destination) for item in session.joins.list()],
+            [item.name for item in session.access.users()],
+            [item.name for item in session.access.groups()],
         ]
 
 
@@ -161,9 +161,11 @@ def run(url: str, command: str, *more: str, answer: str | None = None) -> Result
 
 
 def test_every_command_is_known_to_take_away_or_not() -> None:
-    known = {*TAKES_AWAY, *ASKED_ELSEWHERE, *GIVES_BACK, *MAKE_OR_SHOW}
+    known_commands = {*TAKES_AWAY, *ASKED_ELSEWHERE, *GIVES_BACK, *MAKE_OR_SHOW}
 
-    assert set(commands()) == known, "say in this file whether the command takes something away"
+    assert set(commands()) == known_commands, (
+        "say in this file whether the command takes something away"
+    )
     asking = {name for name, options in commands().items() if "--yes" in options}
     assert asking == {*TAKES_AWAY, *ASKED_ELSEWHERE}
 
@@ -198,13 +200,15 @@ def test_at_a_terminal_a_person_may_say_no(
 
 @pytest.mark.slow
 def test_the_question_names_the_data_that_would_be_removed(url: str) -> None:
-    def said(command: str) -> str:
+    def ask_question(command: str) -> str:
         return " ".join(run(url, command).stderr.split())
 
-    assert "Delete orders with 4 events?" in said("channel delete")
-    assert "Remove ids 1 to 2 of the 4 events of orders?" in said("channel purge")
-    assert "Remove those that match 'event_id = 0' of the 4 events of work?" in said("queue purge")
-    assert "Remove all of the 4 outstanding events of billing?" in said("durable purge")
+    assert "Delete orders with 4 events?" in ask_question("channel delete")
+    assert "Remove ids 1 to 2 of the 4 events of orders?" in ask_question("channel purge")
+    assert "Remove those that match 'event_id = 0' of the 4 events of work?" in ask_question(
+        "queue purge"
+    )
+    assert "Remove all of the 4 outstanding events of billing?" in ask_question("durable purge")
     assert not sys.stdin.isatty()
 
 

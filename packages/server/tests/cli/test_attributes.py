@@ -27,27 +27,30 @@ EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
     ],
 )
 def test_every_attribute_has_an_option(kind: Kind, others: set[str]) -> None:
-    assert {each.name for each in attributes_of(kind, new=True)} == EVERY - others
+    assert {attribute.name for attribute in attributes_of(kind, new=True)} == EVERY - others
 
 
 @pytest.mark.spec("C3")
 def test_edit_has_all_attributes_that_are_not_fixed() -> None:
     new, old = (
-        {each.name for each in attributes_of("channel", new=is_new)} for is_new in (True, False)
+        {attribute.name for attribute in attributes_of("channel", new=is_new)}
+        for is_new in (True, False)
     )
 
     assert new - old == {"type", "engine", "keys", "start_event_id"}
 
 
 def test_storage_properties_are_separated_from_the_others() -> None:
-    in_storage = {each.name for each in ATTRIBUTES if each.in_storage}
+    in_storage = {attribute.name for attribute in ATTRIBUTES if attribute.in_storage}
 
     assert in_storage == set(Storage.__struct_fields__)
 
 
 def test_the_help_names_every_type_and_which_are_deprecated() -> None:
     types = rules().types
-    (option,) = next(each for each in ATTRIBUTES if each.name == "type").option.__metadata__
+    (option,) = next(
+        attribute for attribute in ATTRIBUTES if attribute.name == "type"
+    ).option.__metadata__
     current, _, deprecated = option.help.partition("deprecated:")
 
     assert types.keys() >= DEPRECATED_CHANNELS
@@ -56,7 +59,7 @@ def test_the_help_names_every_type_and_which_are_deprecated() -> None:
 
 
 def test_every_attribute_of_a_durable_has_an_option() -> None:
-    assert tuple(each.name for each in OF_DURABLES) == DurableAttributes.__struct_fields__
+    assert tuple(attribute.name for attribute in OF_DURABLES) == DurableAttributes.__struct_fields__
 
 
 def test_deprecated_types_of_durables_are_types_and_are_marked() -> None:

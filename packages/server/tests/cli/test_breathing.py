@@ -64,21 +64,23 @@ def test_a_durable_with_a_backoff_shows_its_waiting_events(
     event.rollback(delay="1h")
     orders.durables.get("d").flush()
     shown = penstock_command("durable", "show", "mail", "d").stdout
-    told = json.loads(penstock_command("durable", "show", "mail", "d", "--format", "json").stdout)
+    durable_document = json.loads(
+        penstock_command("durable", "show", "mail", "d", "--format", "json").stdout
+    )
 
     assert (
         "backoff       1 s, then 3 times longer each time, at most 2 h, up to 0.25 of it less\n"
     ) in shown
     assert "waiting       1 event, the first until 2" in shown
-    assert told["backoff"] == {
+    assert durable_document["backoff"] == {
         "first": 1_000,
         "factor": 3.0,
         "most": 7_200_000,
         "jitter": 0.25,
         "seed": 7,
     }
-    assert told["waiting"] == 1
-    assert told["waiting_until_us"] > 1_600_000_000_000_000
+    assert durable_document["waiting"] == 1
+    assert durable_document["waiting_until_us"] > 1_600_000_000_000_000
 
 
 @pytest.mark.spec("D18")
@@ -96,8 +98,10 @@ def test_a_queue_has_one_and_it_can_be_edited(penstock_command: Run, session: Se
     penstock_command("queue", "create", "jobs", "--backoff", "1s,most=1m")
     shown = penstock_command("queue", "show", "jobs").stdout
     assert "backoff       1 s, then 2 times longer each time, at most 1 min\n" in shown
-    told = json.loads(penstock_command("queue", "show", "jobs", "--format", "json").stdout)
-    assert told["definition"]["backoff"]["most"] == 60_000
+    queue_document = json.loads(
+        penstock_command("queue", "show", "jobs", "--format", "json").stdout
+    )
+    assert queue_document["definition"]["backoff"]["most"] == 60_000
 
     penstock_command("queue", "edit", "jobs", "--backoff", "")
 
@@ -129,13 +133,13 @@ def test_read_events_may_be_rejected(penstock_command: Run, session: Session, wo
     penstock_command(*read, "--reject", "too late", "--timeout", "30")
 
     origins = [event.origin for event in session.channels.get("dead").browse()]
-    assert [(each.event_id, each.cause, each.reason) for each in origins if each] == [
+    assert [(origin.event_id, origin.cause, origin.reason) for origin in origins if origin] == [
         (0, "rejected", "too late"),
         (1, "rejected", "too late"),
     ]
     assert work.info().events == 3
-    both = penstock_command(*read, "--reject", "x", "--commit")
-    assert "--reject excludes --commit and --rollback" in both.stderr
+    refused = penstock_command(*read, "--reject", "x", "--commit")
+    assert "--reject excludes --commit and --rollback" in refused.stderr
 
 
 @pytest.mark.spec("D19", "Q2")
@@ -145,8 +149,8 @@ def test_events_not_committed_in_time_go_back(penstock_command: Run, session: Se
 
     done = penstock_command(*read, "--transactional", "--rollback", "--format", "json")
 
-    came = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(one["event_id"], one.get("redelivery_count", 0)) for one in came] == [(0, 0), (0, 1)]
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["event_id"], one.get("redelivery_count", 0)) for one in events] == [(0, 0), (0, 1)]
     refused = penstock_command(*read)
     assert "--window and --ack-timeout need --transactional" in refused.stderr
     too_short = penstock_command(*read[:-1], "5ms", "--transactional")

@@ -242,7 +242,7 @@ def test_deprecated_types_are_marked_in_lists(penstock_command: Run) -> None:
 
     marked = [line.split()[0] for line in lines if "(deprecated)" in line]
     assert marked == ["off_heap", "paged", "simple"]
-    assert [each["name"] for each in listed if each["deprecated"]] == marked
+    assert [listed_type["name"] for listed_type in listed if listed_type["deprecated"]] == marked
 
 
 def test_all_attributes_reach_the_channel(penstock_command: Run, session: penstock.Session) -> None:
@@ -323,11 +323,11 @@ def test_a_dead_event_store_can_be_taken_away(
 ) -> None:
     session.channels.create("dead")
     penstock_command("channel", "edit", "orders", "--dead-event-store", "dead")
-    given = orders.info().definition.dead_event_store
+    store_name = orders.info().definition.dead_event_store
 
     penstock_command("channel", "edit", "orders", "--dead-event-store", "")
 
-    assert (given, orders.info().definition.dead_event_store) == ("dead", "")
+    assert (store_name, orders.info().definition.dead_event_store) == ("dead", "")
 
 
 @pytest.mark.parametrize("option", [["--type", "simple"], ["--key", "a=1"], ["--engine", "jms"]])

@@ -13,7 +13,11 @@ from scripts.weight.source import workspace_sources
 
 
 def test_modules_register_the_commands_of_the_table() -> None:
-    registered = {name: each for each in set(places().values()) for name in commands_of(each)}
+    registered = {
+        name: module_name
+        for module_name in set(places().values())
+        for name in commands_of(module_name)
+    }
 
     assert registered == places()
     assert {name: command.name for name, command in CommandTable().items()} == {
@@ -22,21 +26,21 @@ def test_modules_register_the_commands_of_the_table() -> None:
 
 
 def test_every_module_with_commands_is_in_the_table() -> None:
-    found = {
+    modules_with_commands = {
         f"{source.module}:register"
         for source in workspace_sources(ROOT)
         if "\ndef register(app:" in source.text
     }
 
-    assert found == set(places().values())
+    assert modules_with_commands == set(places().values())
 
 
 @pytest.mark.process
 def test_a_command_does_not_wait_for_the_modules_of_others() -> None:
-    """What is loaded is told at the end."""
-    told = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+    """The program prints the loaded modules at its end."""
+    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
     shown = subprocess.run(
-        [sys.executable, "-c", f"{told} from penstock_server.cli import main; main()", "error"],
+        [sys.executable, "-c", f"{program} from penstock_server.cli import main; main()", "error"],
         capture_output=True,
         text=True,
         check=True,

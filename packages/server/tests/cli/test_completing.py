@@ -1,4 +1,4 @@
-"""Completion in the shell: commands, and names of what the realm has."""
+"""Completion in the shell: commands, and names of objects of the realm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.named import TRICKY
 
 
 def offered(line: str, url: str) -> list[str]:
-    """What bash would offer for the last word of a line."""
+    """Return the completions that bash would offer for the last word of a line."""
     environment = {
         "_PENSTOCK_COMPLETE": "complete_bash",
         "COMP_WORDS": line,
@@ -111,9 +111,9 @@ def test_bash_itself_takes_a_word_for_the_name(session: penstock.Session, url: s
     words = offered("penstock channel show ", url)
 
     script = "\n".join(f"printf '%s\\0' {word}" for word in words)
-    said = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
+    output = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
 
-    assert said.decode().split("\0")[:-1] == session.channels.list()
+    assert output.decode().split("\0")[:-1] == session.channels.list()
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -1,4 +1,4 @@
-"""The sum of what was published, as it is printed (SEM T8)."""
+"""The printed sum of the published events (SEM T8)."""
 
 from __future__ import annotations
 

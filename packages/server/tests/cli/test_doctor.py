@@ -34,18 +34,18 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def port_in_use() -> Iterator[int]:
     """A port that something else has, which says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        yield other.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
 
 
 def doctor(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["doctor", "--format", "json", *arguments])
 
 
-def found(result: Result) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in msgspec.json.decode(result.stdout)["checks"]}
+def checks_by_name(result: Result) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in msgspec.json.decode(result.stdout)["checks"]}
 
 
 def test_a_directory_that_is_not_there_is_fine_and_is_not_made(
@@ -54,7 +54,7 @@ def test_a_directory_that_is_not_there_is_fine_and_is_not_made(
     result = doctor("--data", str(tmp_path / "data"), "--settings", str(settings))
 
     assert result.exit_code == 0
-    assert "creates it" in found(result)["data"]["found"]
+    assert "creates it" in checks_by_name(result)["data"]["found"]
     assert not (tmp_path / "data").exists()
 
 
@@ -63,9 +63,9 @@ def test_a_realm_that_has_the_directory_open_is_named(tmp_path: Path, settings: 
         held = doctor("--data", str(tmp_path / "data"), "--settings", str(settings))
     after = doctor("--data", str(tmp_path / "data"), "--settings", str(settings))
 
-    assert "in use by the process" in found(held)["lock"]["found"]
-    assert found(after)["lock"]["found"] == "no realm has it open"
-    assert found(after)["format"]["status"] == "ok"
+    assert "in use by the process" in checks_by_name(held)["lock"]["found"]
+    assert checks_by_name(after)["lock"]["found"] == "no realm has it open"
+    assert checks_by_name(after)["format"]["status"] == "ok"
 
 
 def test_a_newer_format_is_a_failure_with_a_remedy() -> None:
@@ -92,16 +92,16 @@ def test_a_directory_that_is_not_a_realm_is_a_failure(tmp_path: Path, settings: 
     result = doctor("--data", str(tmp_path / "data"), "--settings", str(settings))
 
     assert result.exit_code == 1
-    assert "thesis.tex" in found(result)["data"]["found"]
+    assert "thesis.tex" in checks_by_name(result)["data"]["found"]
 
 
-def test_a_port_that_a_realm_has_is_fine_and_another_ones_is_not(taken: int) -> None:
+def test_a_port_that_a_realm_has_is_fine_and_another_ones_is_not(port_in_use: int) -> None:
     with penstock.Realm(name="berlin") as realm:
         port = int(realm.listen().rpartition(":")[2])
         web = int(realm.listen_http().rpartition(":")[2])
         live = load(overrides={"listen.port": port, "http.port": web})
         answers = {check.name: check for check in checks.ports(live)}
-    silent = load(overrides={"listen.port": 0, "http.port": taken})
+    silent = load(overrides={"listen.port": 0, "http.port": port_in_use})
     refused = {check.name: check for check in checks.ports(silent)}
 
     assert "realm berlin" in answers["port"].found
@@ -117,8 +117,8 @@ def test_bad_settings_are_a_failure_and_the_rest_is_still_looked_at(tmp_path: Pa
     result = doctor("--settings", str(file))
 
     assert result.exit_code == 1
-    assert "porto" in found(result)["settings"]["found"]
-    assert "clock" in found(result)
+    assert "porto" in checks_by_name(result)["settings"]["found"]
+    assert "clock" in checks_by_name(result)
 
 
 @pytest.mark.parametrize(("days", "status"), [(-1, "failed"), (5, "warning"), (100, "ok")])

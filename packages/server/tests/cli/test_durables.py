@@ -109,13 +109,13 @@ def test_strict_order_may_be_set_and_is_shown(penstock_command: Run, orders: Cha
     penstock_command("durable", "create", "orders", "e", "--type", "serial")
 
     strict = penstock_command("durable", "show", "orders", "d").stdout
-    other = penstock_command("durable", "show", "orders", "e").stdout
+    other_output = penstock_command("durable", "show", "orders", "e").stdout
 
     assert (
         "order         strict; a rolled-back event is redelivered before any later event\n"
         in strict
     )
-    assert "order         not strict\n" in other
+    assert "order         not strict\n" in other_output
 
 
 @pytest.mark.spec("D11", "D17")
@@ -132,7 +132,7 @@ def test_lanes_may_be_set_and_are_shown(penstock_command: Run, orders: Channel) 
 
 def test_a_purge_takes_events_off_one_durable(penstock_command: Run, orders: Channel) -> None:
     mine = orders.durables.create("billing")
-    other = orders.durables.create("audit")
+    audit = orders.durables.create("audit")
     all_of_them = mine.info().outstanding
 
     some = penstock_command(
@@ -146,7 +146,7 @@ def test_a_purge_takes_events_off_one_durable(penstock_command: Run, orders: Cha
     assert some.stdout == "durable billing: 1 event purged\n"
     assert matching.stdout.startswith("durable billing: ")
     assert rest.stdout.endswith(" purged\n")
-    assert (mine.info().outstanding, other.info().outstanding) == (0, all_of_them)
+    assert (mine.info().outstanding, audit.info().outstanding) == (0, all_of_them)
 
 
 @pytest.mark.spec("D14")

@@ -1,4 +1,4 @@
-"""What ``show`` says of attributes."""
+"""The output of ``show`` for attributes."""
 
 from __future__ import annotations
 

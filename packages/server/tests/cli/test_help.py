@@ -16,8 +16,8 @@ def helps(command: Any, parent: Any = None, name: str = "penstock") -> Iterator[
     """The path and the help of each command, at 80 columns."""
     context = command.context_class(command, parent, name, terminal_width=80)
     yield context.command_path, command.get_help(context)
-    for below, each in getattr(command, "commands", {}).items():
-        yield from helps(each, context, below)
+    for below, subcommand in getattr(command, "commands", {}).items():
+        yield from helps(subcommand, context, below)
 
 
 def test_help_is_whole_at_80_columns() -> None:
@@ -35,9 +35,9 @@ def test_help_is_whole_at_80_columns() -> None:
 def test_a_list_of_commands_has_their_whole_sentences() -> None:
     shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
 
-    said = " ".join(shown.split())
+    help_text = " ".join(shown.split())
     assert (
         "Publish dead events again, each exactly once, and remove them from the dead event store."
-        in said
+        in help_text
     )
-    assert "rates by channel and durable, lag, connections, memory, disk." in said
+    assert "rates by channel and durable, lag, connections, memory, disk." in help_text

@@ -1,4 +1,4 @@
-"""The log's two forms, and who decides what is logged."""
+"""The two formats of the log, and the setting that selects the logged lines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_text_is_one_line_an_event() -> None:
 
 
 OBEYED = "\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f\r\n2026-01-01 [info] forged"
-"""What a client may call itself, or write into an error's text."""
+"""A name that a client may choose, or an error text that it may cause, with control characters."""
 SHOWN = r"\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f\r\n2026-01-01 [info] forged"
 
 
@@ -201,10 +201,10 @@ def test_a_storm_of_one_event_is_limited_and_reported_and_other_events_are_logge
     log.info("connection.opened", connection=-1)
 
     lines = written(out)
-    opened = [each["connection"] for each in lines if each["event"] == "connection.opened"]
+    opened = [entry["connection"] for entry in lines if entry["event"] == "connection.opened"]
     assert opened == [*range(LINES_A_SECOND), -1]
-    assert [each["name"] for each in lines if each["event"] == "store.created"] == ["orders"]
-    (left_out,) = [each for each in lines if each["event"] == LEFT_OUT]
+    assert [entry["name"] for entry in lines if entry["event"] == "store.created"] == ["orders"]
+    (left_out,) = [entry for entry in lines if entry["event"] == LEFT_OUT]
     assert (left_out["of"], left_out["lines"]) == ("connection.opened", 250)
     assert left_out["level"] == "warning"
 
@@ -221,13 +221,13 @@ def test_a_long_storm_is_reported_every_second_and_all_lines_are_counted() -> No
         clock.us += 1_000_000
     log.info("realm.stopped")
 
-    told: Counter[str] = Counter()
+    left_out_counts: Counter[str] = Counter()
     lines = written(out)
-    for each in lines:
-        if each["event"] == LEFT_OUT:
-            told[each["of"]] += each["lines"]
-    kept = Counter(each["event"] for each in lines)
-    assert told == {
+    for entry in lines:
+        if entry["event"] == LEFT_OUT:
+            left_out_counts[entry["of"]] += entry["lines"]
+    kept = Counter(entry["event"] for entry in lines)
+    assert left_out_counts == {
         name: LINES_A_SECOND * 4 for name in ("connection.opened", "connection.refused")
     }
     assert kept["connection.opened"] == kept["connection.refused"] == LINES_A_SECOND * 4

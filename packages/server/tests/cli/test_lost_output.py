@@ -1,4 +1,4 @@
-"""Commands whose output nobody takes, or whose encoding lacks characters."""
+"""Commands whose output is not read, or whose encoding lacks characters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def session(server: ServerProcess) -> Iterator[penstock.Session]:
 
 @pytest.fixture
 def shell(server: ServerProcess) -> Shell:
-    """Runs a line of bash in which ``penstock`` is the command."""
+    """Return a function that runs a line of bash with the command ``penstock``."""
 
     def run(line: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
         function = f'penstock() {{ "{sys.executable}" -m penstock "$@"; }}; set -o pipefail; '

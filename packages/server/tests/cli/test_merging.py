@@ -39,12 +39,12 @@ def test_deltas_are_published_and_shown_merged(
 
     printed = penstock_command("browse", "rates", "--format", "json")
 
-    found = [json.loads(line) for line in printed.stdout.splitlines()]
-    assert [event["properties"] for event in found] == [
+    printed_events = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert [event["properties"] for event in printed_events] == [
         {"ccy": "EUR", "bid": 1.5, "ask": 5.5, "mid": 3.5},
         {"ccy": "USD", "bid": 7.5},
     ]
-    assert not any("is_delta" in event for event in found)
+    assert not any("is_delta" in event for event in printed_events)
 
 
 @pytest.mark.spec("K3")
@@ -65,8 +65,8 @@ def test_a_subscriber_sees_which_events_are_deltas(
         "subscribe", "rates", "--from", "earliest", "--count", "1", "--format", "json", *option
     )
 
-    (found,) = [json.loads(line) for line in printed.stdout.splitlines()]
-    assert found["properties"] == {"ccy": "EUR", "bid": 1.5, "ask": 5.5}
+    (printed_events,) = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert printed_events["properties"] == {"ccy": "EUR", "bid": 1.5, "ask": 5.5}
 
 
 @pytest.mark.spec("K5")
@@ -90,13 +90,13 @@ def test_the_state_of_a_key_now_and_before(
         "--format",
         "json",
     )
-    gone = penstock_command("channel", "state", "rates", "EUR", "--as-of", "0")
+    as_of_output = penstock_command("channel", "state", "rates", "EUR", "--as-of", "0")
 
     assert now.stdout.startswith("event 1 of rates, published ")
     assert "ask" in now.stdout
     assert json.loads(before.stdout)["properties"] == {"ccy": "EUR", "bid": 1.5, "ask": 2.5}
-    assert gone.exit_code == 1
-    assert "name an archive" in gone.stderr
+    assert as_of_output.exit_code == 1
+    assert "name an archive" in as_of_output.stderr
 
 
 def test_wrong_usage_is_explained(penstock_command: Run, rates: Channel, session: Session) -> None:

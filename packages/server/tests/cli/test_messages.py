@@ -43,8 +43,8 @@ def looking(kind: str) -> tuple[str, ...]:
 def documents(kind: str, printed: str) -> list[dict[str, object]]:
     if kind == "channel":
         return [json.loads(line) for line in printed.splitlines()]
-    found: list[dict[str, object]] = json.loads(printed)["events"]
-    return found
+    documents_found: list[dict[str, object]] = json.loads(printed)["events"]
+    return documents_found
 
 
 def test_messages_are_published_and_shown_as_json(penstock_command: Run, store: str) -> None:
@@ -68,7 +68,7 @@ def test_messages_are_published_and_shown_as_json(penstock_command: Run, store: 
 def test_messages_of_the_channels_of_a_pattern_are_shown_as_json(
     penstock_command: Run, described: str, more: tuple[str, ...]
 ) -> None:
-    """Each by the descriptors of its own channel; one has none."""
+    """Each event is shown by the descriptors of its channel; one channel has none."""
     penstock_command("channel", "create", "shop/eu", "--descriptors", described)
     penstock_command("channel", "create", "shop/us")
     penstock_command("durable", "create", "shop/*", "billing")
@@ -77,9 +77,9 @@ def test_messages_of_the_channels_of_a_pattern_are_shown_as_json(
     command = ("subscribe", "shop/*", *more, "--timeout", "0.3")
 
     lines = penstock_command(*command, "--format", "json").stdout.splitlines()
-    found = {each["channel"]: each for each in map(json.loads, lines)}
-    assert found["shop/eu"]["message"] == ORDER
-    assert found["shop/us"]["data"] == "plain"
+    documents_found = {document["channel"]: document for document in map(json.loads, lines)}
+    assert documents_found["shop/eu"]["message"] == ORDER
+    assert documents_found["shop/us"]["data"] == "plain"
     if "--from" in more:
         assert '"total":"250"' in penstock_command(*command).stdout
 
@@ -92,7 +92,7 @@ def test_lines_of_messages_are_published(penstock_command: Run, store: str, tmp_
     shown = penstock_command(*looking(store), "--format", "json")
 
     assert "2 events" in sent.stdout
-    assert [found["message"] for found in documents(store, shown.stdout)] == [
+    assert [documents_found["message"] for documents_found in documents(store, shown.stdout)] == [
         {"id": "a"},
         {"id": "b"},
     ]

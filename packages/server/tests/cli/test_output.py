@@ -1,4 +1,4 @@
-"""What commands print: cells, tables, sizes, durations."""
+"""The output of commands: cells, tables, sizes, durations."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def test_counts_sizes_and_durations_read_as_people_say_them() -> None:
     ],
 )
 def test_a_property_has_the_type_it_looks_like(text: str, value: Any) -> None:
-    found = parsers.properties([text])["a"]
+    parsed_value = parsers.properties([text])["a"]
 
-    assert (type(found), found) == (type(value), value)
+    assert (type(parsed_value), parsed_value) == (type(value), value)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_times_are_utc_unless_they_say_otherwise() -> None:
 
 
 OBEYED = "\x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f"
-"""What a terminal obeys, or shows in another order."""
+"""Characters that control a terminal, or change the order of a line."""
 
 
 def test_terminal_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,12 +126,12 @@ def test_terminal_control_characters_are_escaped(capsys: pytest.CaptureFixture[s
     write_json({"name": OBEYED, "nested": [f"ä{OBEYED}"]})
     write_json_line({"name": OBEYED})
 
-    said = capsys.readouterr()
-    lines = (said.out + said.err).splitlines()
+    printed = capsys.readouterr()
+    lines = (printed.out + printed.err).splitlines()
     assert all(line.isprintable() for line in lines)
     assert lines[0] == r"größe 日 \x1b]0;taken\x07\x9b31m\u202eback\u2028\x7f"
     assert lines[1] == "next line"
-    document = said.out[said.out.index("{") :]
+    document = printed.out[printed.out.index("{") :]
     assert msgspec.json.decode(document.split("\n{")[0]) == {
         "name": OBEYED,
         "nested": [f"ä{OBEYED}"],
@@ -166,8 +166,8 @@ def test_no_command_prints_terminal_control_characters(
         f"selector check {OBEYED}",
     ):
         done = penstock_command(*line.split(" "))
-        for said in done.output.split("\n"):
-            assert said.isprintable(), (line, said)
+        for printed in done.output.split("\n"):
+            assert printed.isprintable(), (line, printed)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +190,11 @@ def test_no_command_prints_terminal_control_characters(
     ],
 )
 def test_wrong_arguments_come_back_as_text_and_on_their_line(line: str) -> None:
-    given = f"{OBEYED}\nerror:forged"
+    argument = f"{OBEYED}\nerror:forged"
 
-    done = CliRunner().invoke(app, [part.format(given) for part in line.split(" ")])
+    done = CliRunner().invoke(app, [part.format(argument) for part in line.split(" ")])
 
     assert done.exit_code == 2
     lines = done.output.split("\n")
-    assert all(said.isprintable() for said in lines)
-    assert not any(said.startswith("error:forged") for said in lines)
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("error:forged") for line in lines)

@@ -51,15 +51,15 @@ THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def through_the_parser(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    taken: list[Any] = []
+    calls: list[Any] = []
 
     def run(data: Path, settings: Path | None, flags: dict[str, Any]) -> int:
-        taken.append((data, settings, flags))
+        calls.append((data, settings, flags))
         return 0
 
     monkeypatch.setattr(command, "run_realm", run)
     program.app(list(arguments), prog_name="penstock", standalone_mode=False)
-    return taken[0]
+    return calls[0]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def through_the_parser(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch
 def test_simple_arguments_are_read_as_by_the_parser(
     arguments: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ["serve", *arguments.split()]
+    command_line = ["serve", *arguments.split()]
 
-    assert plain_start(given) == through_the_parser(given, monkeypatch)
+    assert plain_start(command_line) == through_the_parser(command_line, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,9 @@ def test_a_shell_that_completes_a_line_starts_nothing(monkeypatch: pytest.Monkey
 
 def test_each_flag_of_the_command_is_among_the_plain_ones() -> None:
     serve = typer.main.get_command(program.app).commands["serve"]  # type: ignore[attr-defined]
-    flags = {flag for each in serve.params for flag in (*each.opts, *each.secondary_opts)}
+    flags = {
+        flag for parameter in serve.params for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
 
     assert flags - {"--help", "-h"} == {*VALUED, *SWITCHES}
 
@@ -137,10 +139,10 @@ def test_a_server_has_no_threads_for_linear_algebra_by_default(
     monkeypatch.setenv(THREADS, said or "")
     if said is None:
         monkeypatch.delenv(THREADS)
-    found: list[str | None] = []
+    thread_names: list[str | None] = []
 
     def run(*_start: object) -> int:
-        found.append(os.environ.get(THREADS))
+        thread_names.append(os.environ.get(THREADS))
         return 0
 
     monkeypatch.setattr(realm_process, "run_realm", run)
@@ -148,7 +150,7 @@ def test_a_server_has_no_threads_for_linear_algebra_by_default(
     with pytest.raises(SystemExit):
         main(["serve", "--data", "d"])
 
-    assert found == [wanted]
+    assert thread_names == [wanted]
 
 
 @pytest.mark.process

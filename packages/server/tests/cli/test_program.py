@@ -39,7 +39,7 @@ def server(serve: Serve) -> ServerProcess:
 
 @contextmanager
 def started(server: ServerProcess, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command in a process of its own; gone when the block ends."""
+    """Start a command as a separate process; it is ended after the block."""
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", *arguments],
         env={**os.environ, "PENSTOCK_URL": server.url},
@@ -105,10 +105,10 @@ def test_ctrl_c_ends_a_reader_and_unprinted_events_stay(
             command.send_signal(signal.SIGINT)
             _, complaints = command.communicate(timeout=60)
         queue.push(b"second")
-        left = [event.data for event in queue.peek()]
+        remaining = [event.data for event in queue.peek()]
 
     assert (command.returncode, complaints) == (130, "")
-    assert left in ([b"second"], [b"first", b"second"])
+    assert remaining in ([b"second"], [b"first", b"second"])
 
 
 def test_a_closed_pipe_ends_a_command_quietly(server: ServerProcess) -> None:

@@ -132,9 +132,9 @@ def test_numbers_of_a_csv_file_keep_their_value(
 
     penstock_command("publish", "trades", "--file", str(file))
 
-    found = [event.properties["id"] for event in trades.browse()]
-    assert found == values
-    assert [type(value) for value in found] == [type(value) for value in values]
+    ids = [event.properties["id"] for event in trades.browse()]
+    assert ids == values
+    assert [type(value) for value in ids] == [type(value) for value in values]
 
 
 def test_a_cell_of_a_csv_file_that_is_not_a_number_stays_one(

@@ -245,6 +245,6 @@ def test_missing_lists_ids_that_readers_have_taken(
     jobs.pop()
     jobs.close()
 
-    _, taken = penstock_command("queue", "missing", "jobs").stdout.splitlines()
+    _, missing_line = penstock_command("queue", "missing", "jobs").stdout.splitlines()
 
-    assert taken.split() == ["consumed", "1", "0"]
+    assert missing_line.split() == ["consumed", "1", "0"]

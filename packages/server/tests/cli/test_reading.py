@@ -190,7 +190,7 @@ def test_a_durable_of_a_pattern_is_consumed_also_of_a_channel_made_meanwhile(
         session.channels.delete("shop/eu")
         session.channels.create("shop/eu").publish(b"made again")
         printed = [json.loads(line) for line in waits.result(60).stdout.splitlines()]
-    assert sorted((each["channel"], each["data"]) for each in printed) == [
+    assert sorted((event["channel"], event["data"]) for event in printed) == [
         ("shop/eu", "made again"),
         ("shop/us", "first"),
     ]
@@ -219,7 +219,7 @@ def test_printed_events_of_a_durable_are_rejected_with_a_reason(
     penstock_command(*rejecting, "--count", "2")
 
     dead = list(session.channels.get("dead").browse())
-    assert [(each.origin.event_id, each.origin.reason) for each in dead if each.origin] == [
+    assert [(event.origin.event_id, event.origin.reason) for event in dead if event.origin] == [
         (0, "no such customer"),
         (1, "no such customer"),
     ]
@@ -360,8 +360,8 @@ def test_a_pattern_prints_the_events_of_all_its_channels(
     command = ("subscribe", "shop/*", "--from", "earliest", "--timeout", "0.1")
 
     lines = penstock_command(*command, "--format", "json").stdout.splitlines()
-    found = [json.loads(line) for line in lines]
-    assert sorted((each["channel"], each["data"]) for each in found) == [
+    printed_events = [json.loads(line) for line in lines]
+    assert sorted((event["channel"], event["data"]) for event in printed_events) == [
         ("shop/eu", "shop/eu"),
         ("shop/us", "shop/us"),
     ]
@@ -396,8 +396,8 @@ def test_a_durable_of_a_pattern_is_consumed_up_to_a_limit(
 
     printed = [json.loads(line) for line in (*first, *rest)]
     assert (len(first), len(rest)) == (4, 2)
-    assert not any("redelivery_count" in each for each in printed), "what is left was not taken"
-    assert sorted((each["channel"], each["data"]) for each in printed) == [
+    assert not any("redelivery_count" in event for event in printed), "what is left was not taken"
+    assert sorted((event["channel"], event["data"]) for event in printed) == [
         (name, str(n)) for name in ("shop/eu", "shop/us") for n in range(3)
     ]
 

@@ -71,18 +71,18 @@ def test_dead_events_go_back_where_they_came_from(
 def test_those_a_selector_matches_go_elsewhere(
     penstock_command: Run, session: penstock.Session, dead: Channel
 ) -> None:
-    other = session.queues.create("other")
+    other_queue = session.queues.create("other")
 
     done = penstock_command("redrive", "dead/events", "--to", "other", "--selector", "n = 0")
 
     assert done.stdout == "2 events moved from dead/events, 2 left\n  other  2\n"
-    assert other.info().events == 2
+    assert other_queue.info().events == 2
 
 
 def test_a_dry_run_moves_nothing(penstock_command: Run, dead: Channel) -> None:
-    said = penstock_command("redrive", "dead/events", "--selector", "n > 0", "--dry-run")
+    preview = penstock_command("redrive", "dead/events", "--selector", "n > 0", "--dry-run")
 
-    assert said.stdout.splitlines()[0] == "2 events would be moved from dead/events, 2 left"
+    assert preview.stdout.splitlines()[0] == "2 events would be moved from dead/events, 2 left"
     assert dead.info().events == 4
 
 

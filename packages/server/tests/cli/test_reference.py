@@ -24,10 +24,10 @@ pytestmark = pytest.mark.slow
 def test_every_setting_is_listed_with_its_variable(penstock_command: Run) -> None:
     listed = json.loads(penstock_command("settings", "--list", "--format", "json").stdout)
 
-    assert [each["option"] for each in listed] == [path for path, *_ in described()]
-    assert all(each["help"] for each in listed)
+    assert [setting["option"] for setting in listed] == [path for path, *_ in described()]
+    assert all(setting["help"] for setting in listed)
     assert {"option": "listen.port", "variable": "PENSTOCK_LISTEN_PORT"}.items() <= next(
-        each for each in listed if each["option"] == "listen.port"
+        setting for setting in listed if setting["option"] == "listen.port"
     ).items()
 
 
@@ -49,13 +49,15 @@ def test_settings_in_force_are_shown_with_unit_and_origin(
     shown = json.loads(penstock_command(*flags, "--format", "json").stdout)
     table = penstock_command(*flags).stdout.splitlines()
 
-    found = {each["option"]: (each["value"], each["unit"], each["from"]) for each in shown}
-    assert found["listen.port"] == (9_001, "", "file")
-    assert found["listen.host"] == ("127.0.0.2", "", "environment")
-    assert found["listen.tls_key"] == (str(tmp_path / "realm.key"), "", "file")
-    assert found["listen.idle_timeout_s"] == (45.0, "s", "default")
-    assert found["http.port"] == (9_081, "", "flag")
-    assert len(found) == len(described()) == len(table) - 1
+    values_by_option = {
+        setting["option"]: (setting["value"], setting["unit"], setting["from"]) for setting in shown
+    }
+    assert values_by_option["listen.port"] == (9_001, "", "file")
+    assert values_by_option["listen.host"] == ("127.0.0.2", "", "environment")
+    assert values_by_option["listen.tls_key"] == (str(tmp_path / "realm.key"), "", "file")
+    assert values_by_option["listen.idle_timeout_s"] == (45.0, "s", "default")
+    assert values_by_option["http.port"] == (9_081, "", "flag")
+    assert len(values_by_option) == len(described()) == len(table) - 1
     rows = {line.split()[0]: line.split() for line in table}
     assert rows["listen.port"] == ["listen.port", "9001", "file", str(file)]
     assert rows["listen.host"][-2:] == ["environment", "PENSTOCK_LISTEN_HOST"]

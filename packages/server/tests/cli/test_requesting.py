@@ -24,14 +24,14 @@ def test_a_request_prints_its_reply(penstock_command: Run, session: Session, wor
     rates = session.queues.create("rates")
     with ThreadPoolExecutor(1) as pool:
         for format in ("data", "json", "table"):
-            asked = pool.submit(
+            pending_reply = pool.submit(
                 penstock_command, "request", "rates", "EUR", "-p", "n=1", "--format", format
             )
             request = rates.pop(30.0)
             assert request is not None
             assert (request.data, request.properties) == (b"EUR", {"n": 1})
             request.reply(b"1.25", tag="now")
-            shown = asked.result(30.0).stdout
+            shown = pending_reply.result(30.0).stdout
 
             if format == "data":
                 assert shown == "1.25"
@@ -44,11 +44,11 @@ def test_a_request_prints_its_reply(penstock_command: Run, session: Session, wor
 
 @pytest.mark.spec("R1")
 def test_a_request_without_a_reply_fails(penstock_command: Run, work: Queue) -> None:
-    told = penstock_command("request", "work", "-", "--timeout", "0.01", given="hello")
+    result = penstock_command("request", "work", "-", "--timeout", "0.01", given="hello")
 
-    assert told.exit_code == 1
-    assert told.stderr.startswith("error: no reply to ")
-    assert told.stderr.endswith(" on work arrived within 0.01 s [no-reply]\n")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: no reply to ")
+    assert result.stderr.endswith(" on work arrived within 0.01 s [no-reply]\n")
 
 
 @pytest.mark.spec("R2")
@@ -64,9 +64,9 @@ def test_replies_come_from_a_command_and_a_failure_rolls_the_request_back(
     assert failed.stderr.endswith("ended with status 3\n0 requests answered, 1 failed\n")
     assert work.info().events == 2
 
-    told = penstock_command("reply", "work", "--exec", UPPER, "--timeout", "0")
+    result = penstock_command("reply", "work", "--exec", UPPER, "--timeout", "0")
 
-    assert told.stderr == "2 requests answered\n"
+    assert result.stderr == "2 requests answered\n"
     replies = [(event.data, event.headers["correlation_id"]) for event in answers.peek()]
     assert replies == [(b"ONE", "one"), (b"TWO", "two")]
     assert work.info().events == 0
@@ -83,19 +83,19 @@ def test_a_durable_keeps_the_requests_until_they_are_replied_to(
     orders.publish(b"b", headers={"reply_to": "gone"})
     orders.publish(b"c")
 
-    told = penstock_command(
+    result = penstock_command(
         "reply", "orders", "--durable", "team", "--data", "ok", "--timeout", "0"
     )
 
-    assert "request 1: channel or queue gone, to which" in told.stderr
-    assert "request 2 asks for no reply" not in told.stderr
-    assert "event 2 asks for no reply" in told.stderr
-    assert told.stderr.endswith("1 request answered\n")
+    assert "request 1: channel or queue gone, to which" in result.stderr
+    assert "request 2 asks for no reply" not in result.stderr
+    assert "event 2 asks for no reply" in result.stderr
+    assert result.stderr.endswith("1 request answered\n")
     assert team.info().outstanding == 0
 
 
 def test_invalid_requests_are_refused(penstock_command: Run, work: Queue) -> None:
-    for arguments, said in (
+    for arguments, expected_error in (
         (("reply", "work"), "give either --exec or --data"),
         (("reply", "work", "--data", "a", "--durable", "d"), "--durable works on channels only"),
         (("reply", "work", "--exec", "'"), "No closing quotation"),
@@ -103,9 +103,9 @@ def test_invalid_requests_are_refused(penstock_command: Run, work: Queue) -> Non
         (("reply", "work", "--exec", "no-such-command-at-all"), "cannot be run"),
         (("request", "nowhere", "a"), "nowhere"),
     ):
-        told = penstock_command(*arguments)
-        assert told.exit_code in (1, 2)
-        assert said in told.stderr.replace("\n", " ")
+        result = penstock_command(*arguments)
+        assert result.exit_code in (1, 2)
+        assert expected_error in result.stderr.replace("\n", " ")
 
 
 @pytest.mark.spec("R2")
@@ -115,9 +115,9 @@ def test_subscribers_of_a_channel_reply_without_a_durable(session: Session) -> N
     coming = requesting._of_channel(orders, "")
     assert next(coming) is None  # it is subscribed now
     orders.publish(b"a", headers={"reply_to": "answers"})
-    taken = requesting._limited(coming, 1, None)
-    ((asked, settle),) = taken
-    asked.reply(b"b")
+    limited = requesting._limited(coming, 1, None)
+    ((request, settle),) = limited
+    request.reply(b"b")
     settle(done=True)
     coming.close()
     assert [event.data for event in answers.peek()] == [b"b"]

@@ -36,10 +36,10 @@ def test_an_event_may_be_published_later(penstock_command: Run, orders: Channel)
 )
 def test_a_wait_counts_from_now(wait: str, seconds: float) -> None:
     before = datetime.now(UTC)
-    at = parsers.delivery(wait)
+    delivery_time = parsers.delivery(wait)
     after = datetime.now(UTC)
 
-    assert before <= at - timedelta(seconds=seconds) <= after
+    assert before <= delivery_time - timedelta(seconds=seconds) <= after
 
 
 @pytest.mark.spec("X4")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spec("D20")
 
 @pytest.fixture
 def billing(session: Session) -> Durable:
-    """A durable that has acknowledged three of four events, all of which stay."""
+    """Return a durable that has acknowledged three of four events; all four stay."""
     orders = session.channels.create("mail", retain_consumed=True)
     billing = orders.durables.create("billing")
     orders.publish_many([penstock.Event()] * 4)
@@ -32,10 +32,10 @@ def billing(session: Session) -> Durable:
 def test_a_preview_asks_nothing_and_changes_nothing(
     penstock_command: Run, billing: Durable
 ) -> None:
-    told = penstock_command("durable", "seek", "mail", "billing", "--to", "1", "--preview")
+    preview = penstock_command("durable", "seek", "mail", "billing", "--to", "1", "--preview")
 
-    assert "durable billing would continue from 1" in told.stdout
-    assert "2 events that were not outstanding" in told.stdout
+    assert "durable billing would continue from 1" in preview.stdout
+    assert "2 events that were not outstanding" in preview.stdout
     assert billing.info().outstanding == 1
 
 
@@ -43,8 +43,10 @@ def test_the_question_names_the_changes(penstock_command: Run, billing: Durable)
     refused = penstock_command("durable", "seek", "mail", "billing", "--to", "latest")
 
     assert refused.exit_code != 0
-    said = " ".join(refused.stderr.split())
-    assert "Move billing to 4, with 0 events delivered again, 1 skipped and 0 taken back" in said
+    question = " ".join(refused.stderr.split())
+    assert (
+        "Move billing to 4, with 0 events delivered again, 1 skipped and 0 taken back" in question
+    )
     assert billing.info().outstanding == 1
 
 

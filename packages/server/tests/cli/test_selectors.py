@@ -84,10 +84,10 @@ def test_bad_text_is_shown_with_its_place(penstock_command: Run) -> None:
 def test_bad_text_as_json_has_its_place_as_numbers(penstock_command: Run) -> None:
     result = penstock_command("selector", "check", "a = 1\nAND ?", "--format", "json")
 
-    found = json.loads(result.stdout)
+    fault = json.loads(result.stdout)
     assert result.exit_code == 1
-    assert (found["valid"], found["line"], found["column"]) == (False, 2, 5)
-    assert found["expected"] == "a name, a value or an operator"
+    assert (fault["valid"], fault["line"], fault["column"]) == (False, 2, 5)
+    assert fault["expected"] == "a name, a value or an operator"
 
 
 def test_as_json_it_is_one_document(penstock_command: Run, orders: Channel) -> None:
@@ -123,9 +123,9 @@ def test_the_fields_of_messages_are_known(penstock_command: Run, session: Sessio
     shown = penstock_command(
         "selector", "check", "total > 5 AND lines[].sku = 'nut'", "--channel", "shop"
     )
-    other = penstock_command("selector", "check", "nothing = 5", "--channel", "shop")
+    other_result = penstock_command("selector", "check", "nothing = 5", "--channel", "shop")
 
     assert "matches 1 of 1 event" in shown.stdout
     assert "note:" not in shown.stdout
     assert "int64" in shown.stdout
-    assert "no event on this channel has had nothing" in other.stdout
+    assert "no event on this channel has had nothing" in other_result.stdout

@@ -1,4 +1,4 @@
-"""``penstock serve`` in a process of its own: how it starts, and how it ends."""
+"""``penstock serve`` as a separate process: its start and its end."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_damage_is_a_warning_and_the_rest_is_served(serve: Serve) -> None:
     first.kill()
     (journal,) = (first.directory / "journal").iterdir()
     content = journal.read_bytes()
-    at = content.index(b"damaged event")
-    journal.write_bytes(content[:at] + b"D" + content[at + 1 :])
+    offset = content.index(b"damaged event")
+    journal.write_bytes(content[:offset] + b"D" + content[offset + 1 :])
 
     server = serve()
 
@@ -169,13 +169,13 @@ def test_a_misspelt_variable_keeps_it_from_starting(tmp_path: Path) -> None:
 
 @contextmanager
 def taken_port() -> Iterator[int]:
-    """A port that somebody listens on."""
+    """Yield a port that is in use."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()[1]
 
 
 def refusal(directory: Path, *arguments: str) -> str:
-    """What a server that will not start says."""
+    """Return the error of a server that does not start."""
     with pytest.raises(ServerDidNotStart) as stopped, ServerProcess(directory, *arguments):
         pass
     return str(stopped.value)

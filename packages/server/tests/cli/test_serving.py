@@ -1,4 +1,4 @@
-"""A server whose disk fails: it says so to whoever waits, and ends."""
+"""A server whose disk fails reports this to waiting clients, and ends."""
 
 from __future__ import annotations
 
@@ -110,17 +110,17 @@ async def test_modules_of_the_first_segment_file_are_imported_in_a_thread_after_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop, loaded = asyncio.get_running_loop(), asyncio.Event()
-    found: list[tuple[str, bool]] = []
+    imported: list[tuple[str, bool]] = []
 
     def load(name: str) -> None:
-        found.append((name, threading.current_thread() is threading.main_thread()))
+        imported.append((name, threading.current_thread() is threading.main_thread()))
         loop.call_soon_threadsafe(loaded.set)
 
     monkeypatch.setattr(importlib, "import_module", load)
     lifecycle.load_later(after_s=0)
     await loaded.wait()
 
-    assert found == [("pyarrow.compute", False)]
+    assert imported == [("pyarrow.compute", False)]
 
 
 @pytest.mark.process

@@ -10,7 +10,7 @@ from penstock_server.cli.program import app
 
 @pytest.mark.parametrize("command", ["grant", "revoke"])
 def test_the_words_of_a_right_are_whole(command: str) -> None:
-    said = " ".join(CliRunner().invoke(app, ["acl", command, "--help"]).output.split())
+    help_text = " ".join(CliRunner().invoke(app, ["acl", command, "--help"]).output.split())
 
     usage = f"acl {command} [OPTIONS] realm|channel|queue|topic [NAME] SUBJECT [RIGHT]..."
-    assert f"{usage} " in said
+    assert f"{usage} " in help_text

@@ -1,4 +1,4 @@
-"""A connection is not read while there is no room for what it says."""
+"""A connection is not read while its owner has no room for received bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock_testing.loop import pass_time, simulated
 
 
 class Busy:
-    """What owns a connection: it has room, or not."""
+    """An owner of a connection that has room or not."""
 
     def __init__(self) -> None:
         self.has_room = True
@@ -93,7 +93,7 @@ async def test_a_connection_that_closes_is_neither_paused_nor_resumed() -> None:
 
 
 class Pieces(Busy):
-    """What owns a connection to which something comes that is taken in piece by piece."""
+    """An owner of a connection that takes received bytes in pieces."""
 
     def __init__(self) -> None:
         super().__init__()

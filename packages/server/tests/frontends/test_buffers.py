@@ -14,24 +14,24 @@ LARGE = SMALL_BYTES + 100
 
 def test_small_bodies_are_read_whatever_large_ones_take() -> None:
     buffers = Buffers(200)
-    with buffers.body(ANN) as large, buffers.body(BOB) as other, buffers.body(BOB) as small:
+    with buffers.body(ANN) as large, buffers.body(BOB) as others_body, buffers.body(BOB) as small:
         large(LARGE)
-        other(SMALL_BYTES + 50)
+        others_body(SMALL_BYTES + 50)
         with pytest.raises(Unavailable):
-            other(SMALL_BYTES + 51)
+            others_body(SMALL_BYTES + 51)
 
         small(SMALL_BYTES)
 
 
 def test_a_user_gets_at_most_half_of_the_free_part() -> None:
     buffers = Buffers(200)
-    with buffers.body(ANN) as first, buffers.body(ANN) as second, buffers.body(BOB) as other:
+    with buffers.body(ANN) as first, buffers.body(ANN) as second, buffers.body(BOB) as others_body:
         first(SMALL_BYTES + 60)
         with pytest.raises(Unavailable, match="of ann"):
             second(SMALL_BYTES + 41)
         second(SMALL_BYTES + 40)
 
-        other(SMALL_BYTES + 50)
+        others_body(SMALL_BYTES + 50)
 
 
 def test_bytes_are_freed_after_reading() -> None:
@@ -50,8 +50,8 @@ def test_bytes_are_freed_after_reading() -> None:
 
 def test_anonymous_clients_are_counted_by_host_and_users_by_name() -> None:
     buffers = Buffers(400)
-    here, there = Principal(ANONYMOUS, "10.0.0.1"), Principal(ANONYMOUS, "10.0.0.2")
-    with buffers.body(here) as first, buffers.body(there) as second:
+    here, second_principal = Principal(ANONYMOUS, "10.0.0.1"), Principal(ANONYMOUS, "10.0.0.2")
+    with buffers.body(here) as first, buffers.body(second_principal) as second:
         first(SMALL_BYTES + 200)
         second(SMALL_BYTES + 100)
     away = Principal("ann", "10.0.0.2")

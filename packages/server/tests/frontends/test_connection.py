@@ -74,12 +74,12 @@ def test_bye_is_answered_after_all_events_have_gone_back() -> None:
         await peer.answered(1)
         peer.say(settle(2, 0), wire.Bye(), settle(3, 1))
         assert not peer.wire.is_closed
-        assert peer.connection.eof_received()  # it hears of what was settled all the same
+        assert peer.connection.eof_received()  # the connection is still notified of settled events
 
         assert await peer.answered(1) == [2]
         await peer.wire.ended.wait()
         other.say(wire.Asked(1, DescribeDurable(ChannelId(1), "d")))
-        (info,) = await other.told(1)
+        (info,) = await other.answers(1)
         assert isinstance(info, wire.Done)
         assert (info.answer["outstanding"], info.answer["clients"]) == (2, [])
 
@@ -100,9 +100,12 @@ def test_bye_followed_by_a_disconnect_closes_the_session() -> None:
             wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)),
             wire.Asked(2, DescribeDurable(ChannelId(1), "d")),
         )
-        told = {each.request: each for each in await other.told(2)}
-        assert isinstance(told[2], wire.Done)
-        assert (told[2].answer["outstanding"], len(told[2].answer["clients"])) == (2, 1)
+        answers_by_request = {message.request: message for message in await other.answers(2)}
+        assert isinstance(answers_by_request[2], wire.Done)
+        assert (
+            answers_by_request[2].answer["outstanding"],
+            len(answers_by_request[2].answer["clients"]),
+        ) == (2, 1)
 
     with_peers(story)
 
@@ -114,7 +117,7 @@ def test_a_hold_that_is_still_being_opened_is_waited_for() -> None:
         assert peer.connection.subscriptions[1] == 0, "it is not open yet"
         peer.say(wire.Asked(2, Hold(1, 0, 2)), wire.Asked(3, Bury(1, (Span(0, 1),), "no good")))
 
-        by_request = {each.request: each for each in await peer.told(3)}
+        by_request = {message.request: message for message in await peer.answers(3)}
 
         held, buried = by_request[2], by_request[3]
         assert isinstance(held, wire.Done)
@@ -133,13 +136,13 @@ def test_settling_on_a_refused_seat_is_refused() -> None:
             wire.Asked(2, Hold(1, 0, 2)),
         )
 
-        said = await peer.told(2)
+        messages = await peer.answers(2)
 
-        assert [(type(each), each.request) for each in said] == [
+        assert [(type(message), message.request) for message in messages] == [
             (wire.Failed, 1),
             (wire.Failed, 2),
         ]
-        [unknown, not_open] = said
+        [unknown, not_open] = messages
         assert isinstance(unknown, wire.Failed)
         assert isinstance(not_open, wire.Failed)
         assert (unknown.code, not_open.code) == ("name-does-not-exist", "illegal-state")
@@ -154,13 +157,13 @@ def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() ->
             wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)), wire.Asked(2, Unsubscribe(1))
         )
         assert peer.connection.opening, "it is not open yet"
-        said = await peer.told(2)
-        assert sorted(each.request for each in said) == [1, 2]
+        messages = await peer.answers(2)
+        assert sorted(message.request for message in messages) == [1, 2]
         durable = peer.connection.realm.directory.channels[1].state.durable("d")
         assert not durable.seats
 
         other.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)))
-        [attached] = await other.told(1)
+        [attached] = await other.answers(1)
 
         assert isinstance(attached, wire.Done)
 

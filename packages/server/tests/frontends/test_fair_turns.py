@@ -22,7 +22,7 @@ from penstock_testing.loop import pass_time, simulated
 FLOOD = 3_000
 """Publishes that are sent at once."""
 OVERTAKING_MAX = 400
-"""So many of them may be answered between another's publish and its answer."""
+"""Most publishes that may be answered between another client's publish and its answer."""
 TURNS_MAX = 2
 """Turns of the single writer that such a publish takes from when it is here to its answer: the one
 under way may be too late for it, and its own."""
@@ -34,7 +34,7 @@ class Turns:
     def __init__(self, realm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.waits: dict[int, list[int]] = {}
-        """How many each publish has waited for, by channel."""
+        """Number of groups that each publish has waited for, by channel."""
         serve, self._publish = realm.shard._serve_group, realm.publish
 
         async def counted() -> Any:
@@ -60,9 +60,9 @@ async def test_a_publish_beside_a_flood_waits_for_a_few_turns(
     world: World, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = Turns(world.listener.realm, monkeypatch)
-    async with aio.connect(URL) as flooding, aio.connect(URL) as other:
+    async with aio.connect(URL) as flooding, aio.connect(URL) as other_session:
         flooded = await flooding.channels.create("flooded", type=kind)
-        quiet = await other.channels.create("quiet", type=kind)
+        quiet = await other_session.channels.create("quiet", type=kind)
         answered = 0
 
         def count(_: object) -> None:
@@ -107,18 +107,18 @@ async def test_connections_are_served_a_piece_each_in_turn() -> None:
 async def test_a_publish_is_overtaken_by_a_few_turns_of_a_flood_that_never_ends(
     world: World,
 ) -> None:
-    flooding, other = await publishers(world)
+    flooding, other_publisher = await publishers(world)
     flooding.publish(FLOOD)
     answered, overtaking = 0, []
     for _ in range(20):
-        other.publish(1)
+        other_publisher.publish(1)
         before = answered
-        while not (heard := other.wire.heard()):
+        while not (heard := other_publisher.wire.heard()):
             await asyncio.sleep(0)
-            came = len(flooding.wire.heard())
-            answered += came
-            flooding.publish(came)
-        assert [type(each) for each in heard] == [wire.Done]
+            confirmed = len(flooding.wire.heard())
+            answered += confirmed
+            flooding.publish(confirmed)
+        assert [type(message) for message in heard] == [wire.Done]
         overtaking.append(answered - before)
 
     assert max(overtaking) <= 4 * FRAMES_A_TURN
@@ -127,31 +127,31 @@ async def test_a_publish_is_overtaken_by_a_few_turns_of_a_flood_that_never_ends(
 
 @in_world
 async def test_a_connection_with_a_rest_is_not_read_and_loses_none_of_it(world: World) -> None:
-    flooding, other = await publishers(world)
+    flooding, other_publisher = await publishers(world)
     flooding.publish(FLOOD)
     assert not flooding.wire.is_read
     flooding.say(wire.Asked(FLOOD, Ping()))
     await flooding.answered(FLOOD + 1)
     assert flooding.wire.is_read
-    other.say(*(wire.Asked(n, Ping()) for n in range(FRAMES_A_TURN)))
-    assert other.wire.is_read, "it has said no more than is taken in at once"
+    other_publisher.say(*(wire.Asked(n, Ping()) for n in range(FRAMES_A_TURN)))
+    assert other_publisher.wire.is_read, "it has said no more than is taken in at once"
 
 
 @in_world
 async def test_a_rest_is_not_taken_in_while_the_realm_has_no_room_or_the_connection_is_lost(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flooding, other = await publishers(world)
+    flooding, other_publisher = await publishers(world)
     listener = world.listener
     with monkeypatch.context() as patch:
         patch.setattr(type(listener), "is_congested", True)
         flooding.publish(FLOOD)
-        other.publish(FLOOD)
+        other_publisher.publish(FLOOD)
         await pass_time(1.0)
         assert len(flooding.wire.heard()) == FRAMES_A_TURN
-        other.connection.connection_lost(None)
+        other_publisher.connection.connection_lost(None)
     await pass_time(1.0)
     assert len(flooding.wire.heard()) == FLOOD - FRAMES_A_TURN
     assert flooding.wire.is_read
-    there = await listener.realm.describe_channel("quiet", "channel")
-    assert there.events == FRAMES_A_TURN
+    quiet_channel = await listener.realm.describe_channel("quiet", "channel")
+    assert quiet_channel.events == FRAMES_A_TURN

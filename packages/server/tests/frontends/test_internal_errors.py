@@ -1,4 +1,4 @@
-"""What nobody foresaw: clients are told an incident, and the log tells the rest."""
+"""Unexpected errors: clients get the number of an incident, and the log has the details."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ class Uncountable(OpenConnections):
 
 def incident_in(text: str, logged: list[Any]) -> Any:
     """The log's entry of the incident a message names."""
-    found = re.search(r"incident ([0-9a-f]{12})\b", text)
-    assert found, text
-    [entry] = [each for each in logged if each.get("incident") == found[1]]
+    incident = re.search(r"incident ([0-9a-f]{12})\b", text)
+    assert incident, text
+    [entry] = [
+        logged_entry for logged_entry in logged if logged_entry.get("incident") == incident[1]
+    ]
     return entry
 
 

@@ -22,7 +22,7 @@ WRONG = f"{LONG} OR"
 
 
 class Parses:
-    """How many texts were parsed on a loop, and how many elsewhere."""
+    """Counts of texts that were parsed on a loop, and in other threads."""
 
     def __init__(self) -> None:
         self.on_a_loop = 0
@@ -84,79 +84,95 @@ class Doors:
 Door = Callable[[Doors, str], object]
 
 NATIVE: dict[str, Door] = {
-    "subscribe": lambda at, text: at.orders.subscribe(selector=text).open().close(),
-    "subscribe on the JMS engine": lambda at, text: (
-        at.session.channels.get("jms").subscribe(selector=text).open().close()
+    "subscribe": lambda open_doors, text: open_doors.orders.subscribe(selector=text).open().close(),
+    "subscribe on the JMS engine": lambda open_doors, text: (
+        open_doors.session.channels.get("jms").subscribe(selector=text).open().close()
     ),
-    "attach to a durable": lambda at, text: (
-        at.orders.durables.get("alone").subscribe(selector=text).open().close()
+    "attach to a durable": lambda open_doors, text: (
+        open_doors.orders.durables.get("alone").subscribe(selector=text).open().close()
     ),
-    "read a queue": lambda at, text: at.jobs.reader(selector=text).open().close(),
-    "browse": lambda at, text: at.orders.browse(selector=text).open().close(),
-    "peek": lambda at, text: at.jobs.peek(selector=text),
-    "create a durable": lambda at, text: at.orders.durables.create(
+    "read a queue": lambda open_doors, text: open_doors.jobs.reader(selector=text).open().close(),
+    "browse": lambda open_doors, text: open_doors.orders.browse(selector=text).open().close(),
+    "peek": lambda open_doors, text: open_doors.jobs.peek(selector=text),
+    "create a durable": lambda open_doors, text: open_doors.orders.durables.create(
         "own", type="shared", selector=text
     ),
-    "purge": lambda at, text: at.orders.purge(selector=text),
-    "purge a durable": lambda at, text: at.orders.durables.get("kept").purge(selector=text),
-    "join": lambda at, text: at.session.joins.create("orders", "copies", selector=text),
-    "redrive": lambda at, text: at.session.redrive("orders", selector=text, dry_run=True),
+    "purge": lambda open_doors, text: open_doors.orders.purge(selector=text),
+    "purge a durable": lambda open_doors, text: open_doors.orders.durables.get("kept").purge(
+        selector=text
+    ),
+    "join": lambda open_doors, text: open_doors.session.joins.create(
+        "orders", "copies", selector=text
+    ),
+    "redrive": lambda open_doors, text: open_doors.session.redrive(
+        "orders", selector=text, dry_run=True
+    ),
 }
 HTTP: dict[str, Door] = {
-    "live view": lambda at, text: at.watch(text),
-    "browse over HTTP": lambda at, text: at.web.get("channels/orders/events", selector=text),
-    "newest": lambda at, text: at.web.get("channels/orders/events", selector=text, newest="true"),
-    "outstanding": lambda at, text: at.web.get(
+    "live view": lambda open_doors, text: open_doors.watch(text),
+    "browse over HTTP": lambda open_doors, text: open_doors.web.get(
+        "channels/orders/events", selector=text
+    ),
+    "newest": lambda open_doors, text: open_doors.web.get(
+        "channels/orders/events", selector=text, newest="true"
+    ),
+    "outstanding": lambda open_doors, text: open_doors.web.get(
         "channels/orders/durables/kept/events", selector=text
     ),
-    "pop": lambda at, text: at.web.send("POST", "queues/jobs/pop", {"selector": text}),
-    "check": lambda at, text: at.web.send(
+    "pop": lambda open_doors, text: open_doors.web.send(
+        "POST", "queues/jobs/pop", {"selector": text}
+    ),
+    "check": lambda open_doors, text: open_doors.web.send(
         "POST", "selectors/check", {"selector": text, "channel": "orders"}
     ),
-    "durable over HTTP": lambda at, text: at.web.send(
+    "durable over HTTP": lambda open_doors, text: open_doors.web.send(
         "POST", "channels/orders/durables", {"name": "own", "type": "shared", "selector": text}
     ),
-    "purge over HTTP": lambda at, text: at.web.send(
+    "purge over HTTP": lambda open_doors, text: open_doors.web.send(
         "POST", "channels/orders/purge", {"selector": text}
     ),
 }
 AMQP: dict[str, Door] = {
-    "AMQP subscription": lambda at, text: at.receive(text, "orders", "topic"),
-    "AMQP queue": lambda at, text: at.receive(text, "jobs", "queue"),
-    "AMQP durable": lambda at, text: at.receive(text, "orders", "topic", durable=True),
+    "AMQP subscription": lambda open_doors, text: open_doors.receive(text, "orders", "topic"),
+    "AMQP queue": lambda open_doors, text: open_doors.receive(text, "jobs", "queue"),
+    "AMQP durable": lambda open_doors, text: open_doors.receive(
+        text, "orders", "topic", durable=True
+    ),
 }
 if find_spec("proton") is None:  # packages/amqp/tests/test_installed.py says why
     AMQP = {}
 
 
 @pytest.fixture
-def at() -> Iterator[Doors]:
+def open_doors() -> Iterator[Doors]:
     with penstock.Realm() as realm, realm.connect() as session:
         yield Doors(realm, session)
 
 
 @pytest.mark.parametrize("door", [*NATIVE, *HTTP, *AMQP])
 def test_a_long_selector_is_parsed_in_a_thread_and_a_short_one_is_not(
-    at: Doors, parses: Parses, door: str
+    open_doors: Doors, parses: Parses, door: str
 ) -> None:
     enter = (NATIVE | HTTP | AMQP)[door]
     assert len(LONG) > PARSED_BESIDE_ABOVE
 
-    enter(at, LONG)
-    at.orders.publish(b"", properties={"n": 2})  # what is stored now is put to it
+    enter(open_doors, LONG)
+    open_doors.orders.publish(
+        b"", properties={"n": 2}
+    )  # the stored events are now tested by the selector
 
     assert (parses.on_a_loop, parses.elsewhere > 0) == (0, True)
-    if "durable" not in door and door != "join":  # there is one of this name already
-        enter(at, SHORT)
+    if "durable" not in door and door != "join":  # the name is in use already
+        enter(open_doors, SHORT)
         assert parses.on_a_loop
 
 
 @pytest.mark.parametrize("door", NATIVE)
 def test_a_long_text_that_is_no_selector_is_refused_as_a_short_one_is(
-    at: Doors, parses: Parses, door: str
+    open_doors: Doors, parses: Parses, door: str
 ) -> None:
     with pytest.raises(penstock.InvalidSelector, match="found end of text"):
-        NATIVE[door](at, WRONG)
+        NATIVE[door](open_doors, WRONG)
 
     assert not parses.on_a_loop
 

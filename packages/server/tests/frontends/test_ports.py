@@ -1,4 +1,4 @@
-"""Ports that a process holds, whoever serves them at the time."""
+"""Ports that a process holds, whichever front end serves them at the time."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ async def test_connections_are_refused_after_the_ports_are_closed() -> None:
 
 @on_a_loop
 async def test_a_port_that_is_taken_is_not_held() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with socket.socket() as other_socket:
+        other_socket.bind(("127.0.0.1", 0))
+        other_socket.listen()
         with pytest.raises(AddressInUse, match="0 takes any free port"):
-            await HeldPorts().hold("127.0.0.1", other.getsockname()[1])
+            await HeldPorts().hold("127.0.0.1", other_socket.getsockname()[1])
 
 
 @on_a_loop

@@ -12,21 +12,21 @@ from tests.loops import on_a_loop
 
 class Native(asyncio.BufferedProtocol):
     def __init__(self) -> None:
-        self.said = b""
+        self.received = b""
         self._room = bytearray(3)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._room)
 
     def buffer_updated(self, count: int) -> None:
-        self.said += bytes(self._room[:count])
+        self.received += bytes(self._room[:count])
 
 
 class Amqp(asyncio.Protocol):
-    said = b""
+    received = b""
 
     def data_received(self, data: bytes) -> None:
-        self.said += data
+        self.received += data
 
 
 class Wire(asyncio.Transport):
@@ -52,8 +52,8 @@ async def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, 
     wire = Wire()
     either = ProtocolSniffer(Native, {b"AMQP": Amqp}, 9.0)
     either.connection_made(wire)
-    for at in range(0, len(data), step):
-        part = data[at : at + step]
+    for offset in range(0, len(data), step):
+        part = data[offset : offset + step]
         taker = getattr(wire, "protocol", None)
         if isinstance(taker, Native):
             for byte in part:
@@ -64,7 +64,7 @@ async def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, 
 
     assert type(wire.protocol) is kind
     assert isinstance(wire.protocol, Native | Amqp)
-    assert wire.protocol.said == data
+    assert wire.protocol.received == data
 
 
 @on_a_loop
@@ -97,17 +97,17 @@ async def test_a_connection_that_is_not_admitted_is_dropped() -> None:
 @pytest.mark.parametrize("data", [b"AMQP\x00\x01\x00\x00", b"PENSTK\x00\x01", b"A"])
 @on_a_loop
 async def test_a_place_to_wait_in_is_given_back_once(data: bytes) -> None:
-    said: list[str] = []
+    calls: list[str] = []
 
     def enter(_: ProtocolSniffer) -> bool:
-        said.append("in")
+        calls.append("in")
         return True
 
     either = ProtocolSniffer(
-        Native, {b"AMQP": Amqp}, 9.0, enter=enter, leave=lambda _: said.append("out")
+        Native, {b"AMQP": Amqp}, 9.0, enter=enter, leave=lambda _: calls.append("out")
     )
     either.connection_made(Wire())
     either.data_received(data)
     either.connection_lost(None)
 
-    assert said == ["in", "out"]
+    assert calls == ["in", "out"]

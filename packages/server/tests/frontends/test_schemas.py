@@ -22,7 +22,7 @@ def nulls(rows: int) -> pa.RecordBatch:
     return pa.record_batch({"properties": pa.nulls(rows, pa.struct([("a", pa.null())]))})
 
 
-def taken(*batches: pa.RecordBatch) -> list[Body]:
+def take_bodies(*batches: pa.RecordBatch) -> list[Body]:
     announced = SchemaTable()
     announced.learn(1, schema_bytes(batches[0].schema))
     parts = [batch_bytes(batch).to_pybytes() for batch in batches]
@@ -30,26 +30,28 @@ def taken(*batches: pa.RecordBatch) -> list[Body]:
 
 
 def test_batches_of_nulls_are_bounded_together() -> None:
-    assert sum(body.rows for body in taken(*[nulls(BODY_ROWS_MAX // 2)] * 2)) == BODY_ROWS_MAX
+    assert sum(body.rows for body in take_bodies(*[nulls(BODY_ROWS_MAX // 2)] * 2)) == BODY_ROWS_MAX
 
     with pytest.raises(InvalidEvent, match="publish at most 1048576 at once"):
-        taken(nulls(BODY_ROWS_MAX + 1))
+        take_bodies(nulls(BODY_ROWS_MAX + 1))
     with pytest.raises(InvalidEvent, match="have 1048577 events or more; publish at most"):
-        taken(nulls(BODY_ROWS_MAX), nulls(1), nulls(1))
+        take_bodies(nulls(BODY_ROWS_MAX), nulls(1), nulls(1))
 
 
 def test_an_event_counts_sixteen_bytes_however_little_it_says() -> None:
-    (body,) = taken(nulls(100_000))
+    (body,) = take_bodies(nulls(100_000))
     assert len(body.buffer) < 100_000
     wanted = EVENT_BYTES_MIN * 100_000
 
     assert body.weight == wanted
     assert body.digest(1 << 20).size == wanted
     meter = Meter()
-    piece = TailBatch(Span(0, 100_000), 0, 1, schema=body.schema, body=body.buffer, home="heap")
-    meter.add_bytes(piece.home, piece.weight)
+    tail_batch = TailBatch(
+        Span(0, 100_000), 0, 1, schema=body.schema, body=body.buffer, home="heap"
+    )
+    meter.add_bytes(tail_batch.home, tail_batch.weight)
     assert meter.memory_bytes == wanted
-    meter.add_bytes(piece.home, -piece.weight)
+    meter.add_bytes(tail_batch.home, -tail_batch.weight)
     assert meter.memory_bytes == 0
 
 

@@ -1,4 +1,4 @@
-"""What a transport is asked by connections of every protocol."""
+"""The calls of a transport by connections of every protocol."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Scripted(asyncio.Transport):
-    """Notes what is asked of it."""
+    """A transport that records its calls."""
 
     def __init__(self, peername: Any = None) -> None:
         super().__init__({"peername": peername})

@@ -1,4 +1,4 @@
-"""The lives of one realm on a disk of its own, and a client of whichever is running."""
+"""The lives of one realm on a separate disk, and a client of the running one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from penstock_testing.stores import open_store
 
 End = Literal["closed", "killed", "power cut", "snapshot"]
 ENDS: Final[tuple[End, ...]] = ("closed", "killed", "power cut", "snapshot")
-"""How a life may end; ``snapshot`` is a power cut right after one was taken."""
+"""The ways in which a life ends; ``snapshot`` is a power cut right after a snapshot."""
 
 LATE: Final = SealingLimits(interval_s=1e6)
 """Limits that seal nothing and take no snapshot by themselves."""
@@ -188,9 +188,9 @@ class Lives:
     # --- asking --------------------------------------------------------------------------
 
     def number(self, name: str) -> ChannelId:
-        found = self.realm.directory.find(name)
-        assert found is not None, f"there is no {name}"
-        return found
+        channel_number = self.realm.directory.find(name)
+        assert channel_number is not None, f"there is no {name}"
+        return channel_number
 
     async def create(self, name: str, type: str = "persistent", **attributes: Any) -> int:
         opened = await self.realm.create_channel(name, Definition(type=type, **attributes))

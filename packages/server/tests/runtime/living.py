@@ -169,11 +169,11 @@ async def events(realm: RunningRealm, number: ChannelId) -> dict[int, bytes]:
     subscribe = realm.subscriptions.subscribe
     await subscribe(number, FromEarliest(), reader, credit=1 << 30, browse=True)
     await reader.at_end.wait()
-    found: dict[int, bytes] = {}
+    data_by_id: dict[int, bytes] = {}
     for batch in reader.batches:
         datas = batch.column("data").to_pylist()
-        found |= dict(zip(ids_of(batch).tolist(), datas, strict=True))
-    return found
+        data_by_id |= dict(zip(ids_of(batch).tolist(), datas, strict=True))
+    return data_by_id
 
 
 class SlowJournal(MemoryJournal):

@@ -33,7 +33,7 @@ from penstock_testing.loop import SimLoop, pass_time, simulated
 
 ORDERS = ChannelId(1)
 LATE = SealingLimits(interval_s=1e6)
-"""Nothing is sealed unless asked for."""
+"""Limits with which events are sealed only on request."""
 TYPES = ("mixed", "off_heap", "paged", "persistent", "reliable")
 
 

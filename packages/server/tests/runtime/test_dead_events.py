@@ -1,4 +1,4 @@
-"""Dead events move to another store in the step in which they leave (SEM T5-T7)."""
+"""Dead events move to another store in the step that removes them (SEM T5-T7)."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ async def test_many_events_expire_in_steps_and_none_is_delivered(durable: bool) 
             overdue.append(state.overdue)
             await lives.put("orders", *named("new"))
             published += 1
-        assert overdue[0] >= 10_000  # publishing went on while they moved
+        assert overdue[0] >= 10_000  # publishing continued while they moved
         assert lives.realm.shard.groups - groups >= 3
         await outlet.has(published)
         assert set(datas(outlet.events)) == {"new"}

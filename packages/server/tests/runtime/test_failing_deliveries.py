@@ -209,12 +209,12 @@ async def test_a_failing_offer_ends_all_subscriptions_of_the_channel(
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        other = (await realm.create_channel("other", Definition(type="persistent"))).channel
+        other_store = (await realm.create_channel("other", Definition(type="persistent"))).channel
         await durable(realm, ChannelId(number), "shared")
         seat, plain, good = Client("seat"), Client("plain"), Client("good")
         await realm.subscriptions.attach(ChannelId(number), "d", seat, window=10, pull=False)
         await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), plain, credit=10)
-        await realm.subscriptions.subscribe(other, FromEarliest(), good, credit=10)
+        await realm.subscriptions.subscribe(other_store, FromEarliest(), good, credit=10)
         broken, offer = realm.directory.channels[number], ChannelMachine.offer
 
         def offers(channel: ChannelMachine, below: int | None = None, **when: int) -> Any:
@@ -227,7 +227,7 @@ async def test_a_failing_offer_ends_all_subscriptions_of_the_channel(
 
         assert is_told(seat, logged)
         assert str(plain.reason) == str(seat.reason)
-        await goes_on(realm, other, good)
+        await goes_on(realm, other_store, good)
         again = Client("again")
         await realm.subscriptions.attach(ChannelId(number), "d", again, window=10, pull=False)
         await pass_time(0.1)
@@ -343,10 +343,12 @@ def test_a_failed_native_client_is_told_and_another_gets_its_events(
         deliver(outlet, rows, redeliveries)
 
     monkeypatch.setattr(SubscriptionOutlet, "deliver", fails_once)
-    with penstock.Realm() as realm, realm.connect() as session, realm.connect() as other:
+    with penstock.Realm() as realm, realm.connect() as session, realm.connect() as other_session:
         victims = [_session_of(session)]
         orders = session.channels.create("orders", type="persistent")
-        remote = other.channels.get("orders").durables.create("d", type="shared", start="earliest")
+        remote = other_session.channels.get("orders").durables.create(
+            "d", type="shared", start="earliest"
+        )
         orders.publish(b"x")
         mine = orders.durables.get("d")
         with pytest.raises(Internal, match="incident"), mine.subscribe(timeout=10) as ended:

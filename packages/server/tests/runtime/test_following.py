@@ -1,5 +1,5 @@
-"""Subscribers with selectors get what these match and nothing else, in order, whoever else is
-there (SEM E6, F5)."""
+"""Subscribers with selectors get exactly the matching events, in order, whichever other subscribers
+exist (SEM E6, F5)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_everybody_gets_what_is_for_them(seed: int) -> None:
         look_up_always(lives)
         await lives.create("orders")
         outlets: list[tuple[Outlet, int]] = []
-        gone: list[tuple[Outlet, int, int]] = []
+        departures: list[tuple[Outlet, int, int]] = []
         end = 0
         for step in range(120):
             kind = random.random()
@@ -71,7 +71,7 @@ async def test_everybody_gets_what_is_for_them(seed: int) -> None:
                 outlet, first = outlets.pop(random.randrange(len(outlets)))
                 await pass_time(0.05)
                 lives.realm.subscriptions.detach(outlet.number)
-                gone.append((outlet, first, end))
+                departures.append((outlet, first, end))
             elif kind < 0.4 and outlets:
                 outlet, _ = random.choice(outlets)
                 stalled = random.random() < 0.5
@@ -91,7 +91,7 @@ async def test_everybody_gets_what_is_for_them(seed: int) -> None:
             text = outlet.selector.text if outlet.selector else ""
             stored = await lives.stored("orders", text)
             assert outlet.ids == [e.event_id for e in stored if (e.event_id or 0) >= first], text
-        for outlet, first, last in gone:
+        for outlet, first, last in departures:
             text = outlet.selector.text if outlet.selector else ""
             matching = [event.event_id for event in await lives.stored("orders", text)]
             due = [i for i in matching if i is not None and first <= i < last]

@@ -21,7 +21,7 @@ MANY = [Event(LARGE)] * 50
 
 
 async def fill(lives: Lives, name: str) -> None:
-    """The realm knows what such events look like; then there is no room on the disk."""
+    """Publish an event, so that the realm has its schema; then fill the disk."""
     await lives.put(name, *named("first"))
     lives.disk.free_bytes = 0
 

@@ -1,4 +1,4 @@
-"""Work that makes much and lets go of little is not interrupted by looks for garbage."""
+"""Work that creates many objects and frees few is not interrupted by garbage collections."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     collections: list[str] = []
     snapshot = RealmState.snapshot
 
-    def taken(state: RealmState) -> Any:
+    def take_snapshot(state: RealmState) -> Any:
         collections.append("on" if gc.isenabled() else "off")
         return snapshot(state)
 
@@ -112,7 +112,7 @@ async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
         collections.append("on" if gc.isenabled() else "off")
         return encode_block(*arguments, **named)
 
-    monkeypatch.setattr(RealmState, "snapshot", taken)
+    monkeypatch.setattr(RealmState, "snapshot", take_snapshot)
     monkeypatch.setattr("penstock_server.runtime.upkeep.snapshot_image.encode_block", encoded)
     lives = Lives()
     async with lives.life():

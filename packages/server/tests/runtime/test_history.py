@@ -250,7 +250,7 @@ class Turns:
 
 @asynccontextmanager
 async def many(channels: int = 30, durables: int = 4) -> AsyncIterator[Lives]:
-    """A realm with much activity in a past step, of which no sample was taken."""
+    """Yield a realm with much activity in a past step without samples."""
     async with life(limits=ASKED) as lives:
         for number in range(channels):
             await lives.create(f"c{number}")

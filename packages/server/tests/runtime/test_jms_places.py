@@ -167,7 +167,7 @@ async def test_a_transaction_is_refused_for_what_somebody_wants_and_only_for_tha
 async def test_what_waited_for_an_absent_subscriber_alone_leaves_with_a_restart(
     type: str, sealing: Any, end: End
 ) -> None:
-    """Some of it was on disk, for a durable, which has acknowledged it since."""
+    """Some events were on disk for a durable that has acknowledged them since."""
     lives = Lives(sealing=sealing)
     async with lives.life(end):
         await lives.create("orders", type, engine="jms")

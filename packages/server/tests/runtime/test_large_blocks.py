@@ -26,7 +26,7 @@ from penstock_testing.loop import pass_time, simulated
 ORDERS, OTHERS = ChannelId(1), ChannelId(2)
 PERSISTENT = Definition(type="persistent", storage=Storage(events_per_spindle=10))
 LATE = SealingLimits(interval_s=1e6)
-"""Nothing is sealed unless asked for."""
+"""Limits with which events are sealed only on request."""
 SMALL = Limits(block_bytes_max=10_000)
 
 

@@ -15,7 +15,7 @@ LOOK_S = 0.000_01
 
 
 class Turns:
-    """A shard that has nothing to do after each group, by a clock of its own."""
+    """A shard without further work after each group, with a separate clock."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -1,4 +1,4 @@
-"""Nobody loads structlog for lines that nobody reads."""
+"""structlog is not loaded for lines that are not logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Homes of events besides the journal, each with a separate limit (SEM C1, C6)."""
+"""Stores of events other than the journal, each with a separate limit (SEM C1, C6)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def content(directory: Path) -> dict[str, bytes]:
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
         if path.is_file() and str(path.relative_to(directory)) not in ("LOCK", "registry/journal")
-    }  # these two say who has it open
+    }  # these two record the process that has the directory open
 
 
 @pytest.mark.parametrize("write", [in_the_journal, in_a_snapshot])
@@ -81,7 +81,7 @@ def test_a_realm_does_not_start_on_facts_of_a_newer_version(
     with pytest.raises(NewerFormat, match=f"(journal|snapshot).* the fact {fact[0]}.*a newer one"):
         penstock.Realm(directory)
     assert content(directory) == before
-    with pytest.raises(NewerFormat, match=fact[0]):  # it was let go of
+    with pytest.raises(NewerFormat, match=fact[0]):  # the directory was released
         penstock.Realm(directory)
 
 

@@ -111,8 +111,8 @@ async def test_a_full_spindle_without_events_is_removed_unless_it_is_the_newest(
             await realm.subscriptions.purge(ChannelId(1), first, last, selector="")
             await realm.sealer.drop_empty([1])
             await pass_time(1.0)  # the realm's own look may be at it, too
-            there = files(tmp_path)
-            return [number for number, file in enumerate(spindles) if file in there]
+            files_there = files(tmp_path)
+            return [number for number, file in enumerate(spindles) if file in files_there]
 
         assert await left_after_purge(0, 8) == list(range(10)), "one event is left in it"
         assert await left_after_purge(9, 9) == list(range(1, 10))

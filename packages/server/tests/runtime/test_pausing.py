@@ -1,4 +1,5 @@
-"""While publishing is paused clients publish nothing, and the rest goes on (SEM X5)."""
+"""While publishing is paused, clients cannot publish, and all other requests are served (SEM
+X5)."""
 
 from __future__ import annotations
 

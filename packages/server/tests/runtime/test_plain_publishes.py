@@ -130,7 +130,7 @@ async def test_while_publishing_is_paused_only_retries_are_answered() -> None:
 @pytest.mark.spec("D2", "T3", "L2")
 @simulated
 async def test_the_fast_path_keeps_all_consequences_of_a_publish() -> None:
-    """Each of these needs the slow path, which is chosen for each publish."""
+    """Each of these publishes needs the slow path, which is chosen for each publish."""
     lives = Lives()
     async with lives.life():
         for name in ("copied", "orders"):

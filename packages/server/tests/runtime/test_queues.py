@@ -76,9 +76,9 @@ async def test_what_was_not_committed_comes_again_after_a_restart(end: End, kind
         info = await lives.info("work")
         assert (info.events, info.in_flight, info.redelivered) == (13, 0, 1)
         reader = await lives.attach("work", window=100)
-        found = await reader.has(13)
-        assert datas(found) == [*"abdeghijklmno"]
-        assert [event.redelivery_count for event in found] == [1] + [0] * 12
+        events = await reader.has(13)
+        assert datas(events) == [*"abdeghijklmno"]
+        assert [event.redelivery_count for event in events] == [1] + [0] * 12
         await reader.settle(*reader.outlet.ids)
     async with lives.life(end):
         info = await lives.info("work")
@@ -97,9 +97,9 @@ async def test_a_reader_that_leaves_gives_back_what_it_held() -> None:
         await first.has(2)
         second = await lives.attach("work", session="two")
         await first.leave()
-        found = await second.has(2)
-        assert datas(found) == ["a", "b"]
-        assert [event.redelivery_count for event in found] == [1, 1]
+        events = await second.has(2)
+        assert datas(events) == ["a", "b"]
+        assert [event.redelivery_count for event in events] == [1, 1]
 
 
 @pytest.mark.spec("Q1", "F5")
@@ -262,9 +262,9 @@ async def test_every_event_is_committed_once_whatever_readers_do(seed: int) -> N
                 total = span.end
                 await pass_time(0.01)
                 reader = random.choice(readers)
-                gone = IdSet.from_ids(committed)
+                committed_ids = IdSet.from_ids(committed)
                 held = IdSet.from_ids(reader.outlet.ids)
-                held.remove_all(gone)
+                held.remove_all(committed_ids)
                 if random.random() < 0.3:
                     await reader.leave()
                     readers.remove(reader)
@@ -274,16 +274,16 @@ async def test_every_event_is_committed_once_whatever_readers_do(seed: int) -> N
                     before = (await lives.info("work")).counters.consumed
                     await reader.settle(*ids)
                     after = (await lives.info("work")).counters.consumed
-                    taken = [i for i in ids if i not in committed]
-                    assert after - before <= len(taken)
-                    if after - before == len(taken):
-                        committed += taken
+                    uncommitted = [i for i in ids if i not in committed]
+                    assert after - before <= len(uncommitted)
+                    if after - before == len(uncommitted):
+                        committed += uncommitted
                     reader.outlet.events.clear()
     async with lives.life("closed"):
         last = await lives.attach("work", window=1_000)
         count = (await lives.info("work")).events
-        found = await last.has(count)
-        assert len(found) == count == len(set(last.outlet.ids))
+        events = await last.has(count)
+        assert len(events) == count == len(set(last.outlet.ids))
         assert (await lives.info("work")).counters.consumed + count == total
         assert not set(committed) & set(last.outlet.ids)
         await lives.conserved()

@@ -1,4 +1,4 @@
-"""Stores that lead to each other in every way there is, on a disk that fails at random moments."""
+"""Stores that feed each other in every possible way, on a disk that fails at random moments."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ class Story:
         """Everything promised is somewhere, once, and has left its copy."""
         await pass_time(2)
         await self.lives.conserved()
-        there: Counter[str] = Counter()
+        stored_counts: Counter[str] = Counter()
         for name in ("a", "dead", "z"):
-            there.update(datas(await self.lives.stored(name)))
+            stored_counts.update(datas(await self.lives.stored(name)))
         reader = await self.lives.attach("q", window=10_000)
-        there.update(datas(await reader.has((await self.lives.info("q")).events)))
-        assert not [word for word, count in there.items() if count > 1]
-        assert self.promised <= there.keys()
+        stored_counts.update(datas(await reader.has((await self.lives.info("q")).events)))
+        assert not [word for word, count in stored_counts.items() if count > 1]
+        assert self.promised <= stored_counts.keys()
         copied = set(datas(await self.lives.stored("c")))
-        assert {word for word in there if not word.endswith("q")} <= copied
+        assert {word for word in stored_counts if not word.endswith("q")} <= copied
         for name in ("a", "dead", "z", "c", "q"):
             assert (await self.lives.info(name)).storage.quarantined == ()
 

@@ -17,13 +17,13 @@ async def test_other_tasks_run_after_each_slice_and_not_after_each_step() -> Non
     done: list[int] = []
     seen: list[int] = []
 
-    async def other() -> None:
+    async def other_task() -> None:
         while len(done) < STEPS:
             seen.append(len(done))
             await slices_of_other.next()
 
     slices, slices_of_other = Slices(), Slices()
-    beside = the_loop().create_task(other())
+    beside = the_loop().create_task(other_task())
     for step in range(STEPS):
         done.append(step)
         the_loop().elapsed_s += 1.01 * SLICE_S / A_SLICE

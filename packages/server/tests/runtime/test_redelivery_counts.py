@@ -23,20 +23,20 @@ async def test_counts_given_outlive_any_end_and_what_was_in_hands_adds_nothing(
         await lives.create("orders")
         await lives.durable("orders", "team", kind)
         await lives.put("orders", *named(*"abcd"))
-        gone = await lives.attach("orders", "team", window=2)
-        assert await gone.has(2)
-        await gone.settle(0, back=True)  # counted: rolled back
-        await gone.has(3)
-        await gone.leave()  # counted: the client that held 0 and 1 went
+        first_client = await lives.attach("orders", "team", window=2)
+        assert await first_client.has(2)
+        await first_client.settle(0, back=True)  # counted: rolled back
+        await first_client.has(3)
+        await first_client.leave()  # counted: the client that held 0 and 1 went
         worker = await lives.attach("orders", "team", window=3)
-        found = await worker.has(3)
-        assert [(e.event_id, e.redelivery_count) for e in found] == [(0, 2), (1, 1), (2, 0)]
+        events = await worker.has(3)
+        assert [(e.event_id, e.redelivery_count) for e in events] == [(0, 2), (1, 1), (2, 0)]
     for _ in range(2):
         async with lives.life(end):
             worker = await lives.attach("orders", "team", window=9)
-            found = await worker.has(4)
-            assert [event.redelivery_count for event in found] == [2, 1, 0, 0]
-            assert [event.redelivered for event in found] == [True, True, False, False]
+            events = await worker.has(4)
+            assert [event.redelivery_count for event in events] == [2, 1, 0, 0]
+            assert [event.redelivered for event in events] == [True, True, False, False]
 
 
 @pytest.mark.spec("E9", "D13", "Q3")

@@ -1,4 +1,4 @@
-"""What is rolled back too often is dead (SEM T10)."""
+"""An event that is rolled back too often becomes dead (SEM T10)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ async def test_what_is_rolled_back_too_often_is_dead_for_that_durable(end: End) 
         assert dead[0].origin.cause == "redelivery_limit"
         assert (dead[0].origin.durables, dead[0].origin.redeliveries) == (("team",), 1)
         assert datas(await lives.stored("orders")) == ["a", "b"]  # the other wants it
-        other = await lives.attach("orders", "other")
-        await other.has(2)
-        await other.settle(0, 1)
+        other_client = await lives.attach("orders", "other")
+        await other_client.has(2)
+        await other_client.settle(0, 1)
         await pass_time(2)
         assert datas(await lives.stored("orders")) == ["b"]
         await lives.conserved()

@@ -74,7 +74,7 @@ async def test_each_event_goes_back_to_its_origin_unchanged(end: End) -> None:
         info = await lives.info("dead")
         assert info.counters.redriven == 4
         await lives.conserved()
-        await pass_time(62)  # its own TTL runs again, from when it came back
+        await pass_time(62)  # the event's own TTL starts again at its return
         assert datas(await lives.stored("a")) == ["stays", "a1"]
         assert datas(await lives.stored("dead")) == ["own", "a0", "b0"]
 
@@ -316,7 +316,7 @@ async def test_events_held_by_a_reader_stay() -> None:
 @pytest.mark.slow
 @pytest.mark.spec("T10")
 def test_an_interrupted_redrive_continues_and_moves_each_event_once() -> None:
-    """Large events, so that there are several steps; the power fails at any sync."""
+    """Large events need several steps; the power fails at any sync."""
     size = 3 << 20
 
     async def life(good: int) -> int:

@@ -87,7 +87,7 @@ async def test_scheduled_events_survive_a_restart_and_are_published_once(
     async with lives.life(end):
         await pass_time(4.4)
         info = await lives.info("orders")
-        assert (info.events, info.scheduled) == (3, 0)  # a TTL of its own counts from now on
+        assert (info.events, info.scheduled) == (3, 0)  # the event's own TTL counts from now on
         if kind != "queue":
             assert datas(await lives.stored("orders")) == ["before", "down", "up"]
         await lives.conserved()

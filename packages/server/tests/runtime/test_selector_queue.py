@@ -57,7 +57,7 @@ async def test_other_requests_are_served_while_a_hundred_selectors_are_evaluated
         done = lives.send("orders", *large(128))
         served = 0
         while not done.done():
-            await lives.put("other", Event(b"here"))  # an administrator is no worse off
+            await lives.put("other", Event(b"here"))  # an administrator waits no longer
             served += 1
         assert served > 50, "between slices"
         assert lives.realm.shard.selector_queue.slices > 50

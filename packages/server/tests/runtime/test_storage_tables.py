@@ -21,7 +21,7 @@ class Row(NamedTuple):
     """The durable and subscriber at the publish. Neither can take the event right now."""
 
     durable: str = ""
-    """The type of the durable, if there is one."""
+    """The type of the durable; empty: no durable."""
     client: Literal["", "client ack", "auto-ack", "synchronous"] = ""
     subscriber: bool = False
 
@@ -104,7 +104,7 @@ def place_of_event(lives: Lives, blocks: int) -> Where:
 
 
 async def publish_before(definition: Definition, row: Row, *, persistent: bool) -> Where:
-    """Publish one event, say where it is, and prove it with a power cut."""
+    """Publish one event, record where it is stored, and verify that by a power cut."""
     lives = Lives()
     async with lives.life():
         await lives.realm.create_channel("orders", definition)

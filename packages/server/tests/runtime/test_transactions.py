@@ -95,7 +95,7 @@ async def test_one_store_that_refuses_rejects_the_whole_transaction(end: End) ->
         await lives.realm.delete_channel("gone")
         with pytest.raises(NameDoesNotExist):
             await lives.realm.transactions.begin("t9", [number])
-        await lives.commit("t0", {"orders": named("a")})  # the same, without what was refused
+        await lives.commit("t0", {"orders": named("a")})  # the same, without the refused part
     async with lives.life(end):
         assert datas(await lives.stored("orders")) == ["a"]
         assert datas(await lives.stored("full")) == ["x"]

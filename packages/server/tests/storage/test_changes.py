@@ -89,13 +89,13 @@ async def test_a_change_that_is_cancelled_is_the_last_one_and_the_first_reason_s
     with pytest.raises(StorageFailed, match="cancelled midway"):
         changes.check()
 
-    def told() -> None:
+    def record_answer() -> None:
         again.failed = "the sync has failed"
         raise RuntimeError("and more")
 
     again = Changes("the files take nothing more", elsewhere.offload)
     with pytest.raises(RuntimeError):
-        await again.make(told, inline=True)
+        await again.make(record_answer, inline=True)
 
     assert again.failed == "the sync has failed"
 

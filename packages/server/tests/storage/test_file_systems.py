@@ -73,7 +73,7 @@ async def test_an_interrupted_large_blob_is_never_visible_in_part(
     for chunks in ([content], [content[: 11 << 20], content[11 << 20 :], b"end"]):
         with pytest.raises(StorageFailed, match="ACCESS_DENIED"):
             await blobs.put(NAME, chunks)
-        gc.collect()  # what is left of the upload must not end it
+        gc.collect()  # the remaining parts of the upload must not end it
         assert store.objects == {}
 
     store.part_refused = 0

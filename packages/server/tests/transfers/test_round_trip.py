@@ -169,7 +169,7 @@ def test_an_empty_channel_can_be_exported(here: Session, there: Session, folder:
     assert moved.publish(b"") == 42
 
 
-# --- while traffic goes on ----------------------------------------------------------------
+# --- with concurrent traffic ---------------------------------------------------------------
 
 
 def test_an_export_under_traffic_is_the_channel_at_one_instant(

@@ -1,4 +1,4 @@
-"""A small HTTP client for tests: a request a call, and what came back."""
+"""A small HTTP client for tests: each call sends one request and returns its answer."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Web:
         try:
             connection.request(method, where, body, sent)
             answer = connection.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            return Reply(answer.status, found, answer.read())
+            headers_by_name = {name.lower(): value for name, value in answer.getheaders()}
+            return Reply(answer.status, headers_by_name, answer.read())
         finally:
             connection.close()
 
@@ -84,7 +84,7 @@ class Web:
         return reply.document
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
-        """What a change is answered with; anything but success fails the test."""
+        """Send a change, and return its answer; any status but success fails the test."""
         reply = self.ask(method, path, body)
         assert reply.status in (200, 201), reply.data
         return reply.document

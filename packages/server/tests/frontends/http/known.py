@@ -1,4 +1,4 @@
-"""HTTP for somebody the realm knows."""
+"""An HTTP client with a user of the realm."""
 
 from __future__ import annotations
 

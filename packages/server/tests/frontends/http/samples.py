@@ -1,4 +1,4 @@
-"""What a scrape of the metrics has."""
+"""Parses the samples in a scrape of the metrics."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def read(reply: Reply) -> Samples:
     }
 
 
-def of(samples: Samples, metric: str, /, **labels: str) -> float:
+def value_of(samples: Samples, metric: str, /, **labels: str) -> float:
     return samples[metric, frozenset(labels.items())]

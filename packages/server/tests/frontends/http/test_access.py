@@ -1,4 +1,4 @@
-"""Who may do what by HTTP: the realm's own rules, asked by every route; sessions of the console."""
+"""Permissions over HTTP: every route checks the realm's rules; sessions of the console."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_rights_are_listed_by_name(admin: Known, ann: Known) -> None:
     rights = {"kind": "channel", "name": "orders", "subject": "ann@*", "rights": ["publish"]}
     admin.send("POST", "acl/grant", rights)
     assert ann.send("POST", "channels/orders/events", {"data": "x"})["count"] == 1
-    assert [each["name"] for each in ann.get("channels")["items"]] == ["orders"]
+    assert [item["name"] for item in ann.get("channels")["items"]] == ["orders"]
     assert ann.ask("GET", "channels/orders/events").status == 403
     admin.send("POST", "acl/revoke", {**rights, "rights": []})
     assert ann.ask("POST", "channels/orders/events", {"data": "x"}).status == 403
@@ -96,8 +96,8 @@ def test_a_monitor_sees_columns_of_events_but_no_events(
     assert ann.ask("GET", columns).code == "access-denied"
 
     admin.send("POST", "acl/grant", {"kind": "realm", "subject": "ann@*", "rights": ["monitor"]})
-    at = realm.listen().removeprefix("penstock://")
-    with penstock.connect(f"penstock://ann:{ANN.replace(' ', '%20')}@{at}") as session:
+    address = realm.listen().removeprefix("penstock://")
+    with penstock.connect(f"penstock://ann:{ANN.replace(' ', '%20')}@{address}") as session:
         of_kind = session.channels if kind == "channel" else session.queues
         schema = of_kind.get("orders").columns()
 
@@ -130,7 +130,7 @@ def test_acts_are_recorded_with_their_principal(admin: Known, ann: Known) -> Non
         *admin.get("audit", limit=1)["items"],
     ]
 
-    assert [(each["operation"], each["target"], each["outcome"]) for each in newest] == [
+    assert [(item["operation"], item["target"], item["outcome"]) for item in newest] == [
         ("channel.delete", "orders", "access-denied"),
         ("channel.create", "orders", "done"),
     ]
@@ -184,16 +184,16 @@ def test_the_console_logs_in_changes_things_with_its_token_and_logs_out(
     wrong = web.ask("POST", "login", {"user": "ann", "password": "wrong"})
     opened = web.ask("POST", "login", {"user": "ann", "password": ANN})
     cookie = opened.headers["set-cookie"]
-    own = {"cookie": cookie.partition(";")[0]}
-    token = {**own, "x-csrf-token": opened.document["csrf"]}
+    own_cookie = {"cookie": cookie.partition(";")[0]}
+    token = {**own_cookie, "x-csrf-token": opened.document["csrf"]}
 
     assert wrong.status == 401
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
-    assert web.ask("GET", "me", headers=own).document["csrf"] == opened.document["csrf"]
-    assert web.ask("POST", "logout", headers=own).code == "access-denied"
-    assert web.ask("GET", "me", headers=own).status == 200
+    assert web.ask("GET", "me", headers=own_cookie).document["csrf"] == opened.document["csrf"]
+    assert web.ask("POST", "logout", headers=own_cookie).code == "access-denied"
+    assert web.ask("GET", "me", headers=own_cookie).status == 200
     assert web.ask("POST", "logout", headers=token).status == 200
-    assert web.ask("GET", "me", headers=own).status == 401
+    assert web.ask("GET", "me", headers=own_cookie).status == 401
 
 
 def test_users_and_groups_are_made_changed_and_removed(admin: Known, web: Web) -> None:
@@ -215,7 +215,7 @@ def test_users_and_groups_are_made_changed_and_removed(admin: Known, web: Web) -
     assert admin.send("DELETE", "groups/ops") == {"done": True}
     assert admin.send("DELETE", "users/bob") == {"done": True}
     assert [user["name"] for user in admin.get("users")["items"]] == ["admin"]
-    assert any(each["subject"] == "admin@*" for each in admin.get("acl", kind="realm")["items"])
+    assert any(item["subject"] == "admin@*" for item in admin.get("acl", kind="realm")["items"])
 
 
 def test_signing_in_outlives_a_restart_and_signing_out_does_too(tmp_path: Path) -> None:

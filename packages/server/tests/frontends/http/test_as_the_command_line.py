@@ -1,5 +1,4 @@
-"""What the command line can do, HTTP can do, but for what is local by nature, which the guide
-lists."""
+"""HTTP has all functions of the command line, except for local ones, which the guide lists."""
 
 from __future__ import annotations
 
@@ -102,8 +101,8 @@ def _below(command: object, name: str) -> Iterator[str]:
     if words is None:
         yield name.strip()
         return
-    for word, each in words.items():
-        yield from _below(each, f"{name} {word}")
+    for word, subcommand in words.items():
+        yield from _below(subcommand, f"{name} {word}")
 
 
 def local() -> set[str]:

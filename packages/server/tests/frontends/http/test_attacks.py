@@ -1,4 +1,4 @@
-"""What pages, strangers and users without rights try by HTTP, and do not get."""
+"""Attacks over HTTP by pages, strangers and users without rights: all are refused."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def realm() -> Iterator[penstock.Realm]:
 
 
 def grant(admin: Known, kind: str, name: str, *rights: str, subject: str = "ann@*") -> None:
-    given = {"kind": kind, "name": name, "subject": subject, "rights": rights}
-    admin.send("POST", "acl/grant", given)
+    entry = {"kind": kind, "name": name, "subject": subject, "rights": rights}
+    admin.send("POST", "acl/grant", entry)
 
 
 def signed_in(web: Web, user: str, password: str) -> dict[str, str]:
-    """What a console that has logged in sends along."""
+    """Return the headers of a console that has logged in."""
     opened = web.ask("POST", "login", {"user": user, "password": password})
     cookie = opened.headers["set-cookie"].partition(";")[0]
     return {"cookie": cookie, "x-csrf-token": opened.document["csrf"]}
@@ -56,11 +56,11 @@ def test_a_view_ends_with_the_session_it_was_opened_in(
 ) -> None:
     admin.send("POST", "channels", {"name": "orders"})
     grant(admin, "channel", "orders", "subscribe")
-    own = signed_in(web, "ann", ANN)
+    own_headers = signed_in(web, "ann", ANN)
 
-    with web.watching("channels/orders/live", headers=own) as events:
+    with web.watching("channels/orders/live", headers=own_headers) as events:
         if act == "logout":
-            assert web.ask("POST", "logout", headers=own).status == 200
+            assert web.ask("POST", "logout", headers=own_headers).status == 200
         else:
             admin.send("POST", "users/ann/password", {"password": "quite another"})
         [(name, why)] = list(events)
@@ -96,9 +96,9 @@ def test_a_refusal_does_not_tell_whether_there_is_such_a_name(admin: Known, ann:
         lambda name: ann.ask("GET", f"queues/{name}"),
     )
     for ask in asks:
-        told = [ask(name) for name in ("secret", "hidden", "nowhere")]
-        assert {(each.status, each.code) for each in told} == {(403, "access-denied")}
-        reasons = [each.reason.split(";")[0].split() for each in told]
+        answers = [ask(name) for name in ("secret", "hidden", "nowhere")]
+        assert {(answer.status, answer.code) for answer in answers} == {(403, "access-denied")}
+        reasons = [answer.reason.split(";")[0].split() for answer in answers]
         assert reasons[0][:-1] == reasons[1][:-1] == reasons[2][:-1]
 
 
@@ -113,7 +113,7 @@ def test_the_audit_log_has_created_and_refused_joins(admin: Known, ann: Known) -
     newest = admin.get("audit", limit=2)["items"]
     newest += admin.get("audit", kind="refusals", limit=1)["items"]
 
-    assert [(each["operation"], each["target"], each["outcome"]) for each in newest] == [
+    assert [(entry["operation"], entry["target"], entry["outcome"]) for entry in newest] == [
         ("join.delete", "orders -> copy", "done"),
         ("join.create", "orders -> copy", "done"),
         ("join.create", "orders -> copy", "access-denied"),
@@ -132,8 +132,8 @@ def next_answer(peer: socket.socket) -> tuple[bytes, bytes]:
 def answer_before_the_body(web: Known, head: str) -> tuple[bytes, bytes]:
     """The answer to a request whose body is never sent."""
     with web.raw() as peer:
-        own = f"authorization: {web.own_headers['authorization']}\r\nhost: localhost\r\n"
-        peer.sendall(f"{head}\r\n{own}content-type: application/json\r\n\r\n".encode())
+        own_headers = f"authorization: {web.own_headers['authorization']}\r\nhost: localhost\r\n"
+        peer.sendall(f"{head}\r\n{own_headers}content-type: application/json\r\n\r\n".encode())
         return next_answer(peer)
 
 
@@ -175,17 +175,20 @@ def test_a_refused_request_that_was_sent_whole_is_followed_by_others(
 ) -> None:
     body = b'{"name": "x"}'
     with ann.raw() as peer:
-        own = f"authorization: {ann.own_headers['authorization']}\r\nhost: localhost\r\n"
+        own_headers = f"authorization: {ann.own_headers['authorization']}\r\nhost: localhost\r\n"
         kind = "content-type: application/json\r\n"
         for size in (len(body), 100_000):
-            head = f"POST /api/v1/channels HTTP/1.1\r\n{own}{kind}content-length: {size}\r\n\r\n"
+            head = (
+                f"POST /api/v1/channels HTTP/1.1\r\n{own_headers}{kind}"
+                f"content-length: {size}\r\n\r\n"
+            )
             peer.sendall(head.encode() + body + b" " * (size - len(body)))
             assert next_answer(peer)[0].startswith(b"HTTP/1.1 403")
-        peer.sendall(f"GET /api/v1/me HTTP/1.1\r\n{own}\r\n".encode())
+        peer.sendall(f"GET /api/v1/me HTTP/1.1\r\n{own_headers}\r\n".encode())
         assert next_answer(peer)[0].startswith(b"HTTP/1.1 200")
 
     newest = admin.get("audit", kind="refusals", limit=2)["items"]
-    assert [each["target"] for each in newest] == ["", "x"]  # a long body is not read for it
+    assert [entry["target"] for entry in newest] == ["", "x"]  # a long body is not read for it
 
 
 @pytest.fixture
@@ -207,14 +210,14 @@ def optional() -> Iterator[penstock.Realm]:
 @pytest.mark.spec("A4")
 def test_a_strange_name_leads_no_stranger_in(optional: penstock.Realm) -> None:
     web = Web(optional.listen_http())
-    own = {"authorization": Known(web.url, "ann", ANN).own_headers["authorization"]}
+    own_headers = {"authorization": Known(web.url, "ann", ANN).own_headers["authorization"]}
     for host in ("evil.example", "evil.example:9080", "localhost.evil.example", "10.0.0.1.evil"):
         for path in ("channels/open/events", "me", "realm"):
             reply = web.ask("GET", path, headers={"host": host})
             assert (reply.status, reply.code) == (401, "authentication-failed")
             assert "http.hosts" in reply.reason
         assert web.ask("GET", "/metrics", headers={"host": host}).status == 401
-        named = {**own, "host": host}
+        named = {**own_headers, "host": host}
         assert web.ask("GET", "channels/open/events", headers=named).status == 200
         signed = web.ask("POST", "login", {"user": "ann", "password": ANN}, headers={"host": host})
         cookie = {"cookie": signed.headers["set-cookie"].partition(";")[0], "host": host}
@@ -234,9 +237,9 @@ def test_known_names_and_addresses_lead_strangers_in(optional: penstock.Realm, h
 @pytest.mark.spec("A4")
 def test_over_tls_the_certificate_proves_the_name(optional: penstock.Realm) -> None:
     guard = Guard(optional.access, is_secure=True)
-    asked = guard.identify({"host": "any.example"}, "10.0.0.6", None, changes=False)
+    principal = guard.identify({"host": "any.example"}, "10.0.0.6", None, changes=False)
 
-    assert asyncio.run(asked).user == "anonymous"
+    assert asyncio.run(principal).user == "anonymous"
 
 
 def test_realms_on_two_ports_do_not_share_a_session(web: Web, admin: Known, ann: Known) -> None:
@@ -245,14 +248,14 @@ def test_realms_on_two_ports_do_not_share_a_session(web: Web, admin: Known, ann:
         web.ask("POST", "login", login, headers={"host": f"localhost:{port}"})
         for port in (9080, 9081)
     )
-    cookies = [each.headers["set-cookie"].partition(";")[0] for each in (first, second)]
+    cookies = [entry.headers["set-cookie"].partition(";")[0] for entry in (first, second)]
 
-    assert [each.partition("=")[0] for each in cookies] == [
+    assert [entry.partition("=")[0] for entry in cookies] == [
         "penstock_session_9080",
         "penstock_session_9081",
     ]
-    both = {"cookie": "; ".join(cookies), "host": "localhost:9081"}
-    assert web.ask("GET", "me", headers=both).document["csrf"] == second.document["csrf"]
+    both_cookies = {"cookie": "; ".join(cookies), "host": "localhost:9081"}
+    assert web.ask("GET", "me", headers=both_cookies).document["csrf"] == second.document["csrf"]
     only = {"cookie": cookies[0], "host": "localhost:9081"}
     assert web.ask("GET", "me", headers=only).status == 401
 
@@ -286,8 +289,8 @@ def test_a_waiting_client_gets_no_event_after_losing_the_right(
         waits = b'penstock_durable_clients{channel="jobs",durable=""} 1.0'
         while waits not in admin.ask("GET", "/metrics").data:
             assert not popped.done()
-        taken = {"kind": "queue", "name": "jobs", "subject": "ann@*", "rights": []}
-        admin.send("POST", "acl/revoke", taken)
+        empty_entry = {"kind": "queue", "name": "jobs", "subject": "ann@*", "rights": []}
+        admin.send("POST", "acl/revoke", empty_entry)
         session.queues.get("jobs").push(b"secret")
         reply = popped.result(timeout=30)
 

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
-from packages.server.tests.frontends.http.samples import of, scraped
+from packages.server.tests.frontends.http.samples import scraped, value_of
 
 
 @pytest.mark.spec("D18", "D17")
@@ -36,9 +36,9 @@ def test_a_durable_with_a_backoff_shows_its_waiting_events(
     shown = web.get("channels/orders/durables/billing")
     assert (shown["outstanding"], shown["in_flight"], shown["waiting"]) == (3, 0, 2)
     assert shown["waiting_until_us"] > 1_600_000_000_000_000
-    found = scraped(web)
+    metrics = scraped(web)
     durable = {"channel": "orders", "durable": "billing"}
-    assert of(found, "penstock_durable_waiting_events", **durable) == 2
+    assert value_of(metrics, "penstock_durable_waiting_events", **durable) == 2
 
 
 @pytest.mark.spec("D18", "C3")

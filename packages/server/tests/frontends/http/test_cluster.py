@@ -1,4 +1,4 @@
-"""What HTTP tells of the cluster that a realm is in."""
+"""The routes that describe the cluster of a realm."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def test_nodes_are_shown_with_their_state(monkeypatch: pytest.MonkeyPatch) -> No
             structs.replace(info, appends=appends, ambiguous={"stored": 2, "deposed": 0}),
         )
 
-        told = web.ask("GET", "/api/v1/cluster").document
-        assert (told["node"], told["epoch"], told["lease_left_s"]) == ("n1", 7, 4.5)
-        assert {each["node"]: each["state"] for each in told["nodes"]} == {
+        cluster = web.ask("GET", "/api/v1/cluster").document
+        assert (cluster["node"], cluster["epoch"], cluster["lease_left_s"]) == ("n1", 7, 4.5)
+        assert {node["node"]: node["state"] for node in cluster["nodes"]} == {
             "n1": "owner",
             "n2": "stands by",
             "n3": "down",

@@ -1,4 +1,4 @@
-"""Consumers over HTTP: events are fetched under a lease, and settled by requests of their own."""
+"""Consumers over HTTP: events are fetched under a lease, and settled by separate requests."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def orders(session: penstock.Session) -> penstock.Channel:
     return session.channels.create("orders")
 
 
-def ids(told: Any) -> list[int]:
-    return [each["event_id"] for each in told["items"]]
+def ids(answer: Any) -> list[int]:
+    return [event["event_id"] for event in answer["items"]]
 
 
 @pytest.mark.spec("H1", "H2")
@@ -50,10 +50,10 @@ def test_acknowledged_events_are_not_delivered_again(
     team = orders.durables.create("team", type=kind)
     publish(orders, 3)
 
-    told = fetch(web, count=2)
-    assert [each["data"] for each in told["items"]] == ["e0", "e1"]
+    delivery = fetch(web, count=2)
+    assert [event["data"] for event in delivery["items"]] == ["e0", "e1"]
     assert team.info().clients[0].startswith("http lease of ")
-    done = settle(web, told["lease"], "ack", all=True)
+    done = settle(web, delivery["lease"], "ack", all=True)
     assert done.document == {"count": 2, "left": 0, "ends": None}
     assert ids(fetch(web)) == [2]
     assert team.info().outstanding == 1
@@ -64,14 +64,14 @@ def test_a_queue_is_consumed_with_acknowledgements(web: Web, session: penstock.S
     work = session.queues.create("work")
     publish(work, 3)
 
-    told = fetch(web, "queues/work", selector="n >= 1")
-    assert ids(told) == [1, 2]
-    done = settle(web, told["lease"], "ack", where="queues/work", ids=[2])
+    delivery = fetch(web, "queues/work", selector="n >= 1")
+    assert ids(delivery) == [1, 2]
+    done = settle(web, delivery["lease"], "ack", where="queues/work", ids=[2])
     assert (done.document["count"], done.document["left"]) == (1, 1)
-    assert settle(web, told["lease"], "rollback", where="queues/work", all=True).status == 200
+    assert settle(web, delivery["lease"], "rollback", where="queues/work", all=True).status == 200
     assert work.info().events == 2
     again = fetch(web, "queues/work")
-    assert [each.get("redelivery_count", 0) for each in again["items"]] == [0, 1]
+    assert [event.get("redelivery_count", 0) for event in again["items"]] == [0, 1]
 
 
 @pytest.mark.spec("H2")
@@ -92,8 +92,8 @@ def test_a_repeated_request_is_answered_as_done(
     last = settle(web, lease, how, all=True, **more)
     assert last.document["left"] == 0
     assert settle(web, lease, how, all=True, **more).document == last.document
-    for other in {"ack", "rollback"} - {how}:
-        refused = settle(web, lease, other, ids=[0])
+    for other_way in {"ack", "rollback"} - {how}:
+        refused = settle(web, lease, other_way, ids=[0])
         assert (refused.status, refused.code) == (409, "illegal-state")
 
 
@@ -109,7 +109,7 @@ def test_unsettled_events_are_redelivered_and_a_late_settlement_is_refused(
     again = fetch(web, wait_ms=30_000)
     assert ids(again) == [0, 1]
     counted = kind == "shared"
-    assert [each.get("redelivery_count", 0) for each in again["items"]] == [counted] * 2
+    assert [event.get("redelivery_count", 0) for event in again["items"]] == [counted] * 2
     late: list[tuple[str, dict[str, Any]]] = [
         ("ack", {"ids": [0]}),
         ("ack", {"all": True}),
@@ -127,13 +127,13 @@ def test_unsettled_events_are_redelivered_and_a_late_settlement_is_refused(
 def test_more_time_is_for_the_events_that_are_named(web: Web, orders: penstock.Channel) -> None:
     orders.durables.create("team")
     publish(orders, 3)
-    told = fetch(web, lease_ms=300)
+    delivery = fetch(web, lease_ms=300)
 
-    more = settle(web, told["lease"], "extend", ids=[1], lease_ms=LONG_MS).document
+    more = settle(web, delivery["lease"], "extend", ids=[1], lease_ms=LONG_MS).document
     assert (more["count"], more["left"]) == (1, 3)
-    assert more["ends"] > told["ends"]
+    assert more["ends"] > delivery["ends"]
     assert ids(fetch(web, wait_ms=30_000)) == [0, 2]
-    assert settle(web, told["lease"], "ack", ids=[1]).document["left"] == 0
+    assert settle(web, delivery["lease"], "ack", ids=[1]).document["left"] == 0
 
 
 @pytest.mark.spec("H1")
@@ -193,8 +193,8 @@ def test_lanes_are_worked_on_by_several_leases(web: Web, orders: penstock.Channe
     orders.durables.create("team", type="serial", order_by="lane")
     orders.publish_many([penstock.Event(properties={"lane": n % 2}) for n in range(4)])
 
-    one, other = fetch(web, count=1), fetch(web, count=1)
-    assert (ids(one), ids(other)) == ([0], [1])
+    one, second_delivery = fetch(web, count=1), fetch(web, count=1)
+    assert (ids(one), ids(second_delivery)) == ([0], [1])
     settle(web, one["lease"], "ack", all=True)
     assert ids(fetch(web, count=4)) == [2]
 
@@ -205,19 +205,19 @@ def test_forms_of_a_batch(web: Web, orders: penstock.Channel) -> None:
     publish(orders, 3)
     settle(web, fetch(web)["lease"], "rollback", all=True)
 
-    told = web.ask(
+    delivery = web.ask(
         "POST", f"{TEAM}/fetch", {"count": 1}, headers={"accept": f"{ARROW}, {NDJSON};q=0.5"}
     )
-    assert told.headers["content-type"] == ARROW
-    table = pa.ipc.open_stream(told.data).read_all()
+    assert delivery.headers["content-type"] == ARROW
+    table = pa.ipc.open_stream(delivery.data).read_all()
     assert table.select(["event_id", "data", "n", "redelivery_count"]).to_pylist() == [
         {"event_id": 0, "data": b"e0", "n": 0, "redelivery_count": 1}
     ]
-    assert settle(web, told.headers["penstock-lease"], "ack", ids=[0]).status == 200
-    told = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": NDJSON})
-    lines = [msgspec.json.decode(line) for line in told.data.splitlines()]
-    assert [(each["event_id"], each["data"]) for each in lines] == [(1, "e1"), (2, "e2")]
-    assert "penstock-lease-ends" in told.headers
+    assert settle(web, delivery.headers["penstock-lease"], "ack", ids=[0]).status == 200
+    delivery = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": NDJSON})
+    lines = [msgspec.json.decode(line) for line in delivery.data.splitlines()]
+    assert [(event["event_id"], event["data"]) for event in lines] == [(1, "e1"), (2, "e2")]
+    assert "penstock-lease-ends" in delivery.headers
 
     empty = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": ARROW})
     assert pa.ipc.open_stream(empty.data).read_all().num_rows == 0
@@ -250,11 +250,11 @@ def test_a_form_in_which_an_answer_does_not_come_is_refused_before_anything_is_d
 @pytest.mark.spec("E10")
 def test_a_batch_in_columns_has_one_for_numbers(web: Web, orders: penstock.Channel) -> None:
     orders.durables.create("team")
-    orders.publish_many([penstock.Event(properties={"price": each}) for each in (3, 9.5)])
+    orders.publish_many([penstock.Event(properties={"price": event}) for event in (3, 9.5)])
 
-    told = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": ARROW})
+    delivery = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": ARROW})
 
-    assert pa.ipc.open_stream(told.data).read_all()["price"].to_pylist() == [3.0, 9.5]
+    assert pa.ipc.open_stream(delivery.data).read_all()["price"].to_pylist() == [3.0, 9.5]
 
 
 def test_invalid_requests_are_explained(web: Web, orders: penstock.Channel) -> None:
@@ -292,28 +292,28 @@ def test_a_client_that_disconnects_while_waiting_holds_no_events(
 def test_a_client_that_disconnects_before_the_answer_has_fetched_nothing(
     web: Web, orders: penstock.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The events go back at once, and nobody has seen them."""
+    """The events are returned at once, without a redelivery count."""
     orders.durables.create("team")
     publish(orders, 2)
     peers: list[Any] = []
-    whole, calls, is_sent = ChannelFetch.run, count(), threading.Event()
+    run_fetch, calls, is_sent = ChannelFetch.run, count(), threading.Event()
 
     async def late(self: ChannelFetch, *args: Any) -> Any:
-        told = await whole(self, *args)
+        delivery = await run_fetch(self, *args)
         if not next(calls):
-            gone = asyncio.Event()
-            asker.get().on_gone(gone.set)
+            is_cancelled = asyncio.Event()
+            asker.get().on_gone(is_cancelled.set)
             await asyncio.to_thread(is_sent.wait)
             hang_up(peers[0])
-            await gone.wait()
-        return told
+            await is_cancelled.wait()
+        return delivery
 
     monkeypatch.setattr(ChannelFetch, "run", late)
     peers.append(ask(web, "POST", f"{TEAM}/fetch", body={"lease_ms": LONG_MS}))
     is_sent.set()
 
     again = fetch(web, wait_ms=30_000)
-    assert [(each["event_id"], each.get("redelivery_count", 0)) for each in again["items"]] == [
+    assert [(event["event_id"], event.get("redelivery_count", 0)) for event in again["items"]] == [
         (0, 0),
         (1, 0),
     ]
@@ -336,7 +336,7 @@ def test_a_client_that_disconnects_during_encoding_has_fetched_nothing(
     monkeypatch.undo()
 
     again = fetch(web)
-    assert [each.get("redelivery_count", 0) for each in again["items"]] == [0, 0]
+    assert [event.get("redelivery_count", 0) for event in again["items"]] == [0, 0]
 
 
 @pytest.mark.spec("H1", "H2")

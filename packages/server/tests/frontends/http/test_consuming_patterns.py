@@ -35,18 +35,19 @@ NORTH, SOUTH, EAST = "shop/north", "shop/south", "shop/east"
 
 @pytest.fixture
 def shops(session: penstock.Session) -> dict[str, penstock.Channel]:
-    """Two channels of the pattern and one beside it; the pattern has the durable ``team``."""
-    found = {name: session.channels.create(name) for name in (NORTH, SOUTH, "other/north")}
+    """Return two channels of the pattern and a further one; the pattern has the durable
+    ``team``."""
+    channels = {name: session.channels.create(name) for name in (NORTH, SOUTH, "other/north")}
     session.durables.create("shop/*", "team")
-    return found
+    return channels
 
 
-def of(told: Any) -> dict[str, list[int]]:
+def ids_by_channel(answer: Any) -> dict[str, list[int]]:
     """The ids of an answer by channel."""
-    found: dict[str, list[int]] = {}
-    for each in told["items"]:
-        found.setdefault(each["channel"], []).append(each["event_id"])
-    return found
+    event_ids: dict[str, list[int]] = {}
+    for event in answer["items"]:
+        event_ids.setdefault(event["channel"], []).append(event["event_id"])
+    return event_ids
 
 
 def settled(web: Web, lease: str, how: str, **body: Any) -> Reply:
@@ -64,15 +65,15 @@ def test_events_of_all_channels_come_under_one_lease_and_are_acknowledged_by_cha
     for channel in shops.values():
         publish(channel, 2)
 
-    told = fetch(web, TEAM)
-    assert of(told) == {NORTH: [0, 1], SOUTH: [0, 1]}
-    assert [each["data"] for each in told["items"]] == ["e0", "e1"] * 2
-    done = settled(web, told["lease"], "ack", ids={NORTH: [0, 1], SOUTH: [1]})
+    delivery = fetch(web, TEAM)
+    assert ids_by_channel(delivery) == {NORTH: [0, 1], SOUTH: [0, 1]}
+    assert [event["data"] for event in delivery["items"]] == ["e0", "e1"] * 2
+    done = settled(web, delivery["lease"], "ack", ids={NORTH: [0, 1], SOUTH: [1]})
     assert (done.document["count"], done.document["left"]) == (3, 1)
     assert (outstanding(shops[NORTH]), outstanding(shops[SOUTH])) == (0, 1)
-    last = settled(web, told["lease"], "ack", all=True)
+    last = settled(web, delivery["lease"], "ack", all=True)
     assert last.document == {"count": 4, "left": 0, "ends": None}
-    assert of(fetch(web, TEAM)) == {}
+    assert ids_by_channel(fetch(web, TEAM)) == {}
     assert shops["other/north"].info().events == 2
 
 
@@ -82,7 +83,7 @@ def test_a_channel_that_is_made_later_is_consumed_from_its_first_event(
 ) -> None:
     publish(session.channels.create(EAST), 1)
 
-    assert of(fetch(web, TEAM)) == {EAST: [0]}
+    assert ids_by_channel(fetch(web, TEAM)) == {EAST: [0]}
 
 
 @pytest.mark.spec("H4")
@@ -94,8 +95,10 @@ def test_a_wait_ends_with_an_event_of_any_channel_also_of_one_made_meanwhile(
         waits = pool.submit(fetch, web, TEAM, wait_ms=30_000)
         until(lambda: shops[SOUTH].durables.get("team").info().clients)
         publish(session.channels.create(where, if_missing=True), 3)
-        told = waits.result(20)
-    assert of(told) == {where: [0, 1, 2]}, "what is there then, and not the first event alone"
+        delivery = waits.result(20)
+    assert ids_by_channel(delivery) == {where: [0, 1, 2]}, (
+        "what is there then, and not the first event alone"
+    )
     assert shops[NORTH].durables.get("team").info().clients == (), "no seat is left behind"
 
 
@@ -107,8 +110,12 @@ def test_a_busy_channel_leaves_room_for_others(
     publish(shops[SOUTH], 3)
     publish(session.channels.create(EAST), 40)
 
-    told = fetch(web, TEAM, count=30)
-    assert {name: len(ids) for name, ids in of(told).items()} == {NORTH: 14, SOUTH: 3, EAST: 13}
+    delivery = fetch(web, TEAM, count=30)
+    assert {name: len(ids) for name, ids in ids_by_channel(delivery).items()} == {
+        NORTH: 14,
+        SOUTH: 3,
+        EAST: 13,
+    }
 
 
 @pytest.mark.spec("H4")
@@ -119,9 +126,9 @@ def test_channels_have_their_turns_from_fetch_to_fetch(
     publish(shops[SOUTH], 3)
     publish(session.channels.create(EAST), 3)
 
-    turns = [next(iter(of(fetch(web, TEAM, count=1)))) for _ in range(9)]
+    turns = [next(iter(ids_by_channel(fetch(web, TEAM, count=1)))) for _ in range(9)]
     assert Counter(turns) == {NORTH: 3, SOUTH: 3, EAST: 3}
-    assert all(len(set(turns[at : at + 3])) == 3 for at in (0, 3, 6)), turns
+    assert all(len(set(turns[index : index + 3])) == 3 for index in (0, 3, 6)), turns
 
 
 @pytest.mark.parametrize(
@@ -137,7 +144,7 @@ def test_channels_have_their_turns_from_fetch_to_fetch(
 def test_shares_are_even_and_unused_ones_go_to_other_channels(
     there: tuple[int, ...], count: int, shares: tuple[int, ...]
 ) -> None:
-    found = even_shares({str(at): many for at, many in enumerate(there)}, count)
+    found = even_shares({str(index): many for index, many in enumerate(there)}, count)
     assert tuple(found.values()) == shares
 
 
@@ -158,13 +165,15 @@ def test_a_repeated_request_over_a_pattern_is_answered_as_done(
     again = settled(web, lease, how, ids={NORTH: [0], SOUTH: [0, 1]}, **more)
     assert again.document == first.document
     assert settled(web, lease, how, all=True, **more).document["left"] == 0
-    for other in {"ack", "rollback"} - {how}:
-        refused = settled(web, lease, other, ids={SOUTH: [1]})
+    for other_way in {"ack", "rollback"} - {how}:
+        refused = settled(web, lease, other_way, ids={SOUTH: [1]})
         assert (refused.status, refused.code) == (409, "illegal-state")
         assert f"event 1 of {SOUTH}" in refused.reason
     assert dead.info().events == (4 if how == "reject" else 0)
     again_comes = fetch(web, TEAM)
-    assert of(again_comes) == ({NORTH: [0, 1], SOUTH: [0, 1]} if how == "rollback" else {})
+    assert ids_by_channel(again_comes) == (
+        {NORTH: [0, 1], SOUTH: [0, 1]} if how == "rollback" else {}
+    )
 
 
 @pytest.mark.spec("H4", "H2", "D19")
@@ -177,7 +186,7 @@ def test_a_late_settlement_on_one_channel_settles_nothing_on_others(
     assert settled(web, lease, "extend", ids={SOUTH: [0]}, lease_ms=LONG_MS).document["left"] == 2
 
     again = fetch(web, TEAM, wait_ms=30_000)
-    assert of(again) == {NORTH: [0]}
+    assert ids_by_channel(again) == {NORTH: [0]}
     assert again["items"][0]["redelivery_count"] == 1
     for body in ({"ids": {SOUTH: [0], NORTH: [0]}}, {"all": True}):
         refused = settled(web, lease, "ack", **body)
@@ -213,7 +222,7 @@ def test_a_reject_that_one_channel_refuses_is_refused_as_a_whole(
 def test_a_killed_client_leaves_its_events_to_others(
     web: Web, shops: dict[str, penstock.Channel]
 ) -> None:
-    """One hangs up while it waits, one is gone with its lease."""
+    """One client hangs up while it waits, the lease of another one expires."""
     peer = ask(web, "POST", f"{TEAM}/fetch", body={"wait_ms": 30_000})
     until(lambda: all(shops[n].durables.get("team").info().clients for n in (NORTH, SOUTH)))
     hang_up(peer)
@@ -221,13 +230,13 @@ def test_a_killed_client_leaves_its_events_to_others(
     publish(shops[NORTH], 1)
     publish(shops[SOUTH], 1)
 
-    assert of(fetch(web, TEAM, lease_ms=150)) == {NORTH: [0], SOUTH: [0]}
-    assert of(fetch(web, TEAM)) == {}
+    assert ids_by_channel(fetch(web, TEAM, lease_ms=150)) == {NORTH: [0], SOUTH: [0]}
+    assert ids_by_channel(fetch(web, TEAM)) == {}
     again: dict[str, list[int]] = {}
     while len(again) < 2:  # each goes back by itself
-        told = fetch(web, TEAM, wait_ms=30_000)
-        assert {each.get("redelivery_count", 0) for each in told["items"]} == {1}
-        again |= of(told)
+        delivery = fetch(web, TEAM, wait_ms=30_000)
+        assert {event.get("redelivery_count", 0) for event in delivery["items"]} == {1}
+        again |= ids_by_channel(delivery)
     assert again == {NORTH: [0], SOUTH: [0]}
 
 
@@ -248,8 +257,8 @@ def test_a_client_that_disconnects_during_encoding_has_fetched_nothing(
     monkeypatch.undo()
 
     again = fetch(web, TEAM)
-    assert of(again) == {NORTH: [0, 1], SOUTH: [0]}
-    assert [each.get("redelivery_count", 0) for each in again["items"]] == [0, 0, 0]
+    assert ids_by_channel(again) == {NORTH: [0, 1], SOUTH: [0]}
+    assert [event.get("redelivery_count", 0) for event in again["items"]] == [0, 0, 0]
 
 
 @pytest.mark.spec("H4")
@@ -267,11 +276,11 @@ def test_channels_whose_clients_are_served_are_left_to_them(
     assert "http lease of" in refused.reason
     south = session.channels.create(SOUTH)
     publish(south, 1)
-    assert of(fetch(web, TEAM)) == {SOUTH: [0]}, "another channel is served"
+    assert ids_by_channel(fetch(web, TEAM)) == {SOUTH: [0]}, "another channel is served"
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(fetch, web, TEAM, wait_ms=30_000)
         assert settled(web, lease, "ack", all=True).status == 200
-        assert of(waits.result(60)) == {NORTH: [1]}
+        assert ids_by_channel(waits.result(60)) == {NORTH: [1]}
 
 
 @pytest.mark.spec("H4")
@@ -282,17 +291,20 @@ def test_forms_of_a_batch_tell_each_events_channel(
     shops[NORTH].publish(b"one", properties={"channel": "tv", "n": 1})
     shops[SOUTH].publish(b"two", properties={"n": "text"})
 
-    told = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": ARROW})
-    table = pa.ipc.open_stream(told.data).read_all()
+    delivery = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": ARROW})
+    table = pa.ipc.open_stream(delivery.data).read_all()
     columns = ["channel", "event_id", "data", "properties.channel"]
     assert table.select(columns).to_pylist() == [
         {"channel": NORTH, "event_id": 0, "data": b"one", "properties.channel": "tv"},
         {"channel": SOUTH, "event_id": 0, "data": b"two", "properties.channel": None},
     ]
-    assert settled(web, told.headers["penstock-lease"], "rollback", all=True).status == 200
-    told = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": NDJSON})
-    lines = [msgspec.json.decode(line) for line in told.data.splitlines()]
-    assert [(each["channel"], each["data"]) for each in lines] == [(NORTH, "one"), (SOUTH, "two")]
+    assert settled(web, delivery.headers["penstock-lease"], "rollback", all=True).status == 200
+    delivery = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": NDJSON})
+    lines = [msgspec.json.decode(line) for line in delivery.data.splitlines()]
+    assert [(event["channel"], event["data"]) for event in lines] == [
+        (NORTH, "one"),
+        (SOUTH, "two"),
+    ]
 
     empty = web.ask("POST", f"{TEAM}/fetch", {}, headers={"accept": ARROW})
     assert pa.ipc.open_stream(empty.data).read_all().column_names[0] == "channel"
@@ -316,13 +328,13 @@ def test_invalid_requests_over_a_pattern_are_explained(
     assert (refused.code, SOUTH in refused.reason) == ("illegal-state", True)
     assert settled(web, lease, "ack", ids={"a\0b": [0]}).status == 400
     assert settled(web, "nobodys", "ack", all=True).code == "lease-ended"
-    other = f"durables/{part('shop/**')}/team"
-    assert settle(web, lease, "ack", where=other, all=True).code == "lease-ended"
+    other_path = f"durables/{part('shop/**')}/team"
+    assert settle(web, lease, "ack", where=other_path, all=True).code == "lease-ended"
     assert (
         settle(web, lease, "ack", where=f"channels/{part(NORTH)}/durables/team", all=True).status
         == 409
     )
-    assert web.ask("POST", f"{other}/fetch", {}).code == "name-does-not-exist"
+    assert web.ask("POST", f"{other_path}/fetch", {}).code == "name-does-not-exist"
     refused = web.ask("POST", f"durables/{part('shop/*')}/none/fetch", {})
     assert (refused.status, "none over the pattern shop/*" in refused.reason) == (404, True)
 
@@ -342,7 +354,7 @@ def test_a_restart_ends_leases_over_patterns(tmp_path: Any) -> None:
         assert done.document["count"] == 2, "it was done"
         assert settled(web, lease, "ack", ids={NORTH: [1], SOUTH: [1]}).code == "lease-ended"
         assert settled(web, lease, "ack", all=True).code == "lease-ended"
-        assert of(fetch(web, TEAM)) == {NORTH: [0], SOUTH: [1]}
+        assert ids_by_channel(fetch(web, TEAM)) == {NORTH: [0], SOUTH: [1]}
 
 
 @pytest.mark.spec("H4", "D21")
@@ -383,8 +395,8 @@ def test_a_lease_over_a_pattern_counts_as_one_with_all_its_events() -> None:
             session.durables.create("shop/*", "team")
         web = Web(realm.listen_http())
         assert web.ask("POST", f"{TEAM}/fetch", {"count": 6}).code == "limit-reached"
-        told = fetch(web, TEAM, count=3)
-        assert len(of(told)) == 3
+        delivery = fetch(web, TEAM, count=3)
+        assert len(ids_by_channel(delivery)) == 3
         assert "would have 6 events" in web.ask("POST", f"{TEAM}/fetch", {"count": 3}).reason
         metrics = web.ask("GET", "/metrics").data.decode()
         assert "penstock_http_leases 1.0\n" in metrics
@@ -398,21 +410,21 @@ def test_channels_that_one_may_not_read_are_left_out(realm_of_shops: Any) -> Non
     ann, bob = Known(url, "ann", "ann"), Known(url, "bob", "bob")
 
     hers = fetch(ann, TEAM)
-    assert of(hers) == {NORTH: [0]}
+    assert ids_by_channel(hers) == {NORTH: [0]}
     assert settled(bob, hers["lease"], "ack", all=True).code == "lease-ended", "as if there is none"
-    assert of(fetch(bob, TEAM)) == {}
+    assert ids_by_channel(fetch(bob, TEAM)) == {}
     refused = settled(ann, "ofbefore", "ack", ids={SOUTH: [0]})
     assert (refused.code, "'subscribe'" in refused.reason) == ("access-denied", True)
 
     session.access.grant("bob@*", "subscribe", channel=SOUTH)
     theirs = fetch(bob, TEAM)
-    assert of(theirs) == {SOUTH: [0]}
+    assert ids_by_channel(theirs) == {SOUTH: [0]}
     session.access.revoke("bob@*", channel=SOUTH)
     refused = settled(bob, theirs["lease"], "ack", all=True)
     assert (refused.code, "'subscribe'" in refused.reason) == ("access-denied", True)
     assert settled(ann, hers["lease"], "ack", all=True).status == 200
     session.access.grant("ann@*", "subscribe", channel=SOUTH)
-    until(lambda: of(fetch(ann, TEAM)) == {SOUTH: [0]})
+    until(lambda: ids_by_channel(fetch(ann, TEAM)) == {SOUTH: [0]})
 
 
 @pytest.fixture
@@ -444,4 +456,4 @@ def test_a_pattern_of_many_channels_is_looked_at_again_and_again(
         until(lambda: shops[NORTH].durables.get("team").info().clients)
         assert not shops[SOUTH].durables.get("team").info().clients
         publish(shops[SOUTH], 1)
-        assert of(waits.result(20)) == {SOUTH: [0]}
+        assert ids_by_channel(waits.result(20)) == {SOUTH: [0]}

@@ -41,10 +41,10 @@ def test_lists_come_in_pages_that_end(web: Web, session: penstock.Session) -> No
     second = web.get("channels", limit=2, after=first["next"])
     third = web.get("channels", limit=2, after=second["next"])
 
-    pages = [[each["name"] for each in page["items"]] for page in (first, second, third)]
+    pages = [[item["name"] for item in page["items"]] for page in (first, second, third)]
     assert pages == [["a", "b"], ["c", "d"], ["e"]]
     assert third["next"] is None
-    assert [each["name"] for each in web.get("queues")["items"]] == ["jobs"]
+    assert [item["name"] for item in web.get("queues")["items"]] == ["jobs"]
 
 
 def test_names_of_durables_are_listed_on_request(web: Web, session: penstock.Session) -> None:
@@ -76,7 +76,7 @@ def test_names_are_listed_on_one_page(web: Web, session: penstock.Session) -> No
     }
     first = web.get("names", limit=2)
     assert first["next"] == "ab"
-    assert [each["name"] for each in web.get("names", after="ab")["items"]] == ["b"]
+    assert [item["name"] for item in web.get("names", after="ab")["items"]] == ["b"]
 
 
 def test_the_document_has_the_counts_of_all_events(web: Web, session: penstock.Session) -> None:
@@ -120,7 +120,7 @@ def test_columns_and_storage_are_shown(web: Web, session: penstock.Session) -> N
     orders = session.channels.create("orders")
     orders.publish(b"x", properties={"price": 9.5})
 
-    columns = {each["name"]: each["type"] for each in web.get("channels/orders/columns")["items"]}
+    columns = {item["name"]: item["type"] for item in web.get("channels/orders/columns")["items"]}
     storage = web.get("channels/orders/storage")
 
     assert "price: double" in columns["properties"]
@@ -135,7 +135,7 @@ def test_maintaining_returns_why_nothing_was_done(web: Web, session: penstock.Se
 
 
 WIDE = {"cluster_wide": True}
-"""What a realm without a cluster refuses (SEM C5)."""
+"""An attribute that a realm without a cluster refuses (SEM C5)."""
 
 
 @pytest.mark.parametrize(

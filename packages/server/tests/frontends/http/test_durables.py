@@ -51,10 +51,15 @@ def test_a_durable_begins_with_the_oldest_event_by_default(
 def test_a_durable_over_a_pattern_is_made_listed_shown_and_ended(
     web: Web, session: penstock.Session
 ) -> None:
-    given = {"pattern": "branch/*", "name": "audit", "type": "serial", "backoff": {"first": 10}}
+    attributes = {
+        "pattern": "branch/*",
+        "name": "audit",
+        "type": "serial",
+        "backoff": {"first": 10},
+    }
     session.channels.create("branch/north").publish(b"before")
 
-    made = web.send("POST", "durables", given)
+    made = web.send("POST", "durables", attributes)
     session.channels.create("branch/south").publish(b"paid")
 
     assert (made["pattern"], made["type"], made["channels"]) == ("branch/*", "serial", 1)
@@ -81,7 +86,7 @@ def test_an_empty_pattern_is_refused_and_lists_have_pages(
     first = web.get("durables?limit=2")
     rest = web.get(f"durables?limit=2&after={first['next']}")
 
-    assert [each["pattern"] for each in first["items"] + rest["items"]] == ["a/*", "b/*", "c/*"]
+    assert [item["pattern"] for item in first["items"] + rest["items"]] == ["a/*", "b/*", "c/*"]
     assert rest["next"] is None
     assert web.ask("POST", "durables", {"pattern": "", "name": "audit"}).status == 400
     assert web.ask("POST", "durables", {"name": "audit"}).status == 400
@@ -99,7 +104,7 @@ def test_outstanding_events_are_browsed_in_pages_without_a_change(
     first = web.get("channels/orders/durables/billing/events", limit=3)
     second = web.get("channels/orders/durables/billing/events", limit=3, after=first["next"])
 
-    assert [each["event_id"] for each in first["items"] + second["items"]] == [0, 1, 2, 3, 4]
+    assert [item["event_id"] for item in first["items"] + second["items"]] == [0, 1, 2, 3, 4]
     assert second["next"] is None
     assert web.get("channels/orders/durables/billing")["outstanding"] == 5
     assert web.get("channels/orders/durables/billing")["last_read_ms"] is None
@@ -132,9 +137,9 @@ def test_durables_come_in_pages(web: Web, orders: penstock.Channel) -> None:
 
     first = web.get("channels/orders/durables", limit=2)
 
-    assert [each["name"] for each in first["items"]] == ["a", "b"]
+    assert [item["name"] for item in first["items"]] == ["a", "b"]
     after = web.get("channels/orders/durables", limit=2, after=first["next"])
-    assert [each["name"] for each in after["items"]] == ["c"]
+    assert [item["name"] for item in after["items"]] == ["c"]
 
 
 # --- queues -------------------------------------------------------------------------------
@@ -144,10 +149,10 @@ def test_a_queue_is_pushed_to_peeked_and_popped(web: Web, jobs: penstock.Queue) 
     web.send("POST", "queues/jobs/events", {"events": [{"data": "a"}, {"data": "b"}]})
 
     peeked = web.get("queues/jobs/events")["items"]
-    [taken] = web.send("POST", "queues/jobs/pop", {})["items"]
+    [popped] = web.send("POST", "queues/jobs/pop", {})["items"]
 
-    assert [each["data"] for each in peeked] == ["a", "b"]
-    assert taken["data"] == "a"
+    assert [item["data"] for item in peeked] == ["a", "b"]
+    assert popped["data"] == "a"
     assert [event.data for event in jobs.peek()] == [b"b"]
     assert web.get("queues/jobs")["counters"]["consumed"] == 1
 
@@ -158,8 +163,8 @@ def test_a_pop_takes_matching_events_up_to_its_count(web: Web, jobs: penstock.Qu
     chosen = web.send("POST", "queues/jobs/pop", {"count": 2, "selector": "n >= 3"})["items"]
     rest = web.send("POST", "queues/jobs/pop", {"count": 100})["items"]
 
-    assert [each["event_id"] for each in chosen] == [3, 4]
-    assert [each["event_id"] for each in rest] == [0, 1, 2]
+    assert [item["event_id"] for item in chosen] == [3, 4]
+    assert [item["event_id"] for item in rest] == [0, 1, 2]
     assert web.send("POST", "queues/jobs/pop", {"timeout": 0.01}) == {"items": []}
     assert web.get("queues/jobs")["readers"] == []
 

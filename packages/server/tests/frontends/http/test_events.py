@@ -26,7 +26,7 @@ def orders(session: penstock.Session) -> penstock.Channel:
 
 
 def ids(page: dict[str, list[dict[str, object]]]) -> list[object]:
-    return [each["event_id"] for each in page["items"]]
+    return [item["event_id"] for item in page["items"]]
 
 
 def stream(table: pa.Table, options: ipc.IpcWriteOptions | None = None) -> bytes:
@@ -47,14 +47,14 @@ PACKED = stream(
 
 
 def test_an_event_is_published_as_json(web: Web, orders: penstock.Channel) -> None:
-    told = web.send(
+    answer = web.send(
         "POST",
         "channels/orders/events",
         {"data": "hello", "tag": "new", "properties": {"price": 9.5}, "priority": 7, "ttl": 90_000},
     )
     [event] = orders.browse()
 
-    assert told == {"first_id": 0, "last_id": 0, "count": 1, "scheduled": False}
+    assert answer == {"first_id": 0, "last_id": 0, "count": 1, "scheduled": False}
     assert (event.data, event.tag, event.properties) == (b"hello", "new", {"price": 9.5})
     assert (event.priority, event.ttl) == (7, 90_000)
 
@@ -74,10 +74,10 @@ def test_lines_of_json_are_those_the_command_line_prints(
 ) -> None:
     lines = b'{"data": "a", "price": 1}\n\n{"data_base64": "/w==", "properties": {"n": 2}}\n'
 
-    told = web.ask("POST", "channels/orders/events", lines, headers=NDJSON)
+    answer = web.ask("POST", "channels/orders/events", lines, headers=NDJSON)
     first, second = orders.browse()
 
-    assert (told.status, told.document["count"]) == (201, 2)
+    assert (answer.status, answer.document["count"]) == (201, 2)
     assert (first.data, first.properties) == (b"a", {"price": 1})
     assert (second.data, second.properties) == (b"\xff", {"n": 2})
 
@@ -85,9 +85,9 @@ def test_lines_of_json_are_those_the_command_line_prints(
 def test_a_table_is_published_by_columns(web: Web, orders: penstock.Channel) -> None:
     table = pa.table({"data": pa.array([b"a", b"b"]), "price": [1.5, 2.5]})
 
-    told = web.ask("POST", "channels/orders/events", stream(table), headers=ARROW)
+    answer = web.ask("POST", "channels/orders/events", stream(table), headers=ARROW)
 
-    assert told.document["count"] == 2
+    assert answer.document["count"] == 2
     assert [event.properties["price"] for event in orders.browse()] == [1.5, 2.5]
 
 
@@ -105,13 +105,13 @@ def test_a_table_that_claims_to_be_far_larger_than_it_is_is_refused(
 
 
 def test_an_event_may_wait_for_its_time(web: Web, orders: penstock.Channel) -> None:
-    told = web.send(
+    answer = web.send(
         "POST", "channels/orders/events", {"data": "later", "deliver_at": "2099-01-01T00:00:00Z"}
     )
     [waiting] = web.get("schedule")["items"]
 
-    assert told["scheduled"]
-    assert (waiting["destination"], waiting["number"]) == ("orders", told["first_id"])
+    assert answer["scheduled"]
+    assert (waiting["destination"], waiting["number"]) == ("orders", answer["first_id"])
     assert waiting["deliver_at"] == "2099-01-01T00:00:00Z"
     assert web.send("DELETE", "channels/orders/schedule/0") == {"done": True}
     assert web.ask("DELETE", "channels/orders/schedule/0").code == "illegal-state"
@@ -133,8 +133,8 @@ def test_scheduled_events_have_pages(
     while (after := pages[-1]["next"]) is not None:
         pages.append(web.get("schedule", limit=limit, after=after))
 
-    found = [(each["destination"], each["number"]) for page in pages for each in page["items"]]
-    assert found == [
+    listed = [(item["destination"], item["number"]) for page in pages for item in page["items"]]
+    assert listed == [
         *(("orders", n) for n in range(3)),
         *(("packing", n) for n in range(2)),
         *(("shop", n) for n in range(2)),
@@ -219,8 +219,8 @@ def test_a_few_bytes_of_arrow_cannot_claim_to_be_a_million_events(
     batch = pa.record_batch({"a": pa.nulls(1_000_003)})
     with ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
-    told = (1_000_003).to_bytes(8, "little")
-    body = sink.getvalue().to_pybytes().replace(told, rows.to_bytes(8, "little"))
+    answer = (1_000_003).to_bytes(8, "little")
+    body = sink.getvalue().to_pybytes().replace(answer, rows.to_bytes(8, "little"))
 
     reply = web.ask("POST", "channels/orders/events", body, headers=ARROW)
 
@@ -256,13 +256,13 @@ def test_a_browse_takes_a_range_a_selector_and_columns(web: Web, orders: penstoc
         [penstock.Event(b"x", tag="t", properties={"n": n, "m": 0}) for n in range(20)]
     )
 
-    found = web.get(
+    browsed = web.get(
         "channels/orders/events", start=5, end=14, selector="n > 7", columns="tag,properties.n"
     )
 
-    assert ids(found) == list(range(8, 15))
-    assert found["items"][0].keys() == {"event_id", "published", "size", "tag", "properties"}
-    assert found["items"][0]["properties"] == {"n": 8}
+    assert ids(browsed) == list(range(8, 15))
+    assert browsed["items"][0].keys() == {"event_id", "published", "size", "tag", "properties"}
+    assert browsed["items"][0]["properties"] == {"n": 8}
 
 
 def test_the_newest_come_oldest_first(web: Web, orders: penstock.Channel) -> None:
@@ -270,8 +270,8 @@ def test_the_newest_come_oldest_first(web: Web, orders: penstock.Channel) -> Non
     orders.purge(start=40, end=44)
 
     assert ids(web.get("channels/orders/events", newest=True, limit=7)) == [38, 39, *range(45, 50)]
-    found = web.get("channels/orders/events", newest=True, limit=3, selector="n = 1")
-    assert ids(found) == [45, 47, 49]
+    browsed = web.get("channels/orders/events", newest=True, limit=3, selector="n = 1")
+    assert ids(browsed) == [45, 47, 49]
 
 
 def test_long_data_is_cut_in_lists_and_whole_by_id(web: Web, orders: penstock.Channel) -> None:
@@ -279,11 +279,11 @@ def test_long_data_is_cut_in_lists_and_whole_by_id(web: Web, orders: penstock.Ch
     orders.publish(text.encode())
 
     [shown] = web.get("channels/orders/events", data_bytes=101)["items"]
-    whole = web.get("channels/orders/events/0")
+    single_event = web.get("channels/orders/events/0")
 
     assert (shown["data"], shown["is_cut"], shown["size"]) == ("ä" * 50, True, 80_000)
-    assert whole["event"]["data"] == text
-    assert base64.b64decode(whole["views"]["base64"]) == text.encode()
+    assert single_event["event"]["data"] == text
+    assert base64.b64decode(single_event["views"]["base64"]) == text.encode()
 
 
 def test_data_is_read_in_every_way_it_can_be(web: Web, orders: penstock.Channel) -> None:
@@ -302,10 +302,10 @@ def test_an_event_that_left_is_said_to_have_left_and_why(
     orders.publish_many([penstock.Event(b"x")] * 2)
     orders.purge(start=0, end=0)
 
-    gone, never = (web.ask("GET", f"channels/orders/events/{n}") for n in (0, 9))
+    removed, never = (web.ask("GET", f"channels/orders/events/{n}") for n in (0, 9))
 
-    assert (gone.status, never.status) == (404, 404)
-    assert "purged" in gone.reason
+    assert (removed.status, never.status) == (404, 404)
+    assert "purged" in removed.reason
     assert "purged" not in never.reason
 
 
@@ -339,9 +339,16 @@ def test_an_event_that_is_read_can_be_published_again_with_its_types(
     session: penstock.Session, web: Web
 ) -> None:
     source, copy = session.channels.create("source"), session.channels.create("copy")
-    at = datetime(2030, 5, 4, hour=12, tzinfo=UTC)
-    properties = {"at": at, "raw": b"\x00\xff", "x": math.inf, "lines": [{"v": -math.inf}]}
-    source.publish(b"a", properties=properties, headers={"timestamp": at, "expiration": at})
+    published_at = datetime(2030, 5, 4, hour=12, tzinfo=UTC)
+    properties = {
+        "at": published_at,
+        "raw": b"\x00\xff",
+        "x": math.inf,
+        "lines": [{"v": -math.inf}],
+    }
+    source.publish(
+        b"a", properties=properties, headers={"timestamp": published_at, "expiration": published_at}
+    )
 
     (shown,) = web.ask("GET", "channels/source/events").document["items"]
     given_by_realm = ("event_id", "published", "size")
@@ -351,7 +358,7 @@ def test_an_event_that_is_read_can_be_published_again_with_its_types(
 
     assert shown["types"] == {"/at": "time", "/raw": "bytes", "/x": "inf", "/lines/0/v": "-inf"}
     assert event.properties == properties
-    assert event.headers["expiration"] == at
+    assert event.headers["expiration"] == published_at
 
 
 def test_types_are_those_of_the_chosen_properties(session: penstock.Session, web: Web) -> None:

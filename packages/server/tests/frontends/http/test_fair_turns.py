@@ -26,7 +26,7 @@ async def test_others_are_served_between_the_requests_of_one_connection() -> Non
 
         def publish_too(number: int) -> None:
             if number == 1 and len(realm.arrivals) < FLOOD:
-                other.publish(1)
+                other_connection.publish(1)
 
         realm.on_publish = publish_too
         flooding, wire = HttpConnection(server), HttpWire()

@@ -46,12 +46,12 @@ summarizeChannelDeadEvents summarizeQueueDeadEvents unbindDurable watchChannel w
 def schemas(tree: Any) -> Iterator[dict[str, Any]]:
     """Everything in the document that might be a schema."""
     if isinstance(tree, list):
-        for each in tree:
-            yield from schemas(each)
+        for schema in tree:
+            yield from schemas(schema)
     elif isinstance(tree, dict):
         yield tree
-        for each in tree.values():
-            yield from schemas(each)
+        for schema in tree.values():
+            yield from schemas(schema)
 
 
 def test_operations_have_the_names_they_always_had() -> None:
@@ -81,7 +81,7 @@ def test_each_schema_is_one_that_generators_know() -> None:
             assert option.keys() in ({"$ref"}, {"type"}), schema
         if isinstance(schema.get("enum"), list):
             assert {*schema["enum"]} - {None}
-            assert all(isinstance(each, str | None) for each in schema["enum"])
+            assert all(isinstance(value, str | None) for value in schema["enum"])
             assert "string" in schema["type"]
 
 
@@ -150,11 +150,11 @@ def test_only_referenced_schemas_are_kept() -> None:
 
 
 def test_http_attributes_follow_the_structs_of_the_api() -> None:
-    made, told = {*CreateDurable.__struct_fields__}, {*Definition.__struct_fields__}
+    made, documented = {*CreateDurable.__struct_fields__}, {*Definition.__struct_fields__}
 
     assert {*NewDurable.__struct_fields__} == made - {"channel", "kind"} | {"type"}
     assert {*DurableAnswer.__struct_fields__} == {*DurableInfo.__struct_fields__}
-    assert {*DefinitionAnswer.__struct_fields__} == told - {"descriptors"} | {"message_types"}
+    assert {*DefinitionAnswer.__struct_fields__} == documented - {"descriptors"} | {"message_types"}
 
 
 def test_an_answer_of_the_api_always_has_all_of_its_fields() -> None:

@@ -1,4 +1,4 @@
-"""Who hangs up is worked for no longer; what changes something happens as a whole or not at all."""
+"""The work for a client that hangs up is stopped; a change happens completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from penstock_server.runtime.transfer.exports import Exports
 
 
 class Endless:
-    """Takes the place of something that takes long, and ends when its task is cancelled; one that
-    ``looks`` ends where it sees by itself that nobody waits any more."""
+    """Replaces a slow operation, and ends when its task is cancelled; with ``looks`` it ends when
+    it notices that no client waits."""
 
     def __init__(self, *, looks: bool = False) -> None:
         self.began, self.ended = threading.Event(), threading.Event()
         self._looks = looks
 
     async def __call__(self, *_: Any, **__: Any) -> Any:
-        asks, over = asker.get(), asyncio.Event()
+        asks, ended = asker.get(), asyncio.Event()
         if self._looks:
-            asks.on_gone(over.set)
+            asks.on_gone(ended.set)
         self.began.set()
         try:
-            await over.wait()
+            await ended.wait()
             asks.check()
         finally:
             self.ended.set()
@@ -126,7 +126,7 @@ def test_a_purge_whose_client_has_disconnected_is_not_executed(
 
 def test_a_client_that_waits_is_answered(web: Web, orders: penstock.Channel) -> None:
     with ask(web, "GET", "channels/orders/events?selector=n%3E3") as peer:
-        said = peer.recv(65_536)
-        assert said.startswith(b"HTTP/1.1 200")
+        answer_bytes = peer.recv(65_536)
+        assert answer_bytes.startswith(b"HTTP/1.1 200")
         peer.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b"200" in peer.recv(65_536), "and the connection goes on"

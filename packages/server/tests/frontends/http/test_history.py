@@ -57,9 +57,9 @@ def test_unknown_names_have_no_history(web: Web, session: penstock.Session) -> N
         {"channel": "nobody"},
         {"channel": "orders", "durable": "nobody"},
     ]
-    for asked in missing:
-        reply = web.ask("GET", "history", **asked)
-        assert (reply.status, reply.code) == (404, "name-does-not-exist"), asked
+    for path in missing:
+        reply = web.ask("GET", "history", **path)
+        assert (reply.status, reply.code) == (404, "name-does-not-exist"), path
         assert "nobody" in reply.document["error"]["message"]
     reply = web.ask("GET", "history", durable="billing")
     assert (reply.status, reply.code) == (400, "invalid-argument")

@@ -1,4 +1,4 @@
-"""HTTP peers that mean no good: each is refused or dropped in time, and nobody else notices."""
+"""Hostile HTTP peers: each is refused or dropped in time, without effects on other clients."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ def realm() -> Iterator[penstock.Realm]:
         yield running
 
 
-def said(peer: socket.socket) -> bytes:
+def read_to_end(peer: socket.socket) -> bytes:
     """Everything the server says until it closes."""
-    found = b""
+    received = b""
     with contextlib.suppress(ConnectionError):
         while more := peer.recv(65_536):
-            found += more
-    return found
+            received += more
+    return received
 
 
 def test_a_silent_peer_is_dropped(web: Web) -> None:
     with web.raw() as peer:
-        assert said(peer) == b""
+        assert read_to_end(peer) == b""
 
 
 def test_a_peer_that_never_ends_its_headers_is_dropped(web: Web) -> None:
     with web.raw() as peer:
         peer.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
 
-        assert said(peer) == b""
+        assert read_to_end(peer) == b""
 
 
 def test_a_peer_that_asks_and_then_begins_again_for_ever_is_dropped(web: Web) -> None:
     with web.raw() as peer:
         peer.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /health HT")
 
-        assert said(peer).startswith(b"HTTP/1.1 200")
+        assert read_to_end(peer).startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(web: Web) -> None:
@@ -62,7 +62,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(web: Web) -> None:
             b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
         )
 
-        assert said(peer).startswith(b"HTTP/1.1 408")
+        assert read_to_end(peer).startswith(b"HTTP/1.1 408")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_body_that_is_too_large_is_refused(web: Web, length: bytes) -> None:
         with contextlib.suppress(ConnectionError):
             peer.sendall(b"1388\r\n" + b"x" * 5_000 + b"\r\n0\r\n\r\n")
 
-        assert said(peer).startswith(b"HTTP/1.1 413")
+        assert read_to_end(peer).startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_data_that_is_not_http_is_refused(web: Web, request_: bytes) -> None:
         with contextlib.suppress(ConnectionError):
             peer.sendall(request_)
 
-        assert said(peer)[:10] in (b"", b"HTTP/1.1 4")
+        assert read_to_end(peer)[:10] in (b"", b"HTTP/1.1 4")
     assert web.get("/health") == {"status": "ok"}
 
 
@@ -244,11 +244,11 @@ def test_a_request_whose_length_can_be_read_in_two_ways_is_refused(
             b"POST /api/v1/channels " + lengths + b"\r\nhost: localhost\r\n"
             b"content-type: application/json\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n"
         )
-        told = said(peer)
+        answer_bytes = read_to_end(peer)
 
-    assert told.startswith(b"HTTP/1.1 400")
-    assert b"Transfer-Encoding" in told
-    assert told.count(b"HTTP/1.1 ") == 1
+    assert answer_bytes.startswith(b"HTTP/1.1 400")
+    assert b"Transfer-Encoding" in answer_bytes
+    assert answer_bytes.count(b"HTTP/1.1 ") == 1
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:9080", "[::1]:9080"])
@@ -275,9 +275,9 @@ def test_another_sites_page_changes_nothing(
 
 
 def test_the_consoles_own_page_may_change_something(web: Web) -> None:
-    own = {"origin": web.url, "sec-fetch-site": "same-origin"}
+    own_headers = {"origin": web.url, "sec-fetch-site": "same-origin"}
 
-    assert web.ask("POST", "channels", {"name": "orders"}, headers=own).status == 201
+    assert web.ask("POST", "channels", {"name": "orders"}, headers=own_headers).status == 201
 
 
 def test_a_form_cannot_be_sent(web: Web) -> None:
@@ -325,9 +325,9 @@ def test_files_of_the_console_are_compressed_where_the_browser_takes_it(
     assert (gzip.decompress(answer.data) if is_packed else answer.data) == plain.data
     if is_packed:
         assert len(answer.data) < len(plain.data) / 2
-    for told in (plain, answer):
-        tag = {"if-none-match": told.headers["etag"], "accept-encoding": accepted}
-        is_same = told.headers["etag"] == answer.headers["etag"]
+    for answer_bytes in (plain, answer):
+        tag = {"if-none-match": answer_bytes.headers["etag"], "accept-encoding": accepted}
+        is_same = answer_bytes.headers["etag"] == answer.headers["etag"]
         assert web.ask("GET", "/main.js", headers=tag).status == (304 if is_same else 200)
 
 
@@ -369,11 +369,11 @@ def test_http_1_0_needs_no_host(web: Web, path: str) -> None:
     with web.raw() as peer:
         peer.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
 
-        assert said(peer).split(b"\r\n")[0].endswith(b" 200 OK")
+        assert read_to_end(peer).split(b"\r\n")[0].endswith(b" 200 OK")
 
 
 def test_http_1_0_with_a_foreign_host_is_refused(web: Web) -> None:
     with web.raw() as peer:
         peer.sendall(b"GET /health HTTP/1.0\r\nhost: evil.example\r\n\r\n")
 
-        assert said(peer).split(b"\r\n")[0].endswith(b" 403 Forbidden")
+        assert read_to_end(peer).split(b"\r\n")[0].endswith(b" 403 Forbidden")

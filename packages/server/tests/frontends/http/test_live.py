@@ -1,5 +1,5 @@
-"""Live views: nothing is changed by watching, a slow viewer is told what it has not seen, and
-every view ends with what it watches."""
+"""Live views: watching changes nothing, a slow viewer is told which events it missed, and every
+view ends with its channel."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_a_slow_view_continues_at_the_newest_events_with_the_missed_ids(
     with web.watching("channels/orders/live") as events:
         many = live.BEHIND_MAX + 5 * live.WINDOW
         orders.publish_many([penstock.Event(b"x")] * many)
-        told: list[tuple[str, Any]] = []
-        while not told or told[-1][1].get("event_id") != many - 1:
-            told += seen(events, 1)
+        view_events: list[tuple[str, Any]] = []
+        while not view_events or view_events[-1][1].get("event_id") != many - 1:
+            view_events += seen(events, 1)
 
-    [lost] = [shown for name, shown in told if name == "lost"]
-    shown_ids = [shown["event_id"] for name, shown in told if name == "event"]
+    [lost] = [shown for name, shown in view_events if name == "lost"]
+    shown_ids = [shown["event_id"] for name, shown in view_events if name == "event"]
     assert lost["events"] == lost["last_id"] - lost["first_id"] + 1
     assert lost["events"] + len(shown_ids) == many
     assert set(shown_ids).isdisjoint(range(lost["first_id"], lost["last_id"] + 1))
@@ -100,18 +100,25 @@ def test_counters_have_deliveries_and_acknowledgements(
     session.queues.get("jobs").pop()
 
     with web.watching("rates") as rates:
-        [(_, told)] = seen(rates, 1)
-    flows = {each["name"]: (each["delivered"], each["acknowledged"]) for each in told["channels"]}
-    of = {each["name"]: (each["delivered"], each["acknowledged"]) for each in told["durables"]}
-    assert of["billing"] == (10, 1)
-    assert of["audit"] == (0, 0)
+        [(_, rates_event)] = seen(rates, 1)
+    flows = {
+        item["name"]: (item["delivered"], item["acknowledged"]) for item in rates_event["channels"]
+    }
+    durable_flows = {
+        item["name"]: (item["delivered"], item["acknowledged"]) for item in rates_event["durables"]
+    }
+    assert durable_flows["billing"] == (10, 1)
+    assert durable_flows["audit"] == (0, 0)
     assert flows == {"orders": (20, 1), "jobs": (1, 1)}
 
     orders.durables.delete("billing")
     audit.purge()
     with web.watching("rates", channel="orders") as rates:
-        [(_, told)] = seen(rates, 1)
-    assert (told["channels"][0]["delivered"], told["channels"][0]["acknowledged"]) == (20, 11)
+        [(_, rates_event)] = seen(rates, 1)
+    assert (
+        rates_event["channels"][0]["delivered"],
+        rates_event["channels"][0]["acknowledged"],
+    ) == (20, 11)
 
 
 def test_a_view_of_a_deleted_channel_ends_with_a_reason(
@@ -211,8 +218,8 @@ def test_a_busy_channel_of_a_pattern_holds_up_no_quiet_one(
     session.channels.create("a/busy").publish_many([penstock.Event(b"")] * 500)
     session.channels.create("a/quiet").publish(b"quiet")
     with web.watching("live", pattern="a/*", start="earliest") as events:
-        shown = [each["channel"] for _, each in seen(events, 3 * WINDOW)]
-        rest = [each["channel"] for _, each in seen(events, 501 - len(shown))]
+        shown = [item["channel"] for _, item in seen(events, 3 * WINDOW)]
+        rest = [item["channel"] for _, item in seen(events, 501 - len(shown))]
 
     assert "a/quiet" in shown
     assert (shown + rest).count("a/busy") == 500
@@ -229,7 +236,7 @@ def test_a_deleted_channel_leaves_a_view_of_a_pattern_and_one_made_anew_joins(
         session.channels.create("a/1").publish(b"anew")
         session.channels.get("a/2").publish(b"still there")
 
-        shown = {each["channel"]: each["data"] for _, each in seen(events, 2)}
+        shown = {item["channel"]: item["data"] for _, item in seen(events, 2)}
         assert shown == {"a/1": "anew", "a/2": "still there"}
 
 
@@ -238,7 +245,7 @@ def test_a_view_of_a_pattern_may_choose_by_a_selector(web: Web, session: penstoc
     with web.watching("live", pattern="a/*", selector="n > 6") as events:
         for channel in channels:
             channel.publish_many([penstock.Event(b"", properties={"n": n}) for n in range(9)])
-        shown = sorted((each["channel"], each["event_id"]) for _, each in seen(events, 4))
+        shown = sorted((item["channel"], item["event_id"]) for _, item in seen(events, 4))
 
     assert shown == [("a/1", 7), ("a/1", 8), ("a/2", 7), ("a/2", 8)]
 
@@ -250,10 +257,10 @@ def test_a_slow_view_of_a_pattern_gets_the_missed_ids_by_channel(
     busy = session.channels.create("a/busy")
     with web.watching("live", pattern="a/*") as events:
         busy.publish_many([penstock.Event(b"")] * (live.BEHIND_MAX + 5 * live.WINDOW))
-        told = next(shown for name, shown in events if name == "lost")
+        rates_event = next(shown for name, shown in events if name == "lost")
 
-    assert told["channel"] == "a/busy"
-    assert told["events"] == told["last_id"] - told["first_id"] + 1
+    assert rates_event["channel"] == "a/busy"
+    assert rates_event["events"] == rates_event["last_id"] - rates_event["first_id"] + 1
 
 
 def test_a_pattern_of_too_many_channels_is_refused(web: Web, session: penstock.Session) -> None:

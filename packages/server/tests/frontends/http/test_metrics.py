@@ -1,4 +1,4 @@
-"""What Prometheus gets: the numbers ``info`` gives, named for only so many channels."""
+"""The metrics for Prometheus: the numbers of ``info``, for a limited number of channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography import x509
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
-from packages.server.tests.frontends.http.samples import Samples, of, read, scraped
+from packages.server.tests.frontends.http.samples import Samples, read, scraped, value_of
 from penstock_core.api.requesting import OpenReplyQueue
 from penstock_core.api.transfers import BeginBackup, EndBackup
 from tests.access.realms import authority_in, realm_with_tls
@@ -26,14 +26,17 @@ def test_leased_events_are_counted(web: Web, session: penstock.Session) -> None:
     jobs.push_many([penstock.Event(b"x")] * 5)
     before = scraped(web)
 
-    told = web.send("POST", "queues/jobs/fetch", {"count": 3, "lease_ms": 600_000})
+    leased = web.send("POST", "queues/jobs/fetch", {"count": 3, "lease_ms": 600_000})
     held = scraped(web)
-    web.send("POST", f"queues/jobs/leases/{told['lease']}/ack", {"ids": [0]})
+    web.send("POST", f"queues/jobs/leases/{leased['lease']}/ack", {"ids": [0]})
     partly = scraped(web)
-    web.send("POST", f"queues/jobs/leases/{told['lease']}/rollback", {"all": True})
+    web.send("POST", f"queues/jobs/leases/{leased['lease']}/rollback", {"all": True})
 
     names = ("penstock_http_leases", "penstock_http_leased_events")
-    shown = [[of(each, name) for name in names] for each in (before, held, partly, scraped(web))]
+    shown = [
+        [value_of(one_scrape, name) for name in names]
+        for one_scrape in (before, held, partly, scraped(web))
+    ]
     assert shown == [[0, 0], [1, 3], [1, 2], [0, 0]]
 
 
@@ -43,18 +46,18 @@ def test_counters_are_those_of_the_channel(web: Web, session: penstock.Session) 
     orders.publish_many([penstock.Event(b"x")] * 5)
     orders.purge(start=0, end=1)
 
-    found = scraped(web)
+    samples = scraped(web)
 
     store = {"name": "orders", "kind": "channel"}
-    assert of(found, "penstock_published_total", **store) == 5
-    assert of(found, "penstock_left_total", **store, cause="purged") == 2
-    assert of(found, "penstock_events", **store) == 3
-    assert of(found, "penstock_events_bytes", **store) > 0
-    assert 0 <= of(found, "penstock_oldest_event_seconds", **store) < 60
+    assert value_of(samples, "penstock_published_total", **store) == 5
+    assert value_of(samples, "penstock_left_total", **store, cause="purged") == 2
+    assert value_of(samples, "penstock_events", **store) == 3
+    assert value_of(samples, "penstock_events_bytes", **store) > 0
+    assert 0 <= value_of(samples, "penstock_oldest_event_seconds", **store) < 60
     durable = {"channel": "orders", "durable": "billing"}
-    assert of(found, "penstock_durable_outstanding_events", **durable) == 3
-    assert of(found, "penstock_connections") == 1
-    assert of(found, "penstock_realm_up") == 1
+    assert value_of(samples, "penstock_durable_outstanding_events", **durable) == 3
+    assert value_of(samples, "penstock_connections") == 1
+    assert value_of(samples, "penstock_realm_up") == 1
 
 
 @pytest.mark.spec("T8")
@@ -63,19 +66,19 @@ def test_causes_are_there_from_zero_on(web: Web, session: penstock.Session) -> N
     session.channels.create("dead")
     session.channels.create("orders", dead_event_store="dead").durables.create("billing")
 
-    found = scraped(web)
+    samples = scraped(web)
 
     store = {"name": "orders", "kind": "channel"}
     for cause in ("consumed", "dead", "expired", "evicted", "purged", "quarantined"):
-        assert of(found, "penstock_left_total", **store, cause=cause) == 0
+        assert value_of(samples, "penstock_left_total", **store, cause=cause) == 0
     for durable, cause in (
         ("", "expired"),
         ("", "evicted"),
         ("billing", "redelivery_limit"),
         ("billing", "rejected"),
     ):
-        assert of(found, "penstock_dead_total", **store, durable=durable, cause=cause) == 0
-    of_dead = [labels for name, labels in found if name == "penstock_dead_total"]
+        assert value_of(samples, "penstock_dead_total", **store, durable=durable, cause=cause) == 0
+    of_dead = [labels for name, labels in samples if name == "penstock_dead_total"]
     assert len(of_dead) == 4, "nothing dies where there is no dead event store"
 
 
@@ -85,8 +88,8 @@ def test_connections_are_counted_as_they_come_and_go(realm: penstock.Realm, web:
         during = scraped(web)
     after = scraped(web)
 
-    def counted(found: Samples, what: str) -> float:
-        return of(found, f"penstock_connections_{what}_total")
+    def counted(samples: Samples, what: str) -> float:
+        return value_of(samples, f"penstock_connections_{what}_total")
 
     assert counted(during, "opened") == counted(before, "opened") + 2
     assert counted(during, "closed") == counted(before, "closed")
@@ -96,22 +99,22 @@ def test_connections_are_counted_as_they_come_and_go(realm: penstock.Realm, web:
 
 def test_process_and_disk_metrics_are_exported(web: Web, tmp_path: Path) -> None:
     in_memory = scraped(web)
-    assert of(in_memory, "process_resident_memory_bytes") > 0
-    assert of(in_memory, "process_max_fds") >= of(in_memory, "process_open_fds") > 0
+    assert value_of(in_memory, "process_resident_memory_bytes") > 0
+    assert value_of(in_memory, "process_max_fds") >= value_of(in_memory, "process_open_fds") > 0
     assert ("penstock_disk_bytes", frozenset()) not in in_memory
 
     with penstock.Realm(tmp_path / "data") as realm:
         on_disk = scraped(Web(realm.listen_http()))
     usage = shutil.disk_usage(tmp_path)
-    assert of(on_disk, "penstock_disk_bytes") == usage.total
-    assert 0 < of(on_disk, "penstock_disk_free_bytes") <= usage.total
+    assert value_of(on_disk, "penstock_disk_bytes") == usage.total
+    assert 0 < value_of(on_disk, "penstock_disk_free_bytes") <= usage.total
 
 
 def test_bytes_and_refusals_are_counted(
     realm: penstock.Realm, web: Web, session: penstock.Session
 ) -> None:
-    def refused(found: Samples, code: str) -> float:
-        return found.get(("penstock_refused_total", frozenset({("code", code)})), 0.0)
+    def refused(samples: Samples, code: str) -> float:
+        return samples.get(("penstock_refused_total", frozenset({("code", code)})), 0.0)
 
     orders = session.channels.create("orders")
     before = scraped(web)
@@ -124,15 +127,21 @@ def test_bytes_and_refusals_are_counted(
     after = scraped(web)
 
     for metric in ("penstock_received_bytes_total", "penstock_sent_bytes_total"):
-        grown = of(after, metric, protocol="native") - of(before, metric, protocol="native")
+        grown = value_of(after, metric, protocol="native") - value_of(
+            before, metric, protocol="native"
+        )
         assert 10_000 < grown < 20_000, metric
-        assert of(after, metric, protocol="amqp") == 0
-    over_http = of(after, "penstock_sent_bytes_total", protocol="http")
-    assert over_http - of(before, "penstock_sent_bytes_total", protocol="http") > 5_000, (
+        assert value_of(after, metric, protocol="amqp") == 0
+    over_http = value_of(after, "penstock_sent_bytes_total", protocol="http")
+    assert over_http - value_of(before, "penstock_sent_bytes_total", protocol="http") > 5_000, (
         "the metrics"
     )
-    asked = of(after, "penstock_received_bytes_total", protocol="http")
-    assert 100 < asked - of(before, "penstock_received_bytes_total", protocol="http") < 10_000
+    received_bytes = value_of(after, "penstock_received_bytes_total", protocol="http")
+    assert (
+        100
+        < received_bytes - value_of(before, "penstock_received_bytes_total", protocol="http")
+        < 10_000
+    )
     code = "name-does-not-exist"
     assert refused(after, code) == refused(before, code) + 2
 
@@ -151,8 +160,8 @@ def test_the_age_of_the_newest_complete_backup_is_exported(tmp_path: Path) -> No
 
         session.back_up(tmp_path / "backup")
         assert backups.newest_us > begun["at_us"]
-        told = of(scraped(Web(realm.listen_http())), "penstock_backup_age_seconds")
-        assert 0 <= told <= (realm.running.clock.now_us() - backups.newest_us) / 1_000_000
+        age_s = value_of(scraped(Web(realm.listen_http())), "penstock_backup_age_seconds")
+        assert 0 <= age_s <= (realm.running.clock.now_us() - backups.newest_us) / 1_000_000
 
 
 def test_delivery_times_are_exported_per_durable(web: Web, session: penstock.Session) -> None:
@@ -164,16 +173,16 @@ def test_delivery_times_are_exported_per_durable(web: Web, session: penstock.Ses
         event.rollback()
     assert all(event.redelivered for event in billing.fetch(4, timeout=5.0))
 
-    found = scraped(web)
+    samples = scraped(web)
 
     metric, durable = (
         "penstock_durable_delivery_seconds",
         {"channel": "orders", "durable": "billing"},
     )
-    assert of(found, f"{metric}_count", **durable) == 4, "what comes again does not count"
-    assert of(found, f"{metric}_bucket", **durable, le="+Inf") == 4
-    assert 0 <= of(found, f"{metric}_sum", **durable) < 600
-    named = {dict(labels)["durable"] for name, labels in found if name == f"{metric}_count"}
+    assert value_of(samples, f"{metric}_count", **durable) == 4, "what comes again does not count"
+    assert value_of(samples, f"{metric}_bucket", **durable, le="+Inf") == 4
+    assert 0 <= value_of(samples, f"{metric}_sum", **durable) < 600
+    named = {dict(labels)["durable"] for name, labels in samples if name == f"{metric}_count"}
     assert named == {"billing"} != {idle.name}
 
 
@@ -185,11 +194,11 @@ def test_the_expiry_of_the_certificate_is_exported(tmp_path: Path) -> None:
             session.access.grant("bob@*", "monitor")
         web = Web(realm.listen_http(), tls=ssl.create_default_context(cafile=str(authority.file)))
         signed_in = {"authorization": "Basic " + b64encode(b"bob:secret").decode()}
-        found = read(web.ask("GET", "/metrics", headers=signed_in))
-    own = x509.load_pem_x509_certificate((tmp_path / "realm.pem").read_bytes())
+        samples = read(web.ask("GET", "/metrics", headers=signed_in))
+    certificate = x509.load_pem_x509_certificate((tmp_path / "realm.pem").read_bytes())
 
-    ends_s = of(found, "penstock_tls_certificate_end_seconds")
-    assert ends_s == own.not_valid_after_utc.timestamp()
+    ends_s = value_of(samples, "penstock_tls_certificate_end_seconds")
+    assert ends_s == certificate.not_valid_after_utc.timestamp()
 
 
 @pytest.mark.spec("T6", "T10")
@@ -206,15 +215,15 @@ def test_dead_events_are_counted_while_another_durable_holds_them(
     billing.flush()
     store = {"name": "orders", "kind": "channel"}
 
-    found = scraped(web)
+    samples = scraped(web)
     limit = {"durable": "billing", "cause": "redelivery_limit"}
-    assert of(found, "penstock_dead_total", **store, **limit) == 3
-    assert of(found, "penstock_left_total", **store, cause="dead") == 0
+    assert value_of(samples, "penstock_dead_total", **store, **limit) == 3
+    assert value_of(samples, "penstock_left_total", **store, cause="dead") == 0
 
     orders.publish_many([penstock.Event(b"x")] * 4)
-    found = scraped(web)
-    assert of(found, "penstock_dead_total", **store, durable="", cause="evicted") == 2
-    assert of(found, "penstock_left_total", **store, cause="dead") == 2
+    samples = scraped(web)
+    assert value_of(samples, "penstock_dead_total", **store, durable="", cause="evicted") == 2
+    assert value_of(samples, "penstock_left_total", **store, cause="dead") == 2
     assert session.channels.get("dead").info().events == 5
 
 
@@ -222,9 +231,9 @@ def test_queues_readers_are_their_durable(web: Web, session: penstock.Session) -
     jobs = session.queues.create("jobs")
     jobs.push_many([penstock.Event(b"x")] * 3)
 
-    found = scraped(web)
+    samples = scraped(web)
 
-    assert of(found, "penstock_durable_outstanding_events", channel="jobs", durable="") == 3
+    assert value_of(samples, "penstock_durable_outstanding_events", channel="jobs", durable="") == 3
 
 
 def test_in_flight_events_are_counted_under_the_old_name_too(
@@ -236,11 +245,11 @@ def test_in_flight_events_are_counted_under_the_old_name_too(
 
     with billing.subscribe(window=2) as subscription:
         assert subscription.next_batch(30) is not None
-        found, shown = scraped(web), web.get("channels/orders/durables/billing")
+        samples, shown = scraped(web), web.get("channels/orders/durables/billing")
 
     labels = {"channel": "orders", "durable": "billing"}
-    assert of(found, "penstock_durable_in_flight_events", **labels) == 2
-    assert of(found, "penstock_durable_pending_events", **labels) == 2
+    assert value_of(samples, "penstock_durable_in_flight_events", **labels) == 2
+    assert value_of(samples, "penstock_durable_pending_events", **labels) == 2
     assert (shown["outstanding"], shown["in_flight"], shown["pending"]) == (3, 2, 2)
 
 
@@ -250,12 +259,12 @@ def test_how_long_the_disk_takes_is_a_histogram(tmp_path: Path) -> None:
         for _ in range(5):
             orders.publish(b"x")
 
-        found = scraped(Web(realm.listen_http()))
+        samples = scraped(Web(realm.listen_http()))
 
-    count = of(found, "penstock_journal_sync_seconds_count")
+    count = value_of(samples, "penstock_journal_sync_seconds_count")
     assert count >= 6
-    assert of(found, "penstock_journal_sync_seconds_bucket", le="+Inf") == count
-    assert 0 < of(found, "penstock_journal_sync_seconds_sum") < 60
+    assert value_of(samples, "penstock_journal_sync_seconds_bucket", le="+Inf") == count
+    assert 0 < value_of(samples, "penstock_journal_sync_seconds_sum") < 60
 
 
 def test_only_so_many_channels_have_names() -> None:
@@ -263,13 +272,13 @@ def test_only_so_many_channels_have_names() -> None:
         for name in ("a", "b", "c", "d"):
             session.channels.create(name).durables.create("x")
 
-        found = scraped(Web(realm.listen_http()))
+        samples = scraped(Web(realm.listen_http()))
 
-    named = {dict(labels).get("name") for name, labels in found if name == "penstock_events"}
-    durables = [labels for name, labels in found if name == "penstock_durable_clients"]
+    named = {dict(labels).get("name") for name, labels in samples if name == "penstock_events"}
+    durables = [labels for name, labels in samples if name == "penstock_durable_clients"]
     assert named == {"a", "b"}
     assert len(durables) == 2
-    assert of(found, "penstock_unnamed_stores") == 2
+    assert value_of(samples, "penstock_unnamed_stores") == 2
 
 
 @pytest.mark.spec("R2")
@@ -281,12 +290,12 @@ def test_temporary_queues_are_counted_together(web: Web, session: penstock.Sessi
         session.queues.get(name).push(b"reply")
 
     text = web.ask("GET", "/metrics").data.decode()
-    found = scraped(web)
+    samples = scraped(web)
 
     assert not [name for name in names if name in text]
     shown = ("penstock_temporary_stores", "penstock_temporary_events", "penstock_queues")
-    assert [of(found, name) for name in shown] == [3, 3, 1]
-    assert of(found, "penstock_temporary_events_bytes") > 0
+    assert [value_of(samples, name) for name in shown] == [3, 3, 1]
+    assert value_of(samples, "penstock_temporary_events_bytes") > 0
 
 
 def test_a_scrape_changes_nothing(web: Web, session: penstock.Session) -> None:

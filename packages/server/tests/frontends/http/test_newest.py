@@ -26,7 +26,7 @@ def fill(orders: penstock.Channel, count: int, size: int = 0) -> None:
 
 
 def ids(page: dict[str, Any]) -> list[int]:
-    return [each["event_id"] for each in page["items"]]
+    return [item["event_id"] for item in page["items"]]
 
 
 def back(web: Web, **query: Any) -> list[dict[str, Any]]:
@@ -63,19 +63,21 @@ def test_nothing_is_lost_or_repeated_while_events_come_and_go(
     web: Web, orders: penstock.Channel
 ) -> None:
     fill(orders, 2_000)
-    found: list[int] = []
+    event_ids: list[int] = []
     after = None
     while after != "end":
         more: dict[str, str] = {} if after is None else {"after": after}
         page = web.get(EVENTS, newest=True, limit=50, selector="m IN (0, 5, 10, 15)", **more)
-        found = [*ids(page), *found]
+        event_ids = [*ids(page), *event_ids]
         after = page["next"] or "end"
         fill(orders, 100)  # newer than where the search began
         seam = ids(page)[0]
-        orders.purge(start=max(0, seam - 1), end=seam + 1)  # around the seam, and what was seen
+        orders.purge(
+            start=max(0, seam - 1), end=seam + 1
+        )  # events on both sides of the border, and the ones that were returned
         orders.purge(start=seam + 20, end=seam + 40)
 
-    assert found == [n for n in range(2_000) if n % 5 == 0]
+    assert event_ids == [n for n in range(2_000) if n % 5 == 0]
 
 
 def test_a_search_with_few_matches_ends_with_the_examined_range_and_continues(
@@ -113,11 +115,11 @@ def test_the_newest_of_a_range_are_those_between_its_ends(
     web: Web, orders: penstock.Channel
 ) -> None:
     fill(orders, 100)
-    at = web.get(EVENTS, start=0, limit=1)["items"][0]["published"]
+    published = web.get(EVENTS, start=0, limit=1)["items"][0]["published"]
 
     assert ids(web.get(EVENTS, newest=True, limit=3, end=49)) == [47, 48, 49]
     assert ids(web.get(EVENTS, newest=True, limit=5, start=98)) == [98, 99]
-    assert ids(web.get(EVENTS, newest=True, limit=3, start=at)) == [97, 98, 99]
+    assert ids(web.get(EVENTS, newest=True, limit=3, start=published)) == [97, 98, 99]
     assert ids(web.get(EVENTS, newest=True, start="latest")) == []
     assert [ids(page) for page in back(web, limit=2, start=10, end=13)] == [[12, 13], [10, 11]]
 

@@ -45,20 +45,23 @@ ACCESS = frozenset(("users", "groups", "acl", "audit", "login", "logout", "me"))
 
 
 def test_every_route_is_described_once() -> None:
-    told = {
+    described = {
         (method.upper(), path)
         for path, operations in DOCUMENT["paths"].items()
         for method in operations
     }
 
-    assert told == {(route.method, f"{BASE}/{route.path}") for route in TABLE.routes}
-    assert len(told) == len(TABLE.routes)
+    assert described == {(route.method, f"{BASE}/{route.path}") for route in TABLE.routes}
+    assert len(described) == len(TABLE.routes)
 
 
 def parameters(name: str) -> list[dict[str, Any]]:
-    operations = [each for path in DOCUMENT["paths"].values() for each in path.values()]
+    operations = [operation for path in DOCUMENT["paths"].values() for operation in path.values()]
     return [
-        own["schema"] for each in operations for own in each["parameters"] if own["name"] == name
+        parameter["schema"]
+        for operation in operations
+        for parameter in operation["parameters"]
+        if parameter["name"] == name
     ]
 
 
@@ -77,7 +80,9 @@ def parameters(name: str) -> list[dict[str, Any]]:
 def test_the_document_has_the_schema_of_parameters(
     parameter: str, good: list[str], bad: list[str]
 ) -> None:
-    patterns = {each["pattern"] for each in parameters(parameter) if each["type"] == "string"}
+    patterns = {
+        operation["pattern"] for operation in parameters(parameter) if operation["type"] == "string"
+    }
 
     (pattern,) = patterns
     assert all(re.search(pattern, text) for text in good)
@@ -91,11 +96,11 @@ def test_a_stream_is_no_string() -> None:
 
 
 def test_every_operation_has_a_name_of_its_own_and_a_sentence() -> None:
-    operations = [each for path in DOCUMENT["paths"].values() for each in path.values()]
-    names = [each["operationId"] for each in operations]
+    operations = [operation for path in DOCUMENT["paths"].values() for operation in path.values()]
+    names = [operation["operationId"] for operation in operations]
 
     assert len(set(names)) == len(names)
-    assert all(each["summary"].endswith((".", ").")) for each in operations)
+    assert all(operation["summary"].endswith((".", ").")) for operation in operations)
 
 
 def test_every_example_matches_its_schema() -> None:
@@ -134,14 +139,14 @@ def url() -> Iterator[str]:
         yield realm.listen_http()
 
 
-def _told(tree: Any) -> Any:
+def _example_path(tree: Any) -> Any:
     """The document with names that lead somewhere, most of the time."""
     for path, operations in tree["paths"].items():
         for operation in operations.values():
             for parameter in operation["parameters"]:
-                known = {"channel": "a", "queue": "q", "durable": "d", "event_id": "1"}
-                if parameter["in"] == "path" and parameter["name"] in known:
-                    parameter["schema"]["examples"] = [known[parameter["name"]]]
+                example_names = {"channel": "a", "queue": "q", "durable": "d", "event_id": "1"}
+                if parameter["in"] == "path" and parameter["name"] in example_names:
+                    parameter["schema"]["examples"] = [example_names[parameter["name"]]]
         assert path.startswith(BASE)
     return tree
 
@@ -151,14 +156,14 @@ def _as_it_is(_: schemathesis.SerializationContext, value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-schema = schemathesis.openapi.from_dict(_told(document(TABLE, "0")))
+schema = schemathesis.openapi.from_dict(_example_path(document(TABLE, "0")))
 chosen = schema.exclude(path_regex=r"/(live|rates)$").exclude(
     path_regex=rf"^{BASE}/({'|'.join(sorted(ACCESS))})\b"
 )
 
 
 def _soon(timeout: Any) -> Any:
-    """A shorter wait in place of a valid one; what is not valid stays as it is."""
+    """Return a shorter timeout in place of a valid one; an invalid one is returned unchanged."""
     try:
         seconds = float(timeout)
     except (TypeError, ValueError):
@@ -174,9 +179,9 @@ def test_answers_match_the_document(case: schemathesis.Case[Any], url: str) -> N
     if len(urlencode(case.query)) > HEAD_BYTES_MAX // 2:
         return  # the connection ends before an answer (test_hostile.py)
     if isinstance(case.body, dict) and isinstance(wait_ms := case.body.get("wait_ms"), int):
-        case.body["wait_ms"] = min(wait_ms, 10)  # nobody publishes meanwhile
+        case.body["wait_ms"] = min(wait_ms, 10)  # no client publishes in the meantime
     if case.path.endswith("/requests"):
-        case.query["timeout"] = _soon(case.query.get("timeout", 10.0))  # nobody replies
+        case.query["timeout"] = _soon(case.query.get("timeout", 10.0))  # no client replies
     response = case.call(base_url=url, timeout=30)
 
     case.validate_response(response, checks=CONFORMANCE)

@@ -45,12 +45,12 @@ def test_the_busiest_address_gives_way_before_those_of_others() -> None:
 
 def test_an_address_at_its_share_gives_way_itself_or_is_refused() -> None:
     places = ConnectionPlaces(10, 2)
-    other, working, waiting = Guest("10.0.0.1"), busy("10.0.0.2"), Guest("10.0.0.2")
-    assert all(places.take(guest) for guest in (other, working, waiting))
+    other_guest, working, waiting = Guest("10.0.0.1"), busy("10.0.0.2"), Guest("10.0.0.2")
+    assert all(places.take(guest) for guest in (other_guest, working, waiting))
 
     assert places.take(busy("10.0.0.2"))
     assert waiting.was_dropped
-    assert not other.was_dropped
+    assert not other_guest.was_dropped
     assert not places.take(Guest("10.0.0.2"))
     assert places.take(Guest("10.0.0.3"))
 
@@ -84,7 +84,7 @@ def test_leaving_makes_room_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "are_one"),
+    ("first_address", "second_address", "are_one"),
     [
         ("10.0.0.1", "10.0.0.1", True),
         ("10.0.0.1", "10.0.0.2", False),
@@ -95,5 +95,7 @@ def test_leaving_makes_room_once() -> None:
         ("no address", "no address", True),
     ],
 )
-def test_addresses_of_one_network_count_as_one(one: str, other: str, *, are_one: bool) -> None:
-    assert (home_of(one) == home_of(other)) == are_one
+def test_addresses_of_one_network_count_as_one(
+    first_address: str, second_address: str, *, are_one: bool
+) -> None:
+    assert (home_of(first_address) == home_of(second_address)) == are_one

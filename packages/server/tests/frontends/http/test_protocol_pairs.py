@@ -61,8 +61,8 @@ def delivery_time_without_zone(stage: Stage) -> None:
 
 
 def time(stage: Stage) -> None:
-    at = datetime(2030, 1, 2, hour=3, minute=4, second=5, tzinfo=UTC)
-    assert stage.shown(at=at) == ({"at": "2030-01-02T03:04:05Z"}, {"/at": "time"})
+    delivery_time = datetime(2030, 1, 2, hour=3, minute=4, second=5, tzinfo=UTC)
+    assert stage.shown(at=delivery_time) == ({"at": "2030-01-02T03:04:05Z"}, {"/at": "time"})
 
 
 def large_integer(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Limits of who asks over HTTP: refused with 429, and later it goes on."""
+"""Limits of HTTP requests: above them a client gets 429, and may continue later."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def test_bytes_in_flight_are_given_back_with_the_answer() -> None:
         with pytest.raises(LimitReached, match=r"limits\.in_flight_bytes_max"):
             second(30)
         second(20)
-    with quotas.asking(ANN) as again, quotas.asking(BOB) as other:
+    with quotas.asking(ANN) as again, quotas.asking(BOB) as others:
         again(500)  # one alone always passes
-        other(80)
+        others(80)
 
 
 def test_only_so_many_are_remembered() -> None:

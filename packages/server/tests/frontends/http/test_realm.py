@@ -98,9 +98,9 @@ def test_pipelines_say_where_they_stand_and_how_far_they_are_behind(tmp_path: Pa
             lock.write("process 2, since 2026-01-01 00:00:00 UTC")  # runs other steps
             lock.flush()
             [of_another_run] = web.get("pipelines/flights")["steps"]
-        [left] = web.get("pipelines/flights")["steps"]
+        [remaining_step] = web.get("pipelines/flights")["steps"]
 
-    states = [step["state"] for step in (running, of_another_run, left)]
+    states = [step["state"] for step in (running, of_another_run, remaining_step)]
     assert states == ["runs", "broken off", "broken off"]
     assert running["batch"] == 4
     assert running["next"] == {"gone": 9, "orders": 1}

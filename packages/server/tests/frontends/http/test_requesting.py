@@ -21,11 +21,11 @@ def test_a_request_is_answered_with_its_reply(
     taking = _taking(session, kind)
     with ThreadPoolExecutor(1) as pool:
         body = {"data": "EUR", "properties": {"n": 1}}
-        asked = pool.submit(web.send, "POST", f"{kind}/rates/requests" + QUERY, body=body)
+        pending_reply = pool.submit(web.send, "POST", f"{kind}/rates/requests" + QUERY, body=body)
         request = taking()
         assert (request.data, request.properties) == (b"EUR", {"n": 1})
         request.reply(b"1.25", properties={"valid": True})
-        reply = asked.result(30.0)
+        reply = pending_reply.result(30.0)
 
     assert (reply["data"], reply["properties"]) == ("1.25", {"valid": True})
     assert reply["headers"]["correlation_id"] == request.headers["correlation_id"]
@@ -57,11 +57,11 @@ def test_a_request_without_a_reply_is_504(web: Web, session: penstock.Session) -
 
 def test_a_request_sets_some_headers_itself(web: Web, session: penstock.Session) -> None:
     session.queues.create("jobs")
-    for body, said in (
+    for body, expected_error in (
         ({"headers": {"reply_to": "mine"}}, "sets the header reply_to of a request"),
         ({"deliver_at": 1}, "cannot be scheduled"),
     ):
         refused = web.ask("POST", "queues/jobs/requests", body)
         assert refused.code == "invalid-argument"
-        assert said in refused.document["error"]["message"]
+        assert expected_error in refused.document["error"]["message"]
     assert session.queues.get("jobs").info().events == 0

@@ -14,7 +14,7 @@ SEEK = "channels/orders/durables/billing/seek"
 
 @pytest.fixture
 def billing(session: penstock.Session) -> penstock.Durable:
-    """A durable that has acknowledged three of four events, all of which stay."""
+    """Return a durable that has acknowledged three of four events; all four stay."""
     orders = session.channels.create("orders", retain_consumed=True)
     billing = orders.durables.create("billing")
     orders.publish_many([penstock.Event()] * 4)
@@ -26,9 +26,9 @@ def billing(session: penstock.Session) -> penstock.Durable:
 
 
 def test_a_preview_tells_and_changes_nothing(web: Web, billing: penstock.Durable) -> None:
-    told = web.get(f"{SEEK}?to=1")
+    preview = web.get(f"{SEEK}?to=1")
 
-    assert told == {
+    assert preview == {
         "position": 1,
         "again": 2,
         "skipped": 0,

@@ -10,41 +10,44 @@ from packages.server.tests.frontends.http.asking import Web
 
 @pytest.mark.spec("F4")
 def test_an_invalid_selector_is_answered_with_its_error_position(web: Web) -> None:
-    told = web.send("POST", "selectors/check", {"selector": "price >"})
+    answer = web.send("POST", "selectors/check", {"selector": "price >"})
 
-    assert not told["valid"]
-    assert (told["line"], told["column"]) == (1, 8)
-    assert told["expected"] in told["message"]
+    assert not answer["valid"]
+    assert (answer["line"], answer["column"]) == (1, 8)
+    assert answer["expected"] in answer["message"]
 
 
 @pytest.mark.spec("F1")
 def test_a_selector_is_put_into_words_without_a_channel(web: Web) -> None:
-    told = web.send("POST", "selectors/check", {"selector": "price > 5 AND JMSPriority = 9"})
+    answer = web.send("POST", "selectors/check", {"selector": "price > 5 AND JMSPriority = 9"})
 
-    assert told["valid"]
-    assert told["chooses"]
-    assert [(each["name"], each["kind"], each["types"]) for each in told["names"]] == [
+    assert answer["valid"]
+    assert answer["chooses"]
+    assert [
+        (name_document["name"], name_document["kind"], name_document["types"])
+        for name_document in answer["names"]
+    ] == [
         ("price", "property", None),
         ("JMSPriority", "header", None),
     ]
-    assert told["chosen"] is None
+    assert answer["chosen"] is None
 
 
 def test_with_a_channel_matching_events_are_shown(web: Web, session: penstock.Session) -> None:
     orders = session.channels.create("orders")
     orders.publish_many([penstock.Event(properties={"price": n}) for n in range(20)])
-    asked = {"selector": "price > 9 OR prise > 9", "channel": "orders"}
+    query = {"selector": "price > 9 OR prise > 9", "channel": "orders"}
 
-    told = web.send("POST", "selectors/check", asked)
+    answer = web.send("POST", "selectors/check", query)
 
-    assert told["chosen"] == {
+    assert answer["chosen"] == {
         "channel": "orders",
         "events": 20,
         "matches": 10,
         "first_ids": [10, 11, 12, 13, 14],
         "is_complete": True,
     }
-    assert {each["name"]: each["types"] for each in told["names"]} == {
+    assert {name_document["name"]: name_document["types"] for name_document in answer["names"]} == {
         "price": ["int64"],
         "prise": [],
     }
@@ -55,9 +58,9 @@ def test_queues_are_looked_at_without_taking_anything(web: Web, session: penstoc
     for n in range(4):
         jobs.push(b"x", properties={"n": n})
 
-    told = web.send("POST", "selectors/check", {"selector": "n >= 2", "channel": "jobs"})
+    answer = web.send("POST", "selectors/check", {"selector": "n >= 2", "channel": "jobs"})
 
-    assert (told["chosen"]["matches"], told["chosen"]["first_ids"]) == (2, [2, 3])
+    assert (answer["chosen"]["matches"], answer["chosen"]["first_ids"]) == (2, [2, 3])
     assert jobs.info().events == 4
 
 

@@ -34,8 +34,8 @@ def test_an_open_view_does_not_keep_the_server(
 def test_a_configured_port_is_used_or_the_start_fails(
     serve: Callable[..., ServerProcess],
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as port_in_use:
+        port = str(port_in_use.getsockname()[1])
 
         with pytest.raises(ServerDidNotStart, match="address-in-use"):
             serve("--http", "--http-port", port)
@@ -46,7 +46,9 @@ def test_a_realm_without_http_does_not_listen(serve: Callable[..., ServerProcess
 
 
 def test_http_is_only_imported_where_it_is_served() -> None:
-    asked = "import sys, penstock_server.serving; print('uvicorn' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    program = "import sys, penstock_server.serving; print('uvicorn' in sys.modules)"
+    completed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
 
-    assert told.stdout.strip() == "False"
+    assert completed.stdout.strip() == "False"

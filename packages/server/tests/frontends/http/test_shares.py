@@ -1,4 +1,4 @@
-"""Nobody takes all live views, or all answers, of a realm: each user has a share."""
+"""No user can use all live views, or all answers, of a realm: each one has a share."""
 
 from __future__ import annotations
 
@@ -92,10 +92,12 @@ def test_a_user_with_many_logins_ends_only_own_sessions(web: Web) -> None:
         assert reply.status == 200
         return {"cookie": reply.headers["set-cookie"].partition(";")[0]}
 
-    other = signed_in("bob", BOB)
+    other_cookie = signed_in("bob", BOB)
     cookies = [signed_in("ann", ANN) for _ in range(3)]
 
-    statuses = [web.ask("GET", "me", headers=each).status for each in (other, *cookies)]
+    statuses = [
+        web.ask("GET", "me", headers=headers).status for headers in (other_cookie, *cookies)
+    ]
     assert statuses == [200, 401, 200, 200]
 
 

@@ -18,13 +18,16 @@ def test_the_state_of_a_key_is_the_result_of_its_events(web: Web, rates: penstoc
     rates.register("EUR", bid=1.0, ask=2.0).update(ask=5.0)
     rates.register("USD", bid=1.5)
 
-    told = web.get("channels/rates/state", key="EUR")
+    state = web.get("channels/rates/state", key="EUR")
 
-    assert told["properties"] == {"ccy": "EUR", "bid": 1.0, "ask": 5.0}
-    assert (told["event_id"], told["found_in"]) == (1, "rates")
-    assert web.get("channels/rates/state", key="EUR", as_of=2) == told
-    asked = rates.state("EUR")
-    assert (told["event_id"], told["properties"]) == (asked.event_id, asked.properties)
+    assert state["properties"] == {"ccy": "EUR", "bid": 1.0, "ask": 5.0}
+    assert (state["event_id"], state["found_in"]) == (1, "rates")
+    assert web.get("channels/rates/state", key="EUR", as_of=2) == state
+    expected_state = rates.state("EUR")
+    assert (state["event_id"], state["properties"]) == (
+        expected_state.event_id,
+        expected_state.properties,
+    )
 
 
 @pytest.mark.spec("K5")

@@ -67,8 +67,8 @@ def test_an_imported_channel_equals_the_exported_one(
     assert [(e.event_id, e.data) for e in copy.browse()] == [
         (e.event_id, e.data) for e in orders.browse()
     ]
-    was, came = orders.durables.get("billing").info(), copy.durables.get("billing").info()
-    assert (came.outstanding, came.type) == (was.outstanding, was.type)
+    was, copied_info = orders.durables.get("billing").info(), copy.durables.get("billing").info()
+    assert (copied_info.outstanding, copied_info.type) == (was.outstanding, was.type)
     assert copy.info().counters == orders.info().counters
 
 
@@ -85,7 +85,7 @@ def test_unpacked_it_is_the_folder_of_an_export(
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
         tar.add(tmp_path / "up" / "events", "./events", recursive=False)
         names = ["manifest.json", "state.msgpack"]
-        names += sorted(f"events/{each.name}" for each in (tmp_path / "up" / "events").iterdir())
+        names += sorted(f"events/{path.name}" for path in (tmp_path / "up" / "events").iterdir())
         for name in names:
             tar.add(tmp_path / "up" / name, f"./{name}")
     assert send(web, packed.getvalue(), name="from-tar").status == 201
@@ -126,8 +126,8 @@ def test_data_that_is_not_an_export_is_refused_with_a_remedy(web: Web) -> None:
     huge = tarfile.TarInfo("manifest.json")
     huge.size = MANIFEST_BYTES_MAX + 1
 
-    for given in (packed.getvalue(), huge.tobuf(tarfile.USTAR_FORMAT), b"x" * 600):
-        reply = send(web, given)
+    for content in (packed.getvalue(), huge.tobuf(tarfile.USTAR_FORMAT), b"x" * 600):
+        reply = send(web, content)
         assert (reply.status, reply.code) == (422, "damaged-export")
         assert "manifest.json" in reply.reason
     assert web.ask("POST", "imports", {}).status == 415
