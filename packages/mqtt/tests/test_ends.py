@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -60,13 +61,14 @@ def test_who_lets_messages_wait_is_told_why_it_loses_its_connection() -> None:
         ):
             client.subscribe("a")
             for _ in range(5):
-                other.publish("a")
+                other.publish("a", bytes(STEP_BYTES))
             assert client.receive().packet_id == 1
             last = client.receive()
             assert isinstance(last, DisconnectPacket)
             assert last.reason == Reason.QUOTA_EXCEEDED
             with pytest.raises(Hung):
                 client.receive()
+            assert not other.publish("a").reason
 
 
 @pytest.fixture

@@ -165,6 +165,22 @@ def test_a_method_that_there_is_not_is_refused(realm: penstock.Realm, method: st
         assert is_closed(client)
 
 
+@pytest.mark.spec("M1")
+def test_a_challenge_is_no_larger_than_its_client_takes(realm: penstock.Realm) -> None:
+    own = PacketProperties(
+        authentication_method=MECHANISM,
+        authentication_data=ScramClient("ann", "ann's secret", "nonce").first(),
+        maximum_packet_bytes=30,
+    )
+    with PacketClient(realm.listen_mqtt()) as client:
+        client.send(ConnectPacket("device", properties=own))
+        refused = client.receive()
+
+        assert isinstance(refused, ConnackPacket)
+        assert refused.reason == Reason.PACKET_TOO_LARGE
+        assert is_closed(client)
+
+
 @pytest.mark.parametrize("data", [b"\xff", b"n,,n=ann", b"p=tls-unique,,n=ann,r=x"])
 def test_what_is_no_first_message_is_refused(realm: penstock.Realm, data: bytes) -> None:
     with PacketClient(realm.listen_mqtt()) as client:

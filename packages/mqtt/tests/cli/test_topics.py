@@ -12,6 +12,7 @@ import penstock
 from packages.mqtt.tests.clients import connected
 from penstock_mqtt.topic_commands import counted_by_level
 from penstock_mqtt.wire.properties import PacketProperties
+from penstock_mqtt.wire.reasons import Reason
 from tests.patience import until
 
 if TYPE_CHECKING:
@@ -96,6 +97,23 @@ def test_sessions_are_listed_with_what_waits_for_them(penstock_command: Run, url
             "waiting": 1,
         }
     ]
+
+
+@pytest.mark.spec("M6")
+def test_a_session_is_ended_by_its_client_id(penstock_command: Run, url: str) -> None:
+    hour = PacketProperties(session_expiry_s=3_600)
+    with connected(url, "pump-7", properties=hour, clean_start=False) as client:
+        client.subscribe("pumps/#")
+
+        printed = penstock_command("topic", "end", "pump-7")
+
+        assert printed.exit_code == 0
+        assert "the session of client pump-7 has ended" in printed.stderr
+        assert client.receive().reason == Reason.ADMINISTRATIVE_ACTION
+    assert json.loads(_sessions(penstock_command)) == []
+    again = penstock_command("topic", "end", "pump-7")
+    assert again.exit_code != 0
+    assert "has no session" in again.stderr
 
 
 @pytest.mark.spec("M12")

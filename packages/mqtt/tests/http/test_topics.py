@@ -161,6 +161,18 @@ def test_sessions_are_told_with_what_waits_for_them(web: Web, realm: penstock.Re
     assert (other["ended"], other["expires"], other["will_due"]) == (None, None, None)
 
 
+@pytest.mark.spec("M6")
+def test_a_session_is_ended_by_its_client_id(web: Web, realm: penstock.Realm) -> None:
+    hour = PacketProperties(session_expiry_s=3_600)
+    with connected(realm.listen_mqtt(), "pump-7", properties=hour) as client:
+        web.send("DELETE", "mqtt/sessions?client_id=pump-7")
+
+        assert client.receive().reason == Reason.ADMINISTRATIVE_ACTION
+    assert web.get("mqtt/sessions")["items"] == []
+    refused = web.ask("DELETE", "mqtt/sessions?client_id=pump-7")
+    assert (refused.status, refused.code) == (404, "name-does-not-exist")
+
+
 @pytest.mark.spec("M12")
 def test_how_a_filter_is_tailed_is_told_for_each_channel(
     web: Web, realm: penstock.Realm, session: penstock.Session

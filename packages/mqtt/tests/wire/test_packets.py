@@ -171,6 +171,11 @@ def test_what_is_wrong_has_its_reason_code(version: int, data: str, reason: Reas
     assert str(caught.value)
 
 
+def test_a_number_out_of_range_is_refused_with_the_range_of_its_encoding() -> None:
+    with pytest.raises(MqttViolation, match="topic_alias is 0; allowed are 1 to 65535"):
+        read(bytes.fromhex("30 07 0001 61 03 23 0000"), 5)
+
+
 def test_a_connect_is_read_as_it_is_written_in_the_standard() -> None:
     assert read(bytes.fromhex(_CONNECT_5), 0) == [ConnectPacket(keep_alive_s=60)]
 
