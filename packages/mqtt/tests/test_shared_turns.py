@@ -58,13 +58,16 @@ class Unreachable(Publisher):
 @pytest.mark.spec("M14")
 @simulated
 @pytest.mark.parametrize("levels", [101, 1_000])
-@pytest.mark.parametrize("opens", [b"[", b'{"b":'])
+@pytest.mark.parametrize(
+    ("opens", "closes"), [(b"[", b""), (b"[", b"]"), (b'{"b":', b""), (b'{"b":', b"}")]
+)
 async def test_a_payload_that_is_nested_too_deep_is_refused_by_itself(
-    levels: int, opens: bytes
+    levels: int, opens: bytes, closes: bytes
 ) -> None:
+    payload = b'{"a":' + opens * levels + b"1" + closes * levels + b"}"
     nested, other = Publisher("dev"), Publisher("other")
     async with hub(temps=Definition(topics=("t/#",), payload="json")) as made:
-        nested.publish(made, "t/1", b'{"a":' + opens * levels, *[b'{"b":1}'] * FEW)
+        nested.publish(made, "t/1", payload, *[b'{"b":1}'] * FEW)
         other.publish(made, "o", b"1")
         await pass_time(1)
 
