@@ -32,6 +32,7 @@ from penstock_core.columns.files.exports import MANIFEST, STATE, manifest_from
 from penstock_core.vocabulary.errors import (
     DamagedExport,
     InvalidArgument,
+    InvalidDescriptor,
     MemoryLimit,
     NameAlreadyBound,
     NameDoesNotExist,
@@ -39,6 +40,7 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.wire.native import messages as wire
 from penstock_testing.peers import RawPeer
 from tests.patience import until
+from tests.protocols import a_chain, shop
 
 pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]
 
@@ -70,6 +72,23 @@ def test_a_dead_event_store_has_to_be_there_first(
         there.channels.import_from(folder)
     there.queues.create("dead")
     assert there.channels.import_from(folder).info().definition.dead_event_store == "dead"
+
+
+@pytest.mark.spec("P4")
+def test_types_of_messages_that_nest_too_deep_are_refused(here: Session, folder: Path) -> None:
+    """The decoder of columns would recurse over them in native code."""
+    here.channels.create("orders", descriptors=shop())
+    here.channels.export("orders", folder)
+    manifest, state = read(folder)
+    deep = msgspec.structs.replace(manifest.definition, descriptors=a_chain(9_000))
+    restored = msgspec.structs.replace(state.channel.restored, definition=deep)
+    channel = msgspec.structs.replace(state.channel, restored=restored)
+    forged = msgspec.structs.replace(manifest, definition=deep)
+    forge(folder, forged, msgspec.structs.replace(state, channel=channel))
+
+    with pytest.raises(InvalidDescriptor, match="more than 100 levels"):
+        here.channels.import_from(folder, "copy")
+    assert here.channels.list() == ["orders"]
 
 
 def test_a_queue_is_not_imported_as_a_channel(here: Session, there: Session, folder: Path) -> None:
