@@ -68,8 +68,8 @@ class TakesTornBlocksForWhole(EngineJournal):
         newest = self.log.frames[-1] if self.log.frames else None
         if newest is not None and newest.part + 1 < newest.parts:
             self.tail = newest.block
-            self._locations[self.tail] = (
-                self._newest_seen - newest.part,
+            self.places[self.tail] = (
+                self.last - newest.part,
                 newest.part + 1,
                 len(newest.data),
             )

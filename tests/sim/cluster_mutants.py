@@ -48,9 +48,7 @@ def retry_at_the_tail(patch: pytest.MonkeyPatch) -> None:
             try:
                 await journal.requests.once(partial(journal.log.append, at, frame))
             except NoAnswer:
-                journal._newest_seen = await journal.requests.until_answered(
-                    lambda: journal.log.last
-                )
+                journal.last = await journal.requests.until_answered(lambda: journal.log.last)
                 continue
             except Conflict as error:
                 raise Deposed(str(error)) from error

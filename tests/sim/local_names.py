@@ -309,9 +309,7 @@ def grants_first(patch: pytest.MonkeyPatch) -> None:
     """The owner keeps a name free only once its grant is written."""
 
     def rule(names: ClusterWideNames, found: LocalNames) -> LocalNames:
-        return found.with_rulings(
-            names.epoch, lambda name: names.directory.find(name) is not None
-        )
+        return found.with_rulings(names.epoch, lambda name: names.directory.find(name) is not None)
 
     patch.setattr(ClusterWideNames, "_rule", rule)
 

@@ -59,7 +59,7 @@ def read_again_under_other_ids(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     """A durable takes what is sent for acknowledged."""
-    write = Outbox.write
+    write = Outbox.put
 
     def settled(outbox: Outbox, waiting: WaitingMessage, *more: Any, **fields: Any) -> bool:
         is_sent = write(outbox, waiting, *more, **fields)

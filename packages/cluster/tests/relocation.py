@@ -11,7 +11,7 @@ from typing import Any
 from packages.server.tests.runtime.living import Owning
 from penstock_cluster.bootstrap import relocating
 from penstock_cluster.bootstrap.relocating import RealmMoved, source_realm
-from penstock_cluster.owning.arriving import refuse_half_a_realm
+from penstock_cluster.owning.arriving import refuse_partial_realm
 from penstock_core.vocabulary.ports import inline
 from penstock_server.bootstrap import rules
 from penstock_server.runtime.realm import RunningRealm
@@ -42,7 +42,7 @@ async def moved_out(servers: EngineServers, directory: Path) -> RealmMoved:
 async def owned(servers: EngineServers, epoch: int) -> AsyncIterator[RunningRealm]:
     """The realm of a cluster, as the owner of this epoch runs it; it ends without a farewell."""
     engine = MemoryEngine(servers)
-    await refuse_half_a_realm(await engine.registry())
+    await refuse_partial_realm(await engine.registry())
     realm = await RunningRealm.open(
         await engine.journal(0, epoch),
         await engine.blobs(0),

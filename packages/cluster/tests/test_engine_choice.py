@@ -84,9 +84,9 @@ def test_a_bad_setting_is_refused_by_its_name(path: str, value: object, named: s
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (ClusterSettings(name="Upper"), r"cluster\.name is 'Upper'; it has at most 40 lower-case"),
+        (ClusterSettings(name="Upper"), r"cluster\.name is 'Upper'; allowed are 1 to 40 lower"),
         (ClusterSettings(name=""), r"cluster\.name is ''"),
-        (ClusterSettings(node="a/b"), r"cluster\.node \(--node\) is 'a/b'; it has at most 40"),
+        (ClusterSettings(node="a/b"), r"cluster\.node \(--node\) is 'a/b'; allowed are 1 to 40"),
     ],
 )
 def test_a_name_that_an_engine_may_not_take_is_refused(

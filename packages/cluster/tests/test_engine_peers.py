@@ -51,7 +51,7 @@ def test_peers_have_a_name_an_address_and_three_ports_in_a_row() -> None:
         ("", "names 0 machines"),
         ("n1=a,n2=b,n1=c", "has the name n1 twice"),
         ("n1=a,n2=b,n3=a", "has n1 and n3 at the same port"),
-        ("n1=a:4222,n2=a:4224,n3=b", "both want 4224"),
+        ("n1=a:4222,n2=a:4224,n3=b", "both use 4224"),
         ("a,b,c", "has 'a', which is not NAME=HOST"),
         ("n1=,n2=b,n3=c", "has 'n1=', which is not NAME=HOST"),
         ("n1=a:x,n2=b,n3=c", "'x' is not a port"),
@@ -82,7 +82,7 @@ def test_a_plan_needs_a_secret_and_an_address_that_fits(tmp_path: Path) -> None:
     assert not plan_of(local, "n1", None, secret_file=secret).has_tls
     with pytest.raises(InvalidArgument, match="openssl rand -hex 32"):
         plan_of(parse_peers(THREE), "n1", None, secret_file="")
-    with pytest.raises(InvalidArgument, match="has 5 characters"):
+    with pytest.raises(InvalidArgument, match="which has 5 bytes"):
         plan_of(parse_peers(THREE), "n1", None, secret_file=str(tmp_path / "short"))
     with pytest.raises(InvalidArgument, match="only this machine reaches"):
         plan_of(local, "n1", "0.0.0.0", secret_file=secret)

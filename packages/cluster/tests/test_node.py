@@ -283,5 +283,5 @@ async def test_a_format_that_is_no_number_is_damage() -> None:
     machine = Machine(servers, 1)
     await asyncio.wait([machine.task])
 
-    with pytest.raises(Damaged, match="has to be a number"):
+    with pytest.raises(Damaged, match="it must be a number"):
         machine.task.result()

@@ -183,6 +183,6 @@ def test_a_secret_that_is_too_short_or_not_there_is_refused(
     assert "cannot be read" in refusal(Node(servers, tmp_path, 1).process)
 
     (tmp_path / "secret").write_text("short\n")
-    assert "has 5 characters; a secret has 32 at least" in refusal(
+    assert "which has 5 bytes; at least 32 are required" in refusal(
         Node(servers, tmp_path, 1).process
     )

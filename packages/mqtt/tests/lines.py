@@ -37,7 +37,7 @@ class Line:
 
     client_id = "client"
     is_open = True
-    takes_more = True
+    is_writable = True
 
     def __init__(self, version: int, limits: MqttLimits = DEFAULTS) -> None:
         self.version = version
@@ -73,7 +73,7 @@ class Line:
         self.ended.append(reason_of(reason))
 
     def give(self, payload: bytes, qos: int = 1, ends_us: int = 0) -> None:
-        self.outbox.give(
+        self.outbox.send_messages(
             [
                 TopicMessage(
                     "a", payload, qos, client_id="", ends_us=ends_us, properties=NO_PROPERTIES
@@ -88,7 +88,7 @@ class Line:
             MessageSource("a", event_id, channel="c")
             for event_id, _ in enumerate(messages, start=first_id)
         ]
-        self.outbox.give(messages, self.filters, sources=sources)
+        self.outbox.send_messages(messages, self.filters, sources=sources)
 
     def got(self) -> list[Any]:
         return [packet_of(first, body, self.version) for first, body in self.sent.packets()]

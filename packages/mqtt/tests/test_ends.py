@@ -6,13 +6,13 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import penstock
 from packages.mqtt.tests.clients import Hung, PacketClient, connected
 from packages.mqtt.tests.limited import limited
+from penstock_mqtt.held_bytes import STEP_BYTES
 from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, DisconnectPacket
 from penstock_mqtt.wire.properties import PacketProperties
 from penstock_mqtt.wire.reasons import Reason

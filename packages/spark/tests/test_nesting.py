@@ -40,10 +40,10 @@ def test_paths_choose_fields_in_the_order_they_are_named() -> None:
 @pytest.mark.parametrize(
     ("column", "says"),
     [
-        ("adress.city", "no column 'adress.city': did you mean address?"),
+        ("adress.city", "there is no column 'adress.city': did you mean address?"),
         ("address.town", "address has no field 'town': there are city, zip"),
         ("address.zip.cod", "address.zip has no field 'cod': did you mean code?"),
-        ("event_id.x", "event_id has no field 'x': it is int64"),
+        ("event_id.x", "event_id has no field 'x', because its type is int64"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_refused(column: str, says: str) -> None:

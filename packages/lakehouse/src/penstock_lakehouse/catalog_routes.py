@@ -58,13 +58,13 @@ class ConfigQuery(QueryParameters, frozen=True):
 class NamespacesQuery(QueryParameters, frozen=True):
     parent: Annotated[str, Meta(max_length=1_024)] = ""
     page_token: Annotated[str, Meta(max_length=1_024)] = field(default="", name="pageToken")
-    page_size: Annotated[int, Meta(ge=1)] = field(default=PAGE_MAX, name="pageSize")
+    page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = field(default=PAGE_MAX, name="pageSize")
 
 
 class TablesQuery(QueryParameters, frozen=True):
     page_token: Annotated[str, Meta(max_length=1_024)] = field(default="", name="pageToken")
     """The name of the last table of the page before."""
-    page_size: Annotated[int, Meta(ge=1)] = field(default=PAGE_MAX, name="pageSize")
+    page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = field(default=PAGE_MAX, name="pageSize")
 
 
 class TableQuery(QueryParameters, frozen=True):

@@ -316,7 +316,7 @@ async def test_the_work_of_selectors_on_a_channel_is_bounded() -> None:
         await lives.create("rates", engine="merge", keys={"n": 1})
         await lives.durable("orders", "one", selector=long)
         await lives.durable("orders", "another", selector=long)  # asked once for both
-        with pytest.raises(LimitReached, match=f"those of orders would make {total} comparisons"):
+        with pytest.raises(LimitReached, match=f"the selectors on orders need {total} comparisons"):
             await lives.durable("orders", "two", selector=more)
         with pytest.raises(LimitReached, match="allowed are 10000"):
             await lives.realm.joins.create("orders", "copies", f"{long} OR {more}", archive=False)

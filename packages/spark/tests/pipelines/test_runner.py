@@ -220,7 +220,7 @@ def test_a_failure_to_bury_is_told_with_what_it_is_about(tmp_path: Path, poison:
     lab = Lab(tmp_path, start)
 
     (line,) = lab.lines.told_of
-    first = "its sql reads no stream; read a channel or queue in it [invalid-argument]"
+    first = "sql reads no stream; read a channel or queue [invalid-argument]"
     assert line.startswith(first)
     assert ("nothing was buried: step move: poison needs a durable" in line) == bool(poison)
 

@@ -61,8 +61,8 @@ def test_the_log_gets_an_entry_with_another_watermark_and_the_same_positions(
     ("logged", "said"),
     [
         ("v2\n" + LOGGED.partition("\n")[2], "are of version v2, not v1"),
-        ("v1\n{}\n{}", "are not as Spark 4.3 writes them"),
-        ("v1\nx\n{}", "are not as Spark 4.3 writes them"),
+        ("v1\n{}\n{}", "do not have the format of Spark 4.3"),
+        ("v1\nx\n{}", "do not have the format of Spark 4.3"),
     ],
 )
 def test_a_log_that_is_not_known_is_left_as_it_is(tmp_path: Path, logged: str, said: str) -> None:

@@ -463,9 +463,7 @@ class EngineJournal:
                 await self.requests.pause()
                 continue
             except Conflict as error:
-                if await self.requests.until_answered(
-                    lambda: self.log.contains(newest + 1, frame)
-                ):
+                if await self.requests.until_answered(lambda: self.log.contains(newest + 1, frame)):
                     break
                 raise Deposed(
                     f"another writer has written after frame {newest}: {error}"
@@ -500,7 +498,7 @@ class EngineJournal:
                     len(part.data)
                     for part in frames[sequence - purged - block_frames :][:block_frames]
                 )
-                self._locations[frame.block] = sequence - block_frames + 1, block_frames, size
+                self.places[frame.block] = sequence - block_frames + 1, block_frames, size
                 self.tail = frame.block
 
     async def _repeat_append(self, expected: int, data: bytes) -> int:

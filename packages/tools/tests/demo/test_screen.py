@@ -74,7 +74,7 @@ def test_without_an_owner_it_says_so_and_what_clients_are_told() -> None:
     shown = screen(replace(PICTURE, owner="", console="", trouble="no answer [no-quorum]"))
 
     assert "owner none" in shown
-    assert "when there is an owner" in shown
+    assert "none while no node is the owner" in shown
     assert "no answer [no-quorum]" in shown
 
 

@@ -129,7 +129,7 @@ class HistoryServer:
             self._directory,
             self._identity(),
             rights=self.rights.records,
-            on_failure=on_failure.set,
+            on_failure=file_lost.set,
         )
         realm = history.realm
         realm.cluster = lambda: ClusterInfo(history_us=history.as_of_us)

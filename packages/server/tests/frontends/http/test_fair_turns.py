@@ -21,7 +21,7 @@ REQUEST = (
 @simulated
 async def test_others_are_served_between_the_requests_of_one_connection() -> None:
     async with watched() as (world, realm):
-        _, other = await publishers(world)
+        _, other_connection = await publishers(world)
         server = HttpServer(world.listener, HttpLimits())
 
         def publish_too(number: int) -> None:

@@ -38,7 +38,7 @@ CLEANUP_S: Final = 10.0
 SHOW_S: Final = 1.0
 SECOND_US: Final = 1_000_000
 _BYTES: Final = 1 << 20
-"""Number of random bytes from which the data of events is copied."""
+"""Number of random bytes. The data of events is copied out of them."""
 
 
 class LoadSetup(Struct, frozen=True, kw_only=True):
@@ -261,7 +261,9 @@ class LoadRun:
             )
             publish_count += 1
 
-    async def publish(self, channel: aio.Channel, numbers: Int64s, unanswered_slots: asyncio.Semaphore) -> None:
+    async def publish(
+        self, channel: aio.Channel, numbers: Int64s, unanswered_slots: asyncio.Semaphore
+    ) -> None:
         """Publish events of these numbers in one batch, and count what becomes of them."""
         try:
             ids = await channel.publish_table(self._table(numbers))

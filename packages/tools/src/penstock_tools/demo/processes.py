@@ -89,7 +89,7 @@ class DemoNode:
         return 0 if self._process is None else self._process.epoch_served
 
     def condition(self, newest: int) -> NodeCondition:
-        """Return the state of the node; ``newest`` is the newest epoch in which any node serves."""
+        """Return the state of the node; ``newest`` is the newest epoch of all nodes."""
         if self._process is None:
             return "killed"
         if not self._process.is_running:

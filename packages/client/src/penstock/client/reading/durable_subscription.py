@@ -145,7 +145,7 @@ class DurableSubscription(DeliveringLoops):
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
         """Return the next events that no rollback can recall any more; None at the timeout."""
-        _seat, settlements = self._seat, self._settlements
+        seat, settlements = self._seat, self._settlements
         for begun, count in reversed(self._loops.rests()):
             if (rest := begun._part(count)._current()) is not None:
                 seat.inbox.put_back(rest)

@@ -24,7 +24,7 @@ from penstock_core.vocabulary.errors import LimitReached
 from penstock_core.vocabulary.ports import Clock, Offload
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
-LOOK_BYTES: Final = 16 << 10
+COMPARISON_BYTES: Final = 16 << 10
 """Fixed cost of one comparison, as the bytes that it could read in that time."""
 IN_USE_CHARACTERS_MAX: Final = 4 << 20
 """Limit on the characters of all selectors in use. Compiled, a character can take 500 bytes."""
