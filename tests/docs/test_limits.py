@@ -111,6 +111,7 @@ NO_MEMORY: Final = {
         "penstock_mqtt.session_store.TOGETHER_BYTES_MAX",
         "penstock_core.wire.native.frames._CHUNK_BYTES_MAX",
         "penstock_lakehouse.catalog_routes.PAGE_MAX",
+        "penstock_lakehouse.channel_tables.LISTED_MAX",
         "penstock_lakehouse.data_files.BOUND_BYTES_MAX",
         "penstock_lakehouse.event_files.BYTES_MAX",
         "penstock_lakehouse.event_files.MEMORY_FILES_MAX",

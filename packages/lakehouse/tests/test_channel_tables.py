@@ -186,6 +186,20 @@ async def test_a_user_with_many_snapshots_loses_the_oldest_and_nobody_else_does(
 
 
 @simulated
+async def test_metadata_lists_the_newest_snapshots_however_many_are_held() -> None:
+    async with realm_with() as (realm, tables):
+        loads = []
+        for number in range(30):
+            await publish(realm, ORDERS, body([b"x"], **{f"p{number}": number}))
+            loads.append(await load(tables))
+
+        listed = [snapshot["snapshot-id"] for snapshot in loads[-1].metadata["snapshots"]]
+        assert listed == [loaded.metadata["current-snapshot-id"] for loaded in loads[-20:]]
+        assert len(loads[-1].metadata["schemas"]) == 20
+        assert await ids(tables, loads[0]) == [0], "it is held, and can be read"
+
+
+@simulated
 async def test_the_files_of_all_tables_have_a_limit_of_bytes() -> None:
     async with realm_with(cache_bytes_max=60_000) as (realm, tables):
         await publish(realm, ORDERS, body([b"x" * 30_000]))

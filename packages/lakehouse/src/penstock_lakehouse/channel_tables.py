@@ -41,6 +41,9 @@ ATTEMPTS: Final = 5
 """Attempts of a load whose sealed files are rewritten meanwhile."""
 MANIFEST_FILES: Final = 128
 """Files of a manifest. Manifests whose files have not changed are used again."""
+LISTED_MAX: Final = 20
+"""Snapshots in the metadata of a table. Metadata that listed all held snapshots would grow with the
+square of their number."""
 MEMORY_BYTES_MAX: Final = 256 << 20
 """Most bytes of files for a realm without a data directory."""
 
@@ -50,7 +53,7 @@ class Snapshot(Struct, eq=False):
 
     facts: SnapshotFacts
     metadata: dict[str, Any]
-    """The metadata of the table, with all snapshots that were held when it was made."""
+    """The metadata of the table, with the newest snapshots that were held when it was made."""
     location: str
     """Location of the metadata."""
     version: object
@@ -112,7 +115,7 @@ class ChannelTable:
             metadata = table_metadata(
                 self.uuid,
                 uri_of(self.uuid),
-                [*(snapshot.facts for snapshot in self.snapshots), facts],
+                [*(snapshot.facts for snapshot in self.snapshots[1 - LISTED_MAX :]), facts],
                 properties={},
             )
             name = f"{self.uuid}/metadata/{facts.snapshot_id}.metadata.json"
