@@ -37,9 +37,31 @@ def places_in(source: Source) -> Iterator[Place]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             end = min(node.end_lineno or node.lineno, node.lineno + LINES_MAX)
             yield Place(source.path, node.lineno, "\n".join(lines[node.lineno - 1 : end]))
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            for argument in node.exc.args:
+                if " " in (error_text := _text_of(argument)):
+                    yield Place(source.path, node.lineno, f"error: {error_text}")
     for text in texts_of(source):
-        if text.kind != "comment":
-            yield Place(source.path, text.line, f"{text.kind}: {text.words}")
+        if text.kind == "docstring":
+            yield Place(source.path, text.line, f"{_owner(lines, text.line)}\n{text.words}")
+
+
+def _text_of(argument: ast.expr) -> str:
+    """Return an error text as one string, with the expressions in it in braces."""
+    match argument:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_text_of, parts))
+        case ast.FormattedValue(value=value):
+            return f"{{{ast.unparse(value)}}}"
+        case _:
+            return ""
+
+
+def _owner(lines: Sequence[str], line: int) -> str:
+    """Return the line of code that the docstring at ``line`` belongs to."""
+    return next((text.strip() for text in reversed(lines[: line - 1]) if text.strip()), "module")
 
 
 def sample(sources: Sequence[Source], seed: int, count: int = COUNT) -> list[Place]:
