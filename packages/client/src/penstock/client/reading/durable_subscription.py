@@ -112,7 +112,7 @@ class DurableSubscription(DeliveringLoops):
         return self
 
     async def _open(self) -> None:
-        """Take the _seat, and start the handler's task if a handler is set."""
+        """Take the seat, and start the handler's task if a handler is set."""
         if not self._seat.is_open:
             self._seat.forget()  # an earlier use may have left events and an error
             await self._seat.open(self._seat.route(self._delivered), self._seat.attach)
