@@ -96,7 +96,7 @@ class Attached:
         self.is_closed = False
         """The peer has closed it, possibly before it was opened on this side."""
         self.is_lost = False
-        """Its connection is lost."""
+        """Whether the peer's connection has been lost."""
         self.is_ended = False
         """The realm has ended it, so the peer's own detach needs no answer."""
         self.is_stolen = False

@@ -168,7 +168,7 @@ class KeptMessages:
         self.forget([event_id for event_id in self.by_id if event_id in ids])
 
     def close(self) -> None:
-        """Stop keeping all events, because the link has ended."""
+        """Forget all kept events, because the link has ended."""
         self.by_id.clear()
         if self._room is not None:
             self._room.close()

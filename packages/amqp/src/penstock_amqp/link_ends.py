@@ -31,7 +31,7 @@ class IncomingLink:
         """Whether the sender accepts the outcome ``released``."""
         self.is_over = False
         self.is_wanted = True
-        """False once the link may be freed, which waits for its unanswered deliveries."""
+        """False once no one uses the link. It is freed when its last delivery has been answered."""
         self.is_freed = False
         self.unanswered = 0
         """Deliveries that the realm has not answered yet."""

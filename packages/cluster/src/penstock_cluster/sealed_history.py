@@ -59,7 +59,7 @@ READS: Final = frozenset(
 
 
 class HistoryNames(StoreNames):
-    """Refuses the creation of stores in sealed history."""
+    """Names of stores in sealed history, which is read-only: no store can be created."""
 
     asks = True
 

@@ -26,8 +26,8 @@ NAME_CHARACTERS_MAX: Final = 255
 """Characters of a name or id: of channels, durables, users, sessions, producers, stages,
 transactions."""
 GIVEN_NAME_CHARACTERS_MAX: Final = 16 * NAME_CHARACTERS_MAX
-"""Most characters of the name of a channel, queue or durable as a client writes it. The canonical
-form may be shorter, and the rule for names reports what is wrong with it (SEM C2)."""
+"""Maximum number of characters of the name of a channel, queue or durable as a client writes it.
+The canonical form may be shorter, and the rule for names reports what is wrong with it (SEM C2)."""
 SELECTOR_CHARACTERS_MAX: Final = 65_536
 """Characters of a selector."""
 DURABLE_SELECTORS_CHARACTERS_MAX: Final = 4 << 20
@@ -36,20 +36,20 @@ SHORT_SELECTOR_CHARACTERS: Final = 400
 """Selectors of up to this many characters are always allowed: the default maximum of durables per
 channel, each with such a selector, stays within the limit above."""
 SELECTORS_WORK_MAX: Final = 10_000
-"""Most comparisons, calculations and wildcards in the selectors of durables, readers and joins that
-are applied to events published on one channel."""
+"""Maximum number of comparisons, calculations and wildcards in the selectors of durables, readers
+and joins that are applied to events published on one channel."""
 MERGED_SELECTORS_WORK_MAX: Final = 256
 """:data:`SELECTORS_WORK_MAX` for channels that merge. It is lower, because a merged state may
 change before it is stored, and is then examined again."""
 STAMPED_PREDICATES_MAX: Final = 256
-"""Most different comparisons of values that the realm adds to events (ids, times, priorities), in
-the selectors applied to events published on one channel. They are evaluated in the turn that stores
-the events, in which no other client is served."""
+"""Maximum number of different comparisons of values that the realm adds to events (ids, times,
+priorities), in the selectors applied to events published on one channel. They are evaluated in the
+turn that stores the events, in which no other client is served."""
 PROPERTY_NAME_CHARACTERS_MAX: Final = 255
 """Characters of a property name. Batches of events hold their names apart from their events, and a
 name counts against no limit of bytes."""
 TEXT_CHARACTERS_MAX: Final = 65_536
-"""Most characters of a text that is not a name: a reason, a token."""
+"""Maximum number of characters of a text that is not a name: a reason, a token."""
 HEADER_BYTES_MAX: Final = 1 << 20
 """Bytes of a request's header, apart from its body."""
 SPANS_MAX: Final = 50_000

@@ -52,7 +52,7 @@ class FreedMemory:
         self.trim_bytes_min = trim_bytes_min
         """Freed bytes that are worth returning."""
         self.bytes = 0
-        """Estimated bytes freed since memory was last returned."""
+        """Estimated bytes freed since memory was last returned to the operating system."""
         self._written = 0
 
     def is_worth_it(self, written: int) -> bool:

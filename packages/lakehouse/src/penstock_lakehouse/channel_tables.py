@@ -45,7 +45,7 @@ LISTED_MAX: Final = 20
 """Snapshots in the metadata of a table. Metadata that listed all held snapshots would grow with the
 square of their number."""
 MEMORY_BYTES_MAX: Final = 256 << 20
-"""Most bytes of files for a realm without a data directory."""
+"""Maximum number of bytes of files for a realm without a data directory."""
 
 
 class Snapshot(Struct, eq=False):

@@ -24,7 +24,7 @@ from penstock_core.vocabulary.compression import Compression
 from penstock_lakehouse.table_schema import Leaf, TableSchema
 
 BOUND_BYTES_MAX: Final = 64
-"""Most bytes of a text in statistics; columns with longer texts have no bounds."""
+"""Maximum number of bytes of a text in statistics; columns with longer texts have no bounds."""
 DELETED_PATH_ID: Final = 2_147_483_546
 DELETED_POSITION_ID: Final = 2_147_483_545
 _DELETES: Final = pa.schema(

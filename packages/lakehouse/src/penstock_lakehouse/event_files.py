@@ -40,7 +40,8 @@ from penstock_server.runtime.store.tail_batch import stored_rows
 ROWS_MAX: Final = 1 << 16
 """Rows of a Parquet file. A file of the default 50,000 events becomes one."""
 BYTES_MAX: Final = 32 << 20
-"""Most bytes of events in a Parquet file, before compression, unless one batch has more."""
+"""Maximum number of bytes of events in a Parquet file, before compression, unless one batch has
+more."""
 REMOVED_MAX: Final = 0.2
 """Share of removed events above which a file is made again without them."""
 MEMORY_FILES_MAX: Final = 16

@@ -20,7 +20,7 @@ ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SKEW_S: Final = 900
 """Largest difference between the time of a request and the realm's, in seconds."""
 HEADERS_MAX: Final = 64
-"""Most signed headers."""
+"""Maximum number of signed headers."""
 _FIELDS: Final = re.compile(
     r"AWS4-HMAC-SHA256\s+Credential=([^,\s]+),\s*SignedHeaders=([^,\s]+),\s*Signature=([0-9a-f]{64})"
 )

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from penstock_server.runtime.realm import RunningRealm
 
 WINDOW: Final = 100
-"""Most events of one subscription that its client has not acknowledged, or that wait in memory."""
+"""Maximum number of events of one subscription that its client has not acknowledged, or that wait
+in memory."""
 SHARED_WINDOW: Final = 50
-"""Most unacknowledged events of a shared subscription at one client, unless its receive maximum is
-lower. It is small so that every member of the group gets some."""
+"""Maximum number of unacknowledged events of a shared subscription at one client, unless its
+receive maximum is lower. It is small so that every member of the group gets some."""
 _LATEST: Final = FromLatest()
 _SHOWN: Final = 80
-"""Most characters of a client id, and of a filter, in the name of a durable."""
+"""Maximum number of characters of a client id, and of a filter, in the name of a durable."""
 
 _log = logger("penstock.mqtt")
 

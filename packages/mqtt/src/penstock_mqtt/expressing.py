@@ -22,7 +22,8 @@ EXPIRY_S_MAX: Final = (1 << 32) - 1
 """The longest message expiry in seconds."""
 TOO_LARGE: Final = "it is larger than the receiver accepts"
 _TEXT_MAX: Final = 16_383
-"""Most characters of a text that is made from a value. MQTT has room for it in UTF-8."""
+"""Maximum number of characters of a text that is made from a value. MQTT has room for it in
+UTF-8."""
 
 LeaveOut = Callable[[str, str], None]
 """A callback with the name of a part that is left out, and the reason."""

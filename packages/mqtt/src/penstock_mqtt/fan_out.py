@@ -20,7 +20,7 @@ _log = logger("penstock.mqtt")
 
 
 TOPICS_MAX: Final = 10_000
-"""Most topics whose receivers are cached."""
+"""Maximum number of topics whose receivers are cached."""
 
 
 class Receivers(NamedTuple):

@@ -29,7 +29,7 @@ class ClientConnection(Protocol):
     """Name of the connection's session in the realm, which takes seats at durables."""
     rights: ClientRights
     packet_bytes_max: int
-    """Most bytes of a packet that the client accepts."""
+    """Maximum number of bytes of a packet that the client accepts."""
     is_open: bool
     is_writable: bool
     """Whether the client reads what it is sent."""

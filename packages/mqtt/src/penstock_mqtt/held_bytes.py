@@ -16,8 +16,8 @@ from penstock_mqtt.wire.reasons import MqttViolation, Reason
 from penstock_server.frontends.shared.buffers import Buffers
 
 USER_BYTES_MAX: Final = 256 << 20
-"""Most bytes of messages held for all clients of a user. Up to `STEP_BYTES` of each client are not
-counted."""
+"""Maximum number of bytes of messages held for all clients of a user. Up to `STEP_BYTES` of each
+client are not counted."""
 STEP_BYTES: Final = 1 << 16
 """Change of a client's held bytes that updates the sum of its user."""
 _MESSAGE_BYTES: Final = 500

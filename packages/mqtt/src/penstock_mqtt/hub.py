@@ -36,7 +36,7 @@ VERSIONS: Final = {MQTT_3: "3.1.1", MQTT_5: "5"}
 LAST_USER: Final = "\U0010ffff"
 """Sorts after all names of users."""
 FILTERS_SHOWN: Final = 100
-"""Most subscriptions that are listed for each session."""
+"""Maximum number of subscriptions that are listed for each session."""
 
 _log = logger("penstock.mqtt")
 

@@ -49,12 +49,13 @@ _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
 
 
 _NAMES_MAX: Final = 4_096
-"""Most topic names whose validity is cached."""
+"""Maximum number of topic names whose validity is cached."""
 _CACHED_BYTES_MAX: Final = 1 << 16
-"""Most bytes of a packet that is cached for further receivers, since it is then in memory twice."""
+"""Maximum number of bytes of a packet that is cached for further receivers, since it is then in
+memory twice."""
 _FEW_NAMES: Final = 256
 _NAME_CHARACTERS: Final = 100
-"""Most characters of a topic name in the cache."""
+"""Maximum number of characters of a topic name in the cache."""
 
 
 class Received(Struct, frozen=True):

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from penstock_server.frontends.native.listener import NativeListener
 
 ROOM_BYTES: Final = PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX + 64
-"""Most bytes of a packet without its payload."""
+"""Maximum number of bytes of a packet without its payload."""
 UNKNOWN_BYTES_MAX: Final = 16 << 20
-"""Most bytes of packets held for all clients that are not signed in."""
+"""Maximum number of bytes of packets held for all clients that are not signed in."""
 UNKNOWN_SMALL_BYTES: Final = 4_096
 """Bytes of each of these clients that are not counted."""
 
@@ -51,18 +51,21 @@ class MqttLimits(Struct, frozen=True):
     """Messages of QoS 1 and 2 that a client may send before the first is acknowledged
     completely."""
     waiting_max: int = WAITING_MAX
-    """Most messages of QoS 1 and 2 that wait until the client acknowledges earlier ones."""
+    """Maximum number of messages of QoS 1 and 2 that wait until the client acknowledges earlier
+    ones."""
     packet_ids: int = 65_535
     """Packet ids for the messages to a client."""
     client_bytes_max: int = CLIENT_BYTES_MAX
-    """Most bytes of messages that wait for one client or for its acknowledgements. A single message
-    may be larger."""
+    """Maximum number of bytes of messages that wait for one client or for its acknowledgements. A
+    single message may be larger."""
     seat_bytes_max: int = SEAT_BYTES_MAX
-    """Most bytes of durables' events at one client; the realm holds back further events."""
+    """Maximum number of bytes of durables' events at one client; the realm holds back further
+    events."""
     page_max: int | None = None
-    """Most retained messages that are read at once; None: as many as of other events."""
+    """Maximum number of retained messages that are read at once; None: as many as of other
+    events."""
     together: int = 256
-    """Most retained messages in one write to a client."""
+    """Maximum number of retained messages in one write to a client."""
     flush_bytes: int = 1 << 16
     """Bytes of payload of retained messages after which pending output is sent."""
 

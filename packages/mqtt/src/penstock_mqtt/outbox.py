@@ -90,7 +90,8 @@ class Outbox:
         """One set for each running delivery of retained messages, with the topics that have sent
         the client a newer message since it began."""
         self.in_flight_max = limits.packet_ids
-        """Most messages of QoS 1 and 2 that the client accepts before it acknowledges the first."""
+        """Maximum number of messages of QoS 1 and 2 that the client accepts before it acknowledges
+        the first."""
         self.in_flight: dict[int, InFlight] = {}
         """Messages by packet id, in the order of their first sending."""
         self._ids_by_source: dict[MessageSource, int] = {}

@@ -13,9 +13,9 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.nesting import check_json_nesting
 
 _CACHED_MAX: Final = 1_024
-"""Most residues that are cached; many events have the same one."""
+"""Maximum number of residues that are cached; many events have the same one."""
 SHORT: Final = 100
-"""Most characters of a cached residue."""
+"""Maximum number of characters of a cached residue."""
 
 
 class Residue(Struct, frozen=True, omit_defaults=True):

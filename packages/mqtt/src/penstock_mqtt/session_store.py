@@ -149,7 +149,7 @@ class StoredEntries(Struct):
 
 
 UNREADABLE_NAMED: Final = 10
-"""Most unreadable entries whose names and reasons are logged."""
+"""Maximum number of unreadable entries whose names and reasons are logged."""
 
 
 class SessionStore(KeyedChannel):

@@ -9,11 +9,11 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 CACHED_TOPICS_MAX: Final = 10_000
-"""Most topics whose matches are cached."""
+"""Maximum number of topics whose matches are cached."""
 CHARACTERS_MAX: Final = 256
-"""Most characters of a cached topic."""
+"""Maximum number of characters of a cached topic."""
 MATCHES_MAX: Final = 1_000_000
-"""Most matches that are cached for all topics together."""
+"""Maximum number of matches that are cached for all topics together."""
 
 
 class _Level(Generic[T]):

@@ -27,11 +27,11 @@ START_US = 1_700_000_000_000_000
 """Initial time of a loop, in microseconds since 1970."""
 
 ROUNDS_MAX = 20_000
-"""Most rounds of a loop in one instant; a simulation with more makes no progress."""
+"""Maximum number of rounds of a loop in one instant; a simulation with more makes no progress."""
 
 
 CPU_S_MAX = 60
-"""Most seconds of processor time of one simulation; most need a hundredth of it."""
+"""Maximum number of seconds of processor time of one simulation; most need a hundredth of it."""
 
 
 class Deadlock(AssertionError):

@@ -20,7 +20,7 @@ MACHINE: ContextVar[str] = ContextVar("machine", default="")
 """The simulated machine of the current task; tasks that it starts inherit the value."""
 
 WINDOW_BYTES = 32 << 10
-"""Most bytes that are sent but not yet read by the other side; further bytes wait."""
+"""Maximum number of bytes that are sent but not yet read by the other side; further bytes wait."""
 HIGH_WATER_BYTES = 64 << 10
 
 _EOF = object()
@@ -312,7 +312,7 @@ class SimNetwork:
         self.hosts: dict[str, str] = {}
         """Addresses of machines, as other machines see them; the default is ``127.0.0.1``."""
         self.kept_bytes = 0
-        """Number of first bytes of each connection that are kept for a replay."""
+        """How many bytes from the start of each connection are kept for a replay."""
         self.lag_s = 0.001
         self.faults: Counter[str] = Counter()
         """Faults that had an effect, by kind."""

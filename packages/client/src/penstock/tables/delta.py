@@ -42,7 +42,8 @@ _VERSION: Final = "penstockVersion"
 _CONTENT: Final = "penstockContent"
 """Keys in the metadata of a commit: the writer, its version, and the content identity."""
 _HISTORY_MAX: Final = 1_000
-"""Most commits that are searched for the contents of a writer's versions, newest first."""
+"""Maximum number of commits that are searched for the contents of a writer's versions, newest
+first."""
 
 _ESCAPE: Final = re.compile("%[0-9a-fA-F]{2}")
 _READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})

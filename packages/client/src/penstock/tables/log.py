@@ -85,8 +85,8 @@ class Log(Protocol):
         ...
 
     def contents(self, app: str) -> Mapping[int, str]:
-        """Return the content identities of a writer's last versions that have one, in the state
-        read last."""
+        """Return the content identities of the writer ``app`` by version, as far as the state that
+        was read last has them."""
         ...
 
     def commit(self, based_on: State, commit: Commit) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 ATTEMPTS_MAX: Final = 50
-"""Most attempts of a commit while other programs commit to the same table."""
+"""Maximum number of attempts of a commit while other programs commit to the same table."""
 COMPACT_BYTES: Final = 128 << 20
 """Default size in bytes of compacted files. A file of half this size or more is not rewritten."""
 KEEP_HOURS: Final = 168

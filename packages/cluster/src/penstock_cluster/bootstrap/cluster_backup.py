@@ -170,7 +170,7 @@ class BackupBlobs(FixedBlobs):
         return await self._beneath.get(name, offset, length)
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """Return the files of the backup, and those of the directory."""
+        """Return the blobs of the backup, and those in the directory below it."""
         infos = [BlobInfo(file.name, file.size) for file in self.stored_files.values()]
         infos += await self._beneath.list(prefix)
         return sorted((info for info in infos if info.name.startswith(prefix)), key=_name)

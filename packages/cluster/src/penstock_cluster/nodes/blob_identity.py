@@ -90,8 +90,8 @@ class BlobPlaces:
             return f"{self._location} has not answered for {ANSWER_S:.0f} s"
 
     async def open_for_owner(self, shard: int) -> GuardedBlobs:
-        """Open the blobs of a shard for its owner. Later checks compare these blobs, which the
-        owner writes, and not ones opened before."""
+        """Open the blobs of a shard for its owner. Later checks of the identity use these
+        blobs, through which the owner writes, instead of ones opened earlier."""
         blobs = self._blobs[shard] = await self._engine.blobs(shard)
         return GuardedBlobs(blobs, self, shard)
 

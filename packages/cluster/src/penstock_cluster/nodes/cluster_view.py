@@ -75,9 +75,11 @@ class ClusterExamined(Struct, frozen=True, kw_only=True):
 async def observe(
     inspector: EngineInspector, clock: Clock, lease_s: float, *, only: str = ""
 ) -> ClusterSeen | None:
-    """Poll the register until the live nodes are known, or only whether the node ``only`` is alive,
-    which takes one lease at most. None if the cluster does not exist. Raises ``Unavailable``,
-    ``Damaged``."""
+    """Poll the register until it is known which nodes are alive, or whether the node ``only`` is.
+
+    Takes at most one lease. Returns None if the cluster does not exist. Raises ``Unavailable``,
+    ``Damaged``.
+    """
     observer = Observer(lease_s)
     while True:
         began_us = clock.steady_us()

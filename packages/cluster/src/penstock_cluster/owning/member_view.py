@@ -65,7 +65,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> bool:
-        """Whether it may serve the realm, now or when it wakes up."""
+        """Whether the member may serve the realm, now or after a suspended process has resumed."""
         return self.is_alive or self.condition == "silent"
 
 

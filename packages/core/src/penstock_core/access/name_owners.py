@@ -15,8 +15,8 @@ MARK: Final = "\x1f"
 """Separates a name and its owner; names do not contain it."""
 
 CONTENT_MARK: Final = "\x1e"
-"""Separates a producer's name and the identity of the published content: ``txn:<query>`` stores
-the micro-batch 7 of the offsets 10 to 20 as ``txn:<query>\x1e<digest of these offsets>``. Facts and
+"""Separates a producer's name from a digest of what it published. A query publishes the
+micro-batch of the offsets 10 to 20 as ``txn:<query>\x1e<digest of these offsets>``. Facts and
 snapshots contain such names; earlier versions read them as ordinary names."""
 
 

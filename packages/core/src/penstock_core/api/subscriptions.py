@@ -54,8 +54,8 @@ class Subscribe(Request[Subscribed], frozen=True):
     deltas: bool = False
     """Whether the client accepts changes of a merge channel as deltas (SEM K3)."""
     bytes_max: Count = 0
-    """Most bytes of deliveries for which the client has room, until it reports that it has
-    processed some (:class:`Credit`); a single event may be larger. 0: only the credit limits
+    """Maximum number of bytes of deliveries for which the client has room, until it reports that it
+    has processed some (:class:`Credit`); a single event may be larger. 0: only the credit limits
     them."""
     bytes_held: Count = 0
     """Bytes that the client still holds from an earlier connection."""

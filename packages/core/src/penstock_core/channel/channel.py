@@ -104,8 +104,8 @@ class ChannelMachine:
         return recovery.snapshot(self.state)
 
     def kept_places(self) -> tuple[StoredFact, ...]:
-        """Return the facts that follow a snapshot and restore the seats and interest kept for
-        clients over a failover."""
+        """Return the facts, written after a snapshot, that restore the seats and subscriptions kept
+        for clients during a failover."""
         return (*awaited_seats.kept(self.state), *self.state.places.values())
 
     def needs_sweep(self, now_us: int) -> bool:

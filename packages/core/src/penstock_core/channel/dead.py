@@ -23,15 +23,15 @@ from penstock_core.messages.unions import StoredFact
 from penstock_core.vocabulary.causes import Cause
 
 MOVED_EVENTS_MAX = 10_000
-"""Most events that a step moves."""
+"""Maximum number of events that a step moves."""
 FOR_ONE = (Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED)
 """Causes of death that concern one durable, or the readers of a queue."""
 MOVED_BYTES_MAX = 8 << 20
 """Bytes that a step moves, approximately. The bound keeps millions of expiring events from delaying
 publishers."""
 READ_BYTES_MAX = MOVED_BYTES_MAX * 3 // 2
-"""Most bytes that a step reads, including columns that the realm has added. A step holds its events
-three times in memory: as read, as published, and in the block."""
+"""Maximum number of bytes that a step reads, including columns that the realm has added. A step
+holds its events three times in memory: as read, as published, and in the block."""
 
 
 MOVED_WORK = 32

@@ -18,7 +18,7 @@ from penstock_core.vocabulary.causes import Cause
 from penstock_core.vocabulary.stored_ids import Ids, id_set, stored_form
 
 PIECES_MAX: Final = 4_096
-"""Most ranges, or bitmaps of 1,024 ids, kept for a channel."""
+"""Maximum number of ranges, or bitmaps of 1,024 ids, kept for a channel."""
 
 NEVER: Final = "never"
 """No event was stored under the id: it was transient, without interest, in memory and lost in a

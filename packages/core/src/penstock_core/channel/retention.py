@@ -317,7 +317,8 @@ class Ages:
             heapq.heappush(self.ends_us, self._gathered_us)
 
     def discard(self, ids: IdSet) -> None:
-        """Drop events that are not stored any more from the combined set of :meth:`gather`."""
+        """Remove the ids of events that are no longer stored from the set that :meth:`gather`
+        combined."""
         if self._gathered_us:
             gathered = self._changeable(self._gathered_us)
             self._own_ids.discard_all(gathered.remove_all(ids))

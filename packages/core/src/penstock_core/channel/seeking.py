@@ -109,10 +109,10 @@ def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
 def _store_passing(
     state: ChannelState, durable: Durable, command: Seek, now_us: int
 ) -> list[PersistedLate]:
-    """Return facts that store passing events which the seek makes outstanding.
+    """Return the facts that store those passing events which the seek makes outstanding.
 
-    They come before the seek: after a restart, ids that a selector matched count only if their
-    events are stored.
+    They precede the fact of the seek: after a restart, an id that a selector matched is outstanding
+    only if its event is stored.
     """
     if not durable.selector or not state.passing:
         return []

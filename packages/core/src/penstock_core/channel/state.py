@@ -51,11 +51,12 @@ class RealmRules(Struct, frozen=True):
     event_timeout_us: int = 60_000_000
     """Time that an event without a TTL waits for a disconnected subscriber (SEM J5)."""
     stores_max: int = 0
-    """Most channels and queues together; 0: no limit."""
+    """Maximum number of channels and queues together; 0: no limit."""
     reattach_us: int = 10_000_000
     """Time that seats are reserved for their sessions after a failover (SEM N6)."""
     durables_max: int = 0
-    """Most durables of one channel; 0: no limit. Existing durables stay if the limit is lowered."""
+    """Maximum number of durables of one channel; 0: no limit. Existing durables stay if the limit
+    is lowered."""
     is_cluster: bool = False
     """Whether the realm is a cluster, so that another node may own its channels later."""
     local_to: str = ""
@@ -345,7 +346,8 @@ class ChannelState:
 
     @property
     def chunk(self) -> int:
-        """Most events in one delivery, so that its size stays within some megabytes."""
+        """Maximum number of events in one delivery, so that its size stays within some
+        megabytes."""
         storage = self.definition.storage
         bytes_max = CHUNK_BYTES_MAX if storage.enable_caching else storage.read_buffer_size
         return int(max(1, min(CHUNK_EVENTS_MAX, bytes_max / max(1.0, self.event_bytes))))

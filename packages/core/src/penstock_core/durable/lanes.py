@@ -17,9 +17,10 @@ from penstock_core.ids.ids import IdSet
 from penstock_core.messages.delivery import AssignLanes
 
 LOOK_EVENTS_MAX = 4_096
-"""Most events whose lanes the shell finds at once."""
+"""Maximum number of events whose lanes the shell finds at once."""
 LOOKS_MAX = 16
-"""Most such searches for one durable before other clients of the channel are served again."""
+"""Maximum number of such searches for one durable before other clients of the channel are served
+again."""
 _STALE_MIN = 1_024
 """Entries of events that have left are removed only above this number, to amortize the cost."""
 

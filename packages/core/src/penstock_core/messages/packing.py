@@ -9,7 +9,8 @@ from penstock_core.messages.unions import PackedIds, StoredFact
 from penstock_core.vocabulary.stored_ids import ranges
 
 RANGES_MAX = 64
-"""Most ranges of ids that are stored unchanged; with more, the ids of a fact are packed."""
+"""Maximum number of ranges of ids that are stored unchanged; with more, the ids of a fact are
+packed."""
 
 
 def packed(fact: StoredFact) -> StoredFact:

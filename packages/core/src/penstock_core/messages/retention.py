@@ -21,7 +21,7 @@ class Sweep(Command, frozen=True):
     may_write: bool = True
     """Whether the disk has room for events that must be kept from now on (SEM J7)."""
     moved_max: int = 1 << 62
-    """Most dead events that move in this step (SEM T7)."""
+    """Maximum number of dead events that move in this step (SEM T7)."""
 
 
 class Quarantine(Command, frozen=True):

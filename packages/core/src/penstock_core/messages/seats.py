@@ -14,7 +14,7 @@ class TakeSeat(Command, frozen=True):
     subscription: int
     session: str
     window: int | None = None
-    """Most events in flight; None: the default of the durable type (SEM D9)."""
+    """Maximum number of events in flight; None: the default of the durable type (SEM D9)."""
     pull: bool = False
     """Synchronous consumption: events are sent on :class:`SetDemand` only (SEM D5)."""
     selector: str = ""

@@ -213,8 +213,8 @@ class Directory:
         return (JoinCreated(wanted),) if existing is not None else (made, JoinCreated(wanted))
 
     def decide_unjoin(self, source: str, destination: str) -> JoinDeleted | JoinCreated:
-        """Decide the end of a join; a join that leads out ends when its outbox is empty. Raises
-        ``NameDoesNotExist``."""
+        """Decide the end of a join. A join to another realm is only marked as ending, by a changed
+        ``JoinCreated``, and ends when its outbox is empty. Raises ``NameDoesNotExist``."""
         names = destination_name(source), destination_name(destination)
         outward = self.joined_out(*names)
         if outward is not None and not outward.ending:

@@ -43,7 +43,7 @@ from penstock_core.vocabulary.reach import is_everywhere
 from penstock_core.vocabulary.stored_ids import Ids, id_set, ranges
 
 _COUNT_MAX = 1 << 20
-"""Most credible redeliveries of one event."""
+"""Maximum number of credible redeliveries of one event."""
 
 
 class ExportedState(Struct, frozen=True, array_like=True):

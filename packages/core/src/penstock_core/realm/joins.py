@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from penstock_core.messages.joins import Join
 
 HOPS_MAX = 10
-"""Most stores between the first and the last store of an event's path (SEM L2)."""
+"""Maximum number of stores between the first and the last store of an event's path (SEM L2)."""
 
 
 class JoinTable:

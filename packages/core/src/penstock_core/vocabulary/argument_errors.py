@@ -45,7 +45,7 @@ ABSENT: Final = object()
 """Marks an unknown value."""
 
 _SHOWN: Final = 80
-"""Most characters of a value that a message shows."""
+"""Maximum number of characters of a value that a message shows."""
 _SECRET: Final = re.compile(r"password|token|secret|\bold$", re.IGNORECASE)
 """Arguments whose values are not repeated."""
 _AT: Final = re.compile(r"(?s)(.*) - at (`key` in )?`\$(.*)`")

@@ -19,7 +19,8 @@ FACTOR_MAX: Final = 1_000.0
 SEED_MAX: Final = (1 << 32) - 1
 MOST_DEFAULT: Final = 300_000
 PIECES_MAX: Final = 16
-"""Most different delays of events that are rolled back together with the same redelivery count."""
+"""Maximum number of different delays of events that are rolled back together with the same
+redelivery count."""
 
 _MASK: Final = (1 << 64) - 1
 

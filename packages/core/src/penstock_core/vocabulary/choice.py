@@ -24,11 +24,13 @@ _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
 
 
 WILD_IN_EXPRESSION_MAX: Final = 2
-"""Most wildcards of a pattern that is matched by a regular expression; more make it too slow."""
+"""Maximum number of wildcards of a pattern that is matched by a regular expression; more make it
+too slow."""
 PATTERNS_KEPT_MAX: Final = 1_024
 """Patterns whose parsed form a process keeps. A pattern stands for at most 255 characters."""
 TERMS_MAX: Final = 64
-"""Most names and patterns in a choice that a realm evaluates whenever a channel is created."""
+"""Maximum number of names and patterns in a choice that a realm evaluates whenever a channel is
+created."""
 
 
 class Choice(Struct, frozen=True):

@@ -36,7 +36,8 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     cache_on_reload: bool = False
     """Read all files once at start-up."""
     read_buffer_size: int = 1 << 20
-    """Most bytes read for one delivery if files are not kept open (``enable_caching``)."""
+    """Maximum number of bytes read for one delivery if files are not kept open
+    (``enable_caching``)."""
     priority: int = PRIORITY_DEFAULT
     """Priority of events published without one."""
     stamp_dictionary: bool = False
@@ -58,7 +59,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     ttl: int = 0
     """Milliseconds after its publish that an event stays at most; 0 = no limit (SEM T1)."""
     capacity: int = 0
-    """Most events on the channel; 0 = no limit (SEM T3)."""
+    """Maximum number of events on the channel; 0 = no limit (SEM T3)."""
     dead_event_store: str = ""
     """Channel or queue for events that leave unconsumed by age or capacity (SEM T5)."""
     keys: dict[str, int] = {}

@@ -18,9 +18,9 @@ from penstock_core.bounds import GIVEN_NAME_CHARACTERS_MAX, NAME_CHARACTERS_MAX
 from penstock_core.vocabulary.errors import InvalidName
 
 NAME_LENGTH_MAX = NAME_CHARACTERS_MAX
-"""Most characters of a channel, queue or durable name."""
+"""Maximum number of characters of a channel, queue or durable name."""
 FILE_PART_MAX: Final = 235
-"""Most characters of a name in a file or folder name; most file systems allow 255."""
+"""Maximum number of characters of a name in a file or folder name; most file systems allow 255."""
 
 _PLAIN: Final = re.compile(r"(?!/)(?:(?:^|/)[A-Za-z0-9_#-][A-Za-z0-9_#.-]*)+")
 _WILD_ALONE: Final = frozenset({"*", ">", "?"})

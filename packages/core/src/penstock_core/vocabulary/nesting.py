@@ -13,7 +13,8 @@ from typing import Final
 from penstock_core.vocabulary.errors import InvalidArgument
 
 NESTING_MAX: Final = 100
-"""Most levels of lists, objects, message types or described values inside one another."""
+"""Maximum number of levels of lists, objects, message types or described values inside one
+another."""
 
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NEITHER_BRACKET_NOR_QUOTE: Final = bytes(set(range(256)) - set(b'[]{}"'))

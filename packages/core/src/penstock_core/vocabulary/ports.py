@@ -59,7 +59,7 @@ class Block(Struct, frozen=True):
 
 
 READ_BYTES_MAX = 64 << 20
-"""Most bytes of blocks that are read at a time, by default."""
+"""Maximum number of bytes of blocks that are read at a time, by default."""
 
 
 class DamagedBlock(Struct, frozen=True):

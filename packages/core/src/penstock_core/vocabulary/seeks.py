@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 SEEKS_KEPT = 8
-"""Most seeks that a durable remembers to recognize repetitions."""
+"""Maximum number of seeks that a durable remembers to recognize repetitions."""
 
 
 class LastSeek(Struct, frozen=True, array_like=True):

@@ -18,9 +18,9 @@ from penstock_core.vocabulary.topics import filter_fault, name_fault, topic_matc
 TOPIC: Final = "topic"
 """The property with an event's topic; levels of templates cannot have this name."""
 TEMPLATES_MAX: Final = 100
-"""Most templates of one channel."""
+"""Maximum number of templates of one channel."""
 TEMPLATE_CHARACTERS_MAX: Final = NAME_CHARACTERS_MAX
-"""Most characters of a template."""
+"""Maximum number of characters of a template."""
 TEMPLATES_KEPT_MAX: Final = 1_024
 """Parsed templates kept by the process."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

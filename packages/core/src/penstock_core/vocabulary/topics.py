@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 TOPIC_BYTES_MAX: Final = 65_535
-"""Most bytes of a topic name or filter."""
+"""Maximum number of bytes of a topic name or filter."""
 LEVELS_MAX: Final = 200
-"""Most levels of a topic name or filter; each level takes some hundred bytes in topic trees."""
+"""Maximum number of levels of a topic name or filter; each level takes some hundred bytes in topic
+trees."""
 
 
 def name_fault(name: str) -> str:

@@ -20,7 +20,8 @@ MECHANISM = "SCRAM-SHA-256"
 ROUNDS_MIN = 4_096
 """Fewest iterations; both sides refuse fewer (RFC 7677)."""
 ROUNDS_MAX = 5_000_000
-"""Most iterations that a client computes for a server that has not authenticated itself."""
+"""Maximum number of iterations that a client computes for a server that has not authenticated
+itself."""
 NONCE_BYTES = 18
 
 _NO_BINDING = "n,,"

@@ -13,9 +13,9 @@ from penstock_mqtt.wire.properties import PROPERTIES_BYTES_MAX, PUBLISH, SUBSCRI
 from penstock_mqtt.wire.reasons import MqttViolation, Reason, malformed
 
 CONTROL_BYTES_MAX: Final = PROPERTIES_BYTES_MAX + 1_024
-"""Most bytes of a packet from a client that has neither a payload nor filters."""
+"""Maximum number of bytes of a packet from a client that has neither a payload nor filters."""
 FILTERS_BYTES_MAX: Final = 1 << 18
-"""Most bytes of a SUBSCRIBE or UNSUBSCRIBE from a client."""
+"""Maximum number of bytes of a SUBSCRIBE or UNSUBSCRIBE from a client."""
 _LENGTH_BYTES_MAX: Final = 4
 _PUBACK_BYTES: Final = 4
 _PUBACKS: Final = re.compile(rb"(?s:\x40\x02(?:[^\0].|\0[^\0])){1,4096}")
@@ -27,7 +27,7 @@ class PacketReader:
 
     def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
         self.packet_bytes_max = packet_bytes_max
-        """Most bytes of a packet including its fixed header."""
+        """Maximum number of bytes of a packet including its fixed header."""
         self.is_strict = False
         """Whether the size limit is for PUBLISH only. Other packets then have at most
         `CONTROL_BYTES_MAX`, those with filters `FILTERS_BYTES_MAX`."""

@@ -34,7 +34,7 @@ class ConnectPacket(Struct, frozen=True):
     version: int = MQTT_5
     clean_start: bool = True
     keep_alive_s: int = 0
-    """Most seconds between two packets of the client; 0: no limit."""
+    """Maximum number of seconds between two packets of the client; 0: no limit."""
     user: str | None = None
     password: bytes | None = None
     will: Will | None = None
@@ -42,7 +42,7 @@ class ConnectPacket(Struct, frozen=True):
 
     @property
     def packet_bytes_max(self) -> int:
-        """Most bytes of a packet that the client accepts."""
+        """Maximum number of bytes of a packet that the client accepts."""
         return self.properties.maximum_packet_bytes or PACKET_BYTES_MAX
 
 

@@ -13,7 +13,7 @@ PlainMessage = tuple[str, bytes, int]
 """Topic name, payload and packet id; the id is 0 with QoS 0."""
 
 TOPIC_BYTES_CACHED: Final = 256
-"""Most bytes of a topic name whose validity is cached."""
+"""Maximum number of bytes of a topic name whose validity is cached."""
 _CACHED_MAX: Final = 4_096
 _UNCONFIRMED: Final = 0x30
 """First byte of a PUBLISH of QoS 0 that is not retained."""

@@ -9,7 +9,7 @@ from penstock_mqtt.wire.reasons import malformed
 VARIABLE_MAX: Final = 268_435_455
 """The largest variable byte integer."""
 BYTES_MAX: Final = 65_535
-"""Most bytes of text or binary data."""
+"""Maximum number of bytes of text or binary data."""
 
 
 class Cursor:

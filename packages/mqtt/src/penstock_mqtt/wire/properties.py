@@ -27,9 +27,10 @@ WILL: Final = 16
 
 
 PROPERTIES_BYTES_MAX: Final = 65 << 10
-"""Most bytes of the properties of a packet: one property of the largest size and some others."""
+"""Maximum number of bytes of the properties of a packet: one property of the largest size and some
+others."""
 USER_PROPERTIES_MAX: Final = 1_000
-"""Most user properties of a packet."""
+"""Maximum number of user properties of a packet."""
 
 
 class PacketProperties(Struct, frozen=True, omit_defaults=True):

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from penstock_core.vocabulary.ports import Buffer
 
 _VECTORS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
-"""Most buffers that one ``pwritev`` accepts."""
+"""Maximum number of buffers that one ``pwritev`` accepts."""
 _JOIN_BELOW = 32 << 10
 """Chunks of fewer bytes than this are joined before a write: the copy costs less than a vectored
 write."""

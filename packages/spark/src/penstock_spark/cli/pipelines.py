@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 INTERRUPTED: Final = 130
 SIGNAL_CHECK_S: Final = 0.2
-"""Most seconds until a signal is handled."""
+"""Maximum number of seconds until a signal is handled."""
 
 commands = command_group("Run pipelines on Spark, and show their states.")
 

@@ -29,7 +29,8 @@ Blame = Literal["input", "realm"]
 
 _MARK: Final = re.compile(r"<penstock-error ([0-9a-f]{32}) ([A-Za-z0-9_=-]{4,})>")
 _MARK_TEXT_MAX: Final = 4_000
-"""Maximum of characters of the error's text in a mark: Spark copies it into several exceptions."""
+"""Maximum number of characters of an error's text in a mark. Spark copies the mark into several
+exceptions."""
 
 _ATTACHED: Final = "_penstock_carried"
 

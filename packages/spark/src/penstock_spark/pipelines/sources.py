@@ -69,7 +69,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Only these columns; empty: all."""
 
     max_events: int | None = None
-    """Most events of one micro-batch."""
+    """Maximum number of events of one micro-batch."""
 
     bounded: bool = False
     """Read completely at each use, not as a stream; tables are always bounded."""

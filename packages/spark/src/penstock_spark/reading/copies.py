@@ -37,7 +37,8 @@ ReadBatch = tuple[pa.RecordBatch, Any, Any]
 RANGE_BYTES: Final = 8 << 20
 """Adjacent record batches are read together, up to about so many bytes."""
 GAP_BYTES: Final = 256 << 10
-"""Most unwanted bytes between two batches of a range: another request would take as long."""
+"""Largest gap between two wanted batches, in bytes, that one request reads across: another request
+would take as long."""
 RANGES_IN_FLIGHT: Final = 4
 """Ranges in flight: a store with a latency of 50 ms then delivers 640 MB/s."""
 ANSWER_S: Final = 20.0

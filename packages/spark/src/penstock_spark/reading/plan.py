@@ -27,7 +27,8 @@ PARTITION_EVENTS_MIN: Final = 50_000
 PARTITION_BYTES_MAX: Final = 512 << 20
 """A task costs about 20 ms of processor time; reading so many bytes takes half a second."""
 WIRE_EVENTS_MAX: Final = 16_384
-"""Most events of the smallest unit of a plan on the wire; in files it is a record batch."""
+"""Maximum number of events of the smallest unit of a plan on the wire; in files it is a record
+batch."""
 
 Spans = tuple[Span, ...]
 

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POISON_MAX: Final = 10
-"""Most events of a micro-batch that are buried; if more fail, the transformation is wrong."""
+"""Maximum number of events of a micro-batch that are buried; if more fail, the transformation is
+wrong."""
 
 _PYTHON_ERROR: Final = re.compile(
     r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M

@@ -26,7 +26,8 @@ from penstock_spark.reading.plan import FileRows, Spans
 Mask = npt.NDArray[np.bool_]
 
 VERIFIED_MAX = 1 << 20
-"""Most verified record batches that a process remembers: those of about 17 billion events."""
+"""Maximum number of verified record batches that a process remembers: those of about 17 billion
+events."""
 
 _verified: set[tuple[str, int, int, int]] = set()
 """File, inode, offset and checksum of verified bytes. Written bytes of a file never change, and

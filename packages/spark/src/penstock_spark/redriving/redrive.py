@@ -36,7 +36,7 @@ from penstock_spark.redriving.verdict import (
 from penstock_spark.replaying.pace import Timer
 
 PORTION: Final = 10_000
-"""Most dead events in one transaction, by default."""
+"""Maximum number of dead events in one transaction, by default."""
 POLL_US: Final = 1_000_000
 """Microseconds between two polls of a continuous redrive for new dead events, and between
 retries."""

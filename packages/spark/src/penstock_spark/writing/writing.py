@@ -52,8 +52,8 @@ ROUTED_TIMES: Final = 8
 gets a separate request."""
 
 CARRIED_BYTES_MAX: Final = 256 << 10
-"""Most bytes of rows that a task of a stream sends to the driver. Spark transfers task results
-above a megabyte in another way, and accepts a gigabyte of all tasks together."""
+"""Maximum number of bytes of rows that a task of a stream sends to the driver. Spark transfers task
+results above a megabyte in another way, and accepts a gigabyte of all tasks together."""
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -165,7 +165,8 @@ def stage_rows(
 ) -> Staged:
     """Stage the rows of a task. Runs in the task; readers do not see the rows.
 
-    ``work`` names the batch write; without it, the micro-batch names the stages of all attempts.
+    ``work`` identifies a batch write. It is empty in a stream, whose stages are named after the
+    micro-batch, so that all attempts use the same names.
     """
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"

@@ -26,7 +26,7 @@ EVENTS_WRONG: Final = 1
 _SCREEN_S: Final = 0.25
 _LINE_S: Final = 1.0
 _KEYS_MAX: Final = 64
-"""Most bytes of keyboard input in one read."""
+"""Maximum number of bytes of keyboard input in one read."""
 
 
 def register(commands: typer.Typer) -> None:

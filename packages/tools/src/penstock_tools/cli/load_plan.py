@@ -20,10 +20,10 @@ Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 EVENTS_MAX: Final = 20_000_000
-"""Most events of one run; each needs 17 bytes of memory until the end."""
+"""Maximum number of events of one run; each needs 17 bytes of memory until the end."""
 BATCH_EVENTS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 4 << 20
-"""Most bytes of data in one publish, unless a single event is larger."""
+"""Maximum number of bytes of data in one publish, unless a single event is larger."""
 _SECOND_US: Final = 1_000_000
 
 
@@ -66,7 +66,7 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def batch_events(self) -> int:
-        """Most events in one publish."""
+        """Maximum number of events in one publish."""
         return max(1, min(BATCH_EVENTS_MAX, BATCH_BYTES_MAX // max(1, *self.sizes)))
 
     def steps_of(self, numbers: Int64s) -> Int64s:

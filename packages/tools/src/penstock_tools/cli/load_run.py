@@ -28,8 +28,8 @@ from penstock_tools.cli.load_plan import Int64s, Latencies, LoadLedger, LoadPlan
 
 DURABLE: Final = "load"
 UNANSWERED_MAX: Final = 16
-"""Most unanswered publishes of one publisher. Events that become due in the meantime are part of
-the next publish; their latency counts from their due time."""
+"""Maximum number of unanswered publishes of one publisher. Events that become due in the meantime
+are part of the next publish; their latency counts from their due time."""
 PAUSE_S: Final = 0.001
 """Events that are due within this time are published together."""
 DRAIN_S: Final = 10.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock_core.vocabulary.ports import Clock
 
 STORES_MAX: Final = 200
-"""Most channels and queues in a sample; each costs one or two requests."""
+"""Maximum number of channels and queues in a sample; each costs one or two requests."""
 
 
 class Sample(Struct, frozen=True):

@@ -22,7 +22,8 @@ class Receiver(Protocol):
         ...
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
-        """Note that the connection has ended; ``reason`` is None if the peer closed it in order."""
+        """Note that the connection has ended; ``reason`` is None if the peer closed it
+        cleanly."""
         ...
 
 

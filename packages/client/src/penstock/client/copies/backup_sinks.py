@@ -103,7 +103,8 @@ class BackupTar(Sink):
             self._open(self._partial, os.O_TRUNC, mode=0o600)
 
     def begin(self, name: str, size: int, at_us: int) -> None:
-        """Begin a file of ``size`` bytes, with a time in microseconds since 1970."""
+        """Begin a file of ``size`` bytes; its modification time is ``at_us``, in microseconds since
+        1970."""
         self._size, self._at_us = size, at_us
         self._append(header(name, size, at_us))
         self._digest.reset()

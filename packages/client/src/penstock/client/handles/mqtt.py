@@ -20,7 +20,7 @@ from penstock_core.vocabulary.start_positions import FromId
 from penstock_core.vocabulary.topic_templates import selector_of
 
 PAGE: Final = 1_000
-"""Most sessions in one answer of the realm."""
+"""Maximum number of sessions in one answer of the realm."""
 CHANNEL: Final = "mqtt"
 """The channel of all topics, unless ``listen.mqtt_channel`` names another."""
 

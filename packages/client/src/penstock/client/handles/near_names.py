@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 _SHOWN_MAX: Final = 3
 _COMPARED_MAX: Final = 2_000
-"""Most names to compare with; with more of them no name is suggested, as comparing takes time."""
+"""Maximum number of names to compare with; with more of them no name is suggested, as comparing
+takes time."""
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from penstock_core.vocabulary.errors import InvalidArgument, NoReply, PenstockEr
 from penstock_core.vocabulary.temporary import REPLY_QUEUE_PREFIX
 
 WINDOW: Final = 1_024
-"""Most replies in transit to the session at a time."""
+"""Maximum number of replies in transit to the session at a time."""
 _RESERVED: Final = ("reply_to", "correlation_id", "message_id")
 """Headers that the client sets on each request."""
 

@@ -30,12 +30,12 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.wire.native.frames import FRAME_BYTES_MAX
 
 BODY_EVENTS_MAX = 65_536
-"""Most events in one batch."""
+"""Maximum number of events in one batch."""
 BODY_BYTES_MAX = 8 << 20
-"""Most bytes in one batch; a larger one is halved."""
+"""Maximum number of bytes in one batch; a larger one is halved."""
 FRAME_BODIES_MAX = 32 << 20
-"""Most bytes of a publish in one frame; a larger publish is staged in parts and committed in one
-step."""
+"""Maximum number of bytes of a publish in one frame; a larger publish is staged in parts and
+committed in one step."""
 STAGINGS_MAX = 10
 """Attempts to stage the parts of one publish, as a restart of the realm loses the stages."""
 UNANSWERED_MAX = 128

@@ -34,7 +34,7 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.vocabulary.uris import shown, without_secrets
 
 BATCH_ROWS_MAX: Final = 16_384
-"""Most events in a batch."""
+"""Maximum number of events in a batch."""
 ATTEMPTS_MAX: Final = 20
 """Attempts to read a range, as files may be deleted during the reading."""
 

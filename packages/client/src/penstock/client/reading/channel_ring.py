@@ -32,7 +32,7 @@ OPENED_TOGETHER = 64
 """Maximum number of subscriptions that are opened at the same time; a pattern may match thousands
 of channels."""
 TURN_EVENTS = 512
-"""Most events of one channel that are delivered before the turn of the next one."""
+"""Maximum number of events of one channel that are delivered before the turn of the next one."""
 ENDED_MAX = 16
 """Ended seats whose refused settlements are kept for the next flush; those of older ones are only
 reported."""

@@ -302,7 +302,7 @@ class Inbox(Generic[B]):
         return await set_by(self._arrived, deadline_s)
 
     def wake(self) -> None:
-        """Wake the tasks that wait for a change, without an arrival."""
+        """Wake the tasks that wait for a change, although no batch has arrived."""
         self._arrived.set()
 
     def waiting(self) -> B | None:

@@ -45,7 +45,7 @@ READERS = ""
 """Name of the durable that all readers of a queue share."""
 WINDOW_DEFAULT = 10
 RELAYED_MAX = 1_000
-"""Most events of a transient queue that wait for a plain reader's next call."""
+"""Maximum number of events of a transient queue that wait for a plain reader's next call."""
 
 
 class DeliveredPart:

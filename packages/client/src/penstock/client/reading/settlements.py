@@ -30,8 +30,9 @@ class Settlements:
         self.acks: list[int] = []
         """Ids to acknowledge, sent before ``backs``."""
         self.takes_acks_of = NO_GENERATION
-        """The generation whose events can be acknowledged by appending to ``acks``, unless they are
-        in ``backs``: :meth:`hurry` is already scheduled, and no rule needs a look at the event."""
+        """The generation whose events can be acknowledged by appending to ``acks`` alone. It is set
+        while :meth:`hurry` is scheduled and no rule has to examine single events. Events in
+        ``backs`` are excluded."""
         self._previous = False
         """Whether ``acks`` acknowledge all earlier events, too."""
         self.backs: dict[int, int | None] = {}

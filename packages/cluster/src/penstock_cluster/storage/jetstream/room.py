@@ -15,9 +15,11 @@ from penstock_core.vocabulary.errors import StorageFailed
 MESSAGE_BYTES: Final = 256
 """Bytes of a message without its data: subject, headers, checksum."""
 EVENTS_KEEP: Final = 64 << 20
-"""Room that events leave for segments and snapshots: the journal is cut once these are written."""
+"""Bytes of disk that publishing leaves free, so that segments and snapshots can still be written.
+The journal is cut after that, which frees space."""
 BLOBS_KEEP: Final = 16 << 20
-"""Room that segments and snapshots leave for the register and for messages in flight."""
+"""Bytes of disk that segments and snapshots leave free, for the register and for messages in
+flight."""
 
 
 class EngineRoom:

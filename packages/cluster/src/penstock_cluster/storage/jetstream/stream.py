@@ -305,7 +305,8 @@ class NatsStream:
                 raise Damaged(f"stream {self.name} is damaged: {details}{more}") from error
 
     async def missing(self, sequence: int) -> Trimmed | Damaged:
-        """Return why a sequence has lost its message: purges remove messages from the beginning."""
+        """Return why a sequence has no message: ``Trimmed`` if it is before the first message,
+        because purges remove from the beginning, otherwise ``Damaged``."""
         state = (await self.info()).state
         if sequence < state.first_seq:
             return Trimmed(f"sequence {sequence} was removed: stream {self.name} begins later")

@@ -157,9 +157,9 @@ def _flat_columns(batch: pa.RecordBatch, plan: _Flat) -> list[pa.Array]:
 
 
 _ABSENT_ROWS_MAX: Final = 16_384
-"""Most rows of a cached column without values."""
+"""Maximum number of rows of a cached column without values."""
 _ABSENT_MAX: Final = 16
-"""Most cached columns without values."""
+"""Maximum number of cached columns without values."""
 
 
 def _absent(name: str, count: int) -> pa.Array:

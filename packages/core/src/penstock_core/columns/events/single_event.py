@@ -34,24 +34,26 @@ from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import InvalidEvent
 
 ROW_BYTES_MAX: Final = 32 << 10
-"""Most bytes of variable length in one event. Larger events gain nothing from a template."""
+"""Maximum number of bytes of variable length in one event. Larger events gain nothing from a
+template."""
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
 """Largest message in bytes that is encoded from a template."""
 
 COLUMNS_MAX: Final = 48
 NAMES_MAX: Final = 64
-"""Most property names per schema whose column is cached."""
+"""Maximum number of property names per schema whose column is cached."""
 TEMPLATES_MAX: Final = 64
-"""Most templates per schema, one for each combination of lengths. Above the limit all are
-dropped and built again, which costs less than parsing one message."""
+"""Maximum number of templates per schema, one for each combination of lengths. Above the limit all
+are dropped and built again, which costs less than parsing one message."""
 _PLAIN: Final = (NO_OPTIONS, EventOptions(persistent=True))
 """Event options that need no column."""
 KINDS_MAX: Final = 1_024
-"""Most combinations of property names and types of published events that are cached."""
+"""Maximum number of combinations of property names and types of published events that are
+cached."""
 SCHEMAS_MAX: Final = 64
-"""Most schemas with templates: a few megabytes. Clients choose the schemas, and must not be able to
-fill the memory."""
+"""Maximum number of schemas with templates: a few megabytes. Clients choose the schemas, and must
+not be able to fill the memory."""
 
 _TEXTS: Final = ("string", "binary")
 _FIXED: Final = {

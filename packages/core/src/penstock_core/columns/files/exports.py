@@ -138,7 +138,7 @@ def state_bytes(state: StateFile) -> bytes:
 
 
 def events_name(index: SegmentIndex) -> str:
-    """Return the path of a file of events inside the folder."""
+    """Return the path, below the folder of the export, of the file with the events of a segment."""
     return f"{EVENTS}/{index.first_id:020d}-{index.end_id - 1:020d}.arrow"
 
 

@@ -39,7 +39,7 @@ ROWS_PER_BATCH = 16_384
 """Default number of rows of a record batch in a segment."""
 
 UNPACKED_MAX: Final = 2
-"""Most compressed batches of a file that a reader keeps in memory."""
+"""Maximum number of compressed batches of a file that a reader keeps in memory."""
 
 UNPACKED_BYTES_MAX: Final = 256 << 20
 """Most bytes of unpacked batches that all readers of a process keep together. The newest batch is
@@ -49,8 +49,8 @@ The limit is per process, because hundreds of mapped files are kept open.
 """
 
 ALL_UNPACKED_MAX: Final = 1_024
-"""Most unpacked batches that all readers keep together, because their sizes are summed up each
-time."""
+"""Maximum number of unpacked batches that all readers keep together, because their sizes are summed
+up each time."""
 
 ID_COLUMN = "event_id"
 

@@ -72,8 +72,8 @@ _CASTS: Final[tuple[tuple[_Is, str], ...]] = (
 
 
 DECIMAL_DIGITS_MAX: Final = 15
-"""Most digits of a decimal that is converted to a double: rounding to its scale restores this
-many."""
+"""Maximum number of digits of a decimal that is converted to a double: rounding to its scale
+restores this many."""
 _INT64_DIGITS_MAX: Final = 18
 
 

@@ -28,8 +28,8 @@ Each field becomes a column, and a few types that contain each other twice would
 """
 
 COLUMN_LEVELS_MAX: Final = 30
-"""Most levels of nested messages that are read as columns. Arrow supports 64 levels, and a repeated
-message takes two."""
+"""Maximum number of levels of nested messages that are read as columns. Arrow supports 64 levels,
+and a repeated message takes two."""
 
 
 class Descriptors:

@@ -17,20 +17,21 @@ from penstock_core.vocabulary.errors import Damaged, InvalidEvent
 from penstock_core.vocabulary.nesting import NESTING_MAX
 
 SCHEMAS_MAX: Final = 256
-"""Most parsed schemas kept. A client that sends more schemas makes the realm slower, not larger."""
+"""Maximum number of parsed schemas kept. A client that sends more schemas makes the realm slower,
+not larger."""
 
 SCHEMA_BYTES_KEPT_MAX: Final = 16 << 10
 """Largest schema in bytes whose computed values are cached."""
 SCHEMAS_BYTES_MAX: Final = 1 << 20
-"""Most bytes of all parsed schemas that are kept. A parsed schema takes about ten times its
-bytes."""
+"""Maximum number of bytes of all parsed schemas that are kept. A parsed schema takes about ten
+times its bytes."""
 
 INFLATED_MAX: Final = 64
-"""Most bytes that a compressed batch may unpack to, as a multiple of its compressed bytes. Without
-the limit a few bytes could claim any size."""
+"""Maximum number of bytes that a compressed batch may unpack to, as a multiple of its compressed
+bytes. Without the limit a few bytes could claim any size."""
 
 INFLATED_BYTES_MAX: Final = 64 << 20
-"""Most bytes that a compressed batch may unpack to, whatever its compressed size."""
+"""Maximum number of bytes that a compressed batch may unpack to, whatever its compressed size."""
 
 _SCHEMA: Final = 1
 _DICTIONARY_BATCH: Final = 2

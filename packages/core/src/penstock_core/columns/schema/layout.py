@@ -60,10 +60,12 @@ from penstock_core.vocabulary.errors import InvalidEvent
 UTC_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 PROPERTY_COLUMNS_MAX: Final = 256
-"""Most leaf columns of one properties struct; further properties are kept in ``more``."""
+"""Maximum number of leaf columns of one properties struct; further properties are kept in
+``more``."""
 
 BODY_ROWS_MAX: Final = 1 << 20
-"""Most events of one body. Columns of nulls take no bytes, so a limit in bytes is not enough."""
+"""Maximum number of events of one body. Columns of nulls take no bytes, so a limit in bytes is not
+enough."""
 
 EVENT_BYTES_MIN: Final = 16
 """Smallest size in bytes that counts for an event against limits.

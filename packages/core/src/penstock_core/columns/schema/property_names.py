@@ -19,9 +19,9 @@ from penstock_core.columns.schema.shapes import ListShape, StructShape
 from penstock_core.vocabulary.errors import LimitReached
 
 _SCHEMAS_MAX: Final = 4_096
-"""Most schema numbers remembered as having no new name."""
+"""Maximum number of schema numbers remembered as having no new name."""
 _SCHEMAS_BYTES_MAX: Final = 256 << 10
-"""Most bytes of serialized schemas of a channel remembered as having no new name."""
+"""Maximum number of bytes of serialized schemas of a channel remembered as having no new name."""
 _SHOWN_MAX: Final = 60
 
 NAMES_MAX: Final = 1_000

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 ENTRIES_MAX: Final = 32
 BYTES_MAX: Final = 128 << 10
-"""Most bytes of the fields of the cached schemas, except the newest. A few wide schemas fill it."""
+"""Maximum number of bytes of the fields of the cached schemas, except the newest. A few wide
+schemas fill it."""
 FIELD_BYTES: Final = 64
 """Approximate bytes of a field in addition to its name."""
 

@@ -40,8 +40,8 @@ Number = int | float
 Steps = tuple[Step, ...]
 
 PREFIX_CHARACTERS_MAX: Final = 64
-"""Most characters of a prefix in the index. For a longer prefix, evaluating the selector decides
-the rest."""
+"""Maximum number of characters of a prefix in the index. For a longer prefix, evaluating the
+selector decides the rest."""
 
 
 class ValueFamily(Enum):

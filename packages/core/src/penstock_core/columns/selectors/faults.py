@@ -7,7 +7,7 @@ from typing import Final
 from penstock_core.vocabulary.errors import InvalidSelector
 
 _SHOWN_MAX: Final = 72
-"""Most characters of the wrong line that an error message quotes."""
+"""Maximum number of characters of the wrong line that an error message quotes."""
 _ACTUAL_MAX: Final = 40
 
 

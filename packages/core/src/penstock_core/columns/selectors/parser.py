@@ -38,9 +38,9 @@ from penstock_core.columns.selectors.tokens import Token, TokenKind
 from penstock_core.vocabulary.topics import filter_fault
 
 DEPTH_MAX: Final = 100
-"""Most levels of nesting, in parentheses or in the tree."""
+"""Maximum number of levels of nesting, in parentheses or in the tree."""
 PATTERN_MAX: Final = 4_096
-"""Most characters of a LIKE pattern."""
+"""Maximum number of characters of a LIKE pattern."""
 
 _OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _SIGNED = range(1, 8)
 

@@ -21,7 +21,7 @@ from penstock_core.columns.selectors.lanes import Column
 _ANY: Final = "%"
 _ONE: Final = "_"
 WILDCARDS_MAX: Final = 100
-"""Most wildcards in a pattern of a new selector."""
+"""Maximum number of wildcards in a pattern of a new selector."""
 _CHARACTERS_PER_CHECK: Final = 1 << 20
 """Characters searched between two calls of ``check``."""
 _TRIES: Final = 32

@@ -42,10 +42,10 @@ from penstock_core.columns.selectors.wording import canonical
 from penstock_core.vocabulary.text_cache import TextCache
 
 _STORED_CHARACTERS_MAX: Final = 1 << 21
-"""Most characters of the stored texts whose selectors are cached. A compiled selector can take 500
-bytes per character."""
+"""Maximum number of characters of the stored texts whose selectors are cached. A compiled selector
+can take 500 bytes per character."""
 _COSTS_CHARACTERS_MAX: Final = 1 << 23
-"""Most characters of the stored texts whose costs are cached."""
+"""Maximum number of characters of the stored texts whose costs are cached."""
 
 
 REPEATED_WORK = 256

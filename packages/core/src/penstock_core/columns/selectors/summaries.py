@@ -19,11 +19,11 @@ from penstock_core.columns.schema.layout import LOGICAL_NAME, UNSELECTED
 from penstock_core.columns.selectors.statistics import NOTHING_KNOWN, ONLY_NULLS, ColumnStatistics
 
 BYTES_MAX: Final = 2_048
-"""Most bytes of one summary."""
+"""Maximum number of bytes of one summary."""
 DISTINCT_MAX: Final = 16
-"""Most distinct values that are listed; a column with more has bounds only."""
+"""Maximum number of distinct values that are listed; a column with more has bounds only."""
 TEXT_MAX: Final = 32
-"""Most characters of a bound. Longer text is shortened so that it remains a bound."""
+"""Maximum number of characters of a bound. Longer text is shortened so that it remains a bound."""
 _SAMPLE: Final = 512
 _DEPTH_MAX: Final = 8
 

@@ -12,14 +12,15 @@ from msgspec import Struct
 from penstock_core.columns.selectors.faults import fault
 
 LENGTH_MAX: Final = 65_536
-"""Most characters in one selector."""
+"""Maximum number of characters in one selector."""
 
 KEYWORDS: Final = frozenset(
     ("AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE")
 )
 
 _DIGITS_MAX: Final = 66
-"""Most significant digits that can fit 64 bits in any base; longer numbers are not converted."""
+"""Maximum number of significant digits that can fit 64 bits in any base; longer numbers are not
+converted."""
 _OCTAL: Final = 8
 _OCTAL_DIGITS: Final = frozenset("01234567")
 _INTEGER_MAX: Final = (1 << 63) - 1

@@ -18,7 +18,7 @@ _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, Recur
 for text with half a surrogate pair, for example."""
 _WANTED = {str: "text in Unicode", bool: "True or False", int: "an integer of at most 64 bits"}
 _SHOWN = 80
-"""Most characters of a value that an error message quotes."""
+"""Maximum number of characters of a value that an error message quotes."""
 
 
 def check_request(message: Request[Any]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "penstock.file_doors"
 PART_BYTES: Final = 1 << 20
-"""Most bytes that are read and sent at once."""
+"""Maximum number of bytes that are read and sent at once."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 

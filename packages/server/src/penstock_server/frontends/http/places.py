@@ -75,8 +75,9 @@ class ConnectionPlaces:
     def _drop_one(self, home: str = "") -> bool:
         """Drop a connection to make room for a new one, and return whether one could be dropped.
 
-        The connection is one of ``home``; if that is empty, one of the address with the most
-        connections, so that a client that floods the realm loses its own connections first.
+        Chooses among the connections from the network ``home``; if that is empty, among those from
+        the network with the most connections, so that a client that floods the realm loses its own
+        connections first.
         """
         waited_for = [
             guest

@@ -138,9 +138,9 @@ class AccessControl:
         return self.is_open
 
     def admit(self, request: Request[Any]) -> None:
-        """Raise an error if this realm refuses requests of this kind from every client.
+        """Raise an error if this realm refuses requests of this kind, whoever sends them.
 
-        This class admits all; a subclass may not.
+        This class refuses none; a subclass can override it.
         """
 
     async def close(self) -> None:

@@ -149,7 +149,7 @@ class Sums:
         return bool(self._seen) and not 0 <= now_us - self._began_us < self._lasts_us
 
     def all(self) -> list[AuditAct]:
-        """Return a record of each count that is not written yet, and start new counts."""
+        """Return one record for each count that has not been written yet, and reset the counts."""
         seen, self._seen = self._seen, {}
         summaries = []
         for (principal, operation, outcome), count in seen.items():
@@ -297,7 +297,7 @@ class Audit:
 
 
 class _Log:
-    """One of the three logs."""
+    """One of the three audit logs."""
 
     def __init__(self, file: AuditFile) -> None:
         self.file = file

@@ -23,9 +23,9 @@ from penstock_core.vocabulary.errors import AccessDenied, Conflict, Damaged, Pen
 from penstock_core.vocabulary.ports import Clock, Registry
 
 LOGINS_MAX = 10_000
-"""Most browser sessions of a realm."""
+"""Maximum number of browser sessions of a realm."""
 OF_USER_MAX = 100
-"""Most browser sessions of one user."""
+"""Maximum number of browser sessions of one user."""
 CSRF_HEADER = "X-CSRF-Token"
 KEPT_PREFIX: Final = "logins/"
 RECORDS: Final = 64

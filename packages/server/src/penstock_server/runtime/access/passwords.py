@@ -24,11 +24,11 @@ AT_ONCE = 2
 """Maximum number of passwords that are checked at the same time, because each check uses a
 processor for a while. Others wait."""
 WAITING_MAX = 64
-"""Most passwords from one host (for IPv6: from a network of 64 bits) that wait or are being
-checked. Many users may share a host, such as the gateway of a site."""
+"""Maximum number of passwords from one host (for IPv6: from a network of 64 bits) that wait or are
+being checked. Many users may share a host, such as the gateway of a site."""
 USER_WAITING_MAX = 4
-"""Most passwords of one user from one host that wait or are being checked, so that guesses at one
-user's password leave room for other users of the host."""
+"""Maximum number of passwords of one user from one host that wait or are being checked, so that
+guesses at one user's password leave room for other users of the host."""
 REMEMBERED = 1_000
 """Maximum number of correct passwords that are remembered. They are in memory only, as keyed
 digests."""

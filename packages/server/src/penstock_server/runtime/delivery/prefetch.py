@@ -23,7 +23,8 @@ BYTES_MAX = 1 << 20
 BATCH_BYTES_MAX = 8 << 20
 """Events of larger batches in memory are not prefetched: they keep the whole batch in memory."""
 CHANNELS_MAX = 64
-"""Most channels with prefetched events; the one that has waited longest is dropped first."""
+"""Maximum number of channels with prefetched events; the one that has waited longest is dropped
+first."""
 
 
 class ReadAhead:

@@ -37,7 +37,7 @@ from penstock_server.runtime.writer.shard import Shard
 GRACE_S: Final = 0.25
 """Seconds to wait for events that are stored already."""
 MATCHES_MAX: Final = 100_000
-"""Most matching events that are counted."""
+"""Maximum number of matching events that are counted."""
 SAMPLE: Final = 5
 """Number of ids of matching events that are shown."""
 

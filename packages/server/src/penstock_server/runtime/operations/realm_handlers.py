@@ -12,7 +12,7 @@ from penstock_server.runtime.reading.pipelines import pipelines_in
 from penstock_server.runtime.subscriptions.realm_view import StoreView
 
 CHANNELS_MAX: Final = 1_000
-"""Most channels and queues in one answer with counters."""
+"""Maximum number of channels and queues in one answer with counters."""
 
 
 async def list_connections(by: Caller, _: realms.ListConnections) -> list[realms.ConnectionInfo]:

@@ -15,7 +15,8 @@ from penstock_server.runtime.reading.collecting import Collected
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 GROUPS_MAX = 1_000
-"""Most groups in an answer. Clients choose reasons, so each event could have a different one."""
+"""Maximum number of groups in an answer. Clients choose reasons, so each event could have a
+different one."""
 
 _SUMS = [
     ("event_id", "count"),

@@ -18,7 +18,7 @@ from penstock_server.runtime.reading.collecting import Collected, collect, count
 from penstock_server.runtime.realm import RunningRealm
 
 PAGE: Final = 1_000
-"""Most events that are read at once."""
+"""Maximum number of events that are read at once."""
 NEAR: Final = 100
 """Ids with smaller gaps than this are read together: reading so many unwanted events takes about as
 long as beginning another read."""

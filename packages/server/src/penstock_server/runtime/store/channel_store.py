@@ -74,8 +74,8 @@ class ChannelStore:
         self.columns = ChannelSchema.empty()
         self.names = PropertyNames()
         self._newest_schema: pa.Schema | None = None
-        """Schema of the last added batch, if all its names are known. Batches usually share one
-        schema object, so that :meth:`_added` has nothing to do."""
+        """Schema of the batch added last, if all its column names were known. Batches usually share
+        one schema object, so :meth:`_added` can then return at once."""
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
         """Index of the newest event of each publish key, derived from the stored events (SEM
@@ -278,8 +278,8 @@ class ChannelStore:
         self.index_bytes = size
 
     def index_growth(self, size: int) -> int:
-        """Return the bytes that a publish of ``size`` bytes adds to the index. Its values must have
-        been looked up."""
+        """Return the bytes that a publish of ``size`` bytes adds to the index. The values of its
+        publish keys must have been looked up before."""
         return self.measure_index() - self.index_bytes
 
     def reclaim_index(self, stored: IdSet) -> None:

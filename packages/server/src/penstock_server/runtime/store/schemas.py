@@ -91,8 +91,8 @@ class Schemas:
         self._keep_recent(schema, (schema_id, parsed))
 
     def first_weight(self, schema_id: int) -> int:
-        """Return the bytes of memory to charge to a batch of events for its schema: 0 except for
-        the first batch with a schema, and 0 while all schemas fit among the recent ones."""
+        """Return the bytes of memory to charge for a schema. They are charged once, to the first
+        batch with it, and not at all while all schemas fit among the recent ones."""
         return self._unweighed.pop(schema_id, 0)
 
     def in_journal(self) -> list[tuple[int, bytes]]:

@@ -349,7 +349,7 @@ class ShareMeter(Meter):
         self._realm = realm
 
     def add_bytes(self, home: Home, size: int) -> None:
-        """Count bytes here and in the realm."""
+        """Add ``size`` bytes to this count and to that of the realm."""
         super().add_bytes(home, size)
         self._realm.add_bytes(home, size)
 

@@ -47,7 +47,8 @@ ENDED_MAX: Final = 10_000
 ENDED_SIZE_MAX: Final = 200_000
 """Channels of these leases, and ranges or bitmaps of ids of their events."""
 WATCHED_MAX: Final = 1_000
-"""Most channels at which a fetch waits with a seat. It polls the others every ``SEAT_S``."""
+"""Maximum number of channels at which a fetch waits with a seat. It polls the others every
+``SEAT_S``."""
 OVERTIME_US: Final = 2_000_000
 """Microseconds after which a lease ends that has events without a deadline (transient events)."""
 

@@ -15,10 +15,10 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 PUBLISHER_SPANS_MAX = 4_096
-"""Most spans of publishers that an answer has for one file."""
+"""Maximum number of spans of publishers that an answer has for one file."""
 
 MISSING_SPANS_MAX: Final = 100
-"""Most spans that an answer has for one cause of removal."""
+"""Maximum number of spans that an answer has for one cause of removal."""
 
 
 async def locate(

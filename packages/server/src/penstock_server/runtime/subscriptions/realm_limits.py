@@ -17,11 +17,12 @@ class SearchLimits(Struct, frozen=True):
     """Limits of a search for the newest events."""
 
     examined_max: int = 1_000_000
-    """Most stored events that one page examines; the next page continues where it ends."""
+    """Maximum number of stored events that one page examines; the next page continues where it
+    ends."""
     first_part: int = 1_000
     """Events in the first part of a search with a selector."""
     part_max: int = 50_000
-    """Most events in a later part."""
+    """Maximum number of events in a later part."""
     page_bytes_max: int = PAGE_BYTES_MAX
 
 
@@ -51,8 +52,8 @@ class Limits(Struct, frozen=True):
     tail_bytes_max: int = 512 << 20
     """Bytes of unsealed events above which publishers wait for the sealing."""
     block_bytes_max: int = BLOCK_BYTES_MAX
-    """Most bytes of events in a block of the log on a storage engine; larger groups of events go
-    into a blob."""
+    """Maximum number of bytes of events in a block of the log on a storage engine; larger groups of
+    events go into a blob."""
     sweep_interval_s: float = 1.0
     """Seconds between two searches for expired events (SEM T1)."""
     selectors: SelectorLimits = SelectorLimits()

@@ -18,7 +18,7 @@ from penstock_server.runtime.transfer.transfer_registry import Transfer, Transfe
 from penstock_server.runtime.writer.shard import Shard
 
 READ_BYTES = 4 << 20
-"""Most bytes of one answer."""
+"""Maximum number of bytes of one answer."""
 
 
 _log = logger("penstock.backups")

@@ -48,7 +48,7 @@ from penstock_server.runtime.writer.shard import Shard
 PART_BYTES = 32 << 20
 """Bytes above which the next events go to another file of the export."""
 READ_BYTES = 4 << 20
-"""Most bytes of one answer."""
+"""Maximum number of bytes of one answer."""
 EXPORTS_MAX = 16
 """Maximum number of exports at the same time, because each may have one file in memory."""
 

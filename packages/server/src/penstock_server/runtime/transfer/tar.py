@@ -17,7 +17,7 @@ from penstock_core.vocabulary.errors import DamagedExport
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
 PART_BYTES: Final = 1 << 20
-"""Most bytes passed to an import at once."""
+"""Maximum number of bytes passed to an import at once."""
 _ORDER: Final = (
     f"the tar must hold {MANIFEST}, then state.msgpack, then the events in the order of the "
     f"manifest, as an export over HTTP does"

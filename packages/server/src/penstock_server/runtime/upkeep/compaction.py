@@ -59,15 +59,16 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 SPINDLE_ROWS = 50_000
-"""Most events in a file of a single-file channel on a store whose files do not grow."""
+"""Maximum number of events in a file of a single-file channel on a store whose files do not
+grow."""
 COPY_BYTES = 16 << 20
 """Approximate bytes that are read and written at once."""
 UNPACKED_ROW_BYTES = 128
 """Minimum number of bytes that an event counts for :data:`COPY_BYTES`, because compressed events
 take much more memory than their bytes in the file."""
 JOINED_BYTES_MAX = 64 << 20
-"""Most bytes of live events in a file that replaces several, on a store whose files do not
-grow."""
+"""Maximum number of bytes of live events in a file that replaces several, on a store whose files do
+not grow."""
 ROUNDS_MAX = 4
 """Maximum number of copying rounds; each copies the events sealed during the one before. Events
 sealed after the last round stay in another file."""

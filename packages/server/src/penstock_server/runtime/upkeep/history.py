@@ -33,7 +33,7 @@ STEP_US: Final = 120_000_000
 STEPS: Final = 720
 """Samples that are kept: 24 hours."""
 TRACKS_MAX: Final = 1_000
-"""Most channels, queues and durables with samples; those of the realm do not count."""
+"""Maximum number of channels, queues and durables with samples; those of the realm do not count."""
 SAMPLED_A_TURN: Final = 50
 """Channels, queues and durables that are sampled in one turn of the loop: about 1 ms."""
 LATE_SHARE: Final = 0.99

@@ -97,7 +97,8 @@ class SealingLimits(Struct, frozen=True):
     """Limit on the bytes of events that are sealed at once if they do not fill a segment. These
     events are in memory twice during the sealing."""
     snapshot_tail_bytes_max: int = 1 << 20
-    """Most unsealed bytes of a channel that a snapshot copies; larger channels are sealed first."""
+    """Maximum number of unsealed bytes of a channel that a snapshot copies; larger channels are
+    sealed first."""
     interval_s: float = 0.25
     """Seconds between two searches for work."""
     unsealable_bytes_max: int = UNSEALABLE_BYTES_MAX
@@ -426,7 +427,8 @@ class Sealer:
     async def _into_single_file(
         self, folder: str, store: ChannelStore, end: int, added: NewRows
     ) -> Sealed | Extended:
-        """Append to the newest file, or begin another: the first one, or one with more columns."""
+        """Append to the newest file. Begin a new file if there is none, or if the events need more
+        columns."""
         columns, publishers = added.columns, added.publishers
         file = store.files[-1] if store.files else None
         if file is not None and file.grows and added.fits(file) and not file.is_frozen:

@@ -160,7 +160,8 @@ class Group:
         return [(n, below) for n, below in self.began.items() if n in early]
 
     def may_evaluate(self, cost: int) -> bool:
-        """Whether selectors may be evaluated in this turn, at this cost; if so, it is counted."""
+        """Return whether evaluating selectors at ``cost`` still fits into this turn; if so, add the
+        cost to that of the turn."""
         fits = self._evaluated + cost <= self.turn_cost_max
         self._evaluated += cost if fits else 0
         return fits

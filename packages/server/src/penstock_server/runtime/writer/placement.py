@@ -37,7 +37,7 @@ class MemoryLimits(Struct, frozen=True):
     off_heap_bytes_max: int = 1 << 30
     paged_bytes_max: int = 4 << 30
     index_bytes_max: int = 4 << 30
-    """Most bytes of publish keys and of states of merge channels; 0: no limit."""
+    """Maximum number of bytes of publish keys and of states of merge channels; 0: no limit."""
     property_names_max: int = NAMES_MAX
     """Limit on the property names of one channel, each of which makes a column; 0: no limit."""
 

@@ -23,7 +23,7 @@ class DirectoryInspection(Struct, frozen=True, kw_only=True):
     is_realm: bool
     """True if it is a data directory written by a realm."""
     others: tuple[str, ...] = ()
-    """Names of other files in it, if it is not a data directory."""
+    """Names of files in the directory, if it is not a data directory."""
     format: int | None = None
     """The format of the directory; None if it cannot be determined."""
     format_max: int = DIRECTORY_FORMAT

@@ -18,7 +18,7 @@ _HEAD = struct.Struct("<8sQQQ")
 _MAGIC = b"PNSTKREC"
 _TEMPORARY = ".new-"
 KEY_LENGTH_MAX = 240
-"""Most characters of a key after escaping, with ``/`` written as ``%2F`` and so on."""
+"""Maximum number of characters of a key after escaping, with ``/`` written as ``%2F`` and so on."""
 
 
 def encode_record(record: VersionedRecord) -> bytes:

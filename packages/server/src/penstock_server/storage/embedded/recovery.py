@@ -339,6 +339,7 @@ class Recovery:
         self._cut_bytes(candidate, block_range.start, is_last=True)
 
     def _cut_bytes(self, candidate: _Candidate, at: int, *, is_last: bool) -> None:
+        """Keep the bytes from ``at`` on in quarantine. The newest file is truncated there."""
         end = candidate.scan.end + candidate.scan.trailing
         cut = candidate.data[at:end].rstrip(b"\0")
         if cut:

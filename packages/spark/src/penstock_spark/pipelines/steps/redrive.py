@@ -80,7 +80,7 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether events get a property ``redrive_of`` with their original channel, id and time."""
 
     max_events: int = PORTION
-    """Most dead events of one transaction."""
+    """Maximum number of dead events of one transaction."""
 
     once: bool = False
     """End when every dead event was processed; otherwise wait for more."""
