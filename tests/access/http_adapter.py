@@ -36,12 +36,17 @@ def _consuming(path: str) -> tuple[Asked, ...]:
     )
 
 
+_ICEBERG_CODES = {"403": "access-denied", "404": "name-does-not-exist"}
+"""Codes of errors of the catalog, which has only the status."""
 ASKED: dict[str, tuple[Asked, ...]] = {
     "session.open": (("GET", "me", None),),
     "realm.describe": (
         ("GET", "realm", None),
         ("POST", "selectors/check", {"selector": "a = 1"}),
         ("GET", "mqtt", None),
+        ("GET", "iceberg/v1/config", None),
+        ("GET", "iceberg/v1/namespaces", None),
+        ("GET", "iceberg/v1/namespaces/none", None),
     ),
     "realm.watch": (
         ("GET", "/metrics", None),
@@ -83,6 +88,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "channel.list": (
         ("GET", "channels", None),
         ("GET", "names", None),
+        ("GET", "iceberg/v1/namespaces/channels/tables", None),
         *_consuming(f"durables/{part('matrix/*')}/unknown"),
     ),
     "pattern.list": (
@@ -91,7 +97,10 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     ),
     "pattern.create": (("POST", "durables", {"pattern": "nothing/*", "name": "kept"}),),
     "pattern.delete": (("DELETE", f"durables/{part('matrix/*')}/unknown", None),),
-    "queue.list": (("GET", "queues", None),),
+    "queue.list": (
+        ("GET", "queues", None),
+        ("GET", "iceberg/v1/namespaces/queues/tables", None),
+    ),
     "channel.create": (("POST", "channels", {"name": CHANNEL}),),
     "queue.create": (("POST", "queues", {"name": QUEUE}),),
     "channel.describe": (("GET", _C, None),),
@@ -124,6 +133,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("GET", f"{_C}/retained", None),
         ("GET", f"{_C}/retained/1", None),
         ("GET", f"{_C}/storage", None),
+        ("GET", f"iceberg/v1/namespaces/channels/tables/{part(CHANNEL)}", None),
         ("GET", f"{_C}/missing", None),
         ("GET", f"{_C}/state?key=EUR", None),
         ("POST", "selectors/check", {"selector": "a = 1", "channel": CHANNEL}),
@@ -134,6 +144,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("HEAD", f"{_Q}/live", None),
         ("GET", f"{_Q}/dead", None),
         ("GET", f"{_Q}/storage", None),
+        ("GET", f"iceberg/v1/namespaces/queues/tables/{part(QUEUE)}", None),
         ("GET", f"{_Q}/missing", None),
         ("POST", "selectors/check", {"selector": "a = 1", "channel": QUEUE}),
     ),
@@ -202,7 +213,8 @@ class HttpCaller:
             return None
         if method == "HEAD":  # it says no more than the status
             return self._outcome("GET", path, body)
-        return _BY_CODE[reply.code](reply.reason)
+        code = _ICEBERG_CODES[reply.code] if path.startswith("iceberg/") else reply.code
+        return _BY_CODE[code](reply.reason)
 
 
 class Http:

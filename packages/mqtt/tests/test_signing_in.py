@@ -335,7 +335,7 @@ def test_a_session_that_lasts_goes_on_as_who_has_shown_it_again(realm: penstock.
 
     async def principal() -> Any:
         hub: Any = realm.listener.services["mqtt"]
-        (session,) = hub.sessions._known.values()
+        (session,) = hub.sessions._stored_sessions.values()
         return session.principal
 
     assert realm.loop.call(principal()).groups == {"new"}

@@ -105,10 +105,21 @@ class TableAnswer(Answer, frozen=True):
     """The address of the files, and the key to read them with."""
 
 
+class IcebergError(Answer, frozen=True):
+    message: str
+    type: str
+    code: int
+    """The status of the answer."""
+
+
+class IcebergRefusal(Answer, frozen=True):
+    error: IcebergError
+
+
 def refusal(status: int, error: PenstockError) -> tuple[int, str, bytes]:
     """Return an error as clients of the catalog expect it."""
     kind = _TYPES.get(status, "ServerErrorException")
-    document = {"error": {"message": str(error), "type": kind, "code": status}}
+    document = IcebergRefusal(error=IcebergError(message=str(error), type=kind, code=status))
     return status, "application/json", msgspec.json.encode(document)
 
 
@@ -189,7 +200,13 @@ def _route(
     name: str, path: str, endpoint: Callable[[Any], Coroutine[Any, Any, Any]], asks: Any
 ) -> Route:
     return Route(
-        name, "GET", f"iceberg/v1/{path}", asks=asks, endpoint=endpoint, refusal_of=refusal
+        name,
+        "GET",
+        f"iceberg/v1/{path}",
+        asks=asks,
+        endpoint=endpoint,
+        refusal_of=refusal,
+        refusal_type=IcebergRefusal,
     )
 
 

@@ -71,7 +71,8 @@ def test_the_schemas_of_all_connections_of_a_user_are_bounded(
             publish(first, numbers=range(4))
             publish(second, numbers=range(100, 102))
             with pytest.raises(
-                penstock.PenstockError, match="all connections of a user may announce"
+                penstock.PenstockError,
+                match="together with those on the other connections of the user",
             ):
                 publish(second, numbers=range(102, 106))
             publish(first, numbers=range(4, 5))

@@ -112,6 +112,9 @@ def _kinds(table: RouteTable) -> list[Any]:
         for kind in (signature.query, signature.body, signature.answer):
             if kind is not None and kind not in (Content, Upload, Download, Events, Payload):
                 kinds.setdefault(_key(kind), kind)
+    for kind in (route.refusal_type for route in table.routes):
+        if kind is not None:
+            kinds.setdefault(_key(kind), kind)
     return list(kinds.values())
 
 
@@ -130,7 +133,7 @@ def _operation(
         ],
         "responses": {
             str(route.status): {"description": "Done", "content": _answer(signature, schema_of)},
-            **_refusals(schema_of),
+            **_refusals(schema_of[_key(route.refusal_type or ErrorAnswer)]),
         },
     }
     if signature.body is not None:
@@ -146,8 +149,8 @@ def _operation(
     return operation
 
 
-def _refusals(schema_of: Mapping[str, Any]) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema_of[_key(ErrorAnswer)]}}
+def _refusals(schema: Any) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema}}
     return {status: {"description": text, "content": content} for status, text in _REFUSALS.items()}
 
 

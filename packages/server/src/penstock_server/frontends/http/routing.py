@@ -267,6 +267,8 @@ class Route(NamedTuple):
     """None to read the signature from the annotations of the endpoint."""
     refusal_of: RefusalForm | None = None
     """Form of errors, if the route follows the specification of another project."""
+    refusal_type: Any = None
+    """Type of the documents that ``refusal_of`` makes."""
 
     @property
     def reads(self) -> bool:
@@ -283,7 +285,8 @@ class Route(NamedTuple):
         """The operation whose right the route needs, a key of ``OPERATIONS``."""
         if self.asks is None:
             return "session.open"
-        return operation_on(self.asks, "queue" if self.path.startswith("queues") else "channel")
+        is_queue = self.path.startswith("queues") or "{queue}" in self.path
+        return operation_on(self.asks, "queue" if is_queue else "channel")
 
 
 def signature_of(route: Route) -> Signature:
