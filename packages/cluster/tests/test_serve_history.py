@@ -94,7 +94,7 @@ def read_only(reading: penstock.Session) -> None:
     orders = reading.channels.get("orders")
     assert [event.data for event in orders.browse()] == [b"%d" % n for n in range(EVENTS)]
     assert list(reading.channels.get("short").browse()) == []
-    with pytest.raises(NoQuorum, match=r"sealed history as of .* the newest events are not in it"):
+    with pytest.raises(NoQuorum, match=r"sealed history as of .* the newest events are missing"):
         orders.publish(b"x")
     with pytest.raises(NoQuorum):
         reading.channels.create("more")
