@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock_core.api.requests import Request
 from penstock_core.api.tables import LoadTable
-from penstock_lakehouse.channel_tables import LoadedTable, tables_of
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.operations.handlers import Handler
 
+if TYPE_CHECKING:
+    from penstock_lakehouse.channel_tables import LoadedTable
+
 
 async def load_table(by: Caller, request: LoadTable) -> LoadedTable:
+    # Imported here because it loads Parquet and Avro, and the handlers of all packages are loaded
+    # with the first request that needs one of them.
+    from penstock_lakehouse.channel_tables import tables_of
+
     opened = by.realm.shard.state.opened(request.channel)
     return await tables_of(by.realm).load(
         request.channel, opened.epoch(by.realm.identity), by.principal

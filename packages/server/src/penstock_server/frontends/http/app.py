@@ -35,7 +35,7 @@ from penstock_server.frontends.http.doors import (
     FileDoor,
     FileRequest,
     ServedFile,
-    file_doors,
+    file_door,
 )
 from penstock_server.frontends.http.health import INCIDENTS_SHOWN_MAX, Health, State
 from penstock_server.frontends.http.routing import (
@@ -182,7 +182,7 @@ class HttpRequest:
         elif self.path == "/metrics":
             self._only_reads()
             await self._metrics()
-        elif (door := file_doors().get(self.path[1:].partition("/")[0])) is not None:
+        elif (door := file_door(self.path)) is not None:
             await self._file_behind(door)
         else:
             self._only_reads()

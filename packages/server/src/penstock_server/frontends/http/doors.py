@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
-from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock_core.vocabulary.errors import PenstockError
@@ -105,10 +104,11 @@ class FileDoor(Protocol):
         ...
 
 
-@cache
-def file_doors() -> Mapping[str, FileDoor]:
-    """Return the doors of all installed packages, by the name of their folder."""
-    return {name: part.load() for name, part in registered(GROUP).items()}
+def file_door(path: str) -> FileDoor | None:
+    """Return the door of the folder that a path begins with; None if no package has it. A door is
+    loaded with the first request for a file behind it."""
+    part = registered(GROUP).get(path[1:].partition("/")[0])
+    return None if part is None else part.load()
 
 
 def range_of(header: str, size: int) -> ByteRange:
