@@ -18,7 +18,7 @@ from penstock_server.runtime.writer.group import Group
 
 
 class SealedEvents(Struct, frozen=True):
-    """A sealed file."""
+    """A sealed file, with the events that are stored in it."""
 
     name: str
     index: SegmentIndex
@@ -32,7 +32,6 @@ class CapturedChannel(Struct, frozen=True):
 
     number: ChannelId
     name: str
-    kind: str
     at_us: int
     next_id: int
     columns: ChannelSchema
@@ -78,7 +77,6 @@ def captured_channel(group: Group, number: ChannelId, events_max: int) -> Captur
     return CapturedChannel(
         number,
         state.name,
-        definition.kind,
         at_us=group.now_us,
         next_id=state.next_id,
         columns=store.columns,

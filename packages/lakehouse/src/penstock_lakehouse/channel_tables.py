@@ -100,7 +100,6 @@ class ChannelTable:
         self._store = store
         self._manifests: dict[object, tuple[StoredFile, ManifestFile]] = {}
         """The manifests of the newest snapshot, by their content."""
-        self._used: dict[object, tuple[StoredFile, ManifestFile]] = {}
 
     async def add(self, channel: CapturedChannel) -> Snapshot:
         """Make a snapshot of a captured channel.
@@ -116,7 +115,6 @@ class ChannelTable:
                 self.uuid,
                 uri_of(self.uuid),
                 [*(snapshot.facts for snapshot in self.snapshots[1 - LISTED_MAX :]), facts],
-                properties={},
             )
             name = f"{self.uuid}/metadata/{facts.snapshot_id}.metadata.json"
             await self._put(name, msgspec.json.encode(metadata), hold)
@@ -200,45 +198,33 @@ class ChannelTable:
             for part in parts
             if part.deletes is not None
         ]
-        self._used = {}
         contents: tuple[tuple[Content, list[ManifestEntry]], ...] = (
             ("data", data),
             ("deletes", deletes),
         )
-        files = [
-            await self._manifest_file(
-                content, entries[start : start + MANIFEST_FILES], schema, hold=hold
-            )
-            for content, entries in contents
-            for start in range(0, len(entries), MANIFEST_FILES)
-        ]
-        for key in self._manifests.keys() - self._used.keys():
-            await self._store.remove(self._manifests[key][0])
-        self._manifests = self._used
-        return files
+        manifests: dict[object, tuple[StoredFile, ManifestFile]] = {}
+        for content, entries in contents:
+            for start in range(0, len(entries), MANIFEST_FILES):
+                group = entries[start : start + MANIFEST_FILES]
+                key = content, tuple(entry.path for entry in group)
+                made = self._manifests.get(key)
+                if made is None or self._store.get(made[0].name) is not made[0]:
+                    made = await self._manifest_file(content, group, schema)
+                manifests[key] = made
+                hold.add(made[0])
+        for old in self._manifests.keys() - manifests.keys():
+            await self._store.remove(self._manifests[old][0])
+        self._manifests = manifests
+        return [listed for _, listed in manifests.values()]
 
     async def _manifest_file(
-        self,
-        content: Content,
-        entries: Sequence[ManifestEntry],
-        schema: TableSchema,
-        hold: FileHold,
-    ) -> ManifestFile:
-        """Return the manifest of these files: the one of an earlier snapshot, or a new one."""
-        key = content, tuple(entry.path for entry in entries)
-        cached = self._manifests.get(key)
-        if cached is None or self._store.get(cached[0].name) is not cached[0]:
-            data = manifest(entries, content, schema.document(0))
-            name = f"{self.uuid}/metadata/{self._store.number()}-{content}.avro"
-            file = await self._store.put(name, data)
-            rows = sum(entry.rows for entry in entries)
-            cached = (
-                file,
-                ManifestFile(uri_of(name), file.size, content, files=len(entries), rows=rows),
-            )
-        self._used[key] = cached
-        hold.add(cached[0])
-        return cached[1]
+        self, content: Content, entries: Sequence[ManifestEntry], schema: TableSchema
+    ) -> tuple[StoredFile, ManifestFile]:
+        data = manifest(entries, content, schema.document(0))
+        name = f"{self.uuid}/metadata/{self._store.number()}-{content}.avro"
+        file = await self._store.put(name, data)
+        rows = sum(entry.rows for entry in entries)
+        return file, ManifestFile(uri_of(name), file.size, content, files=len(entries), rows=rows)
 
 
 class ChannelTables:

@@ -30,6 +30,7 @@ from penstock_lakehouse.table_rows import PROGRAM_COLUMNS, TableLayout, TableRow
 from penstock_lakehouse.table_schema import TableSchema, table_schema
 from penstock_server.runtime.store.captured_events import (
     EventsOfBatch,
+    in_parts,
     publishers_in_memory,
     rows_in_file,
 )
@@ -170,7 +171,7 @@ class EventFiles:
             if events is None:
                 reader = reader or await self._open(file)
                 events = await self._make(
-                    channel, partial(_rows_of_file, reader, ids, part), file.publishers, ids=ids
+                    channel, partial(rows_in_file, reader, ids, part), file.publishers, ids=ids
                 )
             sealed.made[part] = events
             hold.add(events.file)
@@ -290,38 +291,20 @@ def ids_in(rows: pa.Table) -> IdSet:
 
 def _divided(reader: SegmentReader) -> list[range]:
     """Return the batches of a sealed file that are in one Parquet file, part by part."""
-    parts: list[range] = []
-    start = rows = size = 0
-    for number, batch in enumerate(reader.index.batches):
-        batch_size = reader.unpacked_size(number)
-        if rows and (rows + batch.rows > ROWS_MAX or size + batch_size > BYTES_MAX):
-            parts.append(range(start, number))
-            start, rows, size = number, 0, 0
-        rows += batch.rows
-        size += batch_size
-    return [*parts, range(start, len(reader.index.batches))]
-
-
-def _rows_of_file(reader: SegmentReader, ids: IdSet, batches: range) -> Iterator[pa.RecordBatch]:
-    return rows_in_file(reader, ids, batches)
+    batches = (
+        (number, batch.rows, reader.unpacked_size(number))
+        for number, batch in enumerate(reader.index.batches)
+    )
+    return [range(part[0], part[-1] + 1) for part in in_parts(batches, BYTES_MAX, ROWS_MAX)]
 
 
 def _parts_of_memory(
     batches: Sequence[EventsOfBatch], wanted: IdSet
 ) -> Iterator[list[EventsOfBatch]]:
     """Yield the batches of the files that are to be made of the events ``wanted``."""
-    part: list[EventsOfBatch] = []
-    rows = size = 0
-    for batch in batches:
-        ids = batch.ids.overlap(wanted)
-        if not ids:
-            continue
-        batch_size = len(batch.tail_batch.body)
-        if part and (rows + len(ids) > ROWS_MAX or size + batch_size > BYTES_MAX):
-            yield part
-            part, rows, size = [], 0, 0
-        part.append(EventsOfBatch(batch.tail_batch, ids))
-        rows += len(ids)
-        size += batch_size
-    if part:
-        yield part
+    events = (
+        (EventsOfBatch(batch.tail_batch, ids), len(ids), len(batch.tail_batch.body))
+        for batch in batches
+        if (ids := batch.ids.overlap(wanted))
+    )
+    return in_parts(events, BYTES_MAX, ROWS_MAX)

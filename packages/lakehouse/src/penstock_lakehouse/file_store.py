@@ -37,7 +37,7 @@ class StoredFile(Struct, eq=False):
     is_dropped: bool = False
     """Whether it is removed with its last user."""
     content: bytes | None = None
-    """Its bytes, for a realm without a data directory and for small files."""
+    """Its bytes, for a realm without a data directory."""
 
 
 class FileHold:
@@ -49,13 +49,13 @@ class FileHold:
         self._held: list[StoredFile] = []
 
     def add(self, file: StoredFile) -> None:
-        """FileHold a file until :meth:`release`."""
+        """Hold a file until :meth:`release`."""
         file.users += 1
         self._held.append(file)
         self._all[file.name] = self._all.pop(file.name)
 
     def release(self) -> None:
-        """FileHold none of the files any longer."""
+        """Hold none of the files any longer."""
         for file in self._held:
             file.users -= 1
         self._held.clear()

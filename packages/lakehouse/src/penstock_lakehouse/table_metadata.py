@@ -35,7 +35,7 @@ class SnapshotFacts(Struct, frozen=True):
 
 
 def table_metadata(
-    table_uuid: str, location: str, snapshots: Sequence[SnapshotFacts], properties: dict[str, str]
+    table_uuid: str, location: str, snapshots: Sequence[SnapshotFacts]
 ) -> dict[str, Any]:
     """Return the metadata of a table whose snapshots are ``snapshots``, the current one last."""
     schemas = _distinct(snapshot.schema for snapshot in snapshots)
@@ -56,10 +56,7 @@ def table_metadata(
         "last-partition-id": 999,
         "sort-orders": [{"order-id": 0, "fields": []}, _ORDER],
         "default-sort-order-id": 1,
-        "properties": {
-            **properties,
-            "schema.name-mapping.default": json.dumps(current.schema.mapping),
-        },
+        "properties": {"schema.name-mapping.default": json.dumps(current.schema.mapping)},
         "current-snapshot-id": current.snapshot_id,
         "refs": {"main": {"snapshot-id": current.snapshot_id, "type": "branch"}},
         "snapshots": [

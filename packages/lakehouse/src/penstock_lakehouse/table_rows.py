@@ -51,7 +51,6 @@ class TableLayout:
         self._archive = ArchiveLayout(stored)
         no_rows = self._archive.of(_no_events(stored))
         self._joined = joined_numbers(no_rows.schema)
-        self._exact = [name for column in self._joined for name in column.exact_names]
         self._final_names: dict[str, str] = {}
         """Names of columns in tables, by their names in archives."""
         shown = self._shown(pa.table(no_rows), inexact=[]).schema
@@ -111,14 +110,12 @@ class TableLayout:
 
     def _shown(self, rows: pa.Table, inexact: list[str]) -> pa.Table:
         """Return the columns as readers see them and the exact columns, in the types of tables."""
-        shown = shown_rows(rows, on_typed=inexact.extend)
-        names = [name for name in shown.column_names if name not in (DAY, _DELTA)]
-        names += [name for name in self._exact if name not in names]
-        chosen = shown_rows(rows, names, on_typed=inexact.extend)
+        shown = shown_rows(rows, with_exact=True, on_typed=inexact.extend)
+        shown = shown.select([name for name in shown.column_names if name not in (DAY, _DELTA)])
         schema = pa.schema(
-            pa.field(field.name, table_column_type(field.type)) for field in chosen.schema
+            pa.field(field.name, table_column_type(field.type)) for field in shown.schema
         )
-        rows = chosen.replace_schema_metadata(None).cast(schema)
+        rows = shown.replace_schema_metadata(None).cast(schema)
         distinct = distinct_names(schema)
         self._final_names |= zip(schema.names, distinct.names, strict=True)
         if distinct == schema:

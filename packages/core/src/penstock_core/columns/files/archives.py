@@ -307,9 +307,11 @@ def shown_rows(
     rows: pa.Table,
     columns: Sequence[str] | None = None,
     *,
+    with_exact: bool = False,
     on_typed: Callable[[Sequence[str]], None],
 ) -> pa.Table:
-    """Return the rows of an archive as readers see them.
+    """Return the rows of an archive as readers see them, with ``with_exact`` also the exact columns
+    of numbers that share one.
 
     The integers and floats of a property are one column of doubles (SEM E10) if each integer is
     exact as a double. Otherwise they are in typed columns, and ``on_typed`` is called with the
@@ -324,6 +326,8 @@ def shown_rows(
     if columns is None and inexact:
         on_typed(inexact)
     selected = list(shown if columns is None else columns)
+    if with_exact:
+        selected += [name for name in exact if name not in selected]
     if unknown := [name for name in selected if name not in available]:
         raise InvalidArgument(
             f"unknown column {', '.join(unknown)}; the table has {', '.join(available)}"

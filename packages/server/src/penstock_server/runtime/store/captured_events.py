@@ -7,7 +7,7 @@ mapped file stays mapped when it is rewritten or dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -18,6 +18,8 @@ from penstock_core.vocabulary.errors import Damaged
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.sealed_file import Publishers
 from penstock_server.runtime.store.tail_batch import TailBatch
+
+T = TypeVar("T")
 
 
 class EventsOfBatch(NamedTuple):
@@ -59,6 +61,26 @@ def captured_events(state: ChannelState, store: ChannelStore) -> CapturedEvents:
         if (ids := tail_batch.overlap(state.volatile))
     ]
     return CapturedEvents(unsealed, transient, remaining)
+
+
+def in_parts(
+    items: Iterable[tuple[T, int, int]], bytes_max: int, rows_max: int | None = None
+) -> Iterator[list[T]]:
+    """Yield items in parts of at most so many bytes and rows, in their order. An item with more is
+    a part by itself. Each item comes with its rows and bytes."""
+    part: list[T] = []
+    rows = size = 0
+    for item, item_rows, item_bytes in items:
+        is_full = size + item_bytes > bytes_max
+        is_full |= rows_max is not None and rows + item_rows > rows_max
+        if part and is_full:
+            yield part
+            part, rows, size = [], 0, 0
+        part.append(item)
+        rows += item_rows
+        size += item_bytes
+    if part:
+        yield part
 
 
 def publishers_in_memory(batches: Iterable[EventsOfBatch]) -> Publishers:

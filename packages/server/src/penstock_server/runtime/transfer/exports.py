@@ -35,6 +35,7 @@ from penstock_server.runtime.store.captured_events import (
     EventsOfBatch,
     UnreadableEvents,
     captured_events,
+    in_parts,
     publishers_in_memory,
     rows_in_file,
 )
@@ -281,20 +282,15 @@ def _sealed_parts(
     """Yield the parts in files; their ids are removed from ``remaining``."""
     for file in store.files:
         reader, sizes = readers[file.name]
-        ids, size = IdSet(), 0
-        numbers: list[int] = []
-        for number, place in enumerate(reader.index.batches):
-            batch_ids = remaining.remove(place.span)
-            if not batch_ids:
-                continue
-            if size and size + sizes[number] > part_bytes:
-                yield _sealed_part(file, reader, ids, numbers=numbers)
-                ids, numbers, size = IdSet(), [], 0
-            ids.add_all(batch_ids)
-            numbers.append(number)
-            size += sizes[number]
-        if numbers:
-            yield _sealed_part(file, reader, ids, numbers=numbers)
+        batches = (
+            ((number, ids), place.rows, sizes[number])
+            for number, place in enumerate(reader.index.batches)
+            if (ids := remaining.remove(place.span))
+        )
+        for part in in_parts(batches, part_bytes):
+            part_ids = IdSet.union(ids for _, ids in part)
+            numbers = [number for number, _ in part]
+            yield _sealed_part(file, reader, part_ids, numbers=numbers)
 
 
 def _sealed_part(
@@ -307,14 +303,9 @@ def _sealed_part(
 def _memory_parts(
     batches: Sequence[EventsOfBatch], part_bytes: int, *, in_memory: bool = False
 ) -> Iterator[_FilePart]:
-    start = size = 0
-    for index, (tail_batch, _) in enumerate(batches):
-        if size and size + len(tail_batch.body) > part_bytes:
-            yield _memory_part(batches[start:index], in_memory=in_memory)
-            start, size = index, 0
-        size += len(tail_batch.body)
-    if batches:
-        yield _memory_part(batches[start:], in_memory=in_memory)
+    sized = ((batch, len(batch.ids), len(batch.tail_batch.body)) for batch in batches)
+    for part in in_parts(sized, part_bytes):
+        yield _memory_part(part, in_memory=in_memory)
 
 
 def _memory_part(batches: Sequence[EventsOfBatch], *, in_memory: bool) -> _FilePart:
