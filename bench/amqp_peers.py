@@ -15,8 +15,9 @@ import penstock
 from bench.peers.artemis import Artemis
 from bench.peers.penstock import Penstock, storage_of
 from bench.peers.rabbitmq import Rabbit
-from bench.processes import free_port, without_client
+from bench.processes import without_client
 from bench.shape import Missing, Peer, Server
+from penstock_testing.ports import free_port
 
 QUEUE: Final = "orders"
 PLUGIN: Final = "rabbitmq_amqp1_0"

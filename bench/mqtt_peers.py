@@ -17,8 +17,9 @@ from msgspec import Struct
 
 import penstock
 from bench.peers.penstock import Penstock, storage_of
-from bench.processes import free_port, server_process, wait_for_port
+from bench.processes import server_process, wait_for_port
 from bench.shape import Missing
+from penstock_testing.ports import free_port
 
 CONTENDERS: Final = ("penstock", "mosquitto", "rumqttd", "amqtt")
 FETCHED: Final[Mapping[str, str]] = MappingProxyType({"rumqttd": "0.20.0", "amqtt": "0.12.1"})

@@ -97,14 +97,6 @@ def beside(module: str, job: msgspec.Struct, says: str) -> Iterator[None]:
             process.kill()
 
 
-def free_port() -> int:
-    """Return a loopback port on which no program listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 @contextmanager
 def server_process(
     command: Sequence[str],

@@ -14,7 +14,7 @@ from bench import jars
 from bench.peers.kafka import CLUSTER, CONFIGURATION, Kafka, KafkaBroker
 from bench.shape import Broker, Server
 from bench.together import Part, servers_together
-from penstock_testing.nats_servers import free_ports
+from penstock_testing.ports import free_ports
 
 NODES: Final = 3
 IN_STEP: Final = 2

@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 import penstock
 import penstock.aio
 from bench.ledger import Ledger
-from bench.processes import free_port, server_process
+from bench.processes import server_process
 from bench.shape import WINDOW, Broker, Client, Server, Subscriber
 from bench.workload import Events
 from penstock_core.tasks import start_task
+from penstock_testing.ports import free_port
 
 ORDERS = "orders"
 DURABLE = "billing"

@@ -13,7 +13,8 @@ from bench.peers.penstock import Penstock
 from bench.processes import without_client
 from bench.shape import Server
 from bench.together import Part, servers_together
-from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.ports import free_ports
 
 NODES: Final = 3
 STARTED_S: Final = 60.0

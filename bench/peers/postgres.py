@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.ledger import Ledger
-from bench.processes import free_port, server_process, without_client
+from bench.processes import server_process, without_client
 from bench.shape import BATCH, WINDOW, Broker, Client, Missing, Server
 from bench.workload import Events
+from penstock_testing.ports import free_port
 
 STREAM = "orders"
 COLUMNS = ("data", "sku", "price", "quantity")

@@ -18,10 +18,10 @@ from bench.peers.rabbitmq import (
     epmd_command,
     node_environment,
 )
-from bench.processes import free_port, server_process
+from bench.processes import server_process
 from bench.shape import Broker, Server
 from bench.together import Part, servers_together
-from penstock_testing.nats_servers import free_ports
+from penstock_testing.ports import free_port, free_ports
 
 NODES: Final = 3
 MEETING: Final = """

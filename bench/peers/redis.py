@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.ledger import Ledger
-from bench.processes import free_port, server_process, without_client
+from bench.processes import server_process, without_client
 from bench.shape import BATCH, WINDOW, Broker, Client, Missing, Server, Subscriber
 from bench.workload import Encoded, Events, decode, encode
+from penstock_testing.ports import free_port
 
 STREAM = "orders"
 GROUP = "billing"

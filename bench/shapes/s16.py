@@ -12,8 +12,9 @@ import penstock
 from bench import doors
 from bench.amqp_peers import Speaker
 from bench.peers.penstock import Penstock, storage_of
-from bench.processes import figures_of, free_port, without_client
+from bench.processes import figures_of, without_client
 from bench.shape import Case, Figures, Missing
+from penstock_testing.ports import free_port
 
 CHANNELS = ("measured", "flooded")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.measuring import cpu_s_below
-from bench.processes import free_port
 from bench.together import Part, servers_together
+from penstock_testing.ports import free_port
 
 ENDED_S = 30.0
 LISTENS = """

@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from packages.cluster.tests import processes
-from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.ports import free_ports
 from tests.console.conftest import PATIENCE_MS, Api
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

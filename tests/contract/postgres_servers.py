@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from penstock_testing.nats_servers import free_ports
+from penstock_testing.ports import free_ports
 
 ROLE = "postgres"
 """The user that the servers run as where the tests run as root: PostgreSQL refuses to."""

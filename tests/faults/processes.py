@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from penstock_testing.nats_servers import free_ports
+from penstock_testing.ports import free_port
 from penstock_testing.process import ServerProcess, search_path
 from tests.faults import amqp
 from tests.faults.clocked import set_offset
@@ -46,7 +46,7 @@ class Server:
             set_offset(clock, 0)
             self._program = ("-m", "tests.faults.clocked", str(clock))
         self.lives = 0
-        (self.mqtt_port,) = free_ports(1)
+        self.mqtt_port = free_port()
         self.process = self._start("0")
         self.port = self.process.port
         self.url = self.process.url

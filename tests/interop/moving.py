@@ -14,7 +14,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.ports import free_ports
 from penstock_testing.process import ServerProcess
 from tests.interop.excused import excuse_of
 from tests.interop.programs import Outcome, Run

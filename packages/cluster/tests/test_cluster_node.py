@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import pytest
 
-from packages.cluster.tests.engine_ports import free_rows
 from packages.cluster.tests.first_password import first_password
 from packages.cluster.tests.processes import LEASE_S, PUBLISHED, addresses, refusal
 from penstock import aio
+from penstock_testing.ports import free_row
 from penstock_testing.process import ServerProcess
 from tests.docs.pages import ROOT
 from tests.loops import on_a_loop
@@ -29,6 +29,8 @@ from tests.patience import until
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 NAMES: Final = ("n1", "n2", "n3")
+ENGINE_PORTS: Final = 3
+"""Consecutive ports that the engine of a node needs."""
 LOOPBACK: Final = "127.0.0.1"
 AWAY: Final = "LOCALHOST"
 """Loopback by a name that nobody takes for it, so that there is TLS."""
@@ -40,7 +42,7 @@ class Machines:
     def __init__(self, folder: Path, host: str = LOOPBACK) -> None:
         self.folder = folder
         self.host = host
-        self.peers = dict(zip(NAMES, free_rows(len(NAMES)), strict=True))
+        self.peers = {name: free_row(ENGINE_PORTS) for name in NAMES}
         self.secret(folder, "0123456789abcdef" * 4)
 
     @staticmethod

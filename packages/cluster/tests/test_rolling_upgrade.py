@@ -15,7 +15,8 @@ from packages.cluster.tests import processes
 from packages.cluster.tests.newer import NEWER
 from packages.cluster.tests.processes import addresses, refusal
 from penstock import aio
-from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.ports import free_ports
 from penstock_testing.process import ServerProcess
 from tests.loops import on_a_loop
 

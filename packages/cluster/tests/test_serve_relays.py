@@ -19,7 +19,8 @@ from packages.cluster.tests import processes
 from packages.cluster.tests.first_password import first_password
 from packages.cluster.tests.processes import addresses, refusal
 from penstock import aio
-from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.ports import free_ports
 from penstock_testing.process import ServerProcess
 from tests.patience import PATIENCE_S, until
 

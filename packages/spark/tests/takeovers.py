@@ -30,7 +30,8 @@ from penstock_core.vocabulary.errors import PenstockError
 from penstock_spark.connections import disconnect
 from penstock_spark.reading.plan import EventRange, FileRows
 from penstock_spark.source import PenstockSource
-from penstock_testing.nats_servers import NatsServers, free_ports
+from penstock_testing.nats_servers import NatsServers
+from penstock_testing.ports import free_ports
 from penstock_testing.process import ServerProcess
 from tests.patience import PATIENCE_S, until
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock_testing.nats_servers import free_ports
+from penstock_testing.ports import free_ports
 from penstock_testing.process import ServerDidNotStart, ServerProcess
 from penstock_tools.demo.links import DemoLinks
 from tests.faults import amqp

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from penstock_testing.nats_servers import SERVERS, NatsServers, free_ports
+from penstock_testing.nats_servers import SERVERS, NatsServers
+from penstock_testing.ports import free_ports
 from penstock_testing.process import ServerDidNotStart
 from tests.faults.cluster.engine import SHARD, EngineServers
 from tests.faults.cluster.nodes import Node

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 EVENTS = 3_000
-"""More than a reader fetches at a time, and more than a pipe takes."""
+"""More than a reader fetches at a time. What it fetches at a time takes more room, in each format,
+than a pipe has (64 KiB) and `head` reads at once."""
 Shell = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
@@ -57,7 +58,7 @@ def test_events_not_printed_stay_on_their_queue(
     session: penstock.Session, shell: Shell, format: str
 ) -> None:
     queue = session.queues.create("work")
-    queue.push_many([penstock.Event(b"%d" % n) for n in range(EVENTS)])
+    queue.push_many([penstock.Event(b"%040d" % n) for n in range(EVENTS)])
     read = f"penstock queue read work --timeout 0.5 --format {format}"
 
     first = shell(f"{read} | head -n 1")

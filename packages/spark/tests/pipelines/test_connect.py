@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from penstock import Event
 from penstock.client.sync.sync import Session
+from penstock_testing.ports import free_port
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow]
 
@@ -51,8 +51,7 @@ channel = "copies"
 @pytest.fixture
 def server() -> Iterator[str]:
     """The URL of a Connect server in a separate process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-c", SERVER, str(port)]
     with subprocess.Popen(
         command,

