@@ -26,7 +26,10 @@ class PortBlock:
 
     def __init__(self) -> None:
         """Claim a block. Raises ``AssertionError`` if all blocks are claimed."""
-        blocks = [PORTS[first : first + BLOCK_PORTS] for first in range(0, len(PORTS), BLOCK_PORTS)]
+        blocks = [
+            PORTS[first : first + BLOCK_PORTS]
+            for first in range(0, len(PORTS) - BLOCK_PORTS + 1, BLOCK_PORTS)
+        ]
         # Not from `random`: tests seed it, and two processes would begin at the same block.
         SystemRandom().shuffle(blocks)
         for block in blocks:
