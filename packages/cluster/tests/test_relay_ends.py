@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from penstock_cluster.relay import (
     DRAIN_S,
-    KEPT_BYTES_MAX,
+    REPLAY_BYTES_MAX,
     RelayChooser,
     RelayEnd,
 )
@@ -195,7 +195,7 @@ async def test_a_client_is_dropped_with_its_owner_when_there_is_no_beginning_aga
     if why == "it was answered":
         far.data_received(b"answer")
     else:
-        client.protocol.data_received(bytes(KEPT_BYTES_MAX))
+        client.protocol.data_received(bytes(REPLAY_BYTES_MAX))
 
     far.connection_lost(ConnectionResetError())
 

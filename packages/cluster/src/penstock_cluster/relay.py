@@ -31,7 +31,7 @@ from penstock_server.runtime.access.rare_lines import RareLines
 
 CONNECT_S: Final = 2.0
 """Seconds within which the owner has to accept a relayed connection."""
-KEPT_BYTES_MAX: Final = 64 << 10
+REPLAY_BYTES_MAX: Final = 64 << 10
 """Client bytes kept until the owner answers; a client sends less before the first answer."""
 DRAIN_S: Final = 30.0
 """Seconds that one side gets for reading its remaining bytes after the other has closed."""
@@ -59,7 +59,7 @@ class RelayEnd(asyncio.Protocol):
         """Creates the protocol that answers a client here if the owner drops it without an answer.
         None if that is impossible: its bytes are encrypted or no longer kept, the owner has
         answered, or the owner may have carried out a request."""
-        self._kept_bytes = b""
+        self._replay_bytes = b""
         self._on_closed = on_closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -73,15 +73,15 @@ class RelayEnd(asyncio.Protocol):
         if self.other is not None and self.other.answer_protocol is not None:
             self.other.forget()  # the owner has answered
         if self.answer_protocol is not None:
-            self._kept_bytes += data
-            if len(self._kept_bytes) > KEPT_BYTES_MAX:
+            self._replay_bytes += data
+            if len(self._replay_bytes) > REPLAY_BYTES_MAX:
                 self.forget()
         if (target := self._other_transport) is not None:
             target.write(data)
 
     def forget(self) -> None:
         """Drop the kept bytes of the client."""
-        self.answer_protocol, self._kept_bytes = None, b""
+        self.answer_protocol, self._replay_bytes = None, b""
 
     def eof_received(self) -> bool:
         self.has_finished = True
@@ -119,7 +119,7 @@ class RelayEnd(asyncio.Protocol):
     ) -> None:
         """Continue with the client in another protocol, as if nothing had been relayed."""
         log_no_owner(self.rare_lines, self.owner, "it dropped the connection")
-        sent = self._kept_bytes
+        sent = self._replay_bytes
         self.forget()
         self.transport, self.is_over = None, True
         self._on_closed(self)

@@ -58,7 +58,7 @@ READS: Final = frozenset(
 """Operations that change nothing, take no events, and do not depend on outstanding ones."""
 
 
-class HistoryNames(StoreNames):
+class ReadOnlyStoreNames(StoreNames):
     """Names of stores in sealed history, which is read-only: no store can be created."""
 
     asks = True
@@ -163,7 +163,7 @@ class SealedHistory:
             # Expired events are dropped: only the realm itself may give ids in a dead event store.
             channel.state.moves_dead = False
         realm.name = f"{name}, sealed history as of {_time(recovered.newest_us)}"
-        realm.name_with(HistoryNames())
+        realm.name_with(ReadOnlyStoreNames())
         return cls(realm, missing)
 
     @property

@@ -212,4 +212,4 @@ def test_a_realm_without_a_cluster_forgets_its_subscribers_with_a_restart() -> N
     take_over(play)
 
     assert not play.channel.state.subscribers
-    assert play.channel.kept_places() == ()
+    assert play.channel.failover_facts() == ()

@@ -109,9 +109,9 @@ def test_the_first_batch_with_a_schema_is_charged_for_it() -> None:
     for number in range(1, 31):
         schemas.record(number, encoded(number))
 
-    assert schemas.first_weight(30) == PARSED_FACTOR * len(encoded(30))
-    assert schemas.first_weight(30) == 0
-    assert schemas.first_weight(1) == 0, "few schemas cost nothing"
+    assert schemas.take_weight(30) == PARSED_FACTOR * len(encoded(30))
+    assert schemas.take_weight(30) == 0
+    assert schemas.take_weight(1) == 0, "few schemas cost nothing"
 
 
 def test_schemas_of_deliveries_are_limited_and_numbered_separately() -> None:

@@ -105,12 +105,12 @@ class Play:
         """Restart from a snapshot taken now; later restarts replay later facts after it."""
         snapshot = self.channel.snapshot()
         assert isinstance(snapshot, Restored), "a snapshot is one fact"
-        self.recorded = [snapshot, *self.channel.kept_places()]
+        self.recorded = [snapshot, *self.channel.failover_facts()]
         self._rebuild()
 
     def snapshot(self) -> None:
         """Replace all recorded facts by a snapshot, and continue without a restart."""
-        self.recorded = [self.channel.snapshot(), *self.channel.kept_places()]
+        self.recorded = [self.channel.snapshot(), *self.channel.failover_facts()]
 
     def close(self) -> None:
         """Close the channel in order, and restart."""

@@ -52,7 +52,7 @@ def _state_of(seen: ClusterSeen) -> UpgradeState:
     return UpgradeState(
         format=seen.format,
         format_all_know=seen.format_all_know(),
-        members=tuple(member for member in seen.members if member.counts),
+        members=tuple(member for member in seen.members if member.may_serve),
     )
 
 

@@ -64,7 +64,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
         return self.condition == "owner" or (self.condition == "stands by" and not self.unfit)
 
     @property
-    def counts(self) -> bool:
+    def may_serve(self) -> bool:
         """Whether the member may serve the realm, now or after a suspended process has resumed."""
         return self.is_alive or self.condition == "silent"
 
@@ -87,7 +87,7 @@ class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True):
     def format_all_know(self) -> int:
         """Return the newest format known to all live and all silent (perhaps frozen) nodes; 0
         without any."""
-        return min((member.format for member in self.members if member.counts), default=0)
+        return min((member.format for member in self.members if member.may_serve), default=0)
 
 
 class Observer:

@@ -91,10 +91,10 @@ def _touch(state: ChannelState, fact: StoredFact) -> None:
     """Note the durables that may have a delivery because of a fact: usually one or a few."""
     match fact:
         case Appended(matched=matched):
-            state.dirty = True
+            state.may_deliver = True
             names: Iterable[str] = matched
         case Acked(name) | RolledBack(name) | TimedOut(name) | Postponed(name) | Buried(name):
-            state.dirty = True
+            state.may_deliver = True
             names = (name,)
         case Sought(name):
             names = (name,)

@@ -70,7 +70,7 @@ class ChannelMachine:
         """Whether clients may have to be served, or events have to move first."""
         state = self.state
         has_clients = state.subscribers or state.seats or state.cancelled
-        return state.dirty and bool(has_clients or state.overdue)
+        return state.may_deliver and bool(has_clients or state.overdue)
 
     def recorded(self, fact: StoredFact) -> StoredFact | None:
         """Return ``fact`` in its stored form; None if it does not survive a restart. Call it before
@@ -103,7 +103,7 @@ class ChannelMachine:
         """Return the snapshot of this channel as a restart would read it now."""
         return recovery.snapshot(self.state)
 
-    def kept_places(self) -> tuple[StoredFact, ...]:
+    def failover_facts(self) -> tuple[StoredFact, ...]:
         """Return the facts, written after a snapshot, that restore the seats and subscriptions kept
         for clients during a failover."""
         return (*awaited_seats.kept(self.state), *self.state.places.values())

@@ -139,7 +139,7 @@ def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
     if former is not None:
         subscriber.takes_place_of(former, state.next_id)
     state.add_subscriber(subscriber)
-    state.dirty = True
+    state.may_deliver = True
 
 
 def _credit(state: ChannelState, command: GrantCredit) -> None:
@@ -156,7 +156,7 @@ def _credit(state: ChannelState, command: GrantCredit) -> None:
         state.removal_candidates.add_all(subscriber.confirmed(IdSet(command.arrived)))
     subscriber.credit += command.count - command.withdrawn
     subscriber.is_full = subscriber.is_full and not command.has_room
-    state.dirty = True
+    state.may_deliver = True
 
 
 def _match_readers(state: ChannelState, digest: Digest) -> None:
@@ -199,7 +199,7 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None and not count:
         state.followers.single_out((subscription,))
-        subscriber.asks = state.dirty = True
+        subscriber.asks = state.may_deliver = True
         subscriber.pulls = subscriber.stop_id is None
     held = state.seats.get(subscription)
     if held is None or held[1].demand is None:  # a seat with pushed events has no demand
@@ -260,7 +260,7 @@ def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None
         state.has_left = True
     if (subscriber := state.remove_subscriber(subscription)) is not None:
         disconnected_subscribers.note_left(state, subscriber)
-    state.dirty = True
+    state.may_deliver = True
 
 
 def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
@@ -322,7 +322,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
         durable.unsent(IdSet(spans))
         seat.not_sent(size)
         state.touch(durable)
-    state.dirty = True
+    state.may_deliver = True
 
 
 def _withhold(state: ChannelState, command: Withhold) -> None:
@@ -343,7 +343,7 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
                 durable.ready.add_all(unstored.overlap(ids))
         seat.is_full, seat.is_choosing = command.is_full, command.is_choosing
         state.touch(durable)
-    state.dirty = True
+    state.may_deliver = True
 
 
 def _end_choosing(state: ChannelState, subscription: int) -> None:
@@ -354,7 +354,7 @@ def _end_choosing(state: ChannelState, subscription: int) -> None:
         durable, seat = held
         seat.is_choosing = False
         state.touch(durable)
-    state.dirty = True
+    state.may_deliver = True
 
 
 def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
@@ -408,10 +408,10 @@ def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> 
     Call it again while :attr:`has_offers`. Between two rounds the shell may mark sessions that
     cannot take more (:meth:`stall`).
     """
-    if not state.dirty or state.overdue:
+    if not state.may_deliver or state.overdue:
         return
     # A round below an id leaves the rest to a later round, which must take place.
-    state.dirty = below is not None and (
+    state.may_deliver = below is not None and (
         below < state.next_id
         or bool(state.relayed or state.leaving or state.cancelled)
         or any(subscriber.asks for subscriber in state.followers.apart.values())
@@ -457,7 +457,7 @@ def _offer_subscribers(
             yield Deliver(subscriber.subscription, spans, counts)
             if not is_all or subscriber.cursor < end or subscriber.is_selective:
                 # The subscriber may want more events, or become a follower, in the next round.
-                state.dirty = True
+                state.may_deliver = True
         if subscriber.is_finished:
             state.remove_subscriber(subscriber.subscription)
             yield ReportEnd(subscriber.subscription)
@@ -477,7 +477,9 @@ def _offer_followers(state: ChannelState, readable: IdSet, end: int) -> Iterator
     if spans:
         yield FindInterested(spans)
         if spans[-1].end < end:
-            state.dirty = True  # the limit of one delivery has cut the spans off before ``end``
+            state.may_deliver = (
+                True  # the limit of one delivery has cut the spans off before ``end``
+            )
             end = spans[-1].end
     followers.move_on(end)
     if state.acked:

@@ -129,7 +129,7 @@ AgesState = tuple[tuple[tuple[int, int], ...], list[tuple[int, IdSet]]]
 class Ages:
     """Publish times of events, and the ends of event TTLs."""
 
-    __slots__ = ("_entries", "_gathered_us", "_lent", "_own", "_own_ids", "ends_us", "is_exact")
+    __slots__ = ("_entries", "_lent", "_merged_us", "_own", "_own_ids", "ends_us", "is_exact")
 
     def __init__(self, *, is_exact: bool = False) -> None:
         self.is_exact = is_exact
@@ -143,7 +143,7 @@ class Ages:
         self._own_ids = IdSet()
         self._lent: set[int] = set()
         """Keys of sets that a snapshot is reading; copy such a set before changing it."""
-        self._gathered_us = 0
+        self._merged_us = 0
         """The key of the set of events whose TTL ended at various times and that are still stored;
         0: no such set."""
 
@@ -211,8 +211,8 @@ class Ages:
             heapq.heappush(self.ends_us, ends_us)
         else:
             ids = self._changeable(ends_us)
-        if ends_us == self._gathered_us:  # the new ids may have left already
-            self._gathered_us = 0
+        if ends_us == self._merged_us:  # the new ids may have left already
+            self._merged_us = 0
         for span in spans:
             ids.add(span)
 
@@ -266,7 +266,7 @@ class Ages:
                     # An event TTL replaces the TTL of the channel (SEM T2).
                     expired.remove_all(self._own_ids)
         due = list(self._due(now_us))
-        if due == [self._gathered_us]:
+        if due == [self._merged_us]:
             expired.add_all(self._own[due[0]])
         elif ended := [self._own[ends_us] for ends_us in due]:
             expired.add_all(stored.overlap(ended[0] if len(ended) == 1 else IdSet.union(ended)))
@@ -298,29 +298,29 @@ class Ages:
         examine every end again.
         """
         due = list(self._due(now_us))
-        if not due or due == [self._gathered_us]:
+        if not due or due == [self._merged_us]:
             return
         for _ in due:
             heapq.heappop(self.ends_us)
         remaining = IdSet()
-        if self._gathered_us in due:
-            remaining = self._changeable(self._gathered_us)
-            del self._own[self._gathered_us]
-            due.remove(self._gathered_us)
+        if self._merged_us in due:
+            remaining = self._changeable(self._merged_us)
+            del self._own[self._merged_us]
+            due.remove(self._merged_us)
         ended = IdSet.union(map(self._own.pop, due))
         remaining.add_all(ended.remove_all(stored))
         self._own_ids.discard_all(ended)
-        self._gathered_us = 0
+        self._merged_us = 0
         if remaining:
-            self._gathered_us = max(due)
-            self._own[self._gathered_us] = remaining
-            heapq.heappush(self.ends_us, self._gathered_us)
+            self._merged_us = max(due)
+            self._own[self._merged_us] = remaining
+            heapq.heappush(self.ends_us, self._merged_us)
 
     def discard(self, ids: IdSet) -> None:
         """Remove the ids of events that are no longer stored from the set that :meth:`gather`
         combined."""
-        if self._gathered_us:
-            gathered = self._changeable(self._gathered_us)
+        if self._merged_us:
+            gathered = self._changeable(self._merged_us)
             self._own_ids.discard_all(gathered.remove_all(ids))
 
     def forget(self, lowest: int | None, now_us: int) -> None:
@@ -329,8 +329,8 @@ class Ages:
         while self.ends_us and self.ends_us[0] <= now_us:
             ends_us = heapq.heappop(self.ends_us)
             self._own_ids.discard_all(self._own.pop(ends_us))
-            if ends_us == self._gathered_us:
-                self._gathered_us = 0
+            if ends_us == self._merged_us:
+                self._merged_us = 0
 
     def forget_below(self, lowest: int | None) -> None:
         """Drop ages of events below the lowest stored id (None: no event is stored)."""
@@ -373,7 +373,7 @@ class Ages:
         ages = [(first, published_us) for first, published_us in entries]
         self._entries = ages if len(ages) <= _FEW else deque(ages)
         self._own, self.ends_us, self._own_ids, self._lent = {}, [], IdSet(), set()
-        self._gathered_us = 0
+        self._merged_us = 0
         for ends_us, ids in own:
             self._end_at(ends_us, ids.spans)
             self._own_ids.add_all(ids)

@@ -103,10 +103,10 @@ def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
         skipped=effect.skipped,
         taken_back=effect.taken_back,
     )
-    return Decided((*_store_passing(state, durable, command, now_us=now_us), fact))
+    return Decided((*_facts_storing_passing(state, durable, command, now_us=now_us), fact))
 
 
-def _store_passing(
+def _facts_storing_passing(
     state: ChannelState, durable: Durable, command: Seek, now_us: int
 ) -> list[PersistedLate]:
     """Return the facts that store those passing events which the seek makes outstanding.

@@ -115,7 +115,6 @@ class ChannelState:
         "delivered",
         "departures",
         "died",
-        "dirty",
         "durables",
         "engine",
         "event_bytes",
@@ -123,6 +122,7 @@ class ChannelState:
         "has_left",
         "leaving",
         "lost",
+        "may_deliver",
         "may_pass",
         "moves_dead",
         "name",
@@ -188,7 +188,7 @@ class ChannelState:
     deleted since; browses do not count."""
     acknowledged: int
     """Soft: events acknowledged by clients of durables that were deleted since."""
-    dirty: bool
+    may_deliver: bool
     """Soft: something has changed that may cause a delivery."""
     granted_through: int
     """Soft: id below which clients of durables have been offered everything."""
@@ -261,7 +261,7 @@ class ChannelState:
         self.delivered = self.acknowledged = self.dead_work = 0
         self.dead_copies = 1
         self.granted_through = self.sent_through = self.swept_us = self.wakes_us = 0
-        self.has_left = self.places_over = self.dirty = self.may_pass = False
+        self.has_left = self.places_over = self.may_deliver = self.may_pass = False
         self.awaits_seats = self.refuses_reconnects = False
         self.awaited_from_us, self.awaited_until_us = None, 0
         self.event_bytes = 0.0
@@ -379,7 +379,7 @@ class ChannelState:
         self.seats[seat.subscription] = durable, seat
         self.selectors_in_use.add(seat)
         self.touched.seat_added(durable)
-        self.dirty = True
+        self.may_deliver = True
 
     def remove_seat(self, subscription: int) -> tuple[Durable, Seat] | None:
         """Remove the seat of a subscription; return it with its durable, or None if it had none."""
@@ -390,13 +390,13 @@ class ChannelState:
 
     def touch(self, durable: Durable) -> None:
         """Note a change that may cause a delivery by this durable."""
-        self.dirty = True
+        self.may_deliver = True
         if self._touched is not None:
             self._touched.add(durable)
 
     def touch_all(self) -> None:
         """Note a change that may cause a delivery by any durable."""
-        self.dirty = True
+        self.may_deliver = True
         if self._touched is not None:
             self._touched.add_all()
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock_server.frontends.http.places import SPARE, ConnectionPlaces, home_of
+from penstock_server.frontends.http.places import SPARE, ConnectionPlaces, network_of
 
 
 class Guest:
-    def __init__(self, address: str, heard_s: float = 0.0, *, is_waited_for: bool = True) -> None:
+    def __init__(self, address: str, heard_s: float = 0.0, *, owes_data: bool = True) -> None:
         self.address = address
         self.heard_s = heard_s
         self.is_spare = False
-        self.is_waited_for = is_waited_for
+        self.owes_data = owes_data
         self.was_dropped = False
 
     def drop(self) -> None:
@@ -20,7 +20,7 @@ class Guest:
 
 
 def busy(address: str) -> Guest:
-    return Guest(address, is_waited_for=False)
+    return Guest(address, owes_data=False)
 
 
 def test_the_connection_waited_for_longest_is_dropped() -> None:
@@ -98,4 +98,4 @@ def test_leaving_makes_room_once() -> None:
 def test_addresses_of_one_network_count_as_one(
     first_address: str, second_address: str, *, are_one: bool
 ) -> None:
-    assert (home_of(first_address) == home_of(second_address)) == are_one
+    assert (network_of(first_address) == network_of(second_address)) == are_one

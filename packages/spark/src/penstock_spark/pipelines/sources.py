@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.errors.error_marks import secret_options
+from penstock_spark.pipelines.csv_tables import read_csv
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,10 +170,10 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
             table = Table.open(path) if self.format == "delta" else Table.found(path)
             frame: DataFrame = table.read(spark)
+        elif self.table_format == "csv":
+            frame = read_csv(spark, path, _option_texts(self.options))
         else:
             reader = spark.read.format(self.table_format)
-            if self.table_format == "csv":
-                reader = reader.options(header="true", inferSchema="true")
             frame = reader.options(**_option_texts(self.options)).load(path)
         return frame.select(*self.columns) if self.columns else frame
 

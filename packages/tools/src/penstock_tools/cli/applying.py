@@ -220,7 +220,7 @@ def check_pipelines(file_topology: Topology, existing: Found) -> None:
         (name, durable) for name, store in existing.stores.items() for durable in store.durables
     }
     for pipeline in file_topology.pipelines:
-        with file_topology.naming((*pipeline.place, "file"), "pipeline"):
+        with file_topology.errors_located_at((*pipeline.place, "file"), "pipeline"):
             for kind, name, durable in _stores_of_pipeline(pipeline.path):
                 if (kind, name) not in stores:
                     raise InvalidArgument(

@@ -135,7 +135,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         return bool(self.users or self.groups or self.grants)
 
     @contextmanager
-    def naming(self, place: Place, what: str) -> Iterator[None]:
+    def errors_located_at(self, place: Place, what: str) -> Iterator[None]:
         """Convert ``Refused`` to ``InvalidArgument`` with file, line and ``what`` as a prefix."""
         try:
             yield

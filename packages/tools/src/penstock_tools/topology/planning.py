@@ -306,7 +306,7 @@ class _Planning:
             places = [user.place for user in wanted.users]
             places += [group.place for group in wanted.groups]
             places += [grant.place for grant in wanted.grants]
-            with wanted.naming(places[0], ""):
+            with wanted.errors_located_at(places[0], ""):
                 raise InvalidArgument(
                     "the realm keeps no users, groups and rights, because its access.mode is off; "
                     "set it to optional or mandatory, or remove [[user]], [[group]] and [[grant]]"
@@ -414,7 +414,7 @@ class _Planning:
         for grant in self._wanted.grants:
             if grant.kind in ("realm", "topic") or grant.name.endswith("*"):
                 continue
-            with self._wanted.naming(grant.place, grant.what):
+            with self._wanted.errors_located_at(grant.place, grant.what):
                 if kinds.get(grant.name) != grant.kind:
                     raise InvalidArgument(
                         f"{grant.kind} is {grant.name!r}, but neither the file nor the realm has "

@@ -99,12 +99,14 @@ class Rehearsal:
         act, directory = step.act, self._directory
         match act:
             case StoreToCreate(store):
-                with self._wanted.naming(store.place, store.what):
+                with self._wanted.errors_located_at(store.place, store.what):
                     self._create(store)
             case StoreToEdit():
                 self._edit(act)
             case DurableToCreate(channel, durable):
-                with self._wanted.naming(durable.place, f"durable {durable.name} of {channel}"):
+                with self._wanted.errors_located_at(
+                    durable.place, f"durable {durable.name} of {channel}"
+                ):
                     self._create_durable(channel, durable)
             case JoinToCreate(join):
                 self._join(join)
@@ -132,7 +134,7 @@ class Rehearsal:
     def _change_pattern(self, what: str, act: PatternToCreate | PatternToDelete) -> None:
         match act:
             case PatternToCreate(durable):
-                with self._wanted.naming(durable.place, what):
+                with self._wanted.errors_located_at(durable.place, what):
                     self._create_pattern_durable(durable)
             case PatternToDelete(pattern, name):
                 patterns = self._directory.patterns
@@ -153,7 +155,7 @@ class Rehearsal:
     def _edit(self, act: StoreToEdit) -> None:
         store = next(store for store in self._wanted.stores if store.name == act.name)
         machine = self._directory.channels[self._directory.channel_id_of(act.name, act.kind)]
-        with self._wanted.naming(store.place, store.what):
+        with self._wanted.errors_located_at(store.place, store.what):
             definition = comparable(store.definition, machine.state.definition)
             checked_definition = self._directory.checked(act.name, definition)
             machine.decide(Edit(checked_definition), 0)
@@ -204,7 +206,7 @@ class Rehearsal:
             machine.apply(fact)
 
     def _join(self, join: WantedJoin) -> None:
-        with self._wanted.naming(join.place, join.what):
+        with self._wanted.errors_located_at(join.place, join.what):
             created = self._directory.decide_join(
                 join.source, join.destination, join.selector, archive=join.archive
             )

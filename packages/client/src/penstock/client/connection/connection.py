@@ -99,21 +99,21 @@ class RealmConnection:
         self._next_subscription = 1
         self.pending: dict[int, Pending] = {}
         self._incoming: dict[int, DeliveryRoute] = {}
-        self._requested_here: set[int] | None = None
+        self._reopened_ids: set[int] | None = None
         """While subscriptions are opened again: those already requested on the new connection."""
         self._schemas: list[bytes] = []
         self._schema_numbers = SchemaMemo(self._number_schema)
-        self._row_numbers: dict[SingleEventCodec, int] = {}
+        self._codec_schema_ids: dict[SingleEventCodec, int] = {}
         self._greeting: asyncio.Future[wire.Welcome] | None = None
         self._lost = asyncio.Event()
         self._answered = asyncio.Event()
         """Set when an answer arrives, and when the connection is lost."""
         self._online = asyncio.Event()
-        self._root: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
         self._closed: PenstockError | None = None
         self._farewell: PenstockError | None = None
         """The realm's reason for ending the connection, if it sent one."""
-        self._taken = ALL_TAKEN
+        self._last_begun_request = ALL_TAKEN
         """The highest number of a request that the realm of the connection may have begun."""
         self.listeners = SessionListeners()
         self.reconnects = 0
@@ -136,7 +136,7 @@ class RealmConnection:
         now, terms = asyncio.get_running_loop().time, self.terms
         until = now() + WORDLESS_S
         await self._connect(lambda: terms.is_expected or (terms.was_wordless and now() < until))
-        self._root = start_task(
+        self._supervisor = start_task(
             self._stay_connected(), name="penstock-session", on_failure=self._break
         )
 
@@ -156,10 +156,10 @@ class RealmConnection:
         self._watch.end()
         self._end_incoming(self._closed)
         # The task itself closes the session if its event loop ends, and cannot wait for itself.
-        if self._root is not None and self._root is not asyncio.current_task():
-            self._root.cancel()
-            await asyncio.wait([self._root])
-        self._root = None
+        if self._supervisor is not None and self._supervisor is not asyncio.current_task():
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor])
+        self._supervisor = None
         try:
             await self._confirmed()
         finally:
@@ -243,7 +243,7 @@ class RealmConnection:
         """Connect to an address, sign in, and send the pending requests again."""
         loop = asyncio.get_running_loop()
         self._greeting = loop.create_future()
-        self._farewell, self._taken = None, ALL_TAKEN
+        self._farewell, self._last_begun_request = None, ALL_TAKEN
         self._lost.clear()
         if self._connector is not None:
             link: Link = await self._connector(lambda: Link(self))
@@ -345,15 +345,15 @@ class RealmConnection:
 
     async def _reconnect(self) -> None:
         """Connect again after a loss, and open the subscriptions again."""
-        self._requested_here = set()
+        self._reopened_ids = set()
         try:
             await self._connect(lambda: True)
         except CannotConnect as error:
             lasting = CannotConnect(f"the connection was lost, and {error}")
             raise self.listeners.ended_by(lasting) from error
         self.reconnects += 1
-        await self.open_again(self._requested_here)
-        self._requested_here = None
+        await self.open_again(self._reopened_ids)
+        self._reopened_ids = None
 
     async def open_again(self, requested: Container[int]) -> None:
         """Open all subscriptions again, except those already requested on this connection by the
@@ -427,13 +427,13 @@ class RealmConnection:
         self._interrupted(message.text)
         self.terms.dismissed(message)
         if isinstance(message, wire.Parting):
-            self._taken = message.taken
+            self._last_begun_request = message.taken
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(self._farewell)
             self._greeting.exception()  # retrieved: the task that waited may have been cancelled
 
     def _interrupted(self, why: str) -> None:
-        if self._closed is None and self._root is not None:
+        if self._closed is None and self._supervisor is not None:
             self.listeners.interrupted(self._farewell, why)
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
@@ -449,7 +449,9 @@ class RealmConnection:
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
             self._greeting.exception()
         for request, pending in list(self.pending.items()):
-            if (error := end_of(pending, self._farewell, why, taken=self._taken)) is not None:
+            if (
+                error := end_of(pending, self._farewell, why, taken=self._last_begun_request)
+            ) is not None:
                 reject(self.pending.pop(request).answer, error)
         for incoming in list(self._incoming.values()):
             incoming.lost()
@@ -530,7 +532,7 @@ class RealmConnection:
     def is_reopening(self) -> bool:
         """Whether the current task is the one that reconnects: waiting for the next connection
         would block it forever."""
-        return self._root is not None and asyncio.current_task() is self._root
+        return self._supervisor is not None and asyncio.current_task() is self._supervisor
 
     async def ask(
         self, message: Request[Any], answer: type[T], *, resend: bool = True, waits: bool = True
@@ -556,8 +558,8 @@ class RealmConnection:
         if link is None:
             return
         pending.sent = True
-        if self._requested_here is not None and isinstance(pending.message, OPENINGS):
-            self._requested_here.add(pending.message.subscription)
+        if self._reopened_ids is not None and isinstance(pending.message, OPENINGS):
+            self._reopened_ids.add(pending.message.subscription)
         for schema in pending.schemas:
             if schema not in link.announced:
                 link.announced.add(schema)
@@ -577,9 +579,9 @@ class RealmConnection:
 
     def row_number(self, form: SingleEventCodec) -> int:
         """Return the number of the schema of a codec."""
-        number = self._row_numbers.get(form)
+        number = self._codec_schema_ids.get(form)
         if number is None:
-            number = self._row_numbers[form] = self.schema_number(form.schema)
+            number = self._codec_schema_ids[form] = self.schema_number(form.schema)
         return number
 
     def _number_schema(self, schema: pa.Schema) -> int:

@@ -51,7 +51,10 @@ class DeliveredEvent(ReceivedEvent):
         settlements = self._settlements
         number = self._number
         # The usual case without a function call: this runs for every event.
-        if settlements.takes_acks_of == self._generation and number not in settlements.backs:
+        if (
+            settlements.fast_ack_generation == self._generation
+            and number not in settlements.rollback_delays
+        ):
             settlements.acks.append(number)
         else:
             self._seat.settle_soon(number, self._generation, roll_back=False)

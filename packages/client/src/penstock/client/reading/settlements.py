@@ -28,14 +28,14 @@ class Settlements:
         self._connection = seat.connection
         self._seat = seat
         self.acks: list[int] = []
-        """Ids to acknowledge, sent before ``backs``."""
-        self.takes_acks_of = NO_GENERATION
+        """Ids to acknowledge, sent before ``rollback_delays``."""
+        self.fast_ack_generation = NO_GENERATION
         """The generation whose events can be acknowledged by appending to ``acks`` alone. It is set
         while :meth:`hurry` is scheduled and no rule has to examine single events. Events in
-        ``backs`` are excluded."""
-        self._previous = False
+        ``rollback_delays`` are excluded."""
+        self._acks_all_earlier = False
         """Whether ``acks`` acknowledge all earlier events, too."""
-        self.backs: dict[int, int | None] = {}
+        self.rollback_delays: dict[int, int | None] = {}
         """Ids to roll back, in order, with the delay of each in milliseconds (SEM D18)."""
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._retries: set[asyncio.Future[Any]] = set()
@@ -45,7 +45,7 @@ class Settlements:
         self._unconfirmed: ConnectionLost | None = None
         self._connections = 0
         """Number of connections that the seat had before the present one."""
-        self._lost_on = -1
+        self._lost_connection = -1
         """The last of these connections that was lost with an unanswered rollback."""
         self.in_order = False
         """Whether acknowledgements made after a rollback have to arrive after it (SEM D11), because
@@ -145,13 +145,13 @@ class Settlements:
     def _rolled_back(self, answer: asyncio.Future[Any], connection: int) -> None:
         self._rollbacks.discard(answer)
         if not answer.cancelled() and isinstance(answer.exception(), ConnectionLost):
-            self._lost_on = connection
+            self._lost_connection = connection
 
     @property
     def has_lost_rollback(self) -> bool:
         """Whether the last connection was lost with an unanswered rollback, and the seat is not
         taken again yet."""
-        return self._lost_on == self._connections
+        return self._lost_connection == self._connections
 
     async def extend(self, ids: IdSet, time_ms: int) -> int:
         """Restart the acknowledgement timeout of events. Return the number of events that the realm
@@ -187,25 +187,27 @@ class Settlements:
         Acknowledgements are sent before rollbacks. If their order matters, pending settlements are
         sent first.
         """
-        acks, backs = self.acks, self.backs
+        acks, rollback_delays = self.acks, self.rollback_delays
         # The first settlement of a turn schedules the request for all that follow in it.
-        if not acks and not backs:
+        if not acks and not rollback_delays:
             asyncio.get_running_loop().call_soon(self.hurry)
         if roll_back:
-            backs[event_id] = delay_ms
+            rollback_delays[event_id] = delay_ms
         else:
-            must_follow = backs and (
-                self.in_order or self.cumulative or previous or event_id in backs
+            must_follow = rollback_delays and (
+                self.in_order or self.cumulative or previous or event_id in rollback_delays
             )
-            if must_follow or (acks and previous != self._previous):
+            if must_follow or (acks and previous != self._acks_all_earlier):
                 self.hurry()
                 asyncio.get_running_loop().call_soon(self.hurry)
-            self._previous = previous
+            self._acks_all_earlier = previous
             self.acks.append(event_id)
-        # `takes_acks_of` allows callers to append acknowledgements to `acks` without calling this
-        # method.
-        is_usual = not (self._previous or self.in_order or (self.cumulative and self.backs))
-        self.takes_acks_of = self._seat.generation if is_usual else NO_GENERATION
+        # `fast_ack_generation` allows callers to append acknowledgements to `acks` without calling
+        # this method.
+        is_usual = not (
+            self._acks_all_earlier or self.in_order or (self.cumulative and self.rollback_delays)
+        )
+        self.fast_ack_generation = self._seat.generation if is_usual else NO_GENERATION
 
     def refuse(self, error: PenstockError) -> None:
         """Report the error of a settlement, and keep it for the next :meth:`flush` to raise."""
@@ -222,18 +224,18 @@ class Settlements:
 
     def hurry(self) -> None:
         """Send the pending settlements now."""
-        if not self.acks and not self.backs:
+        if not self.acks and not self.rollback_delays:
             return
         acks, self.acks = self.acks, []
-        backs, self.backs = self.backs, {}
-        previous, self._previous = self._previous, False
-        self.takes_acks_of = NO_GENERATION
+        rollback_delays, self.rollback_delays = self.rollback_delays, {}
+        previous, self._acks_all_earlier = self._acks_all_earlier, False
+        self.fast_ack_generation = NO_GENERATION
         if acks and self.is_timed and not previous:
             self._send_divisible(IdSet.from_ids(acks), self._unanswered)
         elif acks:
             self.watch(self.send(IdSet.from_ids(acks), previous=previous))
         ids_by_delay: dict[int | None, list[int]] = {}
-        for event_id, delay_ms in backs.items():
+        for event_id, delay_ms in rollback_delays.items():
             ids_by_delay.setdefault(delay_ms, []).append(event_id)
         for delay_ms, ids in ids_by_delay.items():
             self.watch(self.send(IdSet.from_ids(ids), roll_back=True, delay_ms=delay_ms))
@@ -261,11 +263,11 @@ class Settlements:
     @property
     def rolls_back(self) -> bool:
         """Whether a rollback is pending or unanswered."""
-        return bool(self._rollbacks) or bool(self.backs)
+        return bool(self._rollbacks) or bool(self.rollback_delays)
 
     async def rolled_back(self) -> None:
         """Wait until all rollbacks so far are answered, successfully or not."""
-        if self.backs:
+        if self.rollback_delays:
             self.hurry()
         if self._rollbacks:
             await asyncio.wait(list(self._rollbacks))
@@ -296,9 +298,9 @@ class Settlements:
         if self.acks:
             self.refuse(lost_before_sent(self.acks[0]))
         self.acks.clear()
-        self.backs.clear()
-        self._previous = False
-        self.takes_acks_of = NO_GENERATION
+        self.rollback_delays.clear()
+        self._acks_all_earlier = False
+        self.fast_ack_generation = NO_GENERATION
         self._connections += 1
 
     async def confirm(self) -> None:
@@ -313,7 +315,7 @@ class Settlements:
     @property
     def is_clear(self) -> bool:
         """Whether all settlements are answered, and all their errors raised."""
-        is_answered = not (self.acks or self.backs or self._unanswered or self._retries)
+        is_answered = not (self.acks or self.rollback_delays or self._unanswered or self._retries)
         return is_answered and self._refusal is None and self._unconfirmed is None
 
     def raise_refusal(self) -> None:

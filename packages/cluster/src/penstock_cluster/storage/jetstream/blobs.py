@@ -23,7 +23,7 @@ from penstock_cluster.storage.jetstream.connection import (
     NatsConnection,
     together,
 )
-from penstock_cluster.storage.jetstream.room import BLOBS_KEEP, EngineRoom
+from penstock_cluster.storage.jetstream.room import REGISTER_RESERVE_BYTES, EngineRoom
 from penstock_cluster.storage.jetstream.stream import REPLICATED, WRONG_SEQUENCE, NatsStream, pauses
 from penstock_core.vocabulary.errors import (
     Conflict,
@@ -103,7 +103,7 @@ class StreamBlobs(FixedBlobs):
         where = secrets.token_hex(16)
         new = BlobHead(len(data), xxh3_64_intdigest(data), where, chunk_bytes=self._chunk_bytes)
         if head is None:
-            self._room.check(len(data), BLOBS_KEEP)
+            self._room.check(len(data), REGISTER_RESERVE_BYTES)
             await self._write_chunks(where, data)
             head = await self._write_head(name, new, revision)
             # Another writer has completed the blob first, with other chunks.

@@ -26,7 +26,7 @@ from penstock_cluster.storage.jetstream.frames import (
     join_block,
 )
 from penstock_cluster.storage.jetstream.marks import Mark, Marks
-from penstock_cluster.storage.jetstream.room import EVENTS_KEEP, EngineRoom
+from penstock_cluster.storage.jetstream.room import SEALING_RESERVE_BYTES, EngineRoom
 from penstock_cluster.storage.jetstream.stream import (
     INCARNATION,
     REPLICATED,
@@ -194,7 +194,7 @@ class JetStreamJournal:
         """See :meth:`penstock_core.vocabulary.ports.Journal.reserve`."""
         self._check_usable()
         check_room(size)
-        self._room.check(size, EVENTS_KEEP)
+        self._room.check(size, SEALING_RESERVE_BYTES)
 
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
@@ -564,7 +564,7 @@ class JetStreamJournal:
     async def _frame(self, sequence: int) -> BlockFrame:
         message = await self.stream.message(sequence)
         if message is None:
-            raise await self.stream.missing(sequence)
+            raise await self.stream.why_missing(sequence)
         try:
             frame = decode_frame(message.data)
         except Damaged as error:

@@ -14,10 +14,10 @@ from penstock_core.vocabulary.errors import StorageFailed
 
 MESSAGE_BYTES: Final = 256
 """Bytes of a message without its data: subject, headers, checksum."""
-EVENTS_KEEP: Final = 64 << 20
+SEALING_RESERVE_BYTES: Final = 64 << 20
 """Bytes of disk that publishing leaves free, so that segments and snapshots can still be written.
 The journal is cut after that, which frees space."""
-BLOBS_KEEP: Final = 16 << 20
+REGISTER_RESERVE_BYTES: Final = 16 << 20
 """Bytes of disk that segments and snapshots leave free, for the register and for messages in
 flight."""
 

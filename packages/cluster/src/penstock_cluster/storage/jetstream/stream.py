@@ -304,7 +304,7 @@ class NatsStream:
                 more = f"; could not be asked: {', '.join(absent)}" if absent else ""
                 raise Damaged(f"stream {self.name} is damaged: {details}{more}") from error
 
-    async def missing(self, sequence: int) -> Trimmed | Damaged:
+    async def why_missing(self, sequence: int) -> Trimmed | Damaged:
         """Return why a sequence has no message: ``Trimmed`` if it is before the first message,
         because purges remove from the beginning, otherwise ``Damaged``."""
         state = (await self.info()).state

@@ -96,14 +96,14 @@ class _Parser:
         self._depth += 1
         self._check_height(self._depth)
         left = self._prefix(minimum)
-        loosest = _SIGNED
+        maximum = _SIGNED
         while True:
             power = self._infix_power()
-            if not minimum <= power <= loosest:
+            if not minimum <= power <= maximum:
                 break
             left = self._infix(left, power, start)
             # Predicates do not chain: `a = b = c` is an error.
-            loosest = _AND if power <= _PREDICATE else loosest
+            maximum = _AND if power <= _PREDICATE else maximum
         self._depth -= 1
         return left
 

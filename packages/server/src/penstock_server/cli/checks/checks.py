@@ -118,8 +118,8 @@ def data_directory(directory: Path) -> Iterator[Check]:
     except PenstockError as error:
         yield Check("data", "failed", str(error), remedy="check its owner and its disk")
         return
-    if content.others:
-        shown = ", ".join(content.others[:5])
+    if content.foreign_files:
+        shown = ", ".join(content.foreign_files[:5])
         remedy = "name an empty directory or one that does not exist yet"
         yield Check(
             "data",

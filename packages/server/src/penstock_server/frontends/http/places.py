@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 SPARE: Final = 8
 """Number of connections above the limit, which are reserved for monitoring."""
-_HOME_BITS: Final = 64
+_NETWORK_BITS: Final = 64
 """Bits of an IPv6 address that identify its network; a client chooses the other bits freely."""
 
 
@@ -26,7 +26,7 @@ class Guest(Protocol):
     """Whether it uses the reserve, and so may only request health and metrics."""
 
     @property
-    def is_waited_for(self) -> bool:
+    def owes_data(self) -> bool:
         """Whether the realm waits for data from the client."""
         ...
 
@@ -48,8 +48,8 @@ class ConnectionPlaces:
 
     def take(self, guest: Guest) -> bool:
         """Admit a connection, if necessary by dropping another; return whether it is admitted."""
-        home = home_of(guest.address)
-        if self._of_address[home] >= self._most_of_address and not self._drop_one(home):
+        network = network_of(guest.address)
+        if self._of_address[network] >= self._most_of_address and not self._drop_one(network):
             return False
         if len(self.guests) - len(self._spare) >= self._most:
             is_spare = not self._drop_one()
@@ -58,7 +58,7 @@ class ConnectionPlaces:
             guest.is_spare = is_spare
             self._spare |= {guest} if is_spare else set()
         self.guests[guest] = None
-        self._of_address[home] += 1
+        self._of_address[network] += 1
         return True
 
     def leave(self, guest: Guest) -> None:
@@ -67,35 +67,35 @@ class ConnectionPlaces:
             return
         del self.guests[guest]
         self._spare.discard(guest)
-        home = home_of(guest.address)
-        self._of_address[home] -= 1
-        if not self._of_address[home]:
-            del self._of_address[home]
+        network = network_of(guest.address)
+        self._of_address[network] -= 1
+        if not self._of_address[network]:
+            del self._of_address[network]
 
-    def _drop_one(self, home: str = "") -> bool:
+    def _drop_one(self, network: str = "") -> bool:
         """Drop a connection to make room for a new one, and return whether one could be dropped.
 
-        Chooses among the connections from the network ``home``; if that is empty, among those from
-        the network with the most connections, so that a client that floods the realm loses its own
+        Chooses among the connections from ``network``; if that is empty, among those from the
+        network with the most connections, so that a client that floods the realm loses its own
         connections first.
         """
         waited_for = [
             guest
             for guest in self.guests
-            if guest.is_waited_for
+            if guest.owes_data
             and guest not in self._spare
-            and (not home or home_of(guest.address) == home)
+            and (not network or network_of(guest.address) == network)
         ]
         if not waited_for:
             return False
         counts = self._of_address
-        guest = min(waited_for, key=lambda peer: (-counts[home_of(peer.address)], peer.heard_s))
+        guest = min(waited_for, key=lambda peer: (-counts[network_of(peer.address)], peer.heard_s))
         self.leave(guest)
         guest.drop()
         return True
 
 
-def home_of(address: str) -> str:
+def network_of(address: str) -> str:
     """Return the address, or the network of an IPv6 address, for which connections are counted."""
     try:
         # A link-local IPv6 address has the name of an interface after the `%`.
@@ -106,4 +106,4 @@ def home_of(address: str) -> str:
         return address
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
-    return f"{int(parsed) >> _HOME_BITS:x}/{_HOME_BITS}"
+    return f"{int(parsed) >> _NETWORK_BITS:x}/{_NETWORK_BITS}"

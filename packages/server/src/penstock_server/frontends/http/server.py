@@ -170,7 +170,7 @@ class HttpConnection(H11Protocol):
         return self._is_busy and self.cycle.more_body and not self.cycle.response_started
 
     @property
-    def is_waited_for(self) -> bool:
+    def owes_data(self) -> bool:
         """Whether the realm waits for a request or the rest of one."""
         return not self._is_busy or self._is_in_body
 

@@ -30,7 +30,7 @@ _log = logger("penstock.tls")
 class Handshake(asyncio.Protocol):
     """A connection during its TLS handshake."""
 
-    is_waited_for = True
+    owes_data = True
     """The realm waits for data from the peer, so the connection may be dropped for another."""
 
     def __init__(

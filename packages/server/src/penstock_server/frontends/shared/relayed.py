@@ -184,7 +184,7 @@ class PrefaceSniffer(Sniffer):
     """The beginning of a connection without TLS, which may have a preface."""
 
     is_spare = False
-    is_waited_for = True
+    owes_data = True
     """The realm waits for data from the peer, so the connection may be dropped for another."""
 
     def __init__(

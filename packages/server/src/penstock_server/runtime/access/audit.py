@@ -133,7 +133,7 @@ class Sums:
         self._began_us = 0
         self._seen: dict[tuple[str, str, str], int] = {}
 
-    def counts(self, entry: AuditAct, now_us: int) -> bool:
+    def add(self, entry: AuditAct, now_us: int) -> bool:
         """Count an act. Return True if the count replaces its record, and False if the act needs a
         record."""
         if not self._seen:
@@ -148,7 +148,7 @@ class Sums:
         """Whether the period has ended; a clock that was set back ends it, too."""
         return bool(self._seen) and not 0 <= now_us - self._began_us < self._lasts_us
 
-    def all(self) -> list[AuditAct]:
+    def take_unwritten(self) -> list[AuditAct]:
         """Return one record for each count that has not been written yet, and reset the counts."""
         seen, self._seen = self._seen, {}
         summaries = []
@@ -233,8 +233,8 @@ class Audit:
         kind: Kind = "sign-ins" if outcome == "done" else "refusals"
         now_us, sums = self._clock.now_us(), self._sums[kind]
         # Summaries of the last period come first: counting the act starts the next period.
-        summaries = sums.all() if sums.is_over(now_us) else []
-        if sums.counts(act, now_us) and not summaries:
+        summaries = sums.take_unwritten() if sums.is_over(now_us) else []
+        if sums.add(act, now_us) and not summaries:
             return
         task = start_task(
             self._write_aside(kind, [*summaries, act], now_us),
@@ -256,13 +256,13 @@ class Audit:
             now_us = self._clock.now_us()
             await self._write_summaries(kind, now_us)
             sums = self._sums.get(kind)
-            if sums is None or not sums.counts(act, now_us):
+            if sums is None or not sums.add(act, now_us):
                 await self._logs[kind].write(act, now_us)
 
     async def _write_summaries(self, kind: Kind, now_us: int) -> None:
         sums = self._sums.get(kind)
         if sums is not None and sums.is_over(now_us):
-            for summary in sums.all():
+            for summary in sums.take_unwritten():
                 await self._logs[kind].write(summary, now_us)
 
     async def close(self) -> None:
@@ -270,7 +270,7 @@ class Audit:
         await self._wait_for_pending()
         now_us = self._clock.now_us()
         for kind, sums in self._sums.items():
-            for summary in sums.all():
+            for summary in sums.take_unwritten():
                 self._logs[kind].write_now(summary, now_us)
         for log in self._logs.values():
             log.file.close()

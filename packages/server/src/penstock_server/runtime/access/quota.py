@@ -20,12 +20,13 @@ class ConnectionLimits(Struct, frozen=True):
         """Whether each request has to be counted."""
         return bool(self.requests_per_s_max or self.in_flight_bytes_max)
 
-    def check_subscriptions(self, open_: int, of: str = "this connection") -> None:
-        """Raise ``LimitReached`` if one more subscription than ``open_`` exceeds the limit."""
-        if self.subscriptions_max and open_ >= self.subscriptions_max:
+    def check_subscriptions(self, open_count: int, of: str = "this connection") -> None:
+        """Raise ``LimitReached`` if one more subscription than ``open_count`` exceeds the limit."""
+        if self.subscriptions_max and open_count >= self.subscriptions_max:
             raise LimitReached(
-                f"{open_} subscriptions of {of} are open; the limit is {self.subscriptions_max} "
-                "(limits.subscriptions_per_connection_max): end one, or use another connection"
+                f"{open_count} subscriptions of {of} are open; the limit is "
+                f"{self.subscriptions_max} (limits.subscriptions_per_connection_max): end one, or "
+                "use another connection"
             )
 
 

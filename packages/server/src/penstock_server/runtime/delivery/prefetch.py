@@ -89,10 +89,10 @@ class ReadAhead:
             if any(not file.is_open for file in files):
                 continue
             rows = store.read(spans, damage)
-            keeps_much = not files and any(
+            holds_large_batch = not files and any(
                 part.batch.get_total_buffer_size() > self._batch_bytes_max for part in rows
             )
-            if keeps_much or damage.ids:
+            if holds_large_batch or damage.ids:
                 continue
             if sum([len(part.body) for part in rows]) <= self._bytes_max:
                 self._ready[channel_id] = spans, rows

@@ -38,7 +38,7 @@ from penstock_server.runtime.operations.handlers import (
 )
 from penstock_server.runtime.operations.tar_handlers import import_tar
 from penstock_server.runtime.store.bodies import Body
-from penstock_server.runtime.subscriptions.subscriptions import Opened
+from penstock_server.runtime.subscriptions.subscriptions import OpenedSubscription
 from penstock_server.runtime.subscriptions.watches import ChannelWatch, Tell
 from penstock_server.runtime.writer.requests import Reply
 
@@ -193,7 +193,7 @@ def open_subscription(
     outlet: Outlet,
     place: str = "",
     room: Room | None = None,
-) -> Awaitable[Opened]:
+) -> Awaitable[OpenedSubscription]:
     """Open a subscription; ``outlet`` gets the events. The caller has checked the right to it with
     :func:`check`.
 

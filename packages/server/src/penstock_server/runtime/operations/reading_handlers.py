@@ -30,7 +30,7 @@ from penstock_server.runtime.store.merge_store import MergeStore
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.store.sealed_file import Damage
 from penstock_server.runtime.subscriptions.locations import columns, missing
-from penstock_server.runtime.subscriptions.subscriptions import Opened
+from penstock_server.runtime.subscriptions.subscriptions import OpenedSubscription
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
@@ -51,15 +51,17 @@ async def browse_events(by: Caller, request: reading.BrowseEvents) -> reading.Br
     selector = await _selector_of(by, request)
     outlet = Collected(by.session, selector, _fits(by, request.channel, request.limit))
     last_id = None if request.end_id is None else request.end_id - 1
-    opened: list[Opened] = []
+    opened: list[OpenedSubscription] = []
 
-    async def open_() -> Opened:
+    async def subscribe() -> OpenedSubscription:
         opened.append(
-            await _opened(by, request.channel, request.start, outlet=outlet, last_id=last_id)
+            await _subscribe_to_browse(
+                by, request.channel, request.start, outlet=outlet, last_id=last_id
+            )
         )
         return opened[0]
 
-    next_id = await collect(by.realm, request.channel, outlet, open_=open_)
+    next_id = await collect(by.realm, request.channel, outlet, subscribe=subscribe)
     end = (opened[0].stop_id or 0) if next_id is None else next_id
     return reading.BrowsedEvents(
         events=outlet.events(), first_id=opened[0].first_id, end_id=end, next_id=next_id
@@ -92,13 +94,13 @@ def _fits(by: Caller, channel: ChannelId, limit: int) -> int:
     return count_that_fits(by.realm.view.store(channel), limit)
 
 
-async def _opened(
+async def _subscribe_to_browse(
     by: Caller,
     channel: ChannelId,
     start: AnyStart,
     outlet: Collected,
     last_id: int | None = None,
-) -> Opened:
+) -> OpenedSubscription:
     return await by.realm.subscriptions.subscribe(
         channel, start, outlet, credit=outlet.count_max, browse=True, last_id=last_id
     )
@@ -110,9 +112,9 @@ async def browse_outstanding(
     selector = await _selector_of(by, request)
     fits = _fits(by, request.channel, request.limit)
     outlet = Collected(by.session, selector, fits, first_id=request.first_id)
-    opened: list[Opened] = []
+    opened: list[OpenedSubscription] = []
 
-    async def open_() -> Opened:
+    async def subscribe() -> OpenedSubscription:
         opened.append(
             await by.realm.subscriptions.browse_durable(
                 request.channel, request.durable, outlet, credit=fits, first_id=request.first_id
@@ -120,7 +122,7 @@ async def browse_outstanding(
         )
         return opened[0]
 
-    next_id = await collect(by.realm, request.channel, outlet, open_=open_)
+    next_id = await collect(by.realm, request.channel, outlet, subscribe=subscribe)
     end = (opened[0].stop_id or 0) if next_id is None else next_id
     return reading.BrowsedEvents(
         events=outlet.events(), first_id=request.first_id, end_id=end, next_id=next_id
@@ -135,7 +137,9 @@ async def read_event(by: Caller, request: reading.ReadEvent) -> Event:
         by.realm,
         channel,
         outlet,
-        open_=lambda: _opened(by, channel, FromId(event_id), outlet=outlet, last_id=event_id),
+        subscribe=lambda: _subscribe_to_browse(
+            by, channel, FromId(event_id), outlet=outlet, last_id=event_id
+        ),
     )
     if events := outlet.events():
         return events[0]
@@ -248,7 +252,7 @@ async def summarize_dead(by: Caller, request: reading.SummarizeDead) -> reading.
         by.realm,
         request.channel,
         outlet,
-        open_=lambda: _opened(by, request.channel, FromId(0), outlet=outlet),
+        subscribe=lambda: _subscribe_to_browse(by, request.channel, FromId(0), outlet=outlet),
     )
     return outlet.summary(is_complete=next_id is None)
 
@@ -328,7 +332,7 @@ async def _chosen(
 ) -> reading.Chosen:
     outlet = MatchCount(by.session, selector)
     next_id = await collect(
-        by.realm, channel, outlet, open_=lambda: _matched(by, channel, kind, outlet=outlet)
+        by.realm, channel, outlet, subscribe=lambda: _matched(by, channel, kind, outlet=outlet)
     )
     store = by.realm.view.store(channel)
     return reading.Chosen(
@@ -340,13 +344,15 @@ async def _chosen(
     )
 
 
-async def _matched(by: Caller, channel: ChannelId, kind: Kind, outlet: MatchCount) -> Opened:
+async def _matched(
+    by: Caller, channel: ChannelId, kind: Kind, outlet: MatchCount
+) -> OpenedSubscription:
     if kind == "queue":
         counting: Outlet = outlet
         return await by.realm.subscriptions.browse_durable(
             channel, READERS, counting, credit=MATCHES_MAX
         )
-    return await _opened(by, channel, FromId(0), outlet=outlet)
+    return await _subscribe_to_browse(by, channel, FromId(0), outlet=outlet)
 
 
 async def read_key_state(by: Caller, request: reading.ReadKeyState) -> Event:
@@ -398,7 +404,7 @@ async def _waiting(
         by.realm,
         hidden.channel,
         outlet,
-        open_=lambda: _opened(by, hidden.channel, FromId(first), outlet=outlet),
+        subscribe=lambda: _subscribe_to_browse(by, hidden.channel, FromId(first), outlet=outlet),
     )
     return reading.WaitingEvents(store, kind, outlet.events()), next_number
 

@@ -18,7 +18,7 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.subscriptions.realm_limits import PAGE_BYTES_MAX
 from penstock_server.runtime.subscriptions.realm_view import StoreView
-from penstock_server.runtime.subscriptions.subscriptions import Opened
+from penstock_server.runtime.subscriptions.subscriptions import OpenedSubscription
 
 READING_S: Final = 10.0
 """Seconds that one page may take; a selector that matches few of millions of events needs
@@ -98,16 +98,17 @@ async def collect(
     realm: RunningRealm,
     number: ChannelId,
     outlet: Collected,
-    open_: Callable[[], Awaitable[Opened]],
+    subscribe: Callable[[], Awaitable[OpenedSubscription]],
     *,
     timeout_s: float = READING_S,
 ) -> int | None:
     """Open a browse of channel ``number``, wait as :meth:`Collected.wait` does, and close it.
     Return the first id of the next page; None if this page is the last.
 
-    Raises the errors of ``open_``, and ``NameDoesNotExist`` if the channel is deleted meanwhile.
+    Raises the errors of ``subscribe``, and ``NameDoesNotExist`` if the channel is deleted
+    meanwhile.
     """
-    opened = await open_()
+    opened = await subscribe()
     try:
         await outlet.wait(timeout_s)
         if outlet.error is not None:

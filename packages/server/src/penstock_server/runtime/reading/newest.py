@@ -192,7 +192,7 @@ class _Search:
             self._realm,
             number,
             outlet,
-            open_=lambda: self._realm.subscriptions.subscribe(
+            subscribe=lambda: self._realm.subscriptions.subscribe(
                 number, FromId(first), outlet, credit=count, browse=True, last_id=last
             ),
             timeout_s=timeout_s,

@@ -93,7 +93,7 @@ async def _batches_between(
             realm.view.store(channel), min(page_max or PAGE, last_id - next_id + 1)
         )
         outlet = Collected("mqtt", None, size)
-        open_ = partial(
+        subscribe = partial(
             realm.subscriptions.subscribe,
             channel,
             FromId(next_id),
@@ -102,5 +102,5 @@ async def _batches_between(
             browse=True,
             last_id=last_id,
         )
-        next_id = await collect(realm, channel, outlet, open_=open_)
+        next_id = await collect(realm, channel, outlet, subscribe=subscribe)
         yield outlet.batches

@@ -90,7 +90,7 @@ class Schemas:
         self._next = max(self._next, schema_id + 1)
         self._keep_recent(schema, (schema_id, parsed))
 
-    def first_weight(self, schema_id: int) -> int:
+    def take_weight(self, schema_id: int) -> int:
         """Return the bytes of memory to charge for a schema. They are charged once, to the first
         batch with it, and not at all while all schemas fit among the recent ones."""
         return self._unweighed.pop(schema_id, 0)

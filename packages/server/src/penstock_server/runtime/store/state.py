@@ -245,7 +245,7 @@ class RealmState:
             home=self.channels[channel_id].state.type.home,
             publisher=ref.publisher,
             place=ref.place,
-            schema_weight=self.schemas.first_weight(ref.schema),
+            schema_weight=self.schemas.take_weight(ref.schema),
         )
 
     def apply(
@@ -518,7 +518,7 @@ class RealmState:
                 of_channels.append(FactRecord(channel_id, frozen))
             else:
                 of_channels.append((channel_id, frozen))
-            of_channels += [FactRecord(channel_id, fact) for fact in channel.kept_places()]
+            of_channels += [FactRecord(channel_id, fact) for fact in channel.failover_facts()]
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)

@@ -29,7 +29,7 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.vocabulary.ports import Clock
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.subscriptions.lease import EventLease, LeasePart, LeaseTerms, without
-from penstock_server.runtime.subscriptions.subscriptions import Opened, Subscriptions
+from penstock_server.runtime.subscriptions.subscriptions import OpenedSubscription, Subscriptions
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.requests import RunAction
 from penstock_server.runtime.writer.shard import Shard
@@ -148,7 +148,7 @@ class LeaseBook:
     async def take_seat(self, part: LeasePart) -> None:
         """Take a seat for a part. Raises ``DurableInUse`` while another client has it, and
         ``NameDoesNotExist``."""
-        opened: Opened = await self.subscriptions.attach(
+        opened: OpenedSubscription = await self.subscriptions.attach(
             part.channel,
             part.durable,
             part,

@@ -61,7 +61,7 @@ _ENDLESS = 1 << 62
 _log = logger("penstock.realm")
 
 
-class Opened(NamedTuple):
+class OpenedSubscription(NamedTuple):
     """A subscription that was opened."""
 
     number: SubscriptionId
@@ -107,7 +107,7 @@ class Subscriptions:
         deltas: bool = False,
         endless: bool = False,
         room: Room | None = None,
-    ) -> Opened:
+    ) -> OpenedSubscription:
         """Deliver stored events, then live ones, without a gap (SEM E6).
 
         ``place`` identifies the subscription on its next connection. A subscription that
@@ -122,7 +122,7 @@ class Subscriptions:
             channel_id, outlet, deltas=deltas and not browse, room=room
         )
 
-        def subscribe(group: Group) -> Opened:
+        def subscribe(group: Group) -> OpenedSubscription:
             channel = group.channel(channel_id)
             group.sweep(channel_id)
             stop = None
@@ -143,7 +143,7 @@ class Subscriptions:
                 )
             group.do(channel_id, command)
             opened = channel.state.subscribers[subscription]
-            return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
+            return OpenedSubscription(subscription, opened.cursor, stop, confirms=opened.confirms)
 
         # A time is searched among the stored events, whose files may be closed.
         reads = isinstance(start, FromTime)
@@ -196,11 +196,11 @@ class Subscriptions:
         *,
         first_id: int = 0,
         room: Room | None = None,
-    ) -> Opened:
+    ) -> OpenedSubscription:
         """Deliver the outstanding events of a durable in order, without changing it (SEM D16)."""
         subscription = self.dispatch.open(channel_id, outlet, room=room)
 
-        def browse(group: Group) -> Opened:
+        def browse(group: Group) -> OpenedSubscription:
             state = group.channel(channel_id).state
             group.sweep(channel_id)
             durable = state.durable(name)
@@ -216,7 +216,7 @@ class Subscriptions:
                 durable=durable.name,
             )
             group.do(channel_id, command)
-            return Opened(subscription, first_id, stop)
+            return OpenedSubscription(subscription, first_id, stop)
 
         return await self._open(subscription, channel_id, browse)
 
@@ -224,14 +224,16 @@ class Subscriptions:
         self,
         subscription: int,
         channel_id: ChannelId,
-        action: Callable[[Group], Opened],
+        action: Callable[[Group], OpenedSubscription],
         *,
         reads: bool = False,
         chosen: tuple[Matching, Among] | None = None,
-    ) -> Opened:
+    ) -> OpenedSubscription:
         self._numbers[subscription] = channel_id
         try:
-            opened: Opened = await self._act(channel_id, action, reads=reads, chosen=chosen)
+            opened: OpenedSubscription = await self._act(
+                channel_id, action, reads=reads, chosen=chosen
+            )
         except BaseException:
             # Also if only the wait for the answer was cancelled: no client knows the subscription.
             self.detach(subscription)
@@ -415,7 +417,7 @@ class Subscriptions:
         leased: bool = False,
         place: str = "",
         room: Room | None = None,
-    ) -> Opened:
+    ) -> OpenedSubscription:
         """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
         seat holds the durable as a whole; a ``leased`` seat belongs to a lease and has the lease
         time for each event (SEM H1). ``place`` identifies the seat on its next connection.
@@ -437,7 +439,7 @@ class Subscriptions:
 
         matching = self._matching(selector) if chooses and selector is not None else None
 
-        def attach(group: Group) -> Opened:
+        def attach(group: Group) -> OpenedSubscription:
             state = group.channel(channel_id).state
             group.sweep(channel_id)
             attached = state.durable(durable)
@@ -463,7 +465,7 @@ class Subscriptions:
                 command = replace(command, selector=selector.text, matched=matched)
             group.do(channel_id, command)
             timeout_ms = state.seats[subscription][1].ack_timeout_ms
-            return Opened(
+            return OpenedSubscription(
                 subscription,
                 recalls=attached.recalls or timeout_ms > 0,
                 cumulative=attached.kind.cumulative,

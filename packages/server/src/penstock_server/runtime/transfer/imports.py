@@ -515,5 +515,5 @@ def _tail_batch(group: Group, batch: _Batch, home: Home) -> TailBatch:
         ids=None if len(batch.ids) == span.size else batch.ids,
         home=home,
         publisher=batch.publisher,
-        schema_weight=group.state.schemas.first_weight(number),
+        schema_weight=group.state.schemas.take_weight(number),
     )

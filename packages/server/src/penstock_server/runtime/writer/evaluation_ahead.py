@@ -49,7 +49,7 @@ class OpenGroup(Protocol):
         """Whether the current work has changed something. It cannot be decided again then."""
         ...
 
-    def may_evaluate(self, cost: int) -> bool:
+    def charge_evaluation(self, cost: int) -> bool:
         """Whether selectors may be evaluated in this turn, at this cost; if so, it is counted."""
         ...
 
@@ -130,7 +130,7 @@ def needs_evaluation(
         body = _body_of(batch.filter(pa.array(np.isin(ids, missing))))
         evaluations.append((body, dict(selectors)))
         cost += evaluation_cost(selectors, body.rows, body.weight)
-    if group.may_evaluate(cost):
+    if group.charge_evaluation(cost):
         return None
     bodies = [body for body, _ in evaluations]
     return NeedsEvaluation(
@@ -203,7 +203,7 @@ def evaluated_states(group: OpenGroup, channel_id: int, states: Sequence[Body]) 
     cost = sum(
         evaluation_cost(selectors, body.rows, body.weight) for body, selectors in evaluations
     )
-    if group.is_half_done or group.may_evaluate(cost):
+    if group.is_half_done or group.charge_evaluation(cost):
         return states
     raise NeedsEvaluation(
         channel_id, evaluations, lambda: group.match_cache.keep_states(channel_id, states)

@@ -159,7 +159,7 @@ class Group:
             return []
         return [(n, below) for n, below in self.began.items() if n in early]
 
-    def may_evaluate(self, cost: int) -> bool:
+    def charge_evaluation(self, cost: int) -> bool:
         """Return whether evaluating selectors at ``cost`` still fits into this turn; if so, add the
         cost to that of the turn."""
         fits = self._evaluated + cost <= self.turn_cost_max
@@ -635,7 +635,7 @@ class Group:
             )
             if rare is None or rare.keeps(tail_batch):
                 if is_new:
-                    tail_batch.schema_weight = schemas.first_weight(schema)
+                    tail_batch.schema_weight = schemas.take_weight(schema)
                 tail_batches.append(tail_batch)
                 self._size += len(tail_batch.body)
         if isinstance(recorded, Appended):

@@ -22,7 +22,7 @@ class DirectoryInspection(Struct, frozen=True, kw_only=True):
 
     is_realm: bool
     """True if it is a data directory written by a realm."""
-    others: tuple[str, ...] = ()
+    foreign_files: tuple[str, ...] = ()
     """Names of files in the directory, if it is not a data directory."""
     format: int | None = None
     """The format of the directory; None if it cannot be determined."""
@@ -38,7 +38,7 @@ def inspect_directory(directory: Path) -> DirectoryInspection:
         names = sorted(entry.name for entry in os.scandir(directory))
         if "registry" not in names:
             return DirectoryInspection(
-                is_realm=False, others=tuple(name for name in names if name != "lost+found")
+                is_realm=False, foreign_files=tuple(name for name in names if name != "lost+found")
             )
         return DirectoryInspection(
             is_realm=True, format=_format(directory), holder=_holder(directory / "LOCK")

@@ -156,7 +156,7 @@ class FileJournal:
         self._damage = recovered.damage
         self._tail = recovered.tail
         self._previous = recovered.previous
-        self._cut = recovered.cut
+        self._cut = recovered.torn_bytes
         if not self._files or recovered.roll:
             self._roll()
         self._reserved = disk.size(self._files[-1].file)

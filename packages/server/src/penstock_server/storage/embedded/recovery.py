@@ -79,7 +79,8 @@ class RecoveredJournal(NamedTuple):
     tail: int
     previous: int
     """Checksum of the newest block; 0 without a block, or if it is unknown."""
-    cut: int
+    torn_bytes: int
+    """Bytes of unacknowledged blocks that were cut off the newest file."""
     roll: bool
     """True if the newest file ends in damage, so that writing continues in a new file."""
 
@@ -162,9 +163,9 @@ class Recovery:
         """The newest sequence known to have been synced."""
         self._files: list[JournalFile] = []
         self._damage: list[DamagedBlock] = []
-        self._tail = floor
+        self._newest_seq = floor
         self._previous = 0
-        self._cut = 0
+        self._torn_bytes = 0
         self._roll = False
 
     def run(self) -> RecoveredJournal:
@@ -174,7 +175,7 @@ class Recovery:
         if listed:
             # If the first file begins after the floor, `_take` reports the blocks in between as
             # missing.
-            self._tail = self._floor if listed[0][0] > self._floor else listed[0][0] - 1
+            self._newest_seq = self._floor if listed[0][0] > self._floor else listed[0][0] - 1
             # A file begins only after a sync of the file before it.
             self._newest_synced = max(self._newest_synced, listed[-1][0] - 1)
         # The newest file is read first: its headers have the newest synced sequence, which decides
@@ -191,7 +192,12 @@ class Recovery:
         self._note_lost_tail()
         damage = [block for block in self._damage if block.seq + block.count - 1 > self._floor]
         return RecoveredJournal(
-            self._files, damage, self._tail, previous=self._previous, cut=self._cut, roll=self._roll
+            self._files,
+            damage,
+            self._newest_seq,
+            previous=self._previous,
+            torn_bytes=self._torn_bytes,
+            roll=self._roll,
         )
 
     def _write_again(self, file: JournalFile) -> None:
@@ -228,9 +234,14 @@ class Recovery:
     def _take(self, candidate: _Candidate, limit: int | None) -> None:
         """Add the blocks of a file; ``limit`` is the first sequence of the next file, or None."""
         file = candidate.file
-        if file.first > self._tail + 1:
+        if file.first > self._newest_seq + 1:
             gap = JournalRange(
-                self._tail + 1, file.first - self._tail - 1, 0, end=0, header=None, reason="missing"
+                self._newest_seq + 1,
+                file.first - self._newest_seq - 1,
+                0,
+                end=0,
+                header=None,
+                reason="missing",
             )
             self._report(gap, where=f"{self._path}: no file has these blocks", data=b"")
             self._previous = candidate.start
@@ -255,7 +266,7 @@ class Recovery:
         if limit is not None or candidate.scan.pieces or self._newest_synced >= file.first:
             return True
         if candidate.scan.trailing:
-            self._cut_bytes(candidate, FILE_HEADER_SIZE, is_last=False)
+            self._cut_off_bytes(candidate, FILE_HEADER_SIZE, is_last=False)
         self._disk.close(file.file)
         self._disk.unlink(file.path)
         self._disk.sync_directory(self._path)
@@ -265,7 +276,7 @@ class Recovery:
     def _take_pieces(self, candidate: _Candidate, limit: int | None) -> bool:
         """Add the blocks of a file. True if all were added, without a cut."""
         for block_range in candidate.scan.pieces:
-            if block_range.seq <= self._tail:
+            if block_range.seq <= self._newest_seq:
                 continue
             if limit is not None and block_range.seq + block_range.span > limit:
                 # Sequences from `limit` on are in the next file.
@@ -275,7 +286,7 @@ class Recovery:
                 return False
             reason = block_range.reason or self._chain_fault(block_range.header)
             if reason and block_range.seq + block_range.span - 1 > self._newest_synced:
-                self._cut_at(candidate, block_range, reason)
+                self._cut_off_block(candidate, block_range, reason)
                 return False
             self._keep(candidate, block_range, reason)
         return True
@@ -284,15 +295,15 @@ class Recovery:
         """Handle the bytes after the last readable header."""
         start = candidate.scan.end
         newest_synced = self._newest_synced if limit is None else limit - 1
-        if newest_synced > self._tail:
-            count = newest_synced - self._tail
+        if newest_synced > self._newest_seq:
+            count = newest_synced - self._newest_seq
             end = start + candidate.scan.trailing
             damaged = JournalRange(
-                self._tail + 1, count, start, end=end, header=None, reason=_HEADER
+                self._newest_seq + 1, count, start, end=end, header=None, reason=_HEADER
             )
             self._keep(candidate, damaged, _HEADER)
         else:
-            self._cut_bytes(candidate, start, is_last=limit is None)
+            self._cut_off_bytes(candidate, start, is_last=limit is None)
 
     def _chain_fault(self, header: BlockHeader | None) -> str:
         """Return the fault of a block that does not follow the previous one; empty if it does, or
@@ -309,7 +320,7 @@ class Recovery:
             assert block_range.header is not None, "an intact block has a header"
             body = block_range.start + BLOCK_HEADER_SIZE
             candidate.file.place(block_range.seq, body, block_range.header.length)
-        self._tail = block_range.seq + block_range.span - 1
+        self._newest_seq = block_range.seq + block_range.span - 1
         self._previous = block_range.header.checksum if block_range.header is not None else 0
         self._roll = bool(reason)
 
@@ -326,9 +337,9 @@ class Recovery:
                 count=block_range.span,
             )
         )
-        self._tail = max(self._tail, block_range.seq + block_range.span - 1)
+        self._newest_seq = max(self._newest_seq, block_range.seq + block_range.span - 1)
 
-    def _cut_at(self, candidate: _Candidate, block_range: JournalRange, reason: str) -> None:
+    def _cut_off_block(self, candidate: _Candidate, block_range: JournalRange, reason: str) -> None:
         """Cut off a block that was never acknowledged, and everything after it (SEM S1)."""
         if block_range.seq <= self._newest_synced:
             # The range covers several blocks. Those that were synced are damage; the others are cut
@@ -336,27 +347,27 @@ class Recovery:
             synced = block_range._replace(span=self._newest_synced - block_range.seq + 1)
             self._keep(candidate, synced, reason)
         candidate.file.end = block_range.start
-        self._cut_bytes(candidate, block_range.start, is_last=True)
+        self._cut_off_bytes(candidate, block_range.start, is_last=True)
 
-    def _cut_bytes(self, candidate: _Candidate, at: int, *, is_last: bool) -> None:
-        """Keep the bytes from ``at`` on in quarantine. The newest file is truncated there."""
+    def _cut_off_bytes(self, candidate: _Candidate, start: int, *, is_last: bool) -> None:
+        """Copy the bytes from ``start`` on to quarantine. The newest file is truncated there."""
         end = candidate.scan.end + candidate.scan.trailing
-        cut = candidate.data[at:end].rstrip(b"\0")
-        if cut:
-            name = f"journal-{self._tail + 1:020d}.{'tail' if is_last else 'rest'}"
-            self._quarantine.keep(name, cut)
+        torn = candidate.data[start:end].rstrip(b"\0")
+        if torn:
+            name = f"journal-{self._newest_seq + 1:020d}.{'tail' if is_last else 'rest'}"
+            self._quarantine.keep(name, torn)
         # A file that ends in damage is not changed, because writing continues in a new file.
         if is_last and not self._roll:
-            self._cut += end - at
-            self._disk.truncate(candidate.file.file, at)
+            self._torn_bytes += end - start
+            self._disk.truncate(candidate.file.file, start)
             self._disk.datasync(candidate.file.file)
 
     def _note_lost_tail(self) -> None:
         """Report blocks at the end that were on disk and of which no byte remains."""
-        if self._newest_synced > self._tail:
+        if self._newest_synced > self._newest_seq:
             missing_range = JournalRange(
-                self._tail + 1,
-                self._newest_synced - self._tail,
+                self._newest_seq + 1,
+                self._newest_synced - self._newest_seq,
                 0,
                 end=0,
                 header=None,
