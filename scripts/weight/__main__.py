@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if bool(given.record) != bool(given.reason.strip()):
         parser.error("--record PACKAGE ... and --reason TEXT need each other")
     if given.record is not None:
-        return renew_record(given.root, given.record, growth_reason=given.reason)
+        return renew_record(
+            given.root, given.record, growth_reason=given.reason, path=given.record_file
+        )
     print(*size_table(workspace_sources(given.root)), sep="\n", end="\n\n")
     figures = list(written(given.root))
     if not given.still:
@@ -74,19 +76,22 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PACKAGE",
         help="lower the record of packages that became smaller, or raise that of these packages",
     )
+    parser.add_argument(
+        "--record-file", type=Path, default=growth.RECORD, help="the file that --record renews"
+    )
     parser.add_argument("--reason", default="", help="why the packages of --record grew")
     return parser
 
 
-def renew_record(root: Path, names: Sequence[str], *, growth_reason: str) -> int:
-    """Write `recorded.toml`; print its changes and faults. Return the exit status."""
+def renew_record(root: Path, names: Sequence[str], *, growth_reason: str, path: Path) -> int:
+    """Write the record to `path`; print its changes and faults. Return the exit status."""
     statements = statements_by_package(workspace_sources(root))
-    before = growth.read_record()
+    before = growth.read_record(path)
     if names:
         record = growth.raised(statements, before, names, growth_reason)
     else:
         record = growth.lowered(statements, before)
-    growth.RECORD.write_text(growth.render(record), encoding="utf-8")
+    path.write_text(growth.render(record), encoding="utf-8")
     for package, entry in record.items():
         if package not in before:
             print(f"{package}: {entry.statements:,} statements")

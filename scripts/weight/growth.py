@@ -54,9 +54,9 @@ class Recorded(Struct, forbid_unknown_fields=True):
 Record = Mapping[str, Recorded]
 
 
-def read_record() -> Record:
+def read_record(path: Path = RECORD) -> Record:
     """Read the record of every package."""
-    return convert(tomllib.loads(RECORD.read_text(encoding="utf-8")), dict[str, Recorded])
+    return convert(tomllib.loads(path.read_text(encoding="utf-8")), dict[str, Recorded])
 
 
 def render(record: Record) -> str:

@@ -141,7 +141,8 @@ def _until_operator(words: list[str]) -> Iterator[str]:
 
 
 def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
+    """Return the path of a page in the repository; of a page elsewhere, the name of the file."""
+    return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
 
 
 def blocks(page: Path) -> list[Block]:

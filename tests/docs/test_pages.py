@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import pages
 from tests.docs.pages import Command, blocks, commands, prose
 from tests.docs.reading import Reader
 
@@ -33,8 +32,7 @@ assert value == 2, "two"
 
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
+def page(tmp_path: Path) -> Path:
     written = tmp_path / "page.md"
     written.write_text(PAGE)
     return written

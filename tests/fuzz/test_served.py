@@ -41,10 +41,9 @@ def test_a_server_that_counts_its_branches_leads_to_inputs_that_reach_more(tmp_p
 @pytest.mark.slow
 @pytest.mark.process
 def test_what_breaks_is_told_with_the_seed_and_the_request(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A bound on memory that no process can keep to."""
-    monkeypatch.setattr("tests.fuzz.served.LOOKED_EVERY", 1)
     status = main(["--only", "served", "--seed", "3", "--examples", "5", "--memory-mib", "1"])
     said = capsys.readouterr().out
 

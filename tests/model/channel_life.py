@@ -52,7 +52,6 @@ TAKEN_OUT: list[tuple[Callable[[Spans], Command], Cause]] = [
 ]
 DELAYS_MS = (None, None, 0, 10, 35, 200)
 BACKOFFS = (None, None, Backoff(10), Backoff(20, factor=4.0, most=90))
-TIMEOUTS_MS = (0, 100, 300, 0, 0)
 KINDS = ("shared", "shared", "exclusive", "priority", "serial", "serial", "shared_queued")
 AT_ONCE = ("shared", "serial", "shared_queued")
 """Types that redeliver at once, counted; they take a window, and keep a selector."""
@@ -71,6 +70,8 @@ def _spans(ids: set[int]) -> tuple[Span, ...]:
 class ChannelLife(Publishing, Leasing, Seeking):
     drawn: int = 0
     """Which backoff and timeout the next durable has."""
+    timeouts_ms: tuple[int, ...] = (0, 100, 300, 0, 0)
+    """Acknowledgement timeouts of the durables, in turn; 0: none."""
     steps: dict[Step, int]
     """What may happen, and how often."""
 
@@ -214,7 +215,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
         ledger.strict, ledger.lanes = order == "strict", order == "lanes"
         if kind in AT_ONCE:
             ledger.backoff = BACKOFFS[self.drawn % len(BACKOFFS)]
-            ledger.timeout_ms = TIMEOUTS_MS[self.drawn % len(TIMEOUTS_MS)]
+            ledger.timeout_ms = self.timeouts_ms[self.drawn % len(self.timeouts_ms)]
             self.drawn += 1
         ledger.due = {i for i, kept in self.model.stored.items() if ledger.wants(i, kept)}
         matched = _spans(ledger.due) if selector else ()

@@ -19,7 +19,6 @@ from penstock_core.ids.ids import IdSet
 from penstock_core.messages.delivery import SetDemand
 from penstock_core.messages.unions import StoredFact
 from penstock_core.vocabulary.causes import Cause
-from tests.model import channel_life
 from tests.model.channel_life import ChannelLife
 from tests.model.jms_life import JmsLife
 from tests.sim import seek_mutants, waiting_mutants
@@ -41,9 +40,13 @@ MANY = settings(
 class BusyLife(ChannelLife):
     """More is in hand under a time, and the time passes."""
 
+    timeouts_ms = 100, 300
+
 
 class BusyJmsLife(JmsLife):
     """As often, on the JMS engine."""
+
+    timeouts_ms = 100, 300
 
 
 OFTEN = {ChannelLife.lease: 8, ChannelLife.extend: 16, ChannelLife.wait: 14}
@@ -152,7 +155,6 @@ PAIRS = [
 def test_a_mistake_is_noticed(
     mistake: Mistake, life: type[ChannelLife], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel_life, "TIMEOUTS_MS", (100, 300))  # else many lives have none
     mistake(monkeypatch)
 
     with pytest.raises((AssertionError, KeyError, pytest.fail.Exception)):

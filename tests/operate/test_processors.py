@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock_server.serving import lifecycle
-from penstock_server.serving.lifecycle import processors
+from penstock_server.serving.lifecycle import linger, processors
 from penstock_server.settings import ListenSettings, Settings
 
 
@@ -55,12 +54,11 @@ def test_where_the_system_tells_nothing_of_it_it_has_all(
     ("count", "linger_us", "stays"), [(2.0, 500, True), (1.5, 500, False), (8.0, 0, False)]
 )
 def test_a_server_stays_awake_where_its_client_has_a_processor_too(
-    monkeypatch: pytest.MonkeyPatch, count: float, linger_us: int, stays: bool
+    count: float, linger_us: int, stays: bool
 ) -> None:
-    monkeypatch.setattr(lifecycle, "processors", lambda: count)
     settings = replace(Settings(), listen=ListenSettings(linger_us=linger_us))
     served = realm()
 
-    lifecycle.linger(served, settings)
+    linger(served, settings, count)
 
     assert (served.shard.linger is not None) == stays

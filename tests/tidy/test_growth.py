@@ -96,17 +96,14 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert growth.RECORD.read_text(encoding="utf-8") == render(read_record())
 
 
-def test_the_command_renews_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_renews_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "packages/core/src/penstock_core/module.py"
     path.parent.mkdir(parents=True)
     path.write_text("value = 1\n" * 10)
     record = tmp_path / "recorded.toml"
     entries = {package: Recorded(0, 0) for package in read_record()}
     record.write_text(render(entries | {"core": Recorded(5, 5)}))
-    monkeypatch.setattr(growth, "RECORD", record)
-    root = ["--root", f"{tmp_path}"]
+    root = ["--root", f"{tmp_path}", "--record-file", f"{record}"]
 
     assert weight.main([*root, "--record"]) == 1
     assert "core has 10 statements" in capsys.readouterr().out
@@ -114,7 +111,7 @@ def test_the_command_renews_the_record(
     assert capsys.readouterr().out == "core: 5 -> 10 statements\n"
     with pytest.raises(SystemExit):
         weight.main([*root, "--record", "core"])
-    assert read_record()["core"].growth[0].reason == "more rules"
+    assert read_record(record)["core"].growth[0].reason == "more rules"
 
 
 TEXT = '''"""A module.

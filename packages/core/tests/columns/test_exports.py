@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from penstock_core.channel.channel import ChannelMachine
 from penstock_core.columns.events.batch import stamp
 from penstock_core.columns.events.body import body_of_columns
-from penstock_core.columns.files import exports
 from penstock_core.columns.files.exports import (
     FILE_BYTES_MAX,
     FileFacts,
@@ -181,19 +180,16 @@ def test_a_file_must_match_its_index() -> None:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
-def test_a_file_is_refused_that_is_far_larger_unpacked(
-    monkeypatch: pytest.MonkeyPatch, compression: Compression
-) -> None:
-    monkeypatch.setattr(exports, "FILE_BYTES_MAX", 1 << 20)
-
+def test_a_file_is_refused_that_is_far_larger_unpacked(compression: Compression) -> None:
     def zeros(size: int) -> SegmentImage:
         batch = stamp(body_of_columns([bytes(size)]), np.array([0], dtype=np.int64), NOW_US)
         conformed = ChannelSchema.empty().grown(batch.schema).conform(batch)
         return encode_segment([conformed], compression=compression)
 
-    assert len(events_from(*with_events(zeros(1_000_000))).ids) == 1
+    small, large = with_events(zeros(1_000_000)), with_events(zeros(20_000_000))
+    assert len(events_from(*small, unpacked_bytes_max=1 << 20).ids) == 1
     with pytest.raises(DamagedExport, match=r"has 20000\d\d\d bytes unpacked; a file may have up"):
-        events_from(*with_events(zeros(20_000_000)))
+        events_from(*large, unpacked_bytes_max=1 << 20)
 
 
 def test_only_columns_of_stored_events_are_accepted() -> None:

@@ -30,7 +30,7 @@ ROUNDS_MAX = 20_000
 """Maximum number of rounds of a loop in one instant; a simulation with more makes no progress."""
 
 
-CPU_S_MAX = 60
+CPU_S_MAX = 60.0
 """Maximum number of seconds of processor time of one simulation; most need a hundredth of it."""
 
 
@@ -246,8 +246,9 @@ async def pass_time(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
-    """Run ``life`` to its end on a new loop, and return its result.
+def simulate(life: Coroutine[Any, Any, T], random: Random, *, cpu_s_max: float = CPU_S_MAX) -> T:
+    """Run ``life`` to its end on a new loop, and return its result. It may use up to
+    ``cpu_s_max`` seconds of processor time.
 
     Raises :class:`Deadlock` or :class:`Livelock` if it can never end, and :class:`Unheard` if a
     background task failed and its exception was not retrieved. Without that check, the garbage
@@ -256,7 +257,7 @@ def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
     """
     loop = SimLoop(random)
     with (
-        _cpu_time_limited(),
+        _cpu_time_limited(cpu_s_max),
         _machine_hidden(random),
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
@@ -297,7 +298,7 @@ def _machine_hidden(random: Random) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _cpu_time_limited() -> Iterator[None]:
+def _cpu_time_limited(cpu_s_max: float) -> Iterator[None]:
     """Stop a simulation in which one step of a task never ends; the count of rounds does not detect
     that."""
     if threading.current_thread() is not threading.main_thread():
@@ -305,10 +306,10 @@ def _cpu_time_limited() -> Iterator[None]:
         return
 
     def stop(*_: object) -> None:
-        raise Livelock(f"the simulation did not end within {CPU_S_MAX} s of processor time")
+        raise Livelock(f"the simulation did not end within {cpu_s_max} s of processor time")
 
     saved_handler = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S_MAX)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s_max)
     try:
         yield
     finally:

@@ -31,6 +31,7 @@ from penstock_server.serving.lifecycle import (
     linger,
     log_limits,
     log_recovery,
+    processors,
     reload,
     run,
     show_first_password,
@@ -119,7 +120,7 @@ async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Ev
     try:
         log_recovery(realm)
         log_limits(settings)
-        linger(realm, settings)
+        linger(realm, settings, processors())
         show_first_password(realm, as_json=settings.log.format == "json")
         settings = with_certificate(directory, settings)
         listener = native_listener(realm, settings, __version__)

@@ -238,10 +238,10 @@ def load_later(after_s: float = LOAD_AFTER_S) -> asyncio.TimerHandle:
     return loop.call_later(after_s, load)
 
 
-def linger(realm: RunningRealm, settings: Settings) -> None:
-    """Make the realm poll for clients that publish events one by one, if the machine has another
-    processor for the client."""
-    if settings.listen.linger_us and processors() >= _PROCESSORS_MIN:
+def linger(realm: RunningRealm, settings: Settings, processor_count: float) -> None:
+    """Make the realm poll for clients that publish events one by one, if another of the processors
+    is left for the client (see :func:`processors`)."""
+    if settings.listen.linger_us and processor_count >= _PROCESSORS_MIN:
         realm.shard.linger = Linger(settings.listen.linger_us / 1e6, time.perf_counter)
 
 

@@ -248,8 +248,15 @@ class CheckedEvents(Struct, frozen=True):
     batches: tuple[pa.RecordBatch, ...]
 
 
-def events_from(file: ExportedFile, facts: FileFacts, content: bytes | memoryview) -> CheckedEvents:
-    """Read and check a file of events. Raises ``DamagedExport`` if it is damaged."""
+def events_from(
+    file: ExportedFile,
+    facts: FileFacts,
+    content: bytes | memoryview,
+    *,
+    unpacked_bytes_max: int = FILE_BYTES_MAX,
+) -> CheckedEvents:
+    """Read and check a file of events, which may have ``unpacked_bytes_max`` bytes after
+    decompression. Raises ``DamagedExport`` if it is damaged."""
     check_bytes(file, content)
     index = facts.index
     declared = (file.size, file.checksum, file.rows, file.first_id, file.last_id)
@@ -257,14 +264,20 @@ def events_from(file: ExportedFile, facts: FileFacts, content: bytes | memoryvie
     if declared != recorded or events_name(index) != file.name:
         raise DamagedExport(f"{file.name}: {STATE} and {MANIFEST} describe it differently")
     try:
-        return _checked(file, index, content)
+        return _checked(file, index, content, unpacked_bytes_max=unpacked_bytes_max)
     except DamagedExport:
         raise
     except (PenstockError, pa.ArrowException, ValueError, OSError) as error:
         raise DamagedExport(f"{file.name} is not a file of events: {error}") from error
 
 
-def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryview) -> CheckedEvents:
+def _checked(
+    file: ExportedFile,
+    index: SegmentIndex,
+    content: bytes | memoryview,
+    *,
+    unpacked_bytes_max: int,
+) -> CheckedEvents:
     """Return the events of a file whose index has passed the first checks. Raises
     ``DamagedExport``."""
     buffer = pa.py_buffer(content)
@@ -283,9 +296,9 @@ def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryvie
     numbers = range(len(index.batches))
     # Checked before decompression, because a small file could expand to fill the memory.
     unpacked = sum(map(reader.unpacked_size, numbers))
-    if unpacked > FILE_BYTES_MAX:
+    if unpacked > unpacked_bytes_max:
         raise DamagedExport(
-            f"{file.name} has {unpacked} bytes unpacked; a file may have up to {FILE_BYTES_MAX}"
+            f"{file.name} has {unpacked} bytes unpacked; a file may have up to {unpacked_bytes_max}"
         )
     batches = [reader.batch(number) for number in numbers]
     for place, batch in zip(index.batches, batches, strict=True):
