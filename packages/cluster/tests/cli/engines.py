@@ -1,18 +1,22 @@
-"""Engine servers in memory, with the records of two nodes."""
+"""Engine servers in memory, with the records of two nodes, registered as a kind of engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from penstock_cluster.bootstrap.storage_engines import GROUP, EngineKind
 from penstock_cluster.owning.register_records import ClaimRecord, MemberRecord
-from penstock_core.vocabulary.ports import VersionedRecord
+from penstock_core.vocabulary.ports import Clock, VersionedRecord
 from penstock_server.runtime.writer.clock import SystemClock
-from penstock_testing.engine import EngineServers, MemoryInspector
+from penstock_server.settings import ClusterSettings
+from penstock_testing.engine import EngineServers, MemoryEngine, MemoryInspector
 
-ENGINE = "nats://a,b,c"
+ENGINE = "memory://a,b,c"
 
 
 SETTINGS = {"access.mode": "mandatory", "cluster.lease_s": "6.0"}
@@ -33,6 +37,43 @@ class Renewing(MemoryInspector):
             key: record if is_silent(record) else _renewed(record, self.looks, wall_us)
             for key, record in found.items()
         }
+
+
+class InspectedKind(EngineKind):
+    """The engine servers of a test, as its inspector shows them."""
+
+    servers: EngineServers
+    inspector_type: type[MemoryInspector]
+
+    async def open(
+        self, urls: Sequence[str], settings: ClusterSettings, clock: Clock
+    ) -> MemoryEngine:
+        return MemoryEngine(self.servers)
+
+    def inspector(
+        self, urls: Sequence[str], settings: ClusterSettings, clock: Clock
+    ) -> MemoryInspector:
+        return self.inspector_type(self.servers)
+
+
+KIND = InspectedKind()
+
+
+def register(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    servers: EngineServers,
+    inspector_type: type[MemoryInspector],
+) -> None:
+    """Make commands find these servers at :data:`ENGINE`, as if a package were installed that has
+    this kind of engine."""
+    KIND.servers, KIND.inspector_type = servers, inspector_type
+    distribution = folder / "memory_engine-1.0.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text("Name: memory-engine\nVersion: 1.0\n")
+    entry_points = f"[{GROUP}]\nmemory = {__name__}:KIND\n"
+    (distribution / "entry_points.txt").write_text(entry_points)
+    monkeypatch.syspath_prepend(folder)
 
 
 def is_silent(record: VersionedRecord) -> bool:

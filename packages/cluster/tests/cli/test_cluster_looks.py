@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from packages.cluster.tests.cli.engines import ENGINE, SETTINGS, Renewing, fill
+from packages.cluster.tests.cli.engines import (
+    ENGINE,
+    KIND,
+    SETTINGS,
+    Renewing,
+    fill,
+    register,
+)
 from penstock_cluster.bootstrap import cluster
 from penstock_cluster.cli.cluster_checks import checks_of, condition_text
 from penstock_cluster.nodes.cluster_view import ClusterExamined, PortReached
@@ -39,8 +47,8 @@ def servers() -> EngineServers:
 
 
 @pytest.fixture
-def run(servers: EngineServers, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(cluster, "open_inspector", lambda *_: Renewing(servers))
+def run(servers: EngineServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    register(tmp_path, monkeypatch, servers, Renewing)
 
     def ran(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["cluster", *arguments, "--cluster", ENGINE])
@@ -92,10 +100,8 @@ class Lagging(Renewing):
         return msgspec.structs.replace(await super().health(), sync="always", lag=162)
 
 
-def test_status_says_whose_appends_are_missing(
-    filled: EngineServers, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "open_inspector", lambda *_: Lagging(filled))
+def test_status_says_whose_appends_are_missing(filled: EngineServers, run: Run) -> None:
+    KIND.inspector_type = Lagging
     lag = "sync always, 162 appends behind on the server that has the fewest"
     for present, expected in ((3, lag), (2, f"{lag} (a server is down)")):
         filled.present = present

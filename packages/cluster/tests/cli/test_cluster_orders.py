@@ -5,23 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from packages.cluster.tests.cli.engines import ENGINE, Renewing, fill
-from penstock_cluster.bootstrap import cluster
+from packages.cluster.tests.cli.engines import ENGINE, Renewing, fill, register
 from penstock_cluster.nodes.node import orders_of
 from penstock_cluster.owning.operator_orders import ORDERS_KEY, MoveOrder, Orders
 from penstock_cluster.owning.register_records import ClaimRecord
 from penstock_core.vocabulary.node_figures import SHARD
 from penstock_core.vocabulary.ports import VersionedRecord
 from penstock_server.cli.program import app
-from penstock_server.cli.shared import confirmation
-from penstock_testing.engine import EngineServers, MemoryEngine
+from penstock_testing.engine import EngineServers
+from tests.terminal import TerminalRunner
 
 Run = Callable[..., Result]
 
@@ -56,17 +56,21 @@ def servers() -> EngineServers:
 
 
 @pytest.fixture
-def run(servers: EngineServers, monkeypatch: pytest.MonkeyPatch) -> Run:
-    async def opened(*_: Any) -> MemoryEngine:
-        return MemoryEngine(servers)
-
-    monkeypatch.setattr(cluster, "open_inspector", lambda *_: Obedient(servers))
-    monkeypatch.setattr(cluster, "open_engine", opened)
+def run(servers: EngineServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    register(tmp_path, monkeypatch, servers, Obedient)
 
     def ran(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["cluster", *arguments, "--cluster", ENGINE])
 
     return ran
+
+
+@pytest.fixture
+def refusing_address() -> Iterator[str]:
+    """An address that belongs to nobody who listens, so that connections are refused."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield "{}:{}".format(*unused.getsockname())
 
 
 def orders(servers: EngineServers) -> Orders:
@@ -114,15 +118,12 @@ def test_what_was_done_as_json(run: Run) -> None:
     assert json.loads(run("take-over", "n2", "--yes", "--json").stdout)["epoch"] == 7
 
 
-def test_a_takeover_by_force_asks_first(
-    servers: EngineServers, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_takeover_by_force_asks_first(servers: EngineServers, run: Run) -> None:
     unasked = run("take-over", "n2")
     assert unasked.exit_code == 2
     assert "Make n2 take over the realm by force?" in unasked.stderr
     assert "pass --yes" in " ".join(unasked.stderr.replace("│", " ").split())
-    monkeypatch.setattr(confirmation, "has_terminal", lambda: True)
-    refused = CliRunner().invoke(
+    refused = TerminalRunner().invoke(
         app, ["cluster", "take-over", "n2", "--cluster", ENGINE], input="n\n"
     )
     assert refused.exit_code == 1
@@ -159,14 +160,10 @@ def test_a_node_that_is_there_is_not_removed(run: Run) -> None:
 
 
 def test_a_node_that_is_gone_is_removed(
-    servers: EngineServers, run: Run, monkeypatch: pytest.MonkeyPatch
+    servers: EngineServers, run: Run, refusing_address: str
 ) -> None:
-    async def refuse(_: str) -> bool:
-        return True
-
-    monkeypatch.setattr("penstock_cluster.nodes.cluster_view.is_refused", refuse)
     gone = msgspec.json.encode(
-        {"node": "n3", "nonce": "n3!", "counter": 4, "address": "127.0.0.1:1", "renews": False}
+        {"node": "n3", "nonce": "n3!", "counter": 4, "address": refusing_address, "renews": False}
     )
     asyncio.run(servers.records.cas("node/n3", 0, gone))
     assert "n3 gone" in " ".join(run("status").stdout.split())

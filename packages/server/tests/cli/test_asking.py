@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 import penstock
 from penstock_server.cli.program import app
+from tests.terminal import TerminalRunner
 
 TAKES_AWAY = {
     "channel delete": ["orders"],
@@ -155,9 +156,15 @@ def state(realm: penstock.Realm) -> list[object]:
         ]
 
 
-def run(url: str, command: str, *more: str, answer: str | None = None) -> Result:
+def run(
+    url: str,
+    command: str,
+    *more: str,
+    answer: str | None = None,
+    runner: CliRunner = CliRunner(),  # noqa: B008 - without state
+) -> Result:
     arguments = [*command.split(), *TAKES_AWAY[command], *more]
-    return CliRunner().invoke(app, arguments, env={"PENSTOCK_URL": url}, input=answer)
+    return runner.invoke(app, arguments, env={"PENSTOCK_URL": url}, input=answer)
 
 
 def test_every_command_is_known_to_take_away_or_not() -> None:
@@ -185,12 +192,9 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", TAKES_AWAY)
-def test_at_a_terminal_a_person_may_say_no(
-    monkeypatch: pytest.MonkeyPatch, realm: penstock.Realm, url: str, command: str
-) -> None:
-    monkeypatch.setattr("penstock_server.cli.shared.confirmation.has_terminal", lambda: True)
+def test_at_a_terminal_a_person_may_say_no(realm: penstock.Realm, url: str, command: str) -> None:
     before = state(realm)
-    declined = run(url, command, answer="n\n")
+    declined = run(url, command, answer="n\n", runner=TerminalRunner())
 
     assert declined.exit_code == 1
     assert "? [y/N]" in declined.stderr
@@ -213,9 +217,7 @@ def test_the_question_names_the_data_that_would_be_removed(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_with_a_yes_each_does_its_work(
-    monkeypatch: pytest.MonkeyPatch, realm: penstock.Realm, url: str
-) -> None:
+def test_with_a_yes_each_does_its_work(realm: penstock.Realm, url: str) -> None:
     """The last story of this file: nothing is left of the realm."""
     order = sorted(
         TAKES_AWAY,
@@ -228,11 +230,7 @@ def test_with_a_yes_each_does_its_work(
     for number, command in enumerate(order):
         before = state(realm)
         if number % 2:
-            with monkeypatch.context() as at_terminal:
-                at_terminal.setattr(
-                    "penstock_server.cli.shared.confirmation.has_terminal", lambda: True
-                )
-                done = run(url, command, answer="y\n")
+            done = run(url, command, answer="y\n", runner=TerminalRunner())
         else:
             done = run(url, command, "--yes")
         assert done.exit_code == 0, done.output
