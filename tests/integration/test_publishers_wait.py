@@ -20,7 +20,6 @@ from packages.amqp.tests.frames import (
 from penstock_amqp.connection import AmqpConnection, AmqpHub
 from penstock_mqtt.wire.packets import PublishPacket, SubscribePacket, TopicSubscription
 from penstock_server.frontends.native.connection import Connection
-from penstock_server.frontends.native.listener import NativeListener
 from tests.fuzz import connections
 from tests.fuzz.amqp import AmqpServed, pieces
 from tests.fuzz.connections import TURNS_MAX, Served, Wire
@@ -91,13 +90,11 @@ async def turns() -> None:
 
 
 @pytest.mark.parametrize("protocol", CASES)
-def test_who_sends_no_events_is_read_while_publishers_wait(
-    protocol: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_sends_no_events_is_read_while_publishers_wait(protocol: str) -> None:
     case = CASES[protocol]
     with closing(case.kind()) as served:
         served.take(case.other)  # there is a realm from now on
-        monkeypatch.setattr(NativeListener, "is_congested", True)
+        served.listener.pending_bytes = served.listener.realm.limits.backlog_bytes_max + 1
         publisher = served.loop.run_until_complete(talk(served, case.publisher))
         other = served.loop.run_until_complete(talk(served, case.other))
 

@@ -235,10 +235,7 @@ def test_events_that_move_after_the_border_was_crossed_are_found(
     assert event_ids == list(range(20_020))
 
 
-def test_reading_goes_on_when_files_are_compacted_away(
-    archived: Archiver, orders: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.client.reading.archive.BATCH_ROWS_MAX", 7)
+def test_reading_goes_on_when_files_are_compacted_away(archived: Archiver, orders: Channel) -> None:
     event_ids: list[int] = []
     with orders.subscribe(start=0) as reading:
         while len(event_ids) < 100 and (batch := reading.next_batch(5)) is not None:

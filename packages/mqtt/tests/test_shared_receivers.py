@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 import penstock
 from packages.mqtt.tests.clients import Hung, PacketClient, connected, heard
 from packages.mqtt.tests.lines import KIB, LastingLine, plain
-from penstock_mqtt import fan_out, held_bytes
+from penstock_mqtt import fan_out
 from penstock_mqtt.connection import MqttConnection
 from penstock_mqtt.durable_feed import SHARED_WINDOW, WINDOW
 from penstock_mqtt.following import CREDIT
@@ -244,23 +244,22 @@ def test_messages_of_a_shared_subscription_go_to_a_member_whose_outbox_is_well(
     assert failing_outboxes.logged > 0
 
 
-@pytest.mark.parametrize("failing_call", range(1, 4))
-def test_bytes_of_messages_that_could_not_be_queued_are_not_counted(
-    monkeypatch: pytest.MonkeyPatch, failing_call: int
-) -> None:
+class WithoutSize(bytes):
+    """A payload whose bytes cannot be counted."""
+
+    def __len__(self) -> int:
+        raise FAULT
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_bytes_of_messages_that_could_not_be_queued_are_not_counted(failing: int) -> None:
     """A session outlives the failure, and its user would have a share that no message takes."""
-    line, calls = LastingLine(), 0
+    line = LastingLine()
+    messages = [plain(KIB * 100)] * 3
+    messages[failing] = plain(WithoutSize(KIB * 100))
 
-    def fail(message: TopicMessage) -> int:
-        nonlocal calls
-        calls += 1
-        if calls == failing_call:
-            raise FAULT
-        return held_bytes.size_of(message)
-
-    monkeypatch.setattr("penstock_mqtt.outbox.size_of", fail)
     with pytest.raises(RuntimeError):
-        line.give_of_durable(*[plain(KIB * 100)] * 3)
+        line.give_of_durable(*messages)
     line.outbox.connection_lost()
 
     assert line.outbox.bytes.held == line.counted_bytes == 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import penstock
@@ -28,13 +29,6 @@ from penstock_spark.reading.reading import ChannelStreamReader
 from penstock_spark.source import PenstockSource
 
 Sealed = Callable[[Channel, int], None]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binding, "OPEN_ATTEMPTS", 1)
-    monkeypatch.setattr(binding, "OPEN_RETRY_S", 0.0)
-    monkeypatch.setattr("penstock_spark.reading.reading.LONG_POLL_S", 0.05)
 
 
 @pytest.fixture
@@ -64,8 +58,11 @@ def source(url: str, **options: str) -> PenstockSource:
 
 
 def stream(url: str, **options: str) -> ChannelStreamReader:
+    """Return a stream that soon gives up waiting for a durable or for events."""
     data_source = source(url, **options)
-    return data_source.streamReader(data_source.schema())
+    patient = source_options(data_source.options)
+    impatient = replace(patient, durable_attempts=1, long_poll_s=0.05)
+    return ChannelStreamReader(impatient, data_source.schema())
 
 
 def read(url: str, **options: str) -> list[int]:

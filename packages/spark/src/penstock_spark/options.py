@@ -27,6 +27,12 @@ URL_VARIABLE: Final = "PENSTOCK_URL"
 REALM_RESTARTS: Final = 5
 """Default number of restarts of the realm that one commit survives."""
 
+DURABLE_ATTEMPTS: Final = 50
+"""Attempts to open a durable in use. A killed query may hold its durable for another moment: its
+process notices the kill at its next write to Spark."""
+
+LONG_POLL_S: Final = 1.0
+
 READ_LIMIT_EVENTS: Final = 1_000_000
 """Default maximum of events in one micro-batch: a restart after a long stop must not read
 everything at once."""
@@ -129,6 +135,11 @@ class SourceOptions(Struct, frozen=True):
     access: str = "auto"
     durable: str = ""
     """Name of a durable: of each channel, only its unacknowledged events are read."""
+    durable_attempts: int = DURABLE_ATTEMPTS
+    """Attempts to open the durable while it is in use, before the last one."""
+    long_poll_s: float = LONG_POLL_S
+    """Seconds that a stream waits for new events before it reports an unchanged position to
+    Spark."""
     include_nulls: bool = False
     """Whether to add a column that distinguishes null from absent."""
     files: str = ""

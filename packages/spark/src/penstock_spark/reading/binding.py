@@ -41,10 +41,8 @@ from penstock_spark.reading.plan import EventRange
 
 WITHOUT_SELECTOR: Final = ("exclusive", "priority")
 """Types of durables that have no selector: their readers set one."""
-OPEN_ATTEMPTS: Final = 50
 OPEN_RETRY_S: Final = 0.1
-"""A killed query may hold its durable for another moment: its process notices the kill at its next
-write to Spark."""
+"""Seconds between attempts to open a durable that is in use."""
 
 OutstandingIds = Mapping[str, IdSet]
 """The ids that are outstanding at a durable, by channel."""
@@ -172,11 +170,11 @@ class Bound:
         return held_durable
 
 
-def _open_with_retries(durable: Durable, channel: str) -> DurableHold:
+def _open_with_retries(durable: Durable, channel: str, attempts: int) -> DurableHold:
     pause = threading.Event()
     hold = durable.hold()
     # The realm frees a killed query's durable only when its connection ends.
-    for _ in range(OPEN_ATTEMPTS):
+    for _ in range(attempts):
         with suppress(DurableInUse):
             return hold.open()
         pause.wait(OPEN_RETRY_S)
@@ -193,7 +191,7 @@ def _open_with_retries(durable: Durable, channel: str) -> DurableHold:
 def hold_durable(options: SourceOptions, link: ChannelLink) -> DurableHold:
     """Hold the durable of one channel; the caller closes the hold. Raises as :func:`durable_of`,
     and ``DurableInUse``."""
-    return _open_with_retries(durable_of(options, link), link.name)
+    return _open_with_retries(durable_of(options, link), link.name, options.durable_attempts)
 
 
 def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:

@@ -59,9 +59,6 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 4 << 20
 """Record batches for Spark are cut to about this size."""
 
-LONG_POLL_S = 1.0
-"""Seconds that a stream waits for new events before it reports an unchanged position to Spark."""
-
 
 @converts_errors
 class ChannelReader(DataSourceReader):
@@ -198,7 +195,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             next_id_by_store = {
                 links[name].store: position.event_id for name, position in positions.items()
             }
-            if session.wait_for_events(next_id_by_store, LONG_POLL_S):
+            if session.wait_for_events(next_id_by_store, self._options.long_poll_s):
                 extents = {name: link.extent() for name, link in links.items()}
         elif self._end_ids is not None:
             extents = {
