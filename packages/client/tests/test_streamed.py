@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import repeat
 
+import pyarrow as pa
 import pytest
 
 import penstock
 from penstock import aio
-from penstock.client.publishing import streamed
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.publishing.publishing import Publisher
+from penstock.client.publishing.streamed import (
+    CHUNK_BYTES_MAX,
+    CHUNK_EVENTS_MAX,
+    chunks,
+    publish_streamed,
+)
 from penstock.client.sync.sync import Channel, Session
+from penstock_core.vocabulary.identities import ChannelId
 from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.spec("X1")
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "CHUNK_EVENTS_MAX", 10)
+TENTH = b"x" * (CHUNK_BYTES_MAX // 10)
+"""With its other bytes, an event with this property is a tenth of a chunk."""
 
 
 def numbered(count: int) -> Iterator[penstock.Event]:
+    """Generate events of which ten are a chunk."""
     for n in range(count):
-        yield penstock.Event(b"%d" % n, properties={"n": n})
+        yield penstock.Event(b"%d" % n, properties={"n": n, "more": TENTH})
 
 
 def datas(channel: Channel) -> list[bytes]:
@@ -39,38 +48,52 @@ def test_a_generator_is_published_in_one_step(orders: Channel, count: int) -> No
     assert datas(orders) == [b"before", *[b"%d" % n for n in range(count)]]
 
 
-def test_no_more_than_a_chunk_is_taken_before_it_is_sent(
-    orders: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log: list[str] = []
-    stage = Publisher.stage
+class LoggedPublisher(Publisher):
+    """Notes when it stages a chunk."""
 
-    async def staged(self: Publisher, bodies: list[object]) -> list[str]:
-        log.append("sent")
-        return await stage(self, bodies)
+    def __init__(self, connection: RealmConnection, channel: ChannelId) -> None:
+        super().__init__(connection, channel)
+        self.log: list[str] = []
 
-    def generate_events() -> Iterator[penstock.Event]:
-        for event in numbered(35):
-            log.append("made")
-            yield event
+    async def stage(self, bodies: Sequence[pa.RecordBatch]) -> list[str]:
+        self.log.append("sent")
+        return await super().stage(bodies)
 
-    monkeypatch.setattr(Publisher, "stage", staged)
-    orders.publish_many(generate_events())
+
+@on_a_loop
+async def test_no_more_than_a_chunk_is_taken_before_it_is_sent(realm: penstock.Realm) -> None:
+    async with aio.connect(realm.listen()) as session:
+        orders = await session.channels.create("orders")
+        publisher = LoggedPublisher(session.connection, orders.number)
+        log = publisher.log
+
+        def generate_events() -> Iterator[penstock.Event]:
+            for event in numbered(35):
+                log.append("made")
+                yield event
+
+        assert await publish_streamed(publisher, generate_events()) == range(35)
+        assert (await orders.info()).events == 35
 
     waiting = peak = 0
     for word in log:
         waiting = waiting + 1 if word == "made" else waiting - 10
         peak = max(peak, waiting)
     assert peak == 20  # the chunk that is sent next, and the one that is being filled
-    assert orders.info().events == 35
 
 
-def test_large_events_make_small_chunks(orders: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "CHUNK_BYTES_MAX", 100)
-    large = [penstock.Event(b"x" * 60, properties={"more": "y" * 60}) for _ in range(5)]
+def test_large_events_make_small_chunks(orders: Channel) -> None:
+    part = CHUNK_BYTES_MAX * 6 // 10
+    large = [penstock.Event(b"x" * part, properties={"more": "y" * part}) for _ in range(5)]
 
-    assert [len(chunk) for chunk in streamed.chunks(iter(large))] == [1] * 5
+    assert [len(chunk) for chunk in chunks(iter(large))] == [1] * 5
     assert orders.publish_many(iter(large)) == range(5)
+
+
+def test_small_events_make_chunks_of_a_bounded_number() -> None:
+    events = repeat(penstock.Event(), CHUNK_EVENTS_MAX + 1)
+
+    assert [len(chunk) for chunk in chunks(events)] == [CHUNK_EVENTS_MAX, 1]
 
 
 def test_a_generator_may_use_the_session_it_is_published_with(session: Session) -> None:

@@ -9,7 +9,7 @@ import pytest
 from packages.cluster.tests.machines import NodeMachine, end, owner_and_others, until
 from packages.cluster.tests.serving import HOST
 from penstock import aio
-from penstock.client.publishing import publishing, transaction
+from penstock.client.publishing.streamed import CHUNK_BYTES_MAX
 from penstock_core.realm.transactions import OpenTransaction, TransactionTable
 from penstock_core.vocabulary.errors import CapacityReached, NoSuchStage, NoSuchTransaction
 from penstock_testing.engine import EngineServers
@@ -28,12 +28,10 @@ async def datas(channel: aio.Channel) -> list[bytes]:
 
 
 @pytest.mark.spec("X1", "N3")
-@pytest.mark.parametrize("inline_bytes", [publishing.FRAME_BODIES_MAX, 0], ids=["sent", "staged"])
+@pytest.mark.parametrize("is_staged", [False, True], ids=["sent", "staged"])
 @simulated
-async def test_an_open_transaction_is_committed_by_the_next_owner(
-    inline_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction, "FRAME_BODIES_MAX", inline_bytes)
+async def test_an_open_transaction_is_committed_by_the_next_owner(is_staged: bool) -> None:
+    """Batches with several schemas are staged before the commit."""
     owner, other, session, orders = await cluster()
     ledger = await session.channels.create("ledger", type="persistent")
 
@@ -41,7 +39,8 @@ async def test_an_open_transaction_is_committed_by_the_next_owner(
         await unit.publish(orders, b"a")
         await unit.publish(ledger, b"b")
         owner.kill()
-        await unit.publish(orders, b"c")
+        properties = {"n": 1} if is_staged else {}
+        await unit.publish_many(orders, [aio.Event(b"c", properties=properties)])
 
     assert unit.ids == {"orders": range(2), "ledger": range(1)}
     assert (await datas(orders), await datas(ledger)) == ([b"a", b"c"], [b"b"])
@@ -129,20 +128,21 @@ async def test_whoever_was_begun_below_capacity_is_so_after_a_takeover_if_there_
     await end(other)
 
 
+HALF = b"x" * (CHUNK_BYTES_MAX // 2)
+"""Two events with this property are sent together."""
+
+
 def slowly(owner: NodeMachine, count: int) -> Iterable[aio.Event]:
     """Events whose source does not have them any more; in the middle the owner is killed."""
     for n in range(count):
         if n == count // 2:
             owner.kill()
-        yield aio.Event(data=b"%d" % n)
+        yield aio.Event(data=b"%d" % n, properties={"more": HALF})
 
 
 @pytest.mark.spec("X1", "N3")
 @simulated
-async def test_a_publish_whose_events_are_gone_is_told_and_nothing_of_it_is_stored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock.client.publishing.streamed.CHUNK_EVENTS_MAX", 2)
+async def test_a_publish_whose_events_are_gone_is_told_and_nothing_of_it_is_stored() -> None:
     owner, other, session, orders = await cluster()
 
     with pytest.raises(NoSuchStage, match="another node took over"):
