@@ -6,7 +6,6 @@ import io
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -19,17 +18,7 @@ from penstock.client.connection.urls import parse_url
 from penstock_server.logs import LEFT_OUT, LINES_A_SECOND, configure, configure_unless_done
 from penstock_testing.loop import pass_time, simulated
 
-
-@pytest.fixture(autouse=True)
-def _untouched_logging() -> Iterator[None]:
-    before, level = logging.root.handlers[:], logging.root.level
-    chosen = structlog.get_config() if structlog.is_configured() else None
-    yield
-    logging.root.handlers[:] = before
-    logging.root.setLevel(level)
-    structlog.reset_defaults()
-    if chosen is not None:
-        structlog.configure(**chosen)
+pytestmark = pytest.mark.usefixtures("untouched_logging")
 
 
 def test_json_lines_begin_with_when_how_bad_and_what() -> None:

@@ -15,9 +15,9 @@ import typer
 
 from penstock_core.imports import left_out
 from penstock_server.cli import main, program
-from penstock_server.cli.serving import realm_process
 from penstock_server.cli.serving import server as command
 from penstock_server.cli.serving.plain_start import SWITCHES, VALUED, plain_start
+from penstock_server.cli.serving.realm_process import ALLOCATOR, FAILED
 from penstock_server.cli.shared.server_flags import FLAGS
 
 NO_USE_FOR = (
@@ -134,23 +134,23 @@ def test_an_unused_flag_does_not_set_its_setting() -> None:
 
 @pytest.mark.parametrize(("said", "wanted"), [(None, "1"), ("3", "3")])
 def test_a_server_has_no_threads_for_linear_algebra_by_default(
-    said: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+    said: str | None,
+    wanted: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    untouched_logging: None,
 ) -> None:
     monkeypatch.setenv(THREADS, said or "")
     if said is None:
         monkeypatch.delenv(THREADS)
-    thread_names: list[str | None] = []
+    monkeypatch.setenv(ALLOCATOR, "system")
+    settings = tmp_path / "missing.toml"
 
-    def run(*_start: object) -> int:
-        thread_names.append(os.environ.get(THREADS))
-        return 0
+    with pytest.raises(SystemExit) as ended:  # at once, because of its settings
+        main(["serve", "--data", f"{tmp_path}", "--settings", f"{settings}"])
 
-    monkeypatch.setattr(realm_process, "run_realm", run)
-
-    with pytest.raises(SystemExit):
-        main(["serve", "--data", "d"])
-
-    assert thread_names == [wanted]
+    assert ended.value.code == FAILED
+    assert os.environ[THREADS] == wanted
 
 
 @pytest.mark.process
@@ -189,7 +189,7 @@ def test_a_failed_start_is_logged_and_has_an_exit_status(tmp_path: Path) -> None
         [sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, check=False
     )
 
-    assert done.returncode == realm_process.FAILED
+    assert done.returncode == FAILED
     assert json.loads(done.stderr.splitlines()[-1])["event"] == "realm.failed"
 
 

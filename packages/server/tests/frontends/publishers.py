@@ -39,12 +39,14 @@ class WatchedRealm(RunningRealm):
 
 
 @asynccontextmanager
-async def watched() -> AsyncIterator[tuple[World, WatchedRealm]]:
+async def watched(
+    realm_class: type[WatchedRealm] = WatchedRealm,
+) -> AsyncIterator[tuple[World, WatchedRealm]]:
     """A realm with clients on a simulated loop, and the publishes that come."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     memory = MemoryJournal(), MemoryBlobs()
-    async with served(loop, *memory, realm_class=WatchedRealm) as world:
+    async with served(loop, *memory, realm_class=realm_class) as world:
         realm = world.listener.realm
         assert isinstance(realm, WatchedRealm)
         yield world, realm

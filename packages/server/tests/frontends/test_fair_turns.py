@@ -7,16 +7,19 @@ most of a flood still waits in its own connection while another's publish goes t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from packages.client.tests.simulated import URL, World, in_world
-from packages.server.tests.frontends.publishers import publishers, watched
+from packages.server.tests.frontends.publishers import WatchedRealm, publishers, watched
 from penstock import aio
 from penstock_core.api.realm import Ping
+from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.wire.native import messages as wire
 from penstock_server.frontends.native.connection import FRAMES_A_TURN
+from penstock_server.runtime.store.bodies import Body
 from penstock_testing.loop import pass_time, simulated
 
 FLOOD = 3_000
@@ -28,39 +31,43 @@ TURNS_MAX = 2
 under way may be too late for it, and its own."""
 
 
-class Turns:
-    """Counts those of the single writer, with events to store or without."""
+class CountedTurns(WatchedRealm):
+    """Counts the groups that its single writer has answered, with events to store or without."""
 
-    def __init__(self, realm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self.count = 0
         self.waits: dict[int, list[int]] = {}
-        """Number of groups that each publish has waited for, by channel."""
-        serve, self._publish = realm.shard._serve_group, realm.publish
+        """Number of groups that each publish has waited for, with its own, by channel."""
 
-        async def counted() -> Any:
+    def on_answered(self, flush: Callable[[], None]) -> None:
+        def counted() -> None:
             self.count += 1
-            return await serve()
+            flush()
 
-        monkeypatch.setattr(realm.shard, "_serve_group", counted)
-        monkeypatch.setattr(realm, "publish", self._published)
+        super().on_answered(counted)
 
-    def _published(self, number: int, bodies: Any, *given: Any, reply: Any, **named: Any) -> None:
-        arrived = self.count
+    def publish(
+        self, channel_id: ChannelId, bodies: Sequence[Body], *args: Any, **more: Any
+    ) -> None:
+        arrived, reply = self.count, more.pop("reply")
 
         def replied(*answer: Any) -> None:
-            self.waits.setdefault(number, []).append(self.count - arrived)
+            self.waits.setdefault(channel_id, []).append(self.count - arrived + 1)
             reply(*answer)
 
-        self._publish(number, bodies, *given, reply=replied, **named)
+        super().publish(channel_id, bodies, *args, reply=replied, **more)
 
 
 @pytest.mark.parametrize("kind", ["reliable", "persistent"])
-@in_world
-async def test_a_publish_beside_a_flood_waits_for_a_few_turns(
-    world: World, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = Turns(world.listener.realm, monkeypatch)
-    async with aio.connect(URL) as flooding, aio.connect(URL) as other_session:
+@simulated
+async def test_a_publish_beside_a_flood_waits_for_a_few_turns(kind: Any) -> None:
+    async with (
+        watched(CountedTurns) as (world, turns),
+        aio.connect(URL) as flooding,
+        aio.connect(URL) as other_session,
+    ):
+        assert isinstance(turns, CountedTurns)
         flooded = await flooding.channels.create("flooded", type=kind)
         quiet = await other_session.channels.create("quiet", type=kind)
         answered = 0
