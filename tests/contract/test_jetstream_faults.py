@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import pytest
 
-from penstock_cluster.storage.jetstream import journal as journal_module
 from penstock_cluster.storage.jetstream.asking import Unanswered
 from penstock_cluster.storage.jetstream.connection import JetStreamRefusal, NatsConnection
-from penstock_cluster.storage.jetstream.engine import FRAME_BYTES_MAX, JetStreamEngine
+from penstock_cluster.storage.jetstream.engine import FRAME_BYTES_MAX, Connect, JetStreamEngine
 from penstock_cluster.storage.jetstream.guard import read_server
 from penstock_cluster.storage.jetstream.journal import JetStreamJournal
-from penstock_cluster.storage.jetstream.stream import NatsStream, StoredMessage, StreamInfo
+from penstock_cluster.storage.jetstream.stream import NatsStream
 from penstock_core.vocabulary.errors import (
     Damaged,
     Deposed,
@@ -42,6 +41,10 @@ LARGE: Final = 100_000
 SMALL_FRAMES: Final = 4 << 10
 """With these a server keeps the blocks in two files, and does not mend the older one by itself."""
 ALREADY_LEADS: Final = 10005
+MESSAGES: Final = "$JS.API.STREAM.MSG.GET."
+"""Beginning of the subjects of requests for messages."""
+OnAsk: TypeAlias = Callable[[str, bytes], Awaitable[None]]
+"""Is called with the subject and the data of a request."""
 UNANSWERED_US: Final = 2_500_000
 """After so long an append has been sent a second time."""
 
@@ -89,8 +92,42 @@ class Story:
                 return int(leader.removeprefix("n"))
 
 
+class WatchedConnection(NatsConnection):
+    """A connection whose requests are announced."""
+
+    on_ask: OnAsk
+
+    async def ask(
+        self, subject: str, request: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        await self.on_ask(subject, request)
+        return await super().ask(subject, request, headers)
+
+
+def watching(on_ask: OnAsk) -> Connect:
+    """Return a way to connect an engine that calls ``on_ask`` before each request."""
+
+    async def connect(
+        servers: Sequence[str], on_reconnect: Callable[[], Awaitable[None]]
+    ) -> NatsConnection:
+        connection = await WatchedConnection.open(servers, on_reconnect)
+        assert isinstance(connection, WatchedConnection)
+        connection.on_ask = on_ask
+        return connection
+
+    return connect
+
+
+def read_by(request: bytes) -> int | None:
+    """Return the sequence that a request reads; None if it reads none."""
+    sequence: int | None = msgspec.json.decode(request or b"{}").get("seq")
+    return sequence
+
+
 @asynccontextmanager
-async def story(servers: NatsServers, frame_bytes: int = FRAME_BYTES_MAX) -> AsyncIterator[Story]:
+async def story(
+    servers: NatsServers, frame_bytes: int = FRAME_BYTES_MAX, **options: Any
+) -> AsyncIterator[Story]:
     name = f"test{next(_numbers)}"
     connection = await NatsConnection.open(servers.urls, ignore)
     engine = JetStreamEngine(
@@ -100,6 +137,7 @@ async def story(servers: NatsServers, frame_bytes: int = FRAME_BYTES_MAX) -> Asy
         clock=SystemClock(),
         offload=asyncio.to_thread,
         frame_bytes_max=frame_bytes,
+        **options,
     )
     try:
         await engine.open()
@@ -114,8 +152,9 @@ async def tell(
     servers: NatsServers,
     what: Callable[[Story], Awaitable[None]],
     frame_bytes: int = FRAME_BYTES_MAX,
+    **options: Any,
 ) -> None:
-    async with story(servers, frame_bytes) as told_in:
+    async with story(servers, frame_bytes, **options) as told_in:
         await what(told_in)
 
 
@@ -250,25 +289,23 @@ def test_no_room_is_told_before_anything_is_decided(servers: NatsServers) -> Non
     tell(servers, told)
 
 
-def test_health_is_told_while_a_stream_is_still_to_be_made(
-    servers: NatsServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def told(told_in: Story) -> None:
-        made = NatsStream.make
-        healths: list[EngineHealth] = []
+def test_health_is_told_while_a_stream_is_still_to_be_made(servers: NatsServers) -> None:
+    healths: list[EngineHealth] = []
+    stories: list[Story] = []
 
-        async def make(stream: NatsStream, settings: Mapping[str, object]) -> StreamInfo:
-            if stream.name == told_in.stream.name:
+    async def make(subject: str, _: bytes) -> None:
+        for told_in in stories:
+            if subject == f"$JS.API.STREAM.CREATE.{told_in.stream.name}" and not healths:
                 healths.append(await told_in.engine.health())
-            return await made(stream, settings)
 
-        monkeypatch.setattr(NatsStream, "make", make)
+    async def told(told_in: Story) -> None:
+        stories.append(told_in)
         journal = await told_in.engine.journal(0, 1)
 
         assert [(health.has_quorum, health.damage) for health in healths] == [(True, ())]
         assert await journal.append(0, [b"one"]) == 1
 
-    tell(servers, told)
+    tell(servers, told, connect=watching(make))
 
 
 # Owners that meet
@@ -287,28 +324,24 @@ def test_a_deposed_owner_does_not_trim(servers: NatsServers) -> None:
     tell(servers, told)
 
 
-def test_an_owner_that_trims_while_the_next_one_reads_is_no_damage(
-    servers: NatsServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_that_trims_while_the_next_one_reads_is_no_damage(servers: NatsServers) -> None:
+    owners: list[JetStreamJournal] = []
+    trimmed: list[int] = []
+
+    async def message(subject: str, request: bytes) -> None:
+        if owners and MESSAGES in subject and read_by(request) == 20 and not trimmed:
+            trimmed.append(20)
+            await owners[0].trim(30)
+
     async def told(told_in: Story) -> None:
-        old = await filled(told_in.engine, 50)
-        asked = NatsStream.message
-        trimmed: list[int] = []
-
-        async def message(stream: NatsStream, sequence: int) -> StoredMessage | None:
-            if sequence == 20 and not trimmed:
-                trimmed.append(sequence)
-                await old.trim(30)
-            return await asked(stream, sequence)
-
-        monkeypatch.setattr(NatsStream, "message", message)
+        owners.append(await filled(told_in.engine, 50))
         new = await told_in.engine.journal(0, 2)
 
         assert trimmed == [20]
         assert (new.info().floor, new.info().tail) == (30, 50)
         assert (await told_in.engine.health()).damage == ()
 
-    tell(servers, told)
+    tell(servers, told, connect=watching(message))
 
 
 def test_what_somebody_else_trimmed_is_trimmed_and_not_damaged(servers: NatsServers) -> None:
@@ -326,25 +359,21 @@ def test_what_somebody_else_trimmed_is_trimmed_and_not_damaged(servers: NatsServ
     tell(servers, told)
 
 
-def test_what_opening_has_read_is_not_read_again(
-    servers: NatsServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_opening_has_read_is_not_read_again(servers: NatsServers) -> None:
     """The newest blocks are kept, up to a limit, until something is appended."""
+    read: set[int] = set()  # a request without an answer is sent again
+
+    async def message(subject: str, request: bytes) -> None:
+        sequence = read_by(request) if MESSAGES in subject else None
+        if sequence is not None:
+            read.add(sequence)
 
     async def told(told_in: Story) -> None:
         await filled(told_in.engine, 30)
-        monkeypatch.setattr(journal_module, "_CACHED_BYTES_MAX", 20 * 100)
         journal = await told_in.engine.journal(0, 2)
-        asked = NatsStream.message
-        read: list[int] = []
-
-        async def message(stream: NatsStream, sequence: int) -> StoredMessage | None:
-            read.append(sequence)
-            return await asked(stream, sequence)
-
-        monkeypatch.setattr(NatsStream, "message", message)
+        read.clear()
         assert await blocks_of(journal, 11) == [(n, content(n)) for n in range(11, 31)]
-        assert read == []
+        assert read == set()
 
         assert len(await blocks_of(journal, 1)) == 30
         assert len(read) == 30
@@ -354,7 +383,7 @@ def test_what_opening_has_read_is_not_read_again(
         assert len(await blocks_of(again, 11)) == 21
         assert len(read) == 21
 
-    tell(servers, told)
+    tell(servers, told, connect=watching(message), cached_bytes_max=20 * 100)
 
 
 # Servers that fail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 import penstock
 from packages.client.tests.patience import eventually
 from penstock_core.tasks import start_task
-from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.frontends.shared.peer import PeerConnection
 from penstock_testing.loop import simulated
 from penstock_testing.relay import Relay
+from tests.patience import PATIENCE_S
 
 
 async def fail(error: BaseException) -> None:
@@ -53,22 +55,32 @@ async def test_a_task_that_is_done_or_cancelled_has_not_failed() -> None:
     assert heard == []
 
 
+class Unlistable(dict[PeerConnection, None]):
+    """Connections that cannot be listed at the first attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def __iter__(self) -> Iterator[PeerConnection]:
+        if not self.asked.is_set():
+            self.asked.set()
+            raise LookupError("no connection to look at")
+        return super().__iter__()
+
+
 def test_an_embedded_realm_says_at_close_what_its_listener_failed_with_and_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     folder = tmp_path / "realm"
-
-    async def check_forever(_: NativeListener) -> None:
-        raise LookupError("no connection to look at")
-
-    monkeypatch.setattr(NativeListener, "_check_forever", check_forever)
     realm = penstock.Realm(folder)
+    realm.listener.connections = connections = Unlistable()
+    assert connections.asked.wait(PATIENCE_S), "connections are checked regularly"
 
     with pytest.raises(LookupError, match="no connection to look at"):
         realm.close()
     realm.close()  # it was told
 
-    monkeypatch.undo()
     with penstock.Realm(folder) as again, again.connect() as session:
         assert session.channels.list() == []
 

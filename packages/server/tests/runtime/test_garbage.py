@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from packages.server.tests.runtime.lives import Lives, named
-from packages.server.tests.runtime.living import EAGER
+from packages.server.tests.runtime.lives import LATE, Lives, named
+from packages.server.tests.runtime.living import EAGER, living
 from penstock_core.columns.events.event import Event
 from penstock_core.garbage import FreedMemory, age_all, uncollected
-from penstock_core.vocabulary.definitions import Storage
+from penstock_core.vocabulary.definitions import Definition, Storage
+from penstock_core.vocabulary.ports import Block, DamagedBlock
 from penstock_server.runtime.store.records import encode_block
 from penstock_server.runtime.store.state import RealmState
+from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import pass_time, simulated
 
 
@@ -78,23 +80,27 @@ def test_objects_that_the_program_has_frozen_stay_frozen() -> None:
         gc.unfreeze()
 
 
+class NotingJournal(MemoryJournal):
+    """Notes at each read whether Python collects garbage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collections: list[str] = []
+
+    async def read(self, *args: Any, **more: Any) -> list[Block | DamagedBlock]:
+        self.collections.append("on" if gc.isenabled() else "off")
+        return await super().read(*args, **more)
+
+
 @simulated
-async def test_a_recovery_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    lives = Lives()
-    async with lives.life():
-        await lives.create("orders")
-        await lives.put("orders", *named("a", "b"))
+async def test_a_recovery_is_not_interrupted() -> None:
+    journal, blobs = NotingJournal(), MemoryBlobs()
+    async with living(journal, blobs, sealing=LATE) as realm:
+        await realm.create_channel("orders", Definition(type="persistent"))
     gc.enable()
-    collections: list[str] = []
-    apply_stored = RealmState.apply_stored
-
-    def noted(state: RealmState, *arguments: Any) -> None:
-        collections.append("on" if gc.isenabled() else "off")
-        apply_stored(state, *arguments)
-
-    monkeypatch.setattr(RealmState, "apply_stored", noted)
-    async with lives.life():
-        assert set(collections) == {"off"}
+    journal.collections.clear()
+    async with living(journal, blobs, sealing=LATE):
+        assert set(journal.collections) == {"off"}
         assert gc.isenabled()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from packages.server.tests.runtime.living import SINGLE, Reader, body, living, publish, sealed
-from penstock_core.channel import state
 from penstock_core.columns.selectors import Selector
 from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.vocabulary.definitions import Definition, Storage
@@ -23,16 +23,20 @@ from penstock_testing.loop import simulated
 SPINDLES = Definition(
     type="persistent", retain_consumed=True, storage=Storage(events_per_spindle=10)
 )
+IN_TENS = replace(
+    SPINDLES, storage=replace(SPINDLES.storage, enable_caching=False, read_buffer_size=5_500)
+)
+"""Ten events of 500 bytes are read at once."""
 ALL: Spans = (Span(0, 50),)
 
 pytestmark = pytest.mark.spec("F5")
 
 
-async def filled(realm: RunningRealm, definition: Definition) -> None:
+async def filled(realm: RunningRealm, definition: Definition, data: bytes = b"x") -> None:
     """Publish fifty events with prices 0 to 4; the last ten stay unsealed."""
     await realm.create_channel("orders", definition)
     for price in range(5):
-        await publish(realm, ChannelId(1), body([b"x"] * 10, price=price))
+        await publish(realm, ChannelId(1), body([data] * 10, price=price))
         if price < 4:
             await sealed(realm, "orders")
 
@@ -91,7 +95,6 @@ async def test_events_in_memory_among_those_of_a_file_are_kept() -> None:
 async def test_events_that_cannot_match_are_passed_over_in_few_turns_of_the_writer(
     monkeypatch: pytest.MonkeyPatch, spends: int, turns: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(state, "CHUNK_EVENTS_MAX", 10)
     counted: list[bool] = []
     perform = delivery.Dispatch.perform
 
@@ -102,7 +105,7 @@ async def test_events_that_cannot_match_are_passed_over_in_few_turns_of_the_writ
     monkeypatch.setattr(delivery.Dispatch, "perform", counting)
     limits = Limits(selectors=SelectorLimits(passed_work=spends))
     async with living(MemoryJournal(), MemoryBlobs(), limits=limits) as realm:
-        await filled(realm, SPINDLES)
+        await filled(realm, IN_TENS, data=b"x" * 500)
         await sealed(realm, "orders")
         reader = Reader()
         reader.selector = Selector("price = 9")

@@ -23,7 +23,11 @@ from penstock_cluster.storage.jetstream.guard import (
     rooms_of,
     version_of,
 )
-from penstock_cluster.storage.jetstream.journal import READ_ONLY_EPOCH, JetStreamJournal
+from penstock_cluster.storage.jetstream.journal import (
+    CACHED_BYTES_MAX,
+    READ_ONLY_EPOCH,
+    JetStreamJournal,
+)
 from penstock_cluster.storage.jetstream.marks import RegistryMarks
 from penstock_cluster.storage.jetstream.near import NearConnections
 from penstock_cluster.storage.jetstream.registry import BucketRegistry
@@ -57,12 +61,14 @@ class JetStreamEngine:
         clock: Clock,
         offload: Offload,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        cached_bytes_max: int = CACHED_BYTES_MAX,
         tls: SSLContext | None = None,
         connect: Connect | None = None,
     ) -> None:
         """``name`` is the prefix of all stream names, so that several clusters can share the
         servers. ``monitors`` are the monitoring URLs of the servers, unless they use the default
-        port. ``tls`` verifies the servers and identifies this node to them."""
+        port. Journals keep ``cached_bytes_max`` bytes of blocks after they are opened. ``tls``
+        verifies the servers and identifies this node to them."""
         self._connect = connect or partial(NatsConnection.open, tls=tls)
         self._uses_leaders = connect is None
         self._near: NearConnections | None = None
@@ -73,6 +79,7 @@ class JetStreamEngine:
         self._clock = clock
         self._offload = offload
         self._frame_bytes_max = frame_bytes_max
+        self._cached_bytes_max = cached_bytes_max
         self._journals: list[JetStreamJournal] = []
         self._registries: list[BucketRegistry] = []
         self._blobs: list[StreamBlobs] = []
@@ -153,6 +160,7 @@ class JetStreamEngine:
             clock=self._clock,
             frame_bytes=self._frame_bytes(),
             room=self._room,
+            cached_bytes_max=self._cached_bytes_max,
         )
 
     async def blobs(self, shard: int) -> StreamBlobs:

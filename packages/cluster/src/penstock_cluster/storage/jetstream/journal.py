@@ -58,7 +58,7 @@ from penstock_server.storage.journal_arguments import check_read, check_room, ch
 _SENT_AT_ONCE: Final = 8
 """Unanswered frames at a time. With many more, answers come so late that all frames are sent again,
 without end."""
-_CACHED_BYTES_MAX: Final = 64 << 20
+CACHED_BYTES_MAX: Final = 64 << 20
 """Bytes of blocks that stay in memory after opening: recovery reads them next."""
 READ_ONLY_EPOCH: Final = 1 << 62
 """Epoch of a reader, which no owner's epoch exceeds."""
@@ -82,6 +82,7 @@ class JetStreamJournal:
         clock: Clock,
         frame_bytes: int,
         room: EngineRoom,
+        cached_bytes_max: int = CACHED_BYTES_MAX,
     ) -> None:
         self.stream: Final = stream
         self.subject = f"{stream.name}.frames"
@@ -92,6 +93,7 @@ class JetStreamJournal:
         self._room = room
         self._index = FrameIndex()
         self._cached_blocks: dict[int, bytes] = {}
+        self._cached_bytes_max = cached_bytes_max
         self._cached_bytes = 0
         self._block_frames: list[BlockFrame] = []
         """Frames of the block that is being read while opening."""
@@ -353,7 +355,7 @@ class JetStreamJournal:
         the first block."""
         self._cached_blocks[block] = data
         self._cached_bytes += len(data)
-        while self._cached_bytes > _CACHED_BYTES_MAX:
+        while self._cached_bytes > self._cached_bytes_max:
             self._take_cached(next(iter(self._cached_blocks)))
 
     def _take_cached(self, block: int) -> bytes:
