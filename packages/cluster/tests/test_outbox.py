@@ -34,6 +34,7 @@ from penstock_core.vocabulary.errors import (
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.operations.door import execute
 from penstock_server.runtime.writer.copies_in import Copies
+from penstock_server.runtime.writer.outboxes import Outboxes, Outgoing
 from penstock_testing.engine import EngineServers
 from penstock_testing.loop import pass_time, simulated
 from tests.loops import the_loop
@@ -49,14 +50,17 @@ class Local:
         """``machines`` are those of the cluster; the first of them tells who owns its realm."""
         self.lives = Lives(seed, local_to="n9")
         self.machines = list(machines)
+        self.outboxes: type[Outboxes] = Outboxes
 
     @asynccontextmanager
     async def life(self, ending: End = "power cut") -> AsyncIterator[None]:
         async with self.lives.life(ending):
+            realm = self.lives.realm
+            realm.joins.outboxes = self.outboxes(realm.shard, realm.dispatch, realm.blobs)
             door = OwnerClient(
                 self._owner, SECRET, "n9", clock=the_loop(), answer_s=8.0, has_quorum=lambda: True
             )
-            sending = the_loop().create_task(OutboxSender(self.lives.realm, door).run())
+            sending = the_loop().create_task(OutboxSender(realm, door).run())
             try:
                 yield
             finally:
@@ -91,14 +95,18 @@ class Local:
 
 
 @asynccontextmanager
-async def out_of_reach() -> AsyncIterator[tuple[Valve, aio.Session, Local]]:
+async def out_of_reach(
+    outboxes: type[Outboxes] = Outboxes,
+) -> AsyncIterator[tuple[Valve, aio.Session, Local]]:
     """A cluster with a channel that is the destination of joins, whose engine answers while the
     valve is open; a session there, and a node beside it."""
     valve = Valve()
     owner, others = await owner_and_others(EngineServers(), call=valve, secret=SECRET)
     async with aio.connect(owner.url) as wide:
         await wide.channels.create("orders", type="persistent")
-        yield valve, wide, Local(owner, *others)
+        local = Local(owner, *others)
+        local.outboxes = outboxes
+        yield valve, wide, local
     await end(owner, *others)
 
 
@@ -444,31 +452,33 @@ async def test_only_nodes_bring_copies() -> None:
     await end(owner, *others)
 
 
+class FailingOutboxes(Outboxes):
+    """Outboxes of which those from a channel ``bad`` cannot be read."""
+
+    is_failing = True
+
+    async def next(self, channel_id: int) -> Outgoing | None:
+        bad_ids = [outbox.channel_id for outbox in self.now() if outbox.source == "bad"]
+        if self.is_failing and channel_id in bad_ids:
+            raise ValueError("a bad fact")
+        return await super().next(channel_id)
+
+
 @simulated
-async def test_an_outbox_that_cannot_be_read_keeps_no_other_from_being_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with out_of_reach() as (_, wide, local), local.life():
+async def test_an_outbox_that_cannot_be_read_keeps_no_other_from_being_sent() -> None:
+    async with out_of_reach(FailingOutboxes) as (_, wide, local), local.life():
         for name in ("bad", "good"):
             await local.lives.create(name)
             await local.join(name, "orders")
         outboxes = local.lives.realm.joins.outboxes
-        bad = next(each.channel_id for each in outboxes.now() if each.source == "bad")
-        read = outboxes.next
-
-        async def failing(number: int) -> Any:
-            if number == bad:
-                raise ValueError("a bad fact")
-            return await read(number)
-
-        monkeypatch.setattr(outboxes, "next", failing)
+        assert isinstance(outboxes, FailingOutboxes)
         await local.lives.put("bad", *named("a"))
         await local.lives.put("good", *named("b"))
         await pass_time(5.0)
 
         assert [each.data for each in await stored(wide, "orders")] == [b"b"]
         assert [each.task for each in local.lives.realm.incidents.open()] == ["outboxes"]
-        monkeypatch.setattr(outboxes, "next", read)
+        outboxes.is_failing = False
         await local.empty()
         assert [each.data for each in await stored(wide, "orders")] == [b"b", b"a"]
         assert not local.lives.realm.incidents.open()

@@ -74,21 +74,29 @@ async def test_one_that_was_aborted_or_left_by_an_exception_leaves_nothing() -> 
     await end(other)
 
 
+class Forgetful(TransactionTable):
+    """Forgets the open transactions before it is asked for one, so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._times = times
+
+    def begun(self, transaction: str) -> OpenTransaction:
+        if self._times:
+            self._times -= 1
+            self.open.clear()
+        return super().begun(transaction)
+
+
 @pytest.mark.spec("X1", "N3")
 @pytest.mark.parametrize(("times", "is_told"), [(9, False), (10, True)])
 @simulated
 async def test_it_is_begun_again_as_often_as_it_is_forgotten_and_then_told(
-    times: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
+    times: int, is_told: bool
 ) -> None:
     owner, other, session, orders = await cluster()
-    whole, forgotten = TransactionTable.begun, iter(range(times))
-
-    def begun(table: TransactionTable, name: str) -> OpenTransaction:
-        if next(forgotten, None) is not None:
-            table.open.clear()
-        return whole(table, name)
-
-    monkeypatch.setattr(TransactionTable, "begun", begun)
+    assert owner.realm is not None
+    owner.realm.shard.state.transactions = Forgetful(times)
     unit = orders.transaction()
     await unit.publish(b"a")
     if is_told:
