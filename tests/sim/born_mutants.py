@@ -17,52 +17,52 @@ from penstock_server.runtime.subscriptions.watches import ChannelWatches
 
 
 def missed_birth(patch: pytest.MonkeyPatch) -> None:
-    """Nobody hears of a channel that is made later."""
+    """Do not tell the pattern's subscriptions about a channel that is created later."""
     patch.setattr(ChannelWatches, "made", lambda *_: None)
 
 
 def late_birth(patch: pytest.MonkeyPatch) -> None:
-    """A channel that is made later is read from its end, as if it had been there."""
-    whole = ChannelRing.new_member
+    """Read a channel that is created later from its end, as if it had existed at the start."""
+    original = ChannelRing.new_member
 
-    def made(ring: ChannelRing[Any], channel: Any) -> Member[Any]:
-        born, ring.new_from = ring.new_from, 1 << 60
+    def new_member(ring: ChannelRing[Any], channel: Any) -> Member[Any]:
+        new_from, ring.new_from = ring.new_from, 1 << 60
         try:
-            return whole(ring, channel)
+            return original(ring, channel)
         finally:
-            ring.new_from = born
+            ring.new_from = new_from
 
-    patch.setattr(ChannelRing, "new_member", made)
+    patch.setattr(ChannelRing, "new_member", new_member)
 
 
 def starved(patch: pytest.MonkeyPatch) -> None:
-    """A channel that has more goes first again."""
+    """Put a channel that has more events at the front of the ring again."""
 
-    def again(ring: ChannelRing[Any], member: Member[Any]) -> None:
+    def end_turn(ring: ChannelRing[Any], member: Member[Any]) -> None:
         if member.has_more and not member.is_ready:
             member.is_ready = True
             ring.ready.appendleft(member)
             ring.arrived.set()
 
-    patch.setattr(ChannelRing, "_end_turn", again)
+    patch.setattr(ChannelRing, "_end_turn", end_turn)
 
 
 def forgotten_pattern(patch: pytest.MonkeyPatch) -> None:
-    """A restart forgets the durables over patterns."""
-    whole = RealmState.apply_stored
+    """Forget the durables over patterns at a restart."""
+    original = RealmState.apply_stored
 
-    def forget(
+    def apply_stored(
         state: RealmState,
         record: FactRecord,
         bodies: Iterator[memoryview],
         pages: Pages | None = None,
     ) -> None:
         if not isinstance(record.fact, PatternDurableCreated):
-            whole(state, record, bodies, pages=pages)
+            original(state, record, bodies, pages=pages)
 
-    patch.setattr(RealmState, "apply_stored", forget)
+    patch.setattr(RealmState, "apply_stored", apply_stored)
 
 
 def childless_birth(patch: pytest.MonkeyPatch) -> None:
-    """A channel is made without the durable of its pattern."""
+    """Create a channel without the durable of its pattern."""
     patch.setattr(realm, "make_own", lambda *_: None)

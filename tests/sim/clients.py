@@ -1,4 +1,4 @@
-"""Clients of a simulated realm: they publish, consume and look, and write down what they see."""
+"""Clients of a simulated realm: they publish, consume and browse, and record what they receive."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LONG = 0.15
 """Share of publishes with long names."""
 
 Compose = Callable[[Random, str], Sequence[Event]]
-"""The events of one publish, named by its label; a retry composes the same again."""
+"""Compose the events of a publish from its label; a retry composes the same events again."""
 
 
 def label_of(world: WiredWorld, store: str, publisher: str, number: ChannelId) -> str:
-    """What names a publish, and the events of it. Some names are long: what holds them fills
-    several sectors of the disk, and may be torn between them."""
+    """Return the label of a publish and its events. Some labels are long: the records that hold
+    them fill several sectors of the disk, and a power cut may tear them between sectors."""
     label = f"{store}/{publisher}/{number}"
     draw = Random(f"{world.seed}/{label}/weight")
     return label + "." * draw.randint(500, 2_000) if draw.random() < LONG else label
@@ -53,7 +53,7 @@ class Arrived(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A stored event, as a browse shows it."""
+    """A stored event, as a browse returns it."""
 
     event_id: int
     data: bytes
@@ -62,7 +62,7 @@ class Found(NamedTuple):
 
 
 class Outlet:
-    """Where a subscription's events go: a queue of what came."""
+    """A subscription's receiver: a queue of its deliveries."""
 
     writable = True
 
@@ -71,15 +71,15 @@ class Outlet:
         self.selector = Selector(selector) if selector else None
         self.inbox: asyncio.Queue[Arrived] = asyncio.Queue()
         self.arrived: list[Arrived] = []
-        """What lies in the inbox."""
+        """Deliveries in the inbox."""
         self._at_end = asyncio.Event()
         self._complaint = ""
 
     def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
         batch = rows.batch
         ids = ids_of(batch).tolist()
-        known = set(ids)
-        counts = {i: n for n, spans in redeliveries for i in IdSet(spans) if i in known}
+        id_set = set(ids)
+        counts = {i: n for n, spans in redeliveries for i in IdSet(spans) if i in id_set}
         self.arrived.append(Arrived(ids, _datas(batch), counts, batch=batch))
         self.inbox.put_nowait(self.arrived[-1])
 
@@ -89,19 +89,19 @@ class Outlet:
         return [event_id for arrived in self.arrived for event_id in arrived.ids]
 
     async def take(self) -> Arrived:
-        """The next delivery. Raises ``TimeoutError`` when none comes for a while."""
+        """Return the next delivery. Raises ``TimeoutError`` if none arrives within 0.5 s."""
         assert not self._complaint, self._complaint
         async with asyncio.timeout(0.5):
             arrived = await self.inbox.get()
-        self.arrived = [each for each in self.arrived if each is not arrived]
+        self.arrived = [delivery for delivery in self.arrived if delivery is not arrived]
         return arrived
 
     async def end(self) -> None:
-        """Wait until all that a browse finds has come."""
+        """Wait until a browse has received all its events."""
         await self._at_end.wait()
         assert not self._complaint, self._complaint
 
-    # The realm survives what is raised in these, so whoever waits here is told.
+    # The realm survives errors that these methods raise; the waiting client reports them.
 
     def recall(self, spans: Spans) -> None:
         self._complain(f"no durable here orders strictly: {spans}")
@@ -112,13 +112,13 @@ class Outlet:
     def closed(self, reason: PenstockError) -> None:
         self._complain(f"nobody deletes anything here: {reason}")
 
-    def _complain(self, of: str) -> None:
-        self._complaint = of
+    def _complain(self, complaint: str) -> None:
+        self._complaint = complaint
         self._at_end.set()
 
 
 async def answer(ask: Callable[[Any], None]) -> Any:
-    """What the realm replies. Raises what it is refused with."""
+    """Return the realm's reply. Raises the error of a refused request."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def reply(result: Any, error: BaseException | None) -> None:
@@ -134,12 +134,12 @@ async def answer(ask: Callable[[Any], None]) -> Any:
 
 
 async def stored(world: World, store: str) -> list[Found]:
-    """All that a store holds, in order: files and tail together."""
+    """Return all events of a store in order, from its files and its tail."""
     return await stored_at(world, ChannelId(world.numbers[store]))
 
 
 async def stored_at(world: World, number: ChannelId) -> list[Found]:
-    """As :func:`stored`, by its number."""
+    """Return all events of a store by its channel id."""
     outlet = Outlet("auditor")
     subscriptions = world.realm.subscriptions
     opened = await subscriptions.subscribe(
@@ -148,14 +148,14 @@ async def stored_at(world: World, number: ChannelId) -> list[Found]:
     await outlet.end()
     subscriptions.detach(opened.number)
     if world.is_dark:
-        await asyncio.Event().wait()  # for ever: nobody hears what it says without power
-    found = [row for arrived in outlet.arrived for row in _found(arrived)]
-    ids = [row.event_id for row in found]
+        await asyncio.Event().wait()  # for ever: a realm without power sends no answers
+    rows = [row for arrived in outlet.arrived for row in _rows_of(arrived)]
+    ids = [row.event_id for row in rows]
     assert ids == sorted(set(ids)), f"a browse of number {number} gave {ids}"
-    return found
+    return rows
 
 
-def _found(arrived: Arrived) -> list[Found]:
+def _rows_of(arrived: Arrived) -> list[Found]:
     names = arrived.batch.schema.names
     published = arrived.batch.column("published").cast(pa.int64()).to_pylist()
     origins = [None] * len(arrived.ids)
@@ -173,7 +173,7 @@ def body(events: Sequence[Event]) -> Body:
 
 
 class Publisher:
-    """Publishes one thing after the other, each again until it is confirmed (SEM X3)."""
+    """Publishes events one publish at a time, and repeats each until it is confirmed (SEM X3)."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Publisher:
         compose: Compose,
         *,
         publishes: int = 12,
-        each_s: float = 0.2,
+        interval_s: float = 0.2,
     ) -> None:
         self.world = world
         self.ledger = ledger
@@ -191,8 +191,8 @@ class Publisher:
         self.sequence = 0
         self._compose = compose
         self._publishes = publishes
-        self._each_s = each_s
-        """Time between two publishes, on average."""
+        self._interval_s = interval_s
+        """Mean time between two publishes."""
         self._first_lives: dict[int, int] = {}
 
     @property
@@ -201,7 +201,7 @@ class Publisher:
 
     async def run(self) -> None:
         while not self.is_done:
-            await pass_time(self.world.random.expovariate(1 / self._each_s))
+            await pass_time(self.world.random.expovariate(1 / self._interval_s))
             await self._next()
 
     async def _next(self) -> None:
@@ -229,7 +229,7 @@ IsDone = Callable[[], Awaitable[bool]]
 
 
 class Worker:
-    """A seat at a durable, or a reader of a queue: settles what comes in every way there is."""
+    """A seat at a durable, or a reader of a queue. Settles its deliveries in every possible way."""
 
     def __init__(
         self,
@@ -247,42 +247,43 @@ class Worker:
         self.world = world
         self.receipts = receipts
         self.durable = durable
-        self.look: Callable[[Arrived], None] = lambda _: None
-        """What else is to be seen of a delivery."""
+        self.inspect: Callable[[Arrived], None] = lambda _: None
+        """Further checks of a delivery."""
         self._quiet = quiet
         self._window = window
         self._selector = selector
         self._settles_apart = settles_apart
-        """Whether parts of a delivery are settled apart: one, some, all before."""
+        """Whether it settles parts of a delivery separately: single events, a part, or all before
+        one."""
         self._in_order = in_order
-        """Whether an acknowledgement settles all before, but what was given back."""
+        """Whether an acknowledgement also settles all earlier events, except those given back."""
         self._is_done = is_done
         self._subscription = 0
         self._outlet = Outlet("")
 
     async def run(self) -> None:
-        """Until all is done, or for ever."""
-        await self._come()
+        """Consume until all is done, or for ever."""
+        await self._attach()
         while True:
             try:
                 arrived = await self._outlet.take()
             except TimeoutError:
                 if await self._is_done():
                     return
-                if self.receipts.comes_again:
-                    await self._leave()
-                    await self._come()
+                if self.receipts.given_back:
+                    await self._detach()
+                    await self._attach()
                 continue
-            self.look(arrived)
+            self.inspect(arrived)
             self.receipts.delivered(arrived.ids, arrived.datas, arrived.counts)
             self.world.note(f"delivered {self.receipts.name} {arrived.ids} {arrived.counts}")
             await pass_time(self.world.random.expovariate(50))
             await self.settle(arrived.ids)
             if not self._quiet and self.world.random.random() < 0.05:
-                await self._leave()
-                await self._come()
+                await self._detach()
+                await self._attach()
 
-    async def _come(self) -> None:
+    async def _attach(self) -> None:
         world = self.world
         self._outlet = self._new_outlet(f"{self.receipts.name}-{world.sessions}")
         opened = await world.realm.subscriptions.attach(
@@ -297,13 +298,13 @@ class Worker:
     def _new_outlet(self, session: str) -> Outlet:
         return Outlet(session, self._selector)
 
-    async def _leave(self) -> None:
-        """With what is still held."""
+    async def _detach(self) -> None:
+        """Detach with the events that it still holds."""
         held = self._outlet.held
-        atleast = self.receipts.going_back(held)
+        lowest_counts = self.receipts.rollback_requested(held)
         subscriptions, number = self.world.realm.subscriptions, self._subscription
         await answer(lambda reply: subscriptions.detach(number, reply))
-        self.receipts.went_back(atleast)
+        self.receipts.rollback_answered(lowest_counts)
         self.world.note(f"left {self.receipts.name} with {held}")
 
     async def settle(self, ids: list[int]) -> None:
@@ -311,11 +312,11 @@ class Worker:
         if self._in_order:
             await self._settle_in_order(ids)
             return
-        back = self.receipts.counted and not self._quiet and random.random() < 0.2
+        rolls_back = self.receipts.counted and not self._quiet and random.random() < 0.2
         if not self._settles_apart:
-            await (self._roll_back(ids) if back else self._ack(ids))
+            await (self._roll_back(ids) if rolls_back else self._ack(ids))
             return
-        returned = random.sample(ids, random.randint(1, len(ids))) if back else []
+        returned = random.sample(ids, random.randint(1, len(ids))) if rolls_back else []
         kept = [event_id for event_id in ids if event_id not in returned]
         if returned:
             await self._roll_back(sorted(returned))
@@ -324,13 +325,13 @@ class Worker:
             await way(kept)
 
     async def _settle_in_order(self, ids: list[int]) -> None:
-        """An exclusive durable: what is given back is covered by no later acknowledgement, and
-        comes with the next subscription."""
+        """Settle events of an exclusive durable. A later acknowledgement does not cover events that
+        were given back; the next subscription receives them again."""
         random = self.world.random
-        back = not self._quiet and random.random() < 0.2
-        returned = random.sample(ids, random.randint(1, len(ids))) if back else []
+        rolls_back = not self._quiet and random.random() < 0.2
+        returned = random.sample(ids, random.randint(1, len(ids))) if rolls_back else []
         if returned:
-            self.receipts.comes_again.update(returned)
+            self.receipts.given_back.update(returned)
             await self._roll_back(sorted(returned))
         if kept := [event_id for event_id in ids if event_id not in returned]:
             await self._ack(kept)
@@ -341,27 +342,27 @@ class Worker:
 
     async def _ack(self, ids: list[int], *, previous: bool = False) -> None:
         world, receipts = self.world, self.receipts
-        receipts.asking(ids, world.now_us)
-        await self._ask(ids, roll_back=False, previous=previous)
-        receipts.answered(ids, world.now_us)
+        receipts.ack_requested(ids, world.now_us)
+        await self._request_settle(ids, roll_back=False, previous=previous)
+        receipts.ack_answered(ids, world.now_us)
         world.note(f"acked {receipts.name} {ids}")
 
     async def _ack_previous(self, ids: list[int]) -> None:
-        """What comes before the answer may have been acknowledged with them, and before the power
-        cut that takes the answer away."""
+        """Acknowledge with all earlier events. Events that arrive before the answer may be
+        acknowledged too, even if a power cut prevents the answer."""
         try:
             await self._ack(ids, previous=True)
         finally:
             lower = [event_id for event_id in self._outlet.held if event_id <= ids[-1]]
-            self.receipts.asking(lower, self.world.now_us)
+            self.receipts.ack_requested(lower, self.world.now_us)
 
     async def _roll_back(self, ids: list[int]) -> None:
-        atleast = self.receipts.going_back(ids)
-        await self._ask(ids, roll_back=True)
-        self.receipts.went_back(atleast)
+        lowest_counts = self.receipts.rollback_requested(ids)
+        await self._request_settle(ids, roll_back=True)
+        self.receipts.rollback_answered(lowest_counts)
         self.world.note(f"rolled back {self.receipts.name} {ids}")
 
-    async def _ask(
+    async def _request_settle(
         self,
         ids: list[int],
         *,

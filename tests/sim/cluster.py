@@ -1,8 +1,8 @@
-"""Three nodes over one engine whose answers get lost, and clients that remember what they were
-promised: whole realms, listeners, takeovers and the asynchronous client, on virtual time.
+"""Three nodes over one engine whose answers get lost, and clients that remember their promises:
+whole realms, listeners, takeovers and the asynchronous client, on virtual time.
 
 Everything is drawn from one seed. A machine is killed, frozen (also between its claim and its
-fence), or cut off from the engine; what the engine is asked is lost, answered late, or done late.
+fence), or cut off from the engine. Requests to the engine are lost, answered late, or done late.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from tests.sim.cluster_machines import LEASE_S, PORTS, WAYS, ClusterMachine
 from tests.sim.cluster_oracles import WatchedBlobs, WatchedLog, check_log
 from tests.sim.cluster_stage import WIRED_SCENES, ClusterStage
 from tests.sim.nemesis import Nemesis
-from tests.sim.world import nothing_unforeseen
+from tests.sim.world import no_incidents
 
 if TYPE_CHECKING:
     from penstock_server.runtime.realm import RunningRealm
 
 TROUBLE_S: Final = 25.0
 QUIET_S_MAX: Final = 400.0
-"""What is not done so long after the last trouble will never be."""
+"""Clients that have not finished this long after the last failure wait for ever."""
 CALMS_S: Final = 18.0
-"""No freeze, cut or parting that has begun lasts longer."""
+"""A freeze, a cut or a partition lasts at most this long."""
 HOUR_S: Final = 3_600
 
 
 THEMES: Final = ("clocks", "cut off", "mixed", "network", "parted", "starters")
-"""What goes wrong most in a world."""
+"""The most frequent kind of failure in a world."""
 
 
 ALONE: Final = "alone"
 SCENES: Final = (ALONE, *sorted(WIRED_SCENES))
-"""What is played besides what the clients of every world do."""
+"""Scenes that may run in addition to the clients of every world."""
 
 
 class ClusterWorld:
     clients: Sequence[Callable[[ClusterWorld], Coroutine[Any, Any, None]]] = tuple(
         client for client in CLIENTS for _ in range(2)
     )
-    """Those who come to every world of this kind."""
+    """Clients of every world of this kind."""
     compares_log = True
     """Whether the newest snapshot and the blocks behind it are compared with the whole log."""
     settings: Mapping[str, str] = {}
-    """What all nodes show of their settings."""
+    """Settings that all nodes announce."""
     heartbeat_s = 0.0
-    """How often clients look whether the owner is there; 0: as seldom as without a cluster."""
+    """Seconds between two checks of clients that the owner is alive; 0: as without a cluster."""
 
     def __init__(self, seed: int, theme: str = "", scene: str = "") -> None:
         self.seed = seed
@@ -66,15 +66,16 @@ class ClusterWorld:
         self.theme = theme or self.random.choice(THEMES)
         self.servers = EngineServers()
         self.is_calm = False
-        """Nothing happens to the engine or to machines any more."""
+        """Whether failures of the engine and the machines have ended."""
         self._is_over = False
-        """Nothing else happens, and what has happened ends."""
+        """Whether no new failures begin. Those that have begun still end."""
         self.has_ended = False
-        """Whether it went on to its end or broke off: no machine is started any more."""
+        """Whether the run has ended, in success or failure: no machine is started any more."""
         self.is_quiet = False
-        """Somebody serves, and goes on doing so."""
+        """Whether an owner serves and stays the owner."""
         self._latest_ahead_us = 0
-        """What waits for a time that some clock has shown need not wait for long at the end."""
+        """The furthest that a clock was set ahead. In the end all clocks are set to it, so that
+        timed events, which may use any time a clock has shown, are soon due."""
         self.takeovers = 0
         self.faults: Counter[str] = Counter()
         self.trace: list[tuple[float, str]] = []
@@ -104,42 +105,47 @@ class ClusterWorld:
         return self.loop.network
 
     def note(self, what: str) -> None:
-        """Part of what a seed's hash is made of."""
+        """Record a step in the trace, which determines the seed's hash."""
         self.trace.append((self.loop.time(), what))
 
     @property
     def hash(self) -> str:
-        told = "\n".join(f"{at_s:.6f} {what}" for at_s, what in self.trace)
-        return sha256(told.encode()).hexdigest()
+        trace = "\n".join(f"{at_s:.6f} {what}" for at_s, what in self.trace)
+        return sha256(trace.encode()).hexdigest()
 
     def serves(self, machine: ClusterMachine) -> None:
-        """A machine has taken the shard over."""
+        """Called when a machine has taken over the shard."""
 
     async def thawed(self, machine: str) -> None:
         await self.machines[machine].thaw.wait()
 
     def pause_s(self, rate: float) -> float:
-        """Until a client goes on: so often a second, and less often once the trouble is over."""
+        """Return the pause of a client: ``rate`` times a second on average, five times longer after
+        the trouble."""
         return self.random.expovariate(rate) * (5 if self._is_over else 1)
 
     def life_of(self, machine: str) -> int:
-        """The epoch of the owner that a machine is connected to; 0: it is connected to none."""
+        """Return the epoch of the owner that a machine is connected to; 0 if it has no
+        connection."""
         for near, far in self.loop.network.connections():
             if near.machine == machine and far.machine in self.machines:
                 return self.machines[far.machine].epoch
         return 0
 
     def is_listened_to(self, machine: str) -> bool:
-        """Whether a machine has a connection of which neither side has heard the end. What comes
-        over another one was sent before the node gave that up, and may be anybody's since."""
+        """Return whether a machine has a connection that neither side considers lost. Events that
+        arrive over another one were sent before the node gave it up, and may belong to other
+        clients since."""
         return any(near.machine == machine for near, _ in self.network.connections())
 
     def is_stale(self, machine: str) -> bool:
-        """Whether it is not connected to the newest owner: what comes was sent by one before."""
+        """Return whether a machine is not connected to the newest owner: an earlier owner sent its
+        events."""
         return self.life_of(machine) != self.log.recovered_by
 
     async def live(self) -> str:
-        """Trouble, and then a quiet end in which everything is checked."""
+        """Run the failures, then a quiet end in which everything is checked. Return the trace's
+        hash."""
         try:
             return await self._live()
         finally:
@@ -148,7 +154,7 @@ class ClusterWorld:
     async def _live(self) -> str:
         self.loop.shuffles = False
         self.machines = {name: ClusterMachine(self, name) for name in PORTS}
-        with nothing_unforeseen():
+        with no_incidents():
             for machine in self.machines.values():
                 machine.start()
             await self.prepare()
@@ -160,11 +166,11 @@ class ClusterWorld:
                 await self._calm()
                 self.promises.end.set()
                 _, waiting = await asyncio.wait(working, timeout=QUIET_S_MAX)
-                assert not waiting, f"somebody waits for ever: {self._left()}"
+                assert not waiting, f"somebody waits for ever: {self._unfinished_tasks()}"
             await self.check()
             if self._stage is not None:
                 await self._stage.check()
-            await self._leave()
+            await self._shut_down()
             if self.compares_log:
                 await check_log(self)
             assert not self.promises.broken, self.promises.broken[:3]
@@ -172,21 +178,21 @@ class ClusterWorld:
         return self.hash
 
     async def check(self) -> None:
-        """Look at what has come of what clients were promised."""
+        """Check the promises made to clients."""
         await self.promises.check()
 
-    def _left(self) -> str:
+    def _unfinished_tasks(self) -> str:
         return ", ".join(sorted({f"{task.machine}: {task}" for task in self.loop.tasks}))
 
     async def prepare(self) -> None:
-        """Make what the clients need."""
+        """Create the channels, durables and joins that the clients need."""
         await created(self)
 
     def recovered(self, realm: RunningRealm) -> None:
-        """A node has read what is stored, and will serve it."""
+        """Called when a node has recovered the realm, before it serves it."""
 
     async def trouble(self) -> None:
-        """What happens to machines and to the engine."""
+        """Cause failures of machines and of the engine."""
         random, end_s = self.random, self.loop.time() + TROUBLE_S
         if self.theme == "network":
             realms = [("127.0.0.1", port) for port in PORTS.values()]
@@ -202,7 +208,7 @@ class ClusterWorld:
             what(machine, random.uniform(0.3, 9.0))
 
     def plan(self) -> list[Callable[[ClusterMachine, float], None]]:
-        """What may happen, as often as it is in the list."""
+        """Return the possible failures; one that is listed more often happens more often."""
         anything: list[Callable[[ClusterMachine, float], None]] = [
             self.kill,
             self.freeze,
@@ -232,7 +238,7 @@ class ClusterWorld:
 
     def freeze(self, machine: ClusterMachine, for_s: float) -> None:
         context = copy_context()
-        context.run(MACHINE.set, "")  # what wakes it does not end with it
+        context.run(MACHINE.set, "")  # the task that ends the freeze must outlive the machine
         freezing = self.loop.create_task(machine.freeze(for_s), context=context)
         self.promises.tasks.append(freezing)
 
@@ -248,18 +254,21 @@ class ClusterWorld:
         machine.part(for_s + 2 * LEASE_S)
 
     def _order(self, machine: ClusterMachine, for_s: float) -> None:
-        """Somebody asks for an orderly handover: by name, or of whatever the machine has."""
-        other = self.random.choice([each for each in self.machines.values() if each is not machine])
+        """Order a handover: to a machine by name, or away from a drained machine."""
+        target = self.random.choice(
+            [peer for peer in self.machines.values() if peer is not machine]
+        )
         is_drained = self.random.random() < 0.5
         context = copy_context()
-        context.run(MACHINE.set, "")  # it does not end with the machine that is about to be killed
-        ordering = self._ordered(machine, other, for_s, is_drained=is_drained)
+        # the order does not end with the machine that is about to be killed
+        context.run(MACHINE.set, "")
+        ordering = self._ordered(machine, target, for_s, is_drained=is_drained)
         self.promises.tasks.append(self.loop.create_task(ordering, context=context))
 
     async def _ordered(
-        self, machine: ClusterMachine, other: ClusterMachine, for_s: float, *, is_drained: bool
+        self, machine: ClusterMachine, target: ClusterMachine, for_s: float, *, is_drained: bool
     ) -> None:
-        records, me, to = self.servers.records, machine.node.claims.me, other.node.claims.me
+        records, me, to = self.servers.records, machine.node.claims.me, target.node.claims.me
         if is_drained:
             self.note(f"{machine.name} is drained")
             await change_orders(records, lambda orders: orders.with_drained((me.node, me.nonce)))
@@ -268,7 +277,7 @@ class ClusterWorld:
             return
         claim = machine.node.claims.claims.get(SHARD)
         move = MoveOrder(to.node, to.nonce, 0 if claim is None else claim.epoch)
-        self.note(f"the realm is to move to {other.name}")
+        self.note(f"the realm is to move to {target.name}")
         await change_orders(records, lambda orders: orders.with_move(SHARD, move))
 
     def _clock(self, machine: ClusterMachine, _: float) -> None:
@@ -277,7 +286,7 @@ class ClusterWorld:
         self.note(f"the clock of {machine.name} is set")
 
     async def _calm(self) -> None:
-        """Everybody is well again, and somebody owns the shard."""
+        """End all failures and wait until a node owns the shard."""
         self._is_over = True
         await pass_time(CALMS_S)
         self.is_calm = True
@@ -289,8 +298,8 @@ class ClusterWorld:
         await pass_time(2 * LEASE_S)
         self.is_quiet = True
 
-    async def _leave(self) -> None:
-        """One after the other hands over what it owns; the last one closes it."""
+    async def _shut_down(self) -> None:
+        """End the nodes one after the other: each hands over its shard, and the last closes it."""
         for machine in self.machines.values():
             assert machine.task is not None, "it was started"
             if machine.task.done():
@@ -303,9 +312,9 @@ class ClusterWorld:
 
 
 def cluster_life_of(seed: int, theme: str = "", scene: str = "") -> str:
-    """The hash of everything that happened. Raises what went wrong.
+    """Return the hash of the trace. Raises the error of a failed life.
 
-    ``theme``: what goes wrong most, and ``scene``: what is played, instead of drawn ones.
+    ``theme`` sets the most frequent failure, ``scene`` the scene, instead of drawn ones.
     """
     world = ClusterWorld(seed, theme, scene)
     return simulate(world.live(), world.random)

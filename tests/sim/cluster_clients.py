@@ -1,5 +1,5 @@
-"""Clients of a simulated cluster: they go on whatever node serves, and write down what they were
-promised."""
+"""Clients of a simulated cluster: they continue with any node that serves, and record what they
+were promised."""
 
 from __future__ import annotations
 
@@ -31,66 +31,68 @@ BILLING, ALONE = "billing", "alone"
 
 
 class Promises:
-    """What clients were told, and what may follow from it."""
+    """The confirmations that clients received, and the checks that follow from them."""
 
     def __init__(self, world: ClusterWorld) -> None:
         self.world = world
         self.end = asyncio.Event()
         self.acked: dict[int, bytes] = {}
-        """Published on ``orders``, by the ids that were given."""
+        """Data of events published on ``orders``, by id."""
         self.consumed: set[int] = set()
-        """Acknowledged at ``billing``, and told so."""
+        """Ids acknowledged at ``billing`` with a confirmation."""
         self.settled = -1
-        """Acknowledged at ``alone``, with all before, and told so."""
+        """The highest id that was acknowledged with all before it at ``alone``, with a
+        confirmation."""
         self._places: list[tuple[str, int, int]] = []
-        """Who has had the seat at ``alone``, the present holder at the end."""
+        """Clients that held the seat at ``alone``, in order; the last one is the holder."""
         self.committed: set[bytes] = set()
         self.tried: set[bytes] = set()
         self.broken: list[str] = []
-        """What the engine itself has seen that may not be."""
+        """Violations that the log of the engine and the machines reported."""
         self.tasks: list[asyncio.Task[None]] = []
         self.clients = 0
 
     def stored(self, ids: list[int], datas: list[bytes]) -> None:
         for event_id, data in zip(ids, datas, strict=True):
-            known = self.acked.setdefault(event_id, data)
-            assert known == data, f"id {event_id} was given to {known!r} and to {data!r}"
+            first_data = self.acked.setdefault(event_id, data)
+            assert first_data == data, f"id {event_id} was given to {first_data!r} and to {data!r}"
 
     def delivered(self, ids: list[int]) -> None:
-        again = sorted(self.consumed.intersection(ids))
-        assert not again, f"{again[:5]} came again after their acknowledgement was confirmed"
+        repeated = sorted(self.consumed.intersection(ids))
+        assert not repeated, f"{repeated[:5]} came again after their acknowledgement was confirmed"
 
     def sits(self, place: tuple[str, int, int], ids: list[int]) -> None:
-        """Whoever attaches has the seat until another gets an event at it."""
+        """Check that a client has the seat from its attach until another client gets an event
+        there."""
         if place not in self._places:
             self._places.append(place)
         assert place == self._places[-1], f"{place} has a seat with {self._places[-1]}"
-        again = [event_id for event_id in ids if event_id <= self.settled]
-        assert not again, f"{again[:5]} came to {place} after {self.settled} was acknowledged"
+        repeated = [event_id for event_id in ids if event_id <= self.settled]
+        assert not repeated, f"{repeated[:5]} came to {place} after {self.settled} was acknowledged"
 
     async def check(self) -> None:
-        """Look at everything that is stored."""
+        """Check all stored events against the promises."""
         assert not self.broken, self.broken[:3]
         session = await connected()
-        orders, copies, left, right = [
+        orders, copies, lefts, rights = [
             await _all_of(session, name) for name in (ORDERS, COPIES, LEFT, RIGHT)
         ]
         lost = {i: data for i, data in self.acked.items() if orders.get(i) != data}
         assert not lost, f"{len(lost)} of {len(self.acked)} are lost: {sorted(lost.items())[:3]}"
-        for name, found in ((ORDERS, orders), (COPIES, copies), (LEFT, left), (RIGHT, right)):
-            assert len(set(found.values())) == len(found), f"{name} has events twice"
+        for name, events in ((ORDERS, orders), (COPIES, copies), (LEFT, lefts), (RIGHT, rights)):
+            assert len(set(events.values())) == len(events), f"{name} has events twice"
         assert set(copies.values()) == set(orders.values()), "copies of a join are missing"
-        assert set(left.values()) == set(right.values()), "a transaction was stored in part"
-        missing = self.committed - set(left.values())
+        assert set(lefts.values()) == set(rights.values()), "a transaction was stored in part"
+        missing = self.committed - set(lefts.values())
         assert not missing, f"committed, and not there: {sorted(missing)[:3]}"
-        invented = set(left.values()) - self.tried
+        invented = set(lefts.values()) - self.tried
         assert not invented, f"nobody has sent {sorted(invented)[:3]}"
         durable = await (await session.channels.get(ORDERS)).durables.get(BILLING)
         outstanding = {event.event_id or 0 async for event in durable.browse()}
-        again = outstanding & self.consumed
-        assert not again, f"acknowledged, and outstanding again: {sorted(again)[:5]}"
+        repeated = outstanding & self.consumed
+        assert not repeated, f"acknowledged, and outstanding again: {sorted(repeated)[:5]}"
         await session.close()
-        self.world.note(f"{len(orders)} orders, {len(left)} transactions")
+        self.world.note(f"{len(orders)} orders, {len(lefts)} transactions")
 
 
 async def _all_of(session: aio.Session, name: str) -> dict[int, bytes]:
@@ -106,11 +108,11 @@ async def connected() -> aio.Session:
             await pass_time(0.2)
 
 
-async def _again(ask: Callable[[], Awaitable[object]]) -> None:
-    """Until it is there, whoever has made it."""
+async def retried(request: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a request until it succeeds or the name is bound already, by whichever node."""
     while True:
         try:
-            await ask()
+            await request()
         except NameAlreadyBound:
             return
         except Unavailable:
@@ -120,18 +122,18 @@ async def _again(ask: Callable[[], Awaitable[object]]) -> None:
 
 
 async def created(world: ClusterWorld) -> None:
-    """The channels, a durable and a join, made while nodes fail already."""
+    """Create the channels, durables and a join while nodes already fail."""
     session = await connected()
     for name in (ORDERS, COPIES, LEFT, RIGHT):
-        await _again(
+        await retried(
             lambda name=name: session.channels.create(  # type: ignore[misc]
                 name, type="persistent", retain_consumed=True, storage={"events_per_spindle": 20}
             )
         )
     orders = await session.channels.get(ORDERS)
-    await _again(lambda: orders.durables.create(BILLING, type="shared"))
-    await _again(lambda: orders.durables.create(ALONE, type="exclusive"))
-    await _again(lambda: session.joins.create(ORDERS, COPIES))
+    await retried(lambda: orders.durables.create(BILLING, type="shared"))
+    await retried(lambda: orders.durables.create(ALONE, type="exclusive"))
+    await retried(lambda: session.joins.create(ORDERS, COPIES))
     await session.close()
     world.note("everything is made")
 
@@ -139,7 +141,7 @@ async def created(world: ClusterWorld) -> None:
 def elsewhere(
     client: Callable[[ClusterWorld, str], Coroutine[Any, Any, None]],
 ) -> Callable[[ClusterWorld], Coroutine[Any, Any, None]]:
-    """A client on a machine of its own, with a name of its own."""
+    """Return a function that runs a client on a separate machine under a new name."""
 
     async def run(world: ClusterWorld) -> None:
         world.promises.clients += 1
@@ -157,7 +159,7 @@ def elsewhere(
 
 
 async def _publisher(world: ClusterWorld, name: str) -> None:
-    """One thing after the other under one identity. It is never told of a takeover."""
+    """Publish repeatedly under one identity. The publisher does not notice takeovers."""
     session, promises, sequence = await connected(), world.promises, 0
     channel = await session.channels.get(ORDERS)
     publisher = Publisher(session.connection, channel.number, name, published=0)
@@ -174,7 +176,7 @@ async def _publisher(world: ClusterWorld, name: str) -> None:
 
 
 async def _consumer(world: ClusterWorld, name: str) -> None:
-    """A seat at a durable."""
+    """Consume at a shared durable and check that acknowledged events do not return."""
     session, promises = await connected(), world.promises
     channel = await session.channels.get(ORDERS)
     durable = await channel.durables.get(BILLING)
@@ -202,15 +204,15 @@ async def _consumer(world: ClusterWorld, name: str) -> None:
 
 
 async def _holder(world: ClusterWorld, name: str) -> None:
-    """Now and then the one who sits at a durable for one."""
+    """Take the seat of an exclusive durable now and then, and settle what it receives."""
     session, promises, opens = await connected(), world.promises, 0
     durable = await (await session.channels.get(ORDERS)).durables.get(ALONE)
     while not promises.end.is_set():
         opens += 1
-        leaves_s = world.loop.time() + world.random.expovariate(1 / 4)
+        leaves_at_s = world.loop.time() + world.random.expovariate(1 / 4)
         try:
             async with durable.subscribe() as seat:
-                while not promises.end.is_set() and world.loop.time() < leaves_s:
+                while not promises.end.is_set() and world.loop.time() < leaves_at_s:
                     if (batch := await seat.next_batch(timeout=0.5)) is not None:
                         sitting = name, opens, batch._generation
                         await _settle(world, sitting, batch)
@@ -238,8 +240,8 @@ async def _settle(
 
 
 async def _visitor(world: ClusterWorld, name: str) -> None:
-    """Goes to one node after the other, whether the others reach it or not, and asks for what is
-    there: a refusal would be a lie, and so would be what was so before."""
+    """Visit the nodes in turn, even those that the other nodes cannot reach. A node that answers
+    must not refuse existing names, nor show an older state."""
     while not world.promises.end.is_set():
         await pass_time(world.pause_s(3))
         try:
@@ -251,16 +253,19 @@ async def _visitor(world: ClusterWorld, name: str) -> None:
 
 
 async def _visit(world: ClusterWorld, name: str, port: int, *, sits: bool) -> None:
-    """Look, and take a seat for a moment: what it leaves behind makes the owner append."""
+    """Read the newest id and sometimes take a seat for a moment: the seat makes the owner
+    append."""
     promises = world.promises
     session = await aio.connect(f"penstock://somebody@127.0.0.1:{port}", reconnect_timeout=0)
-    before = max(promises.acked, default=-1)
+    newest_stored = max(promises.acked, default=-1)
     try:
         channel = await session.channels.get(ORDERS)
         newest = (await channel.info()).last_event_id
     except NameDoesNotExist as error:
         raise AssertionError(f"{name} was told that there is no {ORDERS}") from error
-    assert newest >= before, f"{name} was shown {newest} as the newest, {before} is stored"
+    assert newest >= newest_stored, (
+        f"{name} was shown {newest} as the newest, {newest_stored} is stored"
+    )
     durable = await channel.durables.get(BILLING)
     if sits:
         async with durable.subscribe(window=3) as seat:
@@ -271,18 +276,21 @@ async def _visit(world: ClusterWorld, name: str, port: int, *, sits: bool) -> No
 
 
 async def _committer(world: ClusterWorld, name: str) -> None:
-    """Transactions over two channels: both or none. One that was open in a takeover is begun again,
-    and nobody is told of that."""
+    """Commit transactions over two channels: both parts or neither. A transaction that a takeover
+    interrupts is repeated without the application's notice."""
     session, promises, number = await connected(), world.promises, 0
-    left, right = await session.channels.get(LEFT), await session.channels.get(RIGHT)
+    left_channel, right_channel = (
+        await session.channels.get(LEFT),
+        await session.channels.get(RIGHT),
+    )
     while not promises.end.is_set():
         number += 1
         data = f"{name}/{number}".encode()
         promises.tried.add(data)
         try:
             async with session.transaction() as transaction:
-                await transaction.publish(left, data)
-                await transaction.publish(right, data)
+                await transaction.publish(left_channel, data)
+                await transaction.publish(right_channel, data)
         except AlreadyCommitted:
             promises.committed.add(data)
         except Unavailable as error:

@@ -1,5 +1,5 @@
-"""Worlds in which one machine of three is now and then started without the files of the realm, with
-other settings, or with another lease: it takes nothing over, and keeps nobody from it."""
+"""Worlds in which one machine of three sometimes starts without the files of the realm, with other
+settings, or with another lease. Such a machine must not take over, nor keep others from it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.sim.cluster_machines import LEASE_S, ClusterMachine
 DIFFERING: Final = "differing"
 SETTINGS: Final = {"access.mode": "mandatory", "cluster.lease_s": f"{LEASE_S}"}
 DOWN_S: Final = 0.5
-"""How long a machine is down that is started anew."""
+"""Seconds that a machine is down before it is restarted."""
 _OTHER_LEASES_S: Final = (2.0, 11.0)
 
 
 class DifferingWorld(ClusterWorld):
-    """Like any other, and one machine at a time differs."""
+    """A cluster world that has at most one machine with a difference at a time."""
 
     settings = SETTINGS
 
@@ -61,10 +61,10 @@ class DifferingWorld(ClusterWorld):
         how: str,
         spoil: Callable[[ClusterMachine], None],
     ) -> None:
-        """Have a machine differ for a while, and kill the owner once it has joined: somebody has
-        to take over meanwhile."""
+        """Restart a machine with a difference for a while, and kill the owner once the machine has
+        joined, so that another machine has to take over meanwhile."""
         if machine is self.owner():
-            machine = next(each for each in self.machines.values() if each is not machine)
+            machine = next(peer for peer in self.machines.values() if peer is not machine)
         if self.differs is not None or not machine.is_running:
             return
         self.note(f"{machine.name} is started {how}")
@@ -73,13 +73,13 @@ class DifferingWorld(ClusterWorld):
         spoil(machine)
         self.loop.call_later(DOWN_S, machine.start)
         self.loop.call_later(LEASE_S, self._kill_owner, for_s)
-        self.loop.call_later(for_s + 2 * LEASE_S, self._end, machine)
+        self.loop.call_later(for_s + 2 * LEASE_S, self._restart_equal, machine)
 
     def _kill_owner(self, for_s: float) -> None:
         if (owner := self.owner()) is not self.differs:
             self.kill(owner, for_s)
 
-    def _end(self, machine: ClusterMachine) -> None:
+    def _restart_equal(self, machine: ClusterMachine) -> None:
         if machine.is_running:
             machine.kill()
         self._mend(machine)
@@ -91,7 +91,7 @@ class DifferingWorld(ClusterWorld):
 
 
 def differing_life_of(seed: int, scene: str = "") -> DifferingWorld:
-    """The world after its end. Raises what went wrong."""
+    """Return the world after its end. Raises the error of a failed life."""
     world = DifferingWorld(seed, scene)
     simulate(world.live(), world.random)
     return world

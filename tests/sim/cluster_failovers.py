@@ -1,8 +1,7 @@
-"""Fifty failovers in one world: who had a seat has it again, and listeners miss nothing.
+"""Fifty failovers in one world: clients that had a seat get it back, and listeners miss nothing.
 
-The owner is killed, frozen for longer than a lease, or hands over, one after the other. Clients at
-an exclusive, a priority and a serial durable, and listeners of the JMS engine, write down what they
-got.
+The owner is killed, frozen for longer than a lease, or hands over, again and again. Clients at an
+exclusive, a priority and a serial durable, and listeners of the JMS engine, record their events.
 """
 
 from __future__ import annotations
@@ -18,21 +17,22 @@ from penstock_core.vocabulary.errors import DurableInUse, Unavailable
 from penstock_server.runtime.realm import RunningRealm
 from penstock_testing.loop import pass_time, simulate
 from tests.sim.cluster import ALONE, ClusterWorld
-from tests.sim.cluster_clients import _again, connected, elsewhere
+from tests.sim.cluster_clients import connected, elsewhere, retried
 from tests.sim.cluster_machines import FAILING, LEASE_S
 
 FAILOVERS: Final = 50
 KINDS: Final = ("exclusive", "priority", "serial")
 ORDERS, PRICES, TRADES = "orders", "prices", "trades"
-"""The last two are on the JMS engine; on ``trades`` a durable has every event stored."""
+"""``prices`` and ``trades`` use the JMS engine; a durable on ``trades`` keeps every event
+stored."""
 SERVED_S_MAX: Final = 300.0
-"""Longer than that nobody is without an owner, however many nodes freeze while they take over."""
+"""The longest time without an owner, even if many nodes freeze while they take over."""
 THAWED_S: Final = 6 * LEASE_S
-"""After that an owner that was frozen is awake again."""
+"""A frozen owner is awake after this time."""
 
 
 class SeatOracle:
-    """Who works on the events of one durable, and what was settled."""
+    """The clients that work on events of one durable, and the settled ids."""
 
     def __init__(self, world: FailoverWorld, kind: str) -> None:
         self._world = world
@@ -41,32 +41,34 @@ class SeatOracle:
         self._holder = ""
         self._has_left = True
         self._sent: set[int] = set()
-        """Acknowledged, whether that was confirmed or not."""
+        """Acknowledged ids, confirmed or not."""
         self._confirmed: set[int] = set()
         self._received: dict[tuple[str, int], set[int]] = defaultdict(set)
-        """By client, and by how often it has been attached."""
+        """Ids by client and by its number of attaches."""
         self.changes = 0
 
     def begins(self, name: str, batch: aio.DeliveredBatch, ids: list[int]) -> None:
-        """A client has got events, and begins to work on them."""
-        again = sorted(self._confirmed.intersection(ids))
-        assert not again, f"{self._kind}: {again[:3]} came to {name} after they were confirmed"
-        for other, its in self._at_work.items():
-            assert its.is_stale, f"{self._kind}: {name} got {ids} while {other} is at work"
+        """A client has received events and begins to work on them."""
+        confirmed = sorted(self._confirmed.intersection(ids))
+        assert not confirmed, (
+            f"{self._kind}: {confirmed[:3]} came to {name} after they were confirmed"
+        )
+        for worker, held in self._at_work.items():
+            assert held.is_stale, f"{self._kind}: {name} got {ids} while {worker} is at work"
         if self._kind != "serial" and name != self._holder:
             assert self._has_left, f"{self._kind}: {name} got {ids}, and {self._holder} is there"
             self._holder, self._has_left = name, False
             self.changes += 1
         mine = self._received[name, batch._generation]
         mine.update(ids)
-        before = {other for other in self._world.promises.acked if other < min(ids)}
+        before = {stored for stored in self._world.promises.acked if stored < min(ids)}
         skipped = sorted(before - self._sent - mine)
         assert not skipped, f"{self._kind}: {ids} came to {name} before {skipped[:3]}"
         assert ids == sorted(ids), f"{self._kind}: {ids} came to {name}"
         self._at_work[name] = batch
 
     def sends(self, name: str, ids: list[int]) -> None:
-        """The client has done its work, and acknowledges it."""
+        """A client has finished its work and acknowledges it."""
         self._sent.update(ids)
         self.ends(name)
 
@@ -74,53 +76,53 @@ class SeatOracle:
         self._confirmed.update(ids)
 
     def ends(self, name: str) -> None:
-        """The client does not work on what it got any more."""
+        """A client no longer works on its events."""
         self._at_work.pop(name, None)
 
     def leaves(self, name: str) -> None:
-        """The client closes its seat, or ends."""
+        """A client closes its seat or ends."""
         self.ends(name)
         self._has_left = self._has_left or name == self._holder
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether all published events were acknowledged and no more will follow."""
         promises = self._world.promises
         return promises.end.is_set() and promises.acked.keys() <= self._sent
 
 
 class ListenerOracle:
-    """What listeners of one channel got of what was published there."""
+    """The events that listeners of one channel received, compared with those published."""
 
     def __init__(self, channel: str, *, keeps_all: bool) -> None:
         self._channel = channel
         self._keeps_all = keeps_all
         self.begins: list[int] = []
-        """The first id that each owner may have given."""
+        """The first id that each owner could assign."""
         self.acked: list[int] = []
         self.is_over = False
-        """Whether nothing more is published. What waits for a next owner is published by that."""
-        self.got: dict[str, list[int]] = {}
+        """Whether publishing has ended. Events still waiting for an owner are published before."""
+        self.received: dict[str, list[int]] = {}
         self.first: dict[str, int] = {}
-        """The id from which on each listener waits."""
+        """The first id that each listener waits for."""
 
     def hears(self, name: str, ids: list[int]) -> None:
-        mine = self.got[name]
+        mine = self.received[name]
         for event_id in ids:
             assert not mine or event_id > mine[-1], f"{name} got {event_id} after {mine[-1]}"
             mine.append(event_id)
 
     def listens(self, name: str, first_id: int) -> None:
-        self.got[name], self.first[name] = [], first_id
+        self.received[name], self.first[name] = [], first_id
 
     def is_done(self, name: str) -> bool:
-        """Whether nothing more comes to a listener that gets everything."""
-        return self.is_over and (not self._keeps_all or self.got[name][-1:] >= self.acked[-1:])
+        """Return whether a listener that gets every event has received the last one."""
+        return self.is_over and (not self._keeps_all or self.received[name][-1:] >= self.acked[-1:])
 
     def check(self) -> None:
-        """In the time of one owner nothing is missing before what came last; where everything is
-        stored, nothing at all."""
-        for name, ids in self.got.items():
+        """Check that no event is missing before the last one received from each owner; where all
+        events are stored, that none is missing at all."""
+        for name, ids in self.received.items():
             first = self.first[name]
             newest = {self._owner_of(event_id): event_id for event_id in ids}
             wanted = {
@@ -138,7 +140,8 @@ class ListenerOracle:
 
 class FailoverWorld(ClusterWorld):
     heartbeat_s = LEASE_S / 3
-    compares_log = False  # what only passes is counted, and no fact tells of it (SEM J4)
+    # events that are not stored are counted, but no fact records them (SEM J4)
+    compares_log = False
 
     def __init__(self, seed: int, failovers: int = FAILOVERS) -> None:
         super().__init__(seed, FAILING, ALONE)
@@ -153,15 +156,15 @@ class FailoverWorld(ClusterWorld):
         session = await connected()
         gives_up_s = session.connection.terms.dead_after_s
         assert gives_up_s <= LEASE_S, f"seats wait, and sessions stay for {gives_up_s} s"
-        await _again(lambda: session.channels.create(ORDERS, type="persistent"))
+        await retried(lambda: session.channels.create(ORDERS, type="persistent"))
         for name in self.heard:
-            await _again(
+            await retried(
                 lambda name=name: session.channels.create(name, type="persistent", engine="jms")  # type: ignore[misc]
             )
         orders, trades = [await session.channels.get(name) for name in (ORDERS, TRADES)]
         for kind in KINDS:
-            await _again(lambda kind=kind: orders.durables.create(kind, type=kind))  # type: ignore[misc]
-        await _again(lambda: trades.durables.create("slow"))
+            await retried(lambda kind=kind: orders.durables.create(kind, type=kind))  # type: ignore[misc]
+        await retried(lambda: trades.durables.create("slow"))
         await session.close()
 
     def recovered(self, realm: RunningRealm) -> None:
@@ -170,21 +173,24 @@ class FailoverWorld(ClusterWorld):
                 oracle.begins.append(realm.directory.channels[number].state.next_id)
 
     async def trouble(self) -> None:
-        """The owner ends, again and again, once it serves."""
+        """End the owner again and again, each time once it serves."""
         while self.takeovers < self._failovers:
-            known, began_s = self.takeovers, self.loop.time()
+            began_s = self.loop.time()
             await pass_time(self.random.uniform(0.5, 4.0))
-            while not (serving := [each for each in self.machines.values() if each.serves]):
+            while not (
+                serving := [machine for machine in self.machines.values() if machine.serves]
+            ):
                 await pass_time(0.1)
                 assert self.loop.time() - began_s < SERVED_S_MAX, "nobody serves"
-            known = self.takeovers
+            takeovers_before = self.takeovers
             what, ended_s, stored = self._end(serving[0]), self.loop.time(), -1
-            while self.takeovers == known:
+            while self.takeovers == takeovers_before:
                 await pass_time(0.1)
                 if what == "frozen" and self.loop.time() - ended_s > THAWED_S:
                     stored = len(self.promises.acked) if stored < 0 else stored
                     if len(self.promises.acked) > stored:
-                        break  # it goes on: the others were frozen as well meanwhile
+                        # the owner continues: the other nodes were frozen in the meantime, too
+                        break
                 assert self.loop.time() - began_s < SERVED_S_MAX, "nobody takes over"
 
     def _end(self, machine: Any) -> str:
@@ -201,19 +207,21 @@ class FailoverWorld(ClusterWorld):
         return what
 
     async def check(self) -> None:
-        for each in self.heard.values():
-            each.check()
-        self.note(f"{sum(each.changes for each in self.seats.values())} holders")
+        for listeners in self.heard.values():
+            listeners.check()
+        self.note(f"{sum(seat.changes for seat in self.seats.values())} holders")
 
 
 Client = Callable[[ClusterWorld], Coroutine[Any, Any, None]]
 
 
 async def _publisher(world: ClusterWorld, name: str) -> None:
-    """An event on one channel after the other."""
+    """Publish an event on each channel in turn."""
     assert isinstance(world, FailoverWorld)
     session = await connected()
-    channels = [await session.channels.get(each) for each in (ORDERS, PRICES, TRADES)]
+    channels = [
+        await session.channels.get(channel_name) for channel_name in (ORDERS, PRICES, TRADES)
+    ]
     while not world.promises.end.is_set():
         for channel in channels:
             event_id = await channel.publish(name.encode())
@@ -222,56 +230,58 @@ async def _publisher(world: ClusterWorld, name: str) -> None:
             else:
                 world.heard[channel.name].acked.append(event_id)
         await pass_time(world.pause_s(4))
-    for each in world.heard.values():
-        each.is_over = True
+    for listeners in world.heard.values():
+        listeners.is_over = True
     await session.close()
 
 
 async def _listener(world: ClusterWorld, name: str) -> None:
-    """Two subscriptions that are never closed."""
+    """Listen to two channels with subscriptions that are never closed."""
     assert isinstance(world, FailoverWorld)
     session = await connected()
     subscriptions = {}
-    for each in world.heard:
-        subscription = await (await session.channels.get(each)).subscribe().open()
-        world.heard[each].listens(name, subscription.first_id)
-        subscriptions[each] = subscription
+    for channel_name in world.heard:
+        subscription = await (await session.channels.get(channel_name)).subscribe().open()
+        world.heard[channel_name].listens(name, subscription.first_id)
+        subscriptions[channel_name] = subscription
     heard = world.heard.values()
-    while not all(each.is_done(name) for each in heard):
-        for each, subscription in subscriptions.items():
+    while not all(listeners.is_done(name) for listeners in heard):
+        for channel_name, subscription in subscriptions.items():
             batch = await subscription.next_batch(timeout=0.2)
             if batch is not None:
-                world.heard[each].hears(name, batch.event_ids.tolist())
+                world.heard[channel_name].hears(name, batch.event_ids.tolist())
     await session.close()
 
 
 async def _comer(world: ClusterWorld, name: str) -> None:
-    """Opens some subscriptions one after the other, whoever serves, and closes them again."""
+    """Open subscriptions in turn with any owner, and close them again."""
     session = await connected()
-    channels = [await session.channels.get(each) for each in (ORDERS, PRICES, TRADES)]
+    channels = [
+        await session.channels.get(channel_name) for channel_name in (ORDERS, PRICES, TRADES)
+    ]
     while not world.promises.end.is_set():
         async with AsyncExitStack() as opened:
             subscriptions = [
-                await opened.enter_async_context(each.subscribe()) for each in channels
+                await opened.enter_async_context(channel.subscribe()) for channel in channels
             ]
-            for each in subscriptions:  # it raises what the subscription has ended with
-                await each.next_batch(timeout=world.random.uniform(0.1, 0.5))
+            for subscription in subscriptions:  # raises the error that ended the subscription
+                await subscription.next_batch(timeout=world.random.uniform(0.1, 0.5))
         await pass_time(world.pause_s(2))
     await session.close()
 
 
-def _sitting(kind: str) -> Client:
-    async def sitting(world: ClusterWorld, name: str) -> None:
-        """Sit at a durable, and leave it now and then."""
+def _seat_client(kind: str) -> Client:
+    async def sit(world: ClusterWorld, name: str) -> None:
+        """Take a seat at a durable, and leave it now and then."""
         assert isinstance(world, FailoverWorld)
         session, oracle, is_serial = await connected(), world.seats[kind], kind == "serial"
         durable = await (await session.channels.get(ORDERS)).durables.get(kind)
         while not oracle.is_done:
-            leaves_s = world.loop.time() + world.random.expovariate(1 / 30)
+            leaves_at_s = world.loop.time() + world.random.expovariate(1 / 30)
             try:
                 async with durable.subscribe(window=2 if is_serial else None) as seat:
                     try:
-                        while not oracle.is_done and world.loop.time() < leaves_s:
+                        while not oracle.is_done and world.loop.time() < leaves_at_s:
                             await _work(world, name, oracle, seat=seat)
                     finally:
                         oracle.leaves(name)
@@ -283,8 +293,8 @@ def _sitting(kind: str) -> Client:
             await pass_time(world.pause_s(2))
         await session.close()
 
-    sitting.__name__ = kind
-    return elsewhere(sitting)
+    sit.__name__ = kind
+    return elsewhere(sit)
 
 
 async def _work(
@@ -308,13 +318,14 @@ async def _work(
 FailoverWorld.clients = (
     elsewhere(_publisher),
     *(elsewhere(_listener) for _ in range(2)),
-    *(_sitting(kind) for kind in KINDS for _ in range(3)),
+    *(_seat_client(kind) for kind in KINDS for _ in range(3)),
     elsewhere(_comer),
 )
 
 
 def failovers_of(seed: int, failovers: int = FAILOVERS) -> FailoverWorld:
-    """A world with so many failovers, at its end. Raises what went wrong."""
+    """Return a world with this number of failovers at its end. Raises the error of a failed
+    life."""
     world = FailoverWorld(seed, failovers)
     simulate(world.live(), world.random)
     return world

@@ -31,7 +31,7 @@ from penstock_testing.engine import (
 )
 from penstock_testing.loop import START_US, SlowOffload, pass_time
 from penstock_testing.network import MACHINE, Door
-from tests.sim.cluster_oracles import hear
+from tests.sim.cluster_oracles import watch_owner
 
 if TYPE_CHECKING:
     from tests.sim.cluster import ClusterWorld
@@ -40,66 +40,64 @@ T = TypeVar("T")
 
 PORTS: Final = {"n1": 9_001, "n2": 9_002, "n3": 9_003}
 MEMBER: Final = 100
-"""The port of a machine's node, where it can be seen whether its process is there, is so much
-higher than the one that clients come to."""
+"""Distance from the port of clients to that of the node, which shows whether its process runs."""
 VISITS: Final = 200
-"""A machine's second port is so much higher: for those who reach it when others do not."""
+"""Distance to a machine's second port, for visitors that reach it when others do not."""
 LEASE_S: Final = 4.0
 SEGMENTS: Final = "segments/"
 Way = Literal["both ways", "on the way there", "on the way back"]
 WAYS: Final[tuple[Way, ...]] = ("both ways", "on the way there", "on the way back")
-"""How a machine is cut off from the engine. Where only answers are lost, all is done that it asks
-for, and it knows of none."""
+"""Ways to cut a machine off from the engine. If only answers are lost, the engine does what the
+machine requests, but the machine does not learn of it."""
 PATIENCE_S: Final = 0.3
-"""How long whoever asks the engine waits for an answer."""
+"""Seconds that a request to the engine waits for its answer."""
 LATE: Final = 0.01
-"""Share of what is asked that is done late, and by how much at most."""
+"""Share of requests that the engine does late."""
 LATE_S_MAX: Final = 10.0
 FAILING: Final = "failovers"
-"""The theme of worlds in which one owner ends after the other."""
+"""The theme of worlds whose owners end one after the other."""
 OFTEN: Final = {"parted": 0.2, "starters": 2.5, FAILING: 0.3}
-"""How often machines freeze while they take over, where it is not as usual: whoever is parted shows
-what is past only once there is a next owner."""
+"""Factor of the chance to freeze during a takeover, by theme. A parted owner shows an outdated
+state only if another node takes over, so freezes are rarer there."""
 CACHE_BYTES: Final = 12_000
-"""A few files."""
+"""Room for a few files."""
 IDLE_S: Final = 0.7
-"""After this an owner to which nobody comes has nothing left to append."""
+"""After this time an owner without clients has nothing left to append."""
 FRAME_BYTES: Final = 100
-"""Most blocks are of several frames."""
+"""Small enough that most blocks have several frames."""
 
 
 class EngineLink:
-    """What one machine asks of the engine: each call may be lost, answered late, or done late."""
+    """Requests of one machine to the engine: each may be lost, answered late, or done late."""
 
     def __init__(self, world: ClusterWorld, machine: str) -> None:
         self._world = world
         self._machine = machine
-        self._there_from_s = self._back_from_s = 0.0
-        """Nothing gets to the engine, or back from it, before. What was under way to the engine
-        gets there."""
+        self._sends_from_s = self._receives_from_s = 0.0
+        """Times before which requests, and answers, are lost. Requests already under way arrive."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether anything does not get through."""
-        return not (self._gets_there and self._gets_back)
+        """Whether requests or answers are lost."""
+        return not (self._sends and self._receives)
 
     @property
-    def _gets_there(self) -> bool:
-        return self._world.loop.time() >= self._there_from_s
+    def _sends(self) -> bool:
+        return self._world.loop.time() >= self._sends_from_s
 
     @property
-    def _gets_back(self) -> bool:
-        return self._world.loop.time() >= self._back_from_s
+    def _receives(self) -> bool:
+        return self._world.loop.time() >= self._receives_from_s
 
     def cut(self, for_s: float, way: Way = "both ways") -> None:
         until_s = self._world.loop.time() + for_s
         if way != "on the way back":
-            self._there_from_s = max(self._there_from_s, until_s)
+            self._sends_from_s = max(self._sends_from_s, until_s)
         if way != "on the way there":
-            self._back_from_s = max(self._back_from_s, until_s)
+            self._receives_from_s = max(self._receives_from_s, until_s)
 
     def heal(self) -> None:
-        self._there_from_s = self._back_from_s = 0.0
+        self._sends_from_s = self._receives_from_s = 0.0
 
     async def __call__(self, call: Callable[[], T]) -> T:
         world, random = self._world, self._world.random
@@ -109,40 +107,41 @@ class EngineLink:
             return call()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Callable[[], T]] = loop.create_future()
-        back_s, is_answered = random.expovariate(400), random.random() < 0.98
-        there_s, late = random.expovariate(400), LATE * (5 if world.theme == "cut off" else 1)
+        answer_s, is_answered = random.expovariate(400), random.random() < 0.98
+        request_s, late = random.expovariate(400), LATE * (5 if world.theme == "cut off" else 1)
         if random.random() < late:
-            there_s += random.uniform(0, LATE_S_MAX)
+            request_s += random.uniform(0, LATE_S_MAX)
 
         def arrive() -> None:
             done = _outcome(call)
-            if is_answered and self._gets_back:
-                loop.call_later(back_s, _tell, answer, done)
+            if is_answered and self._receives:
+                loop.call_later(answer_s, _set_answer, answer, done)
             else:
                 world.faults["answer lost"] += 1
 
-        if random.random() < 0.99 and self._gets_there:
-            loop.call_later(there_s, arrive)
+        if random.random() < 0.99 and self._sends:
+            loop.call_later(request_s, arrive)
         else:
             world.faults["request lost"] += 1
         try:
             async with asyncio.timeout(PATIENCE_S):
                 done = await answer
         except TimeoutError:
-            world.faults["done late, or never" if there_s > PATIENCE_S else "no answer"] += 1
+            world.faults["done late, or never" if request_s > PATIENCE_S else "no answer"] += 1
             await world.thawed(self._machine)
             raise NoAnswer from None
         await world.thawed(self._machine)
         return done()
 
 
-def _tell(answer: asyncio.Future[T], result: T) -> None:
-    if not answer.done():  # else nobody waits any more
+def _set_answer(answer: asyncio.Future[T], result: T) -> None:
+    if not answer.done():  # otherwise the request has timed out
         answer.set_result(result)
 
 
 def _outcome(call: Callable[[], T]) -> Callable[[], T]:
-    """What becomes of a call, to be heard later."""
+    """Call a function now; return a function that later returns its result or raises its
+    refusal."""
     try:
         result = call()
     except PenstockError as refusal:
@@ -156,7 +155,7 @@ def _outcome(call: Callable[[], T]) -> Callable[[], T]:
 
 
 class SlowToFence(MemoryEngine):
-    """An engine in front of which a machine often freezes: between its claim and its fence."""
+    """An engine whose machine often freezes between its claim and its fence."""
 
     def __init__(self, machine: ClusterMachine) -> None:
         super().__init__(machine.world.servers, call=machine.link, frame_bytes_max=FRAME_BYTES)
@@ -173,13 +172,13 @@ class SlowToFence(MemoryEngine):
 
 
 class SlowToList(EngineBlobs):
-    """Files in front of whose list a machine often freezes: before it removes some of them. Now and
-    then it freezes behind a new one, of which nobody knows then."""
+    """Files whose machine often freezes before it lists them, and so before it removes some.
+    Sometimes it freezes after it has written a file that no fact names yet."""
 
     def __init__(
-        self, blobs: MemoryBlobs, asking: RetryingRequests, machine: ClusterMachine
+        self, blobs: MemoryBlobs, requests: RetryingRequests, machine: ClusterMachine
     ) -> None:
-        super().__init__(blobs, asking)
+        super().__init__(blobs, requests)
         self._machine = machine
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
@@ -187,16 +186,17 @@ class SlowToList(EngineBlobs):
         if name.startswith(SEGMENTS) and self._machine.may_freeze(
             "before it names a file", 0.02, 8
         ):
-            await asyncio.sleep(0)  # it begins
+            await asyncio.sleep(0)  # the freeze begins
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         if prefix == SEGMENTS and self._machine.may_freeze("before it lists files", 0.3, 8):
-            await asyncio.sleep(0)  # it begins
+            await asyncio.sleep(0)  # the freeze begins
         return await super().list(prefix)
 
 
 class MachineClock(SystemClock):
-    """The clocks of one machine: one runs a little fast or slow, the other is set by people."""
+    """The clocks of one machine: its steady clock is slightly fast or slow, its wall clock can be
+    set."""
 
     def __init__(self, world: ClusterWorld) -> None:
         rate, began_us = world.random.uniform(0.97, 1.03), world.random.randint(0, 10**12)
@@ -209,7 +209,7 @@ class MachineClock(SystemClock):
 
 
 class ClusterMachine:
-    """A machine with one node, started again when it was killed. It serves shards."""
+    """A machine with one node that serves shards; it is restarted after a kill."""
 
     def __init__(self, world: ClusterWorld, name: str) -> None:
         self.world = world
@@ -222,21 +222,22 @@ class ClusterMachine:
         self.node: ClusterNode
         self.task: asyncio.Task[None] | None = None
         self.epoch = 0
-        """How often the shard it serves has been claimed; 0: it has served none yet."""
+        """Epoch of the shard that it serves; 0 before it has served one."""
         self._disk = MemoryBlobs()
-        """What it has cached, from one start to the next."""
+        """Its cache, which survives a restart."""
         self._starts = 0
         self.format = FORMAT
-        """The newest format that its version knows."""
+        """The newest format that the machine's version supports."""
         self.settings = world.settings
-        """What its node shows of its settings from the next start on, and likewise below."""
+        """Settings that its node announces after the next start. The lease and the place of the
+        files also change at the next start."""
         self.lease_s = LEASE_S
         self.other_place: MemoryBlobs | None = None
-        """Where it looks for files; None: where they are."""
+        """Another place where it looks for files; None: the common place."""
         self._listener: NativeListener | None = None
-        """What lets clients come, as long as a shard is served."""
+        """Accepts clients while a shard is served."""
         self._shut: tuple[Door, NativeListener | None] | None = None
-        """The door that clients do not reach, and whose it is."""
+        """The door that clients cannot reach, and the listener it belongs to."""
         self._apart_until_s = 0.0
 
     @property
@@ -245,7 +246,7 @@ class ClusterMachine:
 
     @property
     def serves(self) -> bool:
-        """Whether clients may come to it, and it is the newest owner."""
+        """Whether it is the newest owner and clients may connect."""
         is_newest = self.epoch == self.world.log.recovered_by
         return self.is_running and self._listener is not None and is_newest
 
@@ -280,7 +281,7 @@ class ClusterMachine:
         self.world.loop.kill(self.name)
 
     def may_freeze(self, when: str, chance: float, atleast_s: float = 3) -> bool:
-        """In the middle of taking over; whether it does so at once."""
+        """Perhaps freeze during a takeover. Return whether it does, and so at once."""
         random = self.world.random
         chance *= OFTEN.get(self.world.theme, 1.0)
         freezes = not self.world.is_calm and random.random() < chance
@@ -290,8 +291,9 @@ class ClusterMachine:
         return freezes
 
     def part(self, for_s: float) -> None:
-        """Clients do not reach it any more, and when it has done what they have asked for, nor does
-        the engine; visitors do. An owner in the middle of an append would say nothing anyway."""
+        """Cut the machine off from clients and, once it has handled their requests, from the
+        engine; visitors still reach it. An owner in the middle of an append would not answer
+        visitors anyway."""
         loop = self.world.loop
         loop.call_later(IDLE_S, self.link.cut, for_s - IDLE_S)
         self._apart_until_s = max(self._apart_until_s, loop.time() + for_s)
@@ -310,38 +312,41 @@ class ClusterMachine:
             self.world.loop.network.doors.setdefault(door.getsockname(), door)
 
     async def freeze(self, for_s: float) -> None:
-        """Nothing gets in or out, and what was on its way is lost with its connection."""
+        """Stop all traffic of the machine for a while. Data in transit is lost with its
+        connections."""
         network = self.world.loop.network
         if not self.thaw.is_set() or self.world.is_calm:
             return
         self.thaw.clear()
         self.world.note(f"{self.name} freezes")
         listener, node = self._listener, self.node
-        doors = {at: door for at, door in network.doors.items() if door.machine == self.name}
+        doors = {
+            address: door for address, door in network.doors.items() if door.machine == self.name
+        }
         network.power_off(self.name)
         await pass_time(for_s)
         network.power_on(self.name)
-        for at, door in doors.items() if self.is_running and node is self.node else ():
-            if at[1] == self.port + MEMBER or listener is self._listener:
-                network.doors.setdefault(at, door)
+        for address, door in doors.items() if self.is_running and node is self.node else ():
+            if address[1] == self.port + MEMBER or listener is self._listener:
+                network.doors.setdefault(address, door)
         self.world.note(f"{self.name} wakes")
         self.thaw.set()
-        if self._listener is not None:  # its connections are gone
+        if self._listener is not None:  # its connections are lost
             for connection in list(self._listener.connections):
                 connection.abort()
 
-    # --- what a node asks of whoever serves its shards -----------------------------------
+    # --- calls of a node that serves a shard ---------------------------------------------
 
     async def open(
         self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
     ) -> RunningRealm:
-        """Recover, with everything so small that it is sealed and trimmed all the time."""
+        """Recover the realm, with limits so small that it seals and trims all the time."""
         world = self.world
         world.log.recovered_by = max(world.log.recovered_by, lease.epoch)
         hurried = SlowOffload(world.random, longest_s=0.002)
         cached = CachedBlobs(blobs, self._disk, CACHE_BYTES, offload=hurried)
         if self.may_freeze("in its recovery", 0.15):
-            await asyncio.sleep(0)  # it begins
+            await asyncio.sleep(0)  # the freeze begins
         realm = await RunningRealm.open(
             journal,
             cached,
@@ -360,20 +365,20 @@ class ClusterMachine:
             ),
             lease=lease,
         )
-        found = realm.recovered
-        assert not found.damage, f"{self.name} has recovered damage: {found.damage[:3]}"
-        hear(self, realm, lease.epoch)
+        recovered = realm.recovered
+        assert not recovered.damage, f"{self.name} has recovered damage: {recovered.damage[:3]}"
+        watch_owner(self, realm, lease.epoch)
         world.serves(self)
         world.recovered(realm)
         self.epoch = lease.epoch
-        world.note(f"{self.name} serves epoch {lease.epoch}, {found.events} events")
+        world.note(f"{self.name} serves epoch {lease.epoch}, {recovered.events} events")
         world.takeovers += 1
         return realm
 
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
         await self.thaw.wait()
         listener = self._listener = NativeListener(realm, "simulated", NativeLimits())
-        if self.world.heartbeat_s:  # only who hears of the owners is told how often to speak
+        if self.world.heartbeat_s:  # only clients that know of owners get a heartbeat interval
             listener.heartbeat_s = self.world.heartbeat_s
             listener.owners = lambda: Owners(0, {})
         try:

@@ -1,4 +1,4 @@
-"""Clusters with a mistake on purpose: the oracles of the simulation notice each of them."""
+"""Clusters with deliberate mistakes, which the oracles of the simulation notice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Spoil = Callable[[pytest.MonkeyPatch], None]
 
 
 def lease_alone(patch: pytest.MonkeyPatch) -> None:
-    """Appends go behind whatever is there: only leases keep owners apart."""
+    """Append after the tail without a comparison: only leases keep owners apart."""
 
     def append(log: ShardLog, _: int, frame: LogFrame) -> None:
         log.frames.append(frame)
@@ -36,94 +36,94 @@ def lease_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def retry_at_the_tail(patch: pytest.MonkeyPatch) -> None:
-    """An append without an answer is asked again behind what is there by then."""
-    whole = EngineJournal.publish
+    """Repeat an append without an answer at the tail of that moment."""
+    original = EngineJournal.publish
 
     async def publish(journal: EngineJournal, frame: LogFrame) -> None:
         if frame.kind != "data":
-            await whole(journal, frame)
+            await original(journal, frame)
             return
         while True:
-            at = journal.last
+            tail = journal.last
             try:
-                await journal.requests.once(partial(journal.log.append, at, frame))
+                await journal.requests.once(partial(journal.log.append, tail, frame))
             except NoAnswer:
                 journal.last = await journal.requests.until_answered(lambda: journal.log.last)
                 continue
             except Conflict as error:
                 raise Deposed(str(error)) from error
-            journal.last = at + 1
+            journal.last = tail + 1
             return
 
     patch.setattr(EngineJournal, "publish", publish)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
-    """A new owner reads what is there and begins (R1)."""
+    """Recover without a fence (R1): a new owner reads the log and begins."""
     patch.setattr(EngineJournal, "fence", EngineJournal.catch_up)
 
 
 def no_lease(patch: pytest.MonkeyPatch) -> None:
-    """Deliveries and answers leave whatever became of the lease (R2)."""
+    """Send deliveries and answers even if the lease has ended (R2)."""
     patch.setattr(ShardLease, "holds", lambda _: True)
 
 
 def old_fences_new(patch: pytest.MonkeyPatch) -> None:
-    """An owner that was frozen before its fence deposes a newer one (R3)."""
-    whole = EngineJournal.catch_up
+    """Let an owner that was frozen before its fence depose a newer one (R3)."""
+    original = EngineJournal.catch_up
 
     async def catch_up(journal: EngineJournal) -> None:
-        own, journal.epoch = journal.epoch, 1 << 40
+        own_epoch, journal.epoch = journal.epoch, 1 << 40
         try:
-            await whole(journal)
+            await original(journal)
         finally:
-            journal.epoch = own
+            journal.epoch = own_epoch
 
     patch.setattr(EngineJournal, "catch_up", catch_up)
 
 
 def all_strays(patch: pytest.MonkeyPatch) -> None:
-    """Whoever starts removes every file it does not know (R4)."""
+    """Remove every unknown file at a start, whatever its epoch (R4)."""
     patch.setattr(realm, "remove_strays", _strays)
 
 
 async def _strays(recovered: Any, blobs: Any) -> None:
-    known = {file.name for store in recovered.state.stores.values() for file in store.files}
+    known_names = {file.name for store in recovered.state.stores.values() for file in store.files}
     for info in await blobs.list("segments/"):
-        if info.name not in known:
+        if info.name not in known_names:
             await blobs.delete(info.name)
 
 
 def talking(patch: pytest.MonkeyPatch) -> None:
-    """A deposed owner tells everybody that it is (R5)."""
+    """Let a deposed owner answer its clients (R5)."""
     patch.setattr(RunningRealm, "cut", lambda _: None)
 
 
 def torn_for_whole(patch: pytest.MonkeyPatch) -> None:
-    """What an owner has begun to append and could not finish is taken for a block."""
-    whole = ShardLog.snapshot
+    """Take an unfinished append of an earlier owner for a whole block."""
+    original = ShardLog.snapshot
 
     def snapshot(log: ShardLog) -> tuple[int, list[LogFrame]]:
-        before, frames = whole(log)
-        for at, frame in enumerate(frames):
-            goes_on = at + 1 < len(frames) and frames[at + 1].part == frame.part + 1
-            if frame.kind == "data" and not goes_on:
-                frames[at] = structs.replace(frame, parts=frame.part + 1)
+        before, frames = original(log)
+        for index, frame in enumerate(frames):
+            is_continued = index + 1 < len(frames) and frames[index + 1].part == frame.part + 1
+            if frame.kind == "data" and not is_continued:
+                frames[index] = structs.replace(frame, parts=frame.part + 1)
         return before, frames
 
     patch.setattr(ShardLog, "snapshot", snapshot)
 
 
 def floor_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A journal that is opened again counts its blocks from 1, whatever was trimmed before."""
-    whole = ShardLog.snapshot
+    """Count the blocks of a reopened journal from 1, although earlier blocks were trimmed."""
+    original = ShardLog.snapshot
 
     def snapshot(log: ShardLog) -> tuple[int, list[LogFrame]]:
-        before, frames = whole(log)
+        before, frames = original(log)
         block = 0
-        for at, frame in enumerate(frames):
+        for index, frame in enumerate(frames):
             is_data = frame.kind == "data"
-            frames[at] = structs.replace(frame, block=block + is_data)
+            frames[index] = structs.replace(frame, block=block + is_data)
             block += is_data and frame.part + 1 == frame.parts
         return before, frames
 
@@ -131,27 +131,27 @@ def floor_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
-    """Leases are reckoned with a clock that people set."""
+    """Measure leases with the wall clock, which people can set."""
     patch.setattr(SystemClock, "steady_us", lambda clock: clock.now_ns() // 1_000)
 
 
 class ClusterMutant(NamedTuple):
     mistake: str
-    """What is wrong, for people."""
+    """Description for the table in README.md."""
     spoil: Spoil
     theme: str = ""
-    """What goes wrong most in the worlds that are to notice."""
+    """The most frequent failure in the worlds that have to notice it."""
     first: int = 0
-    """The first seed that notices it without going round for a minute, as two owners that take
-    turns may. Another change may let it be a later one."""
+    """The first seed that notices it within a minute; two owners that take turns may run longer. A
+    change elsewhere may move it to a later seed."""
     seeds: int = 10
-    """From which on so many are tried at most."""
+    """Number of seeds to try, from ``first`` on."""
 
 
 CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {
     "lease alone": ClusterMutant("a lease alone, no compare-and-set", lease_alone, first=7),
     "retry at the tail": ClusterMutant(
-        "a timeout asked again behind the tail that is there now",
+        "an append without an answer is repeated at the current tail",
         retry_at_the_tail,
         first=9,
     ),
@@ -172,16 +172,15 @@ CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {
     "torn for whole": ClusterMutant("a torn block taken for whole", torn_for_whole),
     "wall clock": ClusterMutant("a lease by the wall clock", by_the_wall_clock, "clocks", first=2),
 }
-"""The mistakes of which the design speaks, as far as one shard can make them. An outbox paid before
-it is stored there, a part of a transaction sent twice, and numbers made from 1 in each shard are
-mistakes between several shards, which there are not yet. That a cache serves a file of the same
-name and other epoch is noticed where caches are tested
-(``packages/cluster/tests/storage/test_shared_blobs.py``): here owners that write files of one span
-mostly write the same bytes."""
+"""Mistakes that the design names, as far as one shard can make them. Three need several shards,
+which do not exist yet: an outbox paid before it is stored, a part of a transaction sent twice, and
+numbers counted from 1 in each shard. A cache that serves a file of the same name from another epoch
+is noticed in the tests of caches (``packages/cluster/tests/storage/test_shared_blobs.py``): here
+owners that write files of one span usually write the same bytes."""
 
 
 def noticed_in_a_cluster(mutant: ClusterMutant, first: int = 0) -> Noticed | None:
-    """The first seed from ``first`` on that an oracle complains of; None: none of them does."""
+    """Return the first seed from ``first`` on at which an oracle complains, or None."""
     with pytest.MonkeyPatch.context() as patch:
         mutant.spoil(patch)
         seeds = range(first, first + mutant.seeds)
@@ -189,6 +188,6 @@ def noticed_in_a_cluster(mutant: ClusterMutant, first: int = 0) -> Noticed | Non
 
 
 def cluster_row(mutant: ClusterMutant, seed: int | None) -> str:
-    """A line of the table in README.md."""
+    """Return a line of the table in README.md."""
     theme = mutant.theme or "any"
     return f"| {mutant.mistake} | {theme} | {'nobody' if seed is None else seed} |"

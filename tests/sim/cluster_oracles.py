@@ -1,4 +1,4 @@
-"""What the engine and the machines themselves may complain of, besides what clients are told."""
+"""Oracles for the engine and the machines of a cluster, in addition to those of the clients."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ LAST_EPOCH: Final = 1 << 40
 
 
 class WatchedLog(ShardLog):
-    """The log of the shard, as an oracle: once somebody has recovered from it, nobody of an older
-    epoch writes to it."""
+    """The log of the shard as an oracle: once an owner has recovered from it, no older epoch may
+    write to it."""
 
     def __init__(self, world: ClusterWorld) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class WatchedLog(ShardLog):
         self.recovered_by = 0
         """The newest epoch that has read it."""
         self.all_frames: list[LogFrame] = []
-        """Also those that were purged since."""
+        """All frames, including purged ones."""
 
     def append(self, expected: int, frame: LogFrame) -> None:
         super().append(expected, frame)
@@ -57,12 +57,12 @@ class WatchedLog(ShardLog):
 
 
 class WatchedBlobs(MemoryBlobs):
-    """The files of the shard, and the bodies of all its large blocks, as an oracle."""
+    """The files of the shard as an oracle. Keeps the bodies of all large blocks."""
 
     def __init__(self) -> None:
         super().__init__(grows=False)
         self.all_bodies = MemoryBlobs()
-        """Also those that were removed since."""
+        """All bodies, including removed ones."""
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         await super().put(name, chunks)
@@ -71,10 +71,10 @@ class WatchedBlobs(MemoryBlobs):
 
 
 class WithoutSnapshots(EngineBlobs):
-    """Nobody has ever taken a snapshot, or removed the bodies of a block."""
+    """Files as if no snapshot had ever been taken and no body of a block removed."""
 
-    def __init__(self, blobs: WatchedBlobs, asking: RetryingRequests) -> None:
-        super().__init__(blobs, asking)
+    def __init__(self, blobs: WatchedBlobs, requests: RetryingRequests) -> None:
+        super().__init__(blobs, requests)
         self._all_bodies = blobs.all_bodies
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
@@ -86,37 +86,39 @@ class WithoutSnapshots(EngineBlobs):
         return await super().get(name, offset, length)
 
 
-def hear(machine: ClusterMachine, realm: RunningRealm, epoch: int) -> None:
-    """Complain of what an owner says without an append, once a newer one has recovered (R2)."""
+def watch_owner(machine: ClusterMachine, realm: RunningRealm, epoch: int) -> None:
+    """Report events and answers that an owner sends without an append once a newer owner has
+    recovered (R2)."""
     send, answer = realm.dispatch.send, realm.shard.answer
 
-    def says(what: str) -> None:
+    def report(what: str) -> None:
         newest = machine.world.log.recovered_by
         if machine.thaw.is_set() and newest > epoch:
             late = f"{machine.name} has sent {what} in epoch {epoch}; {newest} had recovered"
             machine.world.promises.broken.append(late)
 
-    def sends(*given: Any) -> Any:
-        says("events")
-        return send(*given)
+    def checked_send(*arguments: Any) -> Any:
+        report("events")
+        return send(*arguments)
 
-    def answers(group: Any, outcomes: Any) -> None:
+    def checked_answer(group: Any, outcomes: Any) -> None:
         if outcomes and not group.records:
-            says("answers")
+            report("answers")
         answer(group, outcomes)
 
-    vars(realm.dispatch)["send"] = sends
-    vars(realm.shard)["answer"] = answers
+    vars(realm.dispatch)["send"] = checked_send
+    vars(realm.shard)["answer"] = checked_answer
 
 
 async def check_log(world: ClusterWorld) -> None:
-    """The newest snapshot and the blocks behind it lead to what the whole log leads to."""
+    """Compare the state from the newest snapshot and the blocks behind it with that of the whole
+    log."""
     kept = MemoryEngine(world.servers)
-    whole = MemoryEngine(EngineServers())
-    whole.servers.log(0).frames = list(world.log.all_frames)
-    shown = await _state_of(kept, EngineBlobs(world.files, kept.requests))
-    wanted = await _state_of(whole, WithoutSnapshots(world.files, whole.requests))
-    for is_there, should_be in zip_longest(shown, wanted):
+    full_log = MemoryEngine(EngineServers())
+    full_log.servers.log(0).frames = list(world.log.all_frames)
+    kept_state = await _state_of(kept, EngineBlobs(world.files, kept.requests))
+    full_state = await _state_of(full_log, WithoutSnapshots(world.files, full_log.requests))
+    for is_there, should_be in zip_longest(kept_state, full_state):
         assert is_there == should_be, f"snapshot and tail differ from the log in {is_there}"
 
 
@@ -129,8 +131,8 @@ async def _state_of(engine: MemoryEngine, blobs: EngineBlobs) -> list[Any]:
 
 
 def _content(body: Buffer) -> Any:
-    """What a body says: that of a merge channel's states is written anew by every snapshot, with
-    the names of a state's nulls in any order."""
+    """Return the comparable content of a body. Every snapshot writes the states of a merge channel
+    again, with the names of a state's nulls in any order, so that the bytes differ."""
     try:
         table = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
     except (pa.ArrowException, OSError):
@@ -143,12 +145,12 @@ def _content(body: Buffer) -> Any:
 
 
 def _as_stored(record: FactRecord) -> FactRecord:
-    """Without what no fact tells: how far durables have offered their events, since what is offered
-    and not settled is as outstanding as what was never offered; and when events were published that
-    are gone, which is forgotten at some time."""
+    """Remove from a record what facts do not determine: how far durables have offered their events
+    (offered and never offered events are equally outstanding), and the times of removed events,
+    which are dropped at some point."""
     fact = record.fact
     if isinstance(fact, KeptStates):
-        return structs.replace(record, bodies=())  # they are compared by what they say
+        return structs.replace(record, bodies=())  # `_content` compares them
     if not isinstance(fact, Restored):
         return record
     durables = []
@@ -157,7 +159,7 @@ def _as_stored(record: FactRecord) -> FactRecord:
         durables.append(structs.replace(durable, head=0, outstanding=outstanding.spans))
     stored = ranges(fact.stored)
     first = stored[0].first if stored else fact.next_id
-    before = [at for at, (event_id, _) in enumerate(fact.ages) if event_id <= first]
+    before = [index for index, (event_id, _) in enumerate(fact.ages) if event_id <= first]
     ages = fact.ages[before[-1] if before else 0 :] if stored else ()
     if before and ages:
         ages = ((first, ages[0][1]), *ages[1:])

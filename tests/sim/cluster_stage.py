@@ -1,4 +1,5 @@
-"""Scenes in a cluster: all that they ask of a realm, a client asks the owner for."""
+"""Scenes in a cluster: every operation that a scene calls on a realm becomes a request of a client
+to the owner."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ WIRED_SCENES: dict[str, Callable[[WiredWorld], Scene]] = {
 
 
 class ClusterStage:
-    """A :class:`~tests.sim.wired_world.WiredWorld` over a cluster. What it asks for, it asks again
-    until an owner answers; how often somebody took over is how many lives there were."""
+    """A :class:`~tests.sim.wired_world.WiredWorld` over a cluster. It repeats each request until an
+    owner answers. The newest recovered epoch takes the place of the number of lives."""
 
     def __init__(self, world: ClusterWorld, name: str) -> None:
         self.name = name
@@ -69,7 +70,7 @@ class ClusterStage:
         self._numbers: dict[str, ChannelId] = {}
         self._scene = WIRED_SCENES[name](self)
 
-    # --- what it has of the cluster ------------------------------------------------------
+    # --- what the scene uses of the cluster ----------------------------------------------
 
     @property
     def seed(self) -> int:
@@ -101,7 +102,7 @@ class ClusterStage:
 
     @property
     def passed_us(self) -> int:
-        return self._world.latest_us  # nodes' clocks differ by hours at most
+        return self._world.latest_us  # the clocks of nodes differ by hours at most
 
     @property
     def lives(self) -> int:
@@ -115,29 +116,31 @@ class ClusterStage:
         self._world.note(what)
 
     def draw_type(self, types: Sequence[str]) -> str:
-        """Pages belong to one machine."""
-        return self.random.choice([each for each in types if each != "paged"])
+        """Draw a type, except paged: pages belong to one machine."""
+        return self.random.choice([kind for kind in types if kind != "paged"])
 
     def life_of(self, machine: str) -> int:
-        """The epoch of the owner that a machine is connected to; 0: it is connected to none."""
+        """Return the epoch of the owner that a machine is connected to; 0 if it has no
+        connection."""
         return self._world.life_of(machine)
 
     def is_stale(self, machine: str) -> bool:
-        """Whether it is not connected to the newest owner: what comes was sent by one before."""
+        """Return whether a machine is not connected to the newest owner: an earlier owner sent its
+        events."""
         return self._world.is_stale(machine)
 
-    def hear(self, error: PenstockError) -> None:
-        """Nothing here is refused for good: there is room, and every store is there from the
-        beginning. A takeover ends what transactions have not committed, and the end of one that was
-        not answered is asked for again."""
-        may_be = AlreadyAborted | AlreadyCommitted | NoSuchTransaction
-        if isinstance(error, Refused) and not isinstance(error, may_be):
+    def check_refusal(self, error: PenstockError) -> None:
+        """Report a refusal that cannot be right: the realm has room, and all stores exist from the
+        start. Only the end of a transaction may be refused: a takeover aborts open transactions,
+        and an unanswered end is repeated."""
+        expected = AlreadyAborted | AlreadyCommitted | NoSuchTransaction
+        if isinstance(error, Refused) and not isinstance(error, expected):
             self._world.promises.broken.append(f"the log contradicts a refusal: {error!r}")
 
-    # --- what a client asks for ----------------------------------------------------------
+    # --- requests of the client ----------------------------------------------------------
 
     async def create(self, name: str, definition: Definition) -> None:
-        opened = await self._made(
+        opened = await self._create_or_find(
             lambda: self._session.connection.ask(
                 CreateChannel(name, definition), ChannelOpened, resend=False
             ),
@@ -162,7 +165,7 @@ class ClusterStage:
             number, name, kind, start=FromEarliest(), strict_order=strict_order, order_by=order_by
         )
         connection = self._session.connection
-        await self._made(
+        await self._create_or_find(
             lambda: connection.ask(message, DurableInfo, resend=False),
             lambda: connection.ask(DescribeDurable(number, name), DurableInfo),
         )
@@ -177,20 +180,23 @@ class ClusterStage:
         return not (await self._session.connection.ask(message, DurableInfo)).outstanding
 
     async def stored_on(self, store: str) -> list[tuple[int, bytes]]:
-        """All that a store holds, in order: ids and content."""
+        """Return all events of a store in order, as ids and data."""
         channel = await self._session.channels.get(store)
-        found = [(event.event_id or 0, event.data) async for event in channel.browse()]
-        ids = [event_id for event_id, _ in found]
+        rows = [(event.event_id or 0, event.data) async for event in channel.browse()]
+        ids = [event_id for event_id, _ in rows]
         assert ids == sorted(set(ids)), f"a browse of {store} gave {ids}"
-        return found
+        return rows
 
     async def live_on(self, store: str) -> int:
-        """How many events a store has."""
+        """Return the number of events of a store."""
         message = DescribeChannel(store, _kind(self._definitions[store]))
         return (await self._session.connection.ask(message, ChannelInfo)).events
 
-    async def _made(self, make: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T]]) -> T:
-        """Something new, or what an earlier attempt has made that was not answered."""
+    async def _create_or_find(
+        self, make: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Create an object; if an earlier attempt without an answer has created it, return that
+        one."""
         while True:
             try:
                 return await make()
@@ -202,7 +208,7 @@ class ClusterStage:
     # --- the scene -----------------------------------------------------------------------
 
     async def play(self, outside: asyncio.TaskGroup) -> asyncio.Task[None]:
-        """Begin; the task is done when everybody in the scene is."""
+        """Start the scene. The returned task ends when all its clients are done."""
         self.outside = outside
         self._session = await connected()
         await self._scene.prepare()

@@ -1,5 +1,5 @@
-"""A rolling upgrade in the middle of everything else: nodes of two formats, one after the other,
-then the end of the upgrade, and a node of the older version that tries once more."""
+"""A rolling upgrade during all other failures: the nodes change between two formats one by one, the
+upgrade is finished, and a node of the older version then tries to join."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from tests.sim.cluster_machines import LEASE_S, PORTS, ClusterMachine
 NEWER: Final = FORMAT + 1
 PAUSE_S_MAX: Final = 4.0
 REFUSED_S_MAX: Final = 60.0
-"""Before, a node of the older version may be frozen, or killed and started again."""
+"""Until then a node of the older version may be frozen, or killed and restarted."""
 
 
 class UpgradedWorld(ClusterWorld):
-    """All nodes begin with the older version; the newer one comes to each of them."""
+    """All nodes start with the older version; each is replaced with the newer one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, scene=ALONE)
         self.newest = 0
-        """The newest format in which the shard was claimed."""
+        """The newest format that an owner has claimed the shard with."""
         self.refusals = 0
-        """How often a node of the older version was refused."""
+        """Number of times that a node of the older version was refused."""
 
     def serves(self, machine: ClusterMachine) -> None:
-        """An owner knows everything that was written before."""
-        self.newest = max(self.newest, self._claimed())
+        """Check that an owner supports every format written before."""
+        self.newest = max(self.newest, self._claimed_format())
         if machine.format < self.newest:
             self.promises.broken.append(
                 f"{machine.name} knows format {machine.format}, and serves what was written in "
                 f"format {self.newest}"
             )
 
-    def _claimed(self) -> int:
+    def _claimed_format(self) -> int:
         record = at_once(self.servers.records.get("shard/0"))
         return 0 if record is None else msgspec.json.decode(record.value, type=ClaimRecord).format
 
@@ -57,11 +57,12 @@ class UpgradedWorld(ClusterWorld):
     async def _upgrade(self) -> None:
         for name in self.random.sample(sorted(PORTS), len(PORTS)):
             await self._replace(self.machines[name], NEWER)
-            if self.random.random() < 0.3:  # second thoughts: until the end there is a way back
+            # a rollback: until the upgrade is finished, a node may return to the older version
+            if self.random.random() < 0.3:
                 await self._replace(self.machines[name], FORMAT)
                 await self._replace(self.machines[name], NEWER)
         await self._finish()
-        while self._claimed() < NEWER:
+        while self._claimed_format() < NEWER:
             await pass_time(0.2)
         self.newest = NEWER
         machine = self.machines[self.random.choice(sorted(PORTS))]
@@ -72,7 +73,7 @@ class UpgradedWorld(ClusterWorld):
         await self._replace(machine, NEWER)
 
     async def _replace(self, machine: ClusterMachine, format: int) -> None:
-        """Stop a node, in order or not, and start it with another version."""
+        """Kill a node and start it with another version."""
         await machine.thaw.wait()
         if machine.is_running:
             machine.kill()
@@ -89,7 +90,7 @@ class UpgradedWorld(ClusterWorld):
         await pass_time(self.random.uniform(0.1, PAUSE_S_MAX))
 
     async def _finish(self) -> None:
-        """As an operator does: again until all nodes are there."""
+        """Finish the upgrade as an operator does: repeat until all nodes have the newer version."""
         while True:
             state = await upgrade_state(
                 MemoryInspector(self.servers), self.loop, LEASE_S, cluster="simulated"
@@ -107,14 +108,14 @@ class UpgradedWorld(ClusterWorld):
 
 
 def _is_refused(machine: ClusterMachine) -> bool:
-    """Whether its version does not know what the cluster writes."""
+    """Return whether the machine's version does not support the format that the cluster writes."""
     task = machine.task
-    ended = task is not None and task.done() and not task.cancelled()
-    return ended and task is not None and isinstance(task.exception(), NewerFormat)
+    has_ended = task is not None and task.done() and not task.cancelled()
+    return has_ended and task is not None and isinstance(task.exception(), NewerFormat)
 
 
 def upgraded_life_of(seed: int) -> UpgradedWorld:
-    """What has happened. Raises what went wrong."""
+    """Return the world after its end. Raises the error of a failed life."""
     world = UpgradedWorld(seed)
     simulate(world.live(), world.random)
     return world

@@ -1,4 +1,5 @@
-"""Quiet logs: a simulated disk fails all the time, and the lives are many. Errors are looked at."""
+"""Silence the logs: a simulated disk fails all the time, and the tests check the errors
+themselves."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ import structlog
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     was_set_up = structlog.is_configured()
-    before = structlog.get_config()["wrapper_class"]
+    wrapper_class = structlog.get_config()["wrapper_class"]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     yield
-    structlog.configure(wrapper_class=before)
+    structlog.configure(wrapper_class=wrapper_class)
     if not was_set_up:
         structlog.reset_defaults()

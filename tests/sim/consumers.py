@@ -1,4 +1,4 @@
-"""Programs that consume over the network: seats at durables, readers of queues, plain readers."""
+"""Programs that consume over the network: seats at durables, readers of queues, and subscribers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ IsDone = Callable[[], Awaitable[bool]]
 
 
 class Seat:
-    """Takes a seat at a durable and settles in every way there is, whatever breaks meanwhile."""
+    """Takes a seat at a durable and settles events in every way, whatever breaks in the
+    meantime."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class Seat:
         number: int = 0,
         by_id: bool = False,
     ) -> None:
-        """``by_id``: some is acknowledged by id."""
+        """``by_id``: acknowledge some events by id."""
         self.world = world
         self.receipts = receipts
         self._kind = kind
@@ -43,16 +44,17 @@ class Seat:
         self._by_id = by_id
         self._store = receipts.ledger.store
         self._last = -1
-        """The newest id that came over the present seat for the first time."""
+        """The newest id that the current seat received for the first time."""
         self._place: tuple[object, int] = (None, 0)
         self.program = Program(world, f"seat-{self._store}-{receipts.name}-{number}", self._main)
         self._refusals_left = 0
-        """A seat of a program that was killed is taken until the realm knows that it is gone."""
+        """Attempts left to take a seat that a killed program of the same name may still hold: the
+        realm does not know yet that it was killed."""
 
     async def _main(self, session: aio.Session) -> None:
         if self.program.starts > 1:
             self._refusals_left = 100
-        durable = await self._durable(session)
+        durable = await self._find_durable(session)
         while True:
             window = self.world.random.randint(1, 6) if self.receipts.counted else None
             seat = durable.subscribe(window=window)
@@ -67,12 +69,13 @@ class Seat:
                 await pass_time(1)
             except ConnectionLost:
                 self.world.note(f"{self.program.name} lost what it settled last")
-            except Unavailable as error:  # its seat could not be taken again after a reconnect
+            except Unavailable as error:  # the seat could not be taken again after a reconnect
                 self.world.note(f"{self.program.name} has no seat: {error.code}")
                 await pass_time(0.2)
 
-    async def _durable(self, session: aio.Session) -> aio.Durable:
-        """Found as often as it takes: a realm whose disk fails answers nobody any more."""
+    async def _find_durable(self, session: aio.Session) -> aio.Durable:
+        """Return the durable, and retry as often as needed: a realm whose disk fails stops
+        answering."""
         while True:
             try:
                 channel = await session.channels.get(self._store)
@@ -82,7 +85,7 @@ class Seat:
                 await pass_time(0.2)
 
     async def _consume(self, seat: aio.DurableSubscription) -> bool:
-        """Until all is done; false when the seat is to be left before."""
+        """Consume until all is done. Return False if the seat is to be closed before."""
         await seat.open()
         self._refusals_left = 0
         while True:
@@ -91,17 +94,17 @@ class Seat:
                 if await self._is_done():
                     return True
                 continue
-            self._look(batch)
+            self._check(batch)
             await pass_time(self.world.random.expovariate(20))
             try:
                 await self._settle(seat, batch)
             except Unavailable as error:
                 self.world.note(f"{self.program.name} is not answered: {error.code}")
             if self.world.random.random() < 0.05:
-                self.receipts.going_back(batch.event_ids.tolist())
+                self.receipts.rollback_requested(batch.event_ids.tolist())
                 return False
 
-    def _look(self, batch: aio.DeliveredBatch) -> None:
+    def _check(self, batch: aio.DeliveredBatch) -> None:
         ids = batch.event_ids.tolist()
         counts = {i: n for i, n in (batch.redeliveries or {}).items() if i in set(ids)}
         stale = self.world.is_stale(self.program.name)
@@ -111,8 +114,8 @@ class Seat:
         if place != self._place:
             self._place, self._last = place, -1
         if not self.receipts.counted:
-            before = [self._last, *ids]
-            assert before == sorted(set(before)), f"{self.program.name} was given {before}"
+            order = [self._last, *ids]
+            assert order == sorted(set(order)), f"{self.program.name} was given {order}"
             self._last = ids[-1]
 
     async def _settle(self, seat: aio.DurableSubscription, batch: aio.DeliveredBatch) -> None:
@@ -123,18 +126,18 @@ class Seat:
         if batch.is_stale:
             return
         if receipts.counted and random.random() < 0.2:
-            atleast = receipts.going_back(ids)
+            lowest_counts = receipts.rollback_requested(ids)
             await batch.rollback()
-            receipts.went_back(atleast)
+            receipts.rollback_answered(lowest_counts)
             self.world.note(f"{self.program.name} rolled back {ids}")
             return
         way = random.choice(
             ("batch", "each", "last") if not receipts.counted else ("batch", "each")
         )
-        receipts.asking(ids, self.world.now_us)
+        receipts.ack_requested(ids, self.world.now_us)
         if way == "batch":
             await batch.ack()
-        elif way == "last":  # SEM D, ack: it covers all before
+        elif way == "last":  # an acknowledgement covers all earlier events (SEM D, ack)
             await batch[len(batch) - 1].ack()
             await seat.flush()
         else:
@@ -142,23 +145,24 @@ class Seat:
                 await event.ack()
             await seat.flush()
         if not batch.is_stale:
-            receipts.answered(ids, self.world.now_us)
+            receipts.ack_answered(ids, self.world.now_us)
             self.world.note(f"{self.program.name} acked {ids}")
 
     async def _acknowledge_by_id(self, seat: aio.DurableSubscription, ids: Sequence[int]) -> None:
-        """Also what came before a reconnect: if it has come again, it is in hand."""
-        self.receipts.asking(ids, self.world.now_us)
+        """Acknowledge by id, also events from before a reconnect: the client may hold them
+        again."""
+        self.receipts.ack_requested(ids, self.world.now_us)
         try:
             await seat.ack(ids)
         except IllegalState:
             self.world.note(f"{self.program.name} has {ids} no more")
             return
-        self.receipts.answered(ids, self.world.now_us)
+        self.receipts.ack_answered(ids, self.world.now_us)
         self.world.note(f"{self.program.name} acked by id {ids}")
 
 
 class Follower:
-    """Reads a channel that keeps everything, from the beginning: all of it, once, in order."""
+    """Reads a channel that keeps all its events from the start: every event once, in order."""
 
     def __init__(
         self, world: WiredWorld, ledger: Ledger, name: str, is_done: Callable[[], bool]
@@ -176,18 +180,18 @@ class Follower:
                 while not self._is_done() and self.world.random.random() > 0.01:
                     batch = await events.next_batch(timeout=0.5)
                     if batch is not None:
-                        self._look(batch)
+                        self._check(batch)
 
-    def _look(self, batch: aio.EventBatch) -> None:
+    def _check(self, batch: aio.EventBatch) -> None:
         for event_id, data in zip(batch.event_ids.tolist(), datas_of(batch), strict=True):
             assert event_id == len(self.read), f"{event_id} came after {len(self.read)} events"
-            self._ledger.is_content(event_id, data)
+            self._ledger.check_content(event_id, data)
             self.read.append(event_id)
         self.world.note(f"{self.program.name} has read {len(self.read)}")
 
 
 class Taker:
-    """Takes events off a queue, some of them by commit."""
+    """Takes events from a queue in transactions."""
 
     def __init__(self, world: WiredWorld, receipts: Receipts, is_done: IsDone, number: int) -> None:
         self.world = world
@@ -204,12 +208,12 @@ class Taker:
                 async with reader:
                     if await self._read(reader):
                         return
-            except Unavailable as error:  # its seat could not be taken again after a reconnect
+            except Unavailable as error:  # the seat could not be taken again after a reconnect
                 self.world.note(f"{self.program.name} has no seat: {error.code}")
                 await pass_time(0.2)
 
     async def _read(self, reader: aio.Reader) -> bool:
-        """Until all is done; false when the seat is to be left before."""
+        """Read until all is done. Return False if the reader is to be closed before."""
         while self.world.random.random() > 0.05:
             batch = await reader.next_batch(timeout=1.0)
             if batch is None:
@@ -230,12 +234,12 @@ class Taker:
         self.world.note(f"{self.program.name} has {ids} {counts}")
         await pass_time(self.world.random.expovariate(20))
         if self.world.random.random() < 0.2:
-            receipts.going_back(ids)
+            receipts.rollback_requested(ids)
             await reader.rollback()
             return
-        receipts.asking(ids, self.world.now_us)
+        receipts.ack_requested(ids, self.world.now_us)
         await reader.commit()
-        receipts.answered(ids, self.world.now_us)
+        receipts.ack_answered(ids, self.world.now_us)
         self.world.note(f"{self.program.name} committed {ids}")
 
 
@@ -243,6 +247,6 @@ def datas_of(batch: aio.EventBatch) -> list[bytes]:
     return [bytes(data) for data in batch.to_arrow().column("data").to_pylist()]
 
 
-def unasked(receipts: Receipts, ids: Sequence[int]) -> list[int]:
-    """What has left a durable, or a queue, though nobody has said that it may."""
-    return sorted(set(ids) - set(receipts.asked))
+def unrequested(receipts: Receipts, ids: Sequence[int]) -> list[int]:
+    """Return the ids that left a durable or queue although no client has asked for it."""
+    return sorted(set(ids) - set(receipts.requested))

@@ -1,4 +1,5 @@
-"""Which rules of the semantics the simulation plays, by scene; and which it leaves to others."""
+"""The rules of the semantics that the simulation covers, by scene, and those that other tests
+cover."""
 
 from __future__ import annotations
 
@@ -28,44 +29,44 @@ RULES: dict[str, tuple[str, ...]] = {
     "travel": ("C7",),
     "wired": ("C1g", "D4", "D13", "D14", "D15", "E6", "Q1", "Q2", "Q3", "T8", "X1", "X2", "X3"),
 }
-"""What a scene's oracles would notice, were it broken."""
+"""Rules whose violation the oracles of a scene would notice."""
 
 ROT = ("S1",)
-"""Played by ``tests.sim.rot``."""
+"""Covered by ``tests.sim.rot``."""
 
 MQTT = ("M2", "M5", "M6", "M7", "M8", "M12", "M13", "M14", "M15")
-"""Played by ``tests.sim.mqtt_world``, ``mqtt_fleet`` and ``mqtt_failovers``."""
+"""Covered by ``tests.sim.mqtt_world``, ``mqtt_fleet`` and ``mqtt_failovers``."""
 
 ELSEWHERE: dict[str, str] = {
-    "M1": "what is refused, and why: packages/mqtt/tests/test_connections.py, tests/fuzz",
+    "M1": "refusals and their reasons: packages/mqtt/tests/test_connections.py, tests/fuzz",
     "M3": "native events: packages/mqtt/tests/test_connections.py",
     "M4": "rights on channels: packages/mqtt/tests/test_fan_out.py",
     "M9": "groups: packages/mqtt/tests/test_shared.py",
     "M10": "WebSockets: packages/mqtt/tests/test_websocket.py",
     "M11": "signing in: packages/mqtt/tests/test_signing_in.py",
-    "M16": "what a payload is taken for: packages/mqtt/tests/test_protobuf.py",
+    "M16": "the type of a payload: packages/mqtt/tests/test_protobuf.py",
     "D1": "state on one channel, independent of others: tests/runtime/test_durables.py",
     "D2": "names that clash or miss: tests/runtime/test_durables.py",
     "D3": "attributes at creation: tests/runtime/test_durables.py",
     "D5": "fetches and handlers: packages/client/tests/test_durables.py",
     "D6": "a rule of the channel: "
-    "packages/core/tests/durable/test_durable.py; `durables` looks at the end of it",
+    "packages/core/tests/durable/test_durable.py; `durables` checks its end",
     "D7": "retention against durables: packages/core/tests/durable/test_durable.py",
-    "D8": "whose turn it is: packages/core/tests/durables/test_shared.py",
+    "D8": "the order of turns: packages/core/tests/durables/test_shared.py",
     "D9": "windows: packages/core/tests/durables/test_shared.py",
     "D10": "one at a time: packages/core/tests/durables/test_serial.py",
     "D16": "browses: tests/runtime/test_durables.py",
-    "D17": "what is shown: tests/runtime/test_durables.py",
+    "D17": "the shown values: tests/runtime/test_durables.py",
     "J1": "the default engine is what all other scenes play: "
     "packages/core/tests/engines/test_default.py",
     "J4": "that nothing is written: packages/server/tests/runtime/test_jms.py",
     "J7": "acknowledged by the client itself: packages/server/tests/runtime/test_jms.py",
     "E1": "what an event carries: packages/core/tests/columns, packages/client/tests",
-    "E2": "types of properties and what becomes of them: packages/core/tests/columns, "
+    "E2": "types of properties and their conversions: packages/core/tests/columns, "
     "packages/client/tests",
     "E10": "one column of numbers, shown and not stored: "
     "packages/core/tests/columns/test_number_columns.py",
-    "E11": "what tables become: packages/core/tests/columns/test_tables.py",
+    "E11": "events from tables: packages/core/tests/columns/test_tables.py",
     "E7": "events that are too large: "
     "packages/core/tests/channel/test_publish.py, packages/client/tests/test_channels.py",
     "C1": "how types are shown: packages/server/tests/cli/test_channels.py",
@@ -80,10 +81,10 @@ ELSEWHERE: dict[str, str] = {
     "Q5": "keys on queues: packages/core/tests/durable/test_queue.py, "
     "packages/server/tests/runtime/test_keys.py",
     "R4": "bounds of temporary destinations: tests/access/test_replying.py",
-    "H3": "bounds and whose a lease is: packages/server/tests/frontends/http/test_consuming.py",
+    "H3": "bounds and owners of leases: packages/server/tests/frontends/http/test_consuming.py",
     "L4": "joins are made before the first publish: "
     "packages/server/tests/runtime/test_join_copies.py",
 }
-"""Built rules of these chapters that no scene plays, and who does."""
+"""Implemented rules of these chapters that no scene covers, with the tests that do."""
 
 CHAPTERS = ("E", "C", "T", "S", "K", "Q", "R", "X", "L", "D", "J", "H", "M")

@@ -1,4 +1,4 @@
-"""Whether publishing is paused, as far as anybody was told (SEM X5)."""
+"""Whether publishing is paused, as far as clients know (SEM X5)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ T = TypeVar("T")
 
 class Known(NamedTuple):
     is_paused: bool | None
-    """None: a change was asked for, and not answered."""
+    """Whether publishing is paused; None: a change was requested and not answered."""
     changes: int
-    """Asked for so far."""
+    """Number of requested changes."""
 
 
 class Gate:
-    """It outlives every power cut: what was answered holds in the next life."""
+    """The known state of publishing. It survives power cuts: an answered change holds in the next
+    life."""
 
     def __init__(self) -> None:
         self.known = Known(is_paused=False, changes=0)
@@ -34,24 +35,26 @@ class Gate:
         self.known = Known(paused, changes)
         world.note(f"paused {paused}")
 
-    def found(self, *, paused: bool) -> None:
-        """At the start of a life."""
+    def recovered(self, *, paused: bool) -> None:
+        """Check the state that a restart recovered."""
         assert self.known.is_paused in (None, paused), f"a restart made paused {paused}"
         self.known = Known(paused, self.known.changes)
 
     def accepted(self, before: Known) -> None:
-        """Something new was stored that was sent when ``before`` was known."""
-        shut = self.known == before and before.is_paused
-        assert not shut, "publishing is paused, and something was published"
+        """Check that publishing was not paused when a new event was accepted; ``before`` is the
+        state known when it was sent."""
+        was_paused = self.known == before and before.is_paused
+        assert not was_paused, "publishing is paused, and something was published"
 
     def refused(self, before: Known) -> None:
-        is_open = self.known == before and before.is_paused is False
-        assert not is_open, "publishing is not paused, and was refused as if it were"
+        was_open = self.known == before and before.is_paused is False
+        assert not was_open, "publishing is not paused, and was refused as if it were"
 
     async def published(self, publish: Awaitable[T], *, is_retry: bool = False) -> T:
-        """What a client's publish or commit is answered with, be it refused or not.
+        """Return the answer to a publish or commit, and check it against the state of publishing.
 
-        ``is_retry``: it may be stored already, and then is known again while paused (SEM X3).
+        ``is_retry``: it may be stored already; then it is recognized even while publishing is
+        paused (SEM X3).
         """
         before = self.known
         try:

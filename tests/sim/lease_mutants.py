@@ -1,4 +1,4 @@
-"""Mistakes about leases of HTTP consumers; ``mutants.py`` lists them with all others."""
+"""Mistakes in leases of HTTP consumers; ``mutants.py`` lists them with all others."""
 
 from __future__ import annotations
 
@@ -18,64 +18,65 @@ from tests.sim.born_mutants import missed_birth
 
 
 def late_lease_taken(patch: pytest.MonkeyPatch) -> None:
-    """What comes too late is answered as done."""
-    whole = Leases.settle
+    """Answer a late request as if it had been done."""
+    original = Leases.settle
 
     async def settle(
-        own: Leases, asked: SettleLease | SettlePatternLease, owner: str, check: Check
+        leases: Leases, request: SettleLease | SettlePatternLease, owner: str, check: Check
     ) -> Settled:
         try:
-            return await whole(own, asked, owner, check)
+            return await original(leases, request, owner, check)
         except LeaseEnded:
-            if isinstance(asked, SettlePatternLease) or own.find(asked, owner) is None:
+            if isinstance(request, SettlePatternLease) or leases.find(request, owner) is None:
                 raise
-            return Settled(count=len(IdSet(asked.chosen.spans or ())), left=0, ends_us=None)
+            return Settled(count=len(IdSet(request.chosen.spans or ())), left=0, ends_us=None)
 
     patch.setattr(Leases, "settle", settle)
 
 
 def outlived_restart(patch: pytest.MonkeyPatch) -> None:
-    """A lease of an earlier life of the realm is taken for one of this."""
+    """Take a lease of an earlier life of the realm for one of this life."""
 
-    whole = Leases.answer_without_lease
+    original = Leases.answer_without_lease
 
     async def settled(
-        own: Leases, asked: SettleLease | SettlePatternLease, check: Check
+        leases: Leases, request: SettleLease | SettlePatternLease, check: Check
     ) -> Settled:
-        if isinstance(asked, SettlePatternLease):
-            return await whole(own, asked, check)
-        return Settled(count=len(IdSet(asked.chosen.spans or ())), left=0, ends_us=None)
+        if isinstance(request, SettlePatternLease):
+            return await original(leases, request, check)
+        return Settled(count=len(IdSet(request.chosen.spans or ())), left=0, ends_us=None)
 
     patch.setattr(Leases, "answer_without_lease", settled)
 
 
 def unremembered(patch: pytest.MonkeyPatch) -> None:
-    """A request that is repeated is taken for another one."""
-    whole = LeasePart.meant
+    """Take a repeated request for a new one."""
+    original = LeasePart.meant
 
-    def meant(part: LeasePart, *asked: object) -> IdSet:
-        found = whole(part, *asked)  # type: ignore[arg-type]  # as it is called
-        part.lost.add_all(found.overlap(part.done["ack"]))
+    def meant(part: LeasePart, *arguments: object) -> IdSet:
+        ids = original(part, *arguments)  # type: ignore[arg-type]  # as it is called
+        part.lost.add_all(ids.overlap(part.done["ack"]))
         part.done["ack"] = IdSet()
-        return found
+        return ids
 
     patch.setattr(LeasePart, "meant", meant)
 
 
 def one_channel_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A lease over a pattern notes what is acknowledged, and acknowledges it on one channel."""
+    """Record an acknowledgement under a lease over a pattern for all channels, but acknowledge the
+    events of only one."""
 
-    def settle(group: Group, part: LeasePart, asked: Settling, fresh: IdSet, held: IdSet) -> None:
+    def settle(group: Group, part: LeasePart, request: Settling, fresh: IdSet, held: IdSet) -> None:
         if part.channel_name.endswith("/1"):
-            part.done[asked.how].add_all(fresh)
+            part.done[request.how].add_all(fresh)
         else:
-            settle_events(group, part, asked, fresh=fresh, seat_ids=held)
+            settle_events(group, part, request, fresh=fresh, seat_ids=held)
 
     patch.setattr(leases, "settle_events", settle)
 
 
 LEASED: Final[dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]]] = {
-    "late lease taken": ("a late acknowledgement under a lease is taken", late_lease_taken),
+    "late lease taken": ("a late acknowledgement under a lease is accepted", late_lease_taken),
     "outlived restart": ("a lease outlives its realm's restart", outlived_restart),
     "one channel forgotten": (
         "a lease over a pattern forgets one channel",
@@ -84,4 +85,4 @@ LEASED: Final[dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]]] = {
     "unheard birth": ("a wait over a pattern does not hear of new channels", missed_birth),
     "unremembered": ("an acknowledgement that is sent again is refused", unremembered),
 }
-"""Each with what it is called in the table of mistakes; the scene ``leased`` is to notice."""
+"""Each with its description in the table of mistakes; the scene ``leased`` has to notice them."""

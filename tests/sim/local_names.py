@@ -1,9 +1,9 @@
-"""Lives of local stores beside cluster-wide ones: nodes whose engine loses answers and goes away,
-owners that follow each other and do not know it, and clients that make and delete stores of few
-names everywhere.
+"""Lives of local stores next to cluster-wide ones: nodes whose engine loses answers and disappears,
+owners that replace each other without knowing it, and clients that create and delete stores of a
+few names everywhere.
 
-Promised is that a name is there once, whoever has it, and that local stores go on without the
-engine. One life again: ``python -m tests.sim.local_names SEED``.
+A name must exist only once, and local stores must keep working without the engine. To repeat a
+life: ``python -m tests.sim.local_names SEED``.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ NAMES: Final = ("orders", "prices", "readings")
 NODES: Final = ("n1", "n2", "n3")
 TROUBLE_S: Final = 40.0
 CALM_S: Final = 25.0
-"""What has not come to rest so long after the last trouble never will."""
+"""Anything that is still unsettled this long after the last failure never settles."""
 PERSISTENT: Final = Definition(type="persistent")
 
 
 class Link:
-    """What one process asks of the engine."""
+    """Requests of one process to the engine."""
 
     def __init__(self, world: LocalNamesWorld) -> None:
         self._world = world
@@ -80,7 +80,7 @@ class LocalNode:
         self.realm: RunningRealm | None = None
 
     async def run(self) -> None:
-        """One start after the other, until cancelled."""
+        """Run one start after the other until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.world.until_a_restart_s()):
@@ -111,7 +111,7 @@ class LocalNode:
 
 
 class WideOwner:
-    """One owner of the realm of the cluster; it may be deposed and not know it yet."""
+    """An owner of the cluster-wide realm; it may be deposed without knowing it yet."""
 
     def __init__(self, world: LocalNamesWorld, epoch: int) -> None:
         self.world = world
@@ -156,10 +156,10 @@ class LocalNamesWorld:
         self.is_calm = False
         self.nodes = [LocalNode(self, name) for name in NODES]
         self.owners: list[WideOwner] = []
-        self.made = 0
-        """Stores whose making was acknowledged."""
+        self.created = 0
+        """Number of stores whose creation was acknowledged."""
         self.published_alone = 0
-        """Publishes to local stores while their node did not reach the engine."""
+        """Number of publishes to local stores while their node did not reach the engine."""
 
     @property
     def loop(self) -> SimLoop:
@@ -168,7 +168,7 @@ class LocalNamesWorld:
         return loop
 
     def local_lease(self, node: LocalNode) -> OwnerLease:
-        """By what local stores may say what they know: nobody else can have them."""
+        """Return the lease of local stores. It has no end, because no other node can own them."""
         return ENDLESS
 
     def until_a_restart_s(self) -> float | None:
@@ -178,7 +178,7 @@ class LocalNamesWorld:
         async with AsyncExitStack() as ends:
             tasks = await ends.enter_async_context(asyncio.TaskGroup())
             running = [tasks.create_task(node.run()) for node in self.nodes]
-            running.append(tasks.create_task(self._follow_each_other(tasks, running)))
+            running.append(tasks.create_task(self._replace_owners(tasks, running)))
             clients = [tasks.create_task(self._local_client(node)) for node in self.nodes]
             clients += [tasks.create_task(self._wide_client()) for _ in range(2)]
             clients.append(tasks.create_task(self._cut_off()))
@@ -190,12 +190,12 @@ class LocalNamesWorld:
             for task in running:
                 task.cancel()
 
-    # --- what happens --------------------------------------------------------------------
+    # --- failures and clients -------------------------------------------------------------
 
-    async def _follow_each_other(
+    async def _replace_owners(
         self, tasks: asyncio.TaskGroup, running: list[asyncio.Task[None]]
     ) -> None:
-        """A new owner comes now and then, whatever the last one does."""
+        """Start a new owner now and then, whatever the last one does."""
         while True:
             owner = WideOwner(self, len(self.owners) + 1)
             self.owners.append(owner)
@@ -238,7 +238,7 @@ class LocalNamesWorld:
     async def _wide_client(self) -> None:
         while not self.is_calm:
             await pass_time(self.random.expovariate(2))
-            owners = [each.realm for each in self.owners[-3:] if each.realm is not None]
+            owners = [owner.realm for owner in self.owners[-3:] if owner.realm is not None]
             if not owners:
                 continue
             realm, name = self.random.choice(owners), self.random.choice(NAMES)
@@ -250,15 +250,20 @@ class LocalNamesWorld:
     async def _make(self, realm: RunningRealm, name: str) -> None:
         if not await self._do(realm, realm.create_channel(name, PERSISTENT)):
             return
-        self.made += 1
-        others = [each for each in self._serving() if each is not realm]
-        # Somebody else may have deleted it by now, and another may have made it.
+        self.created += 1
+        other_realms = [served for served in self._serving() if served is not realm]
+        # Another client may have deleted it by now, and another node may have created it.
         if realm in self._serving() and realm.directory.find(name) is not None:
-            having = [each.identity for each in others if each.directory.find(name) is not None]
-            assert not having, f"{name} of {realm.identity} is a store of {having}, too"
+            holders = [
+                other_realm.identity
+                for other_realm in other_realms
+                if other_realm.directory.find(name) is not None
+            ]
+            assert not holders, f"{name} of {realm.identity} is a store of {holders}, too"
 
     async def _do(self, realm: RunningRealm, work: Any) -> bool:
-        """Whether it was done; it may be refused, and it ends with its realm."""
+        """Await the work. Return whether it was done: it may be refused, and it ends with its
+        realm."""
         try:
             async with asyncio.timeout(12):
                 await work
@@ -269,53 +274,59 @@ class LocalNamesWorld:
         return True
 
     def _serving(self) -> list[RunningRealm]:
-        """The realms whose word counts: those of the nodes, and that of the newest owner."""
+        """Return the realms that count: those of the nodes and that of the newest owner."""
         locals_ = [node.realm for node in self.nodes if node.realm is not None]
         newest = self.owners[-1].realm
         return locals_ if newest is None else [*locals_, newest]
 
     async def _check_the_end(self) -> None:
-        having: dict[str, list[str]] = {}
+        holders: dict[str, list[str]] = {}
         for realm in self._serving():
             for name in realm.directory.names("channel"):
-                having.setdefault(name, []).append(realm.identity)
-        assert all(len(each) == 1 for each in having.values()), f"a name twice: {having}"
+                holders.setdefault(name, []).append(realm.identity)
+        assert all(len(identities) == 1 for identities in holders.values()), (
+            f"a name twice: {holders}"
+        )
         registry = await MemoryEngine(self.servers).registry()
         granted = (await local_names_in(registry)).names
-        local = {name: who for name, (who,) in having.items() if who != "wide"}
-        assert {name: each.node for name, each in granted.items()} == local
+        local = {name: identity for name, (identity,) in holders.items() if identity != "wide"}
+        assert {name: grant.node for name, grant in granted.items()} == local
 
 
 def life_of(seed: int, world: Callable[[int], LocalNamesWorld] = LocalNamesWorld) -> Any:
-    """One life, to its end."""
-    lived = world(seed)
-    simulate(lived.live(), lived.random)
-    return lived
+    """Run one life to its end."""
+    started_world = world(seed)
+    simulate(started_world.live(), started_world.random)
+    return started_world
 
 
 # --- mistakes -----------------------------------------------------------------------------
 
 
 def any_epoch(patch: pytest.MonkeyPatch) -> None:
-    """An owner grants names after a later one has begun."""
+    """Let an owner grant names after a later one has begun."""
     patch.setattr(LocalNames, "with_owner", lambda names, _: names)
-    whole = LocalNames.with_rulings
+    original = LocalNames.with_rulings
     patch.setattr(
-        LocalNames, "with_rulings", lambda names, _, is_taken: whole(names, names.epoch, is_taken)
+        LocalNames,
+        "with_rulings",
+        lambda names, _, is_taken: original(names, names.epoch, is_taken),
     )
 
 
 def grants_first(patch: pytest.MonkeyPatch) -> None:
-    """The owner keeps a name free only once its grant is written."""
+    """Reserve a name only after its grant was written."""
 
-    def rule(names: ClusterWideNames, found: LocalNames) -> LocalNames:
-        return found.with_rulings(names.epoch, lambda name: names.directory.find(name) is not None)
+    def rule(names: ClusterWideNames, granted: LocalNames) -> LocalNames:
+        return granted.with_rulings(
+            names.epoch, lambda name: names.directory.find(name) is not None
+        )
 
     patch.setattr(ClusterWideNames, "_rule", rule)
 
 
 def waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    """A node makes its store as soon as it has asked for the name."""
+    """Let a node create its store as soon as it has requested the name."""
 
     async def granted(*_: Any) -> str:
         return "granted"
@@ -342,7 +353,7 @@ class _OfTheCluster:
 
 
 def under_the_lease(patch: pytest.MonkeyPatch) -> None:
-    """Local stores answer while the cluster has a quorum."""
+    """Let local stores answer only while the cluster has a quorum."""
     patch.setattr(LocalNamesWorld, "local_lease", lambda _, node: _OfTheCluster(node))
 
 
@@ -352,11 +363,11 @@ MISTAKES: Final[Mapping[Mistake, int]] = {
     waits_for_nobody: 1,
     under_the_lease: 28,
 }
-"""Each with the seed of a life in which somebody notices it."""
+"""Each with the seed of a life that notices it."""
 
 
 def is_noticed(mistake: Mistake, seed: int) -> bool:
-    """Whether somebody notices a mistake in this life."""
+    """Return whether an assertion notices the mistake in this life."""
     with pytest.MonkeyPatch.context() as patch:
         mistake(patch)
         noticed = False
@@ -369,4 +380,4 @@ def is_noticed(mistake: Mistake, seed: int) -> bool:
 
 if __name__ == "__main__":
     lived = life_of(int(sys.argv[1]))
-    sys.stdout.write(f"{lived.made} made, {lived.published_alone} published alone\n")
+    sys.stdout.write(f"{lived.created} made, {lived.published_alone} published alone\n")

@@ -25,24 +25,26 @@ if TYPE_CHECKING:
     from tests.sim.wired_world import WiredWorld
 
 MOVES = 10
-"""Seeks before it rests; one that nobody answered is followed by another."""
+"""Seeks before it rests. A seek without an answer is followed by another one."""
 
 
 class Mover:
-    """Sends a durable to places all over its channel. An answer that is lost with the connection
-    is asked for again by its client; one that is lost with the program, nobody ever hears."""
+    """Moves a durable all over its channel. Its client repeats a seek whose answer was lost with
+    the connection; if the program is killed, the answer stays unknown."""
 
     def __init__(self, world: WiredWorld, ledger: Ledger, name: str) -> None:
         self.name = name
         self.ledger = ledger
         self.first = 0
-        """From where the durable goes on, if that is known."""
-        self.is_known = True
-        """Else a seek is under way, or was never answered: it may have been done."""
-        self.asked: Counter[int] = Counter()
-        """Acknowledged since the last seek was asked for, answered or not, and not refused."""
+        """The position of the durable, if known."""
+        self.is_answered = True
+        """Whether the last seek was answered; otherwise it may or may not have been done."""
+        self.requested: Counter[int] = Counter()
+        """Ids whose acknowledgement was requested since the last seek was requested. Refused ones
+        do not count."""
         self.settled: set[int] = set()
-        """Those whose acknowledgement was asked for after that seek was answered, and answered."""
+        """Ids whose acknowledgement was requested after that seek was answered, and was
+        answered."""
         self.program = Program(world, f"mover-{name}", self._main)
         self._world = world
         self._random = Random(f"{world.seed}/mover")
@@ -51,51 +53,56 @@ class Mover:
     async def _main(self, session: aio.Session) -> None:
         channel = await session.channels.get(self.ledger.store)
         durable = await channel.durables.get(self.name)
-        while self._moves < MOVES or not self.is_known:
+        while self._moves < MOVES or not self.is_answered:
             await pass_time(self._random.expovariate(2))
             await self._seek(durable)
 
     async def _seek(self, durable: aio.Durable) -> None:
-        to, asked, settled, was_known = self._draw(), self.asked, self.settled, self.is_known
+        position, requested, settled, was_answered = (
+            self._draw(),
+            self.requested,
+            self.settled,
+            self.is_answered,
+        )
         self._moves += 1
-        self.is_known, self.asked, self.settled = False, Counter(), set()
+        self.is_answered, self.requested, self.settled = False, Counter(), set()
         try:
-            outcome = await durable.seek(to)
+            outcome = await durable.seek(position)
         except (IllegalState, InvalidArgument):
-            assert isinstance(to, int), "only an id can be one of nothing"
-            assert to not in self.ledger.ids, f"{to} is there, and refused"
-            asked.update(self.asked)
+            assert isinstance(position, int), "only an id can be one of nothing"
+            assert position not in self.ledger.ids, f"{position} is there, and refused"
+            requested.update(self.requested)
             settled |= self.settled
-            self.asked, self.settled, self.is_known = asked, settled, was_known
+            self.requested, self.settled, self.is_answered = requested, settled, was_answered
             return
         except Unavailable as error:
             self._world.note(f"{self.program.name} is not answered: {error.code}")
             return
-        self.first, self.is_known = outcome.position, True
+        self.first, self.is_answered = outcome.position, True
         self._world.note(f"{self.name} moved {outcome.position} {outcome.again} {outcome.skipped}")
-        if isinstance(to, int):
-            assert outcome.position == to
-        if to == "earliest":
+        if isinstance(position, int):
+            assert outcome.position == position
+        if position == "earliest":
             assert outcome.position == 0, "all is stored"
 
     def _draw(self) -> StartLike:
         random = self._random
-        known = max(self.ledger.ids, default=0)
+        newest_id = max(self.ledger.ids, default=0)
         ago = timedelta(seconds=random.uniform(0, 5))
         now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._world.now_us)
         places: tuple[StartLike, ...] = (
             "earliest",
             "latest",
-            random.randint(0, known),
-            random.randint(0, known),
-            known + 1_000,
+            random.randint(0, newest_id),
+            random.randint(0, newest_id),
+            newest_id + 1_000,
             now - ago,
         )
         return random.choice(places)
 
 
 class MovedSeat:
-    """The only seat at a durable that is moved: settles what it gets, too late as well."""
+    """The only seat at the moved durable: settles its events, sometimes too late."""
 
     def __init__(
         self, world: WiredWorld, mover: Mover, is_done: Callable[[], Awaitable[bool]]
@@ -116,7 +123,7 @@ class MovedSeat:
                 self._world.note(f"{self.program.name} lost what it settled last")
 
     async def _consume(self, seat: aio.DurableSubscription) -> bool:
-        """Until all is done; false when the seat is to be left before."""
+        """Consume until all is done. Return False if the seat is to be closed before."""
         async with seat:
             while self._world.random.random() > 0.05:
                 batch = await seat.next_batch(timeout=0.5)
@@ -129,22 +136,22 @@ class MovedSeat:
     async def _take(self, batch: aio.DeliveredBatch) -> None:
         world, mover, ids = self._world, self._mover, batch.event_ids.tolist()
         for event_id, data in zip(ids, datas_of(batch), strict=True):
-            mover.ledger.is_content(event_id, data)
-        again = mover.settled.intersection(ids)
-        assert not again, f"{again} came again to {mover.name} after their ack was answered"
+            mover.ledger.check_content(event_id, data)
+        repeated = mover.settled.intersection(ids)
+        assert not repeated, f"{repeated} came again to {mover.name} after their ack was answered"
         await pass_time(world.random.expovariate(20))
-        asked, settled = mover.asked, mover.settled if mover.is_known else set[int]()
+        requested, settled = mover.requested, mover.settled if mover.is_answered else set[int]()
         if batch.is_stale:
             return
-        back = world.random.random() < 0.15
-        asked.update(() if back else ids)
+        rolls_back = world.random.random() < 0.15
+        requested.update(() if rolls_back else ids)
         try:
-            await (batch.rollback() if back else batch.ack())
+            await (batch.rollback() if rolls_back else batch.ack())
         except IllegalState:
             world.note(f"too late for {mover.name} {ids}")
-            asked.subtract(() if back else ids)
+            requested.subtract(() if rolls_back else ids)
         except Unavailable as error:
             world.note(f"{self.program.name} is not answered: {error.code}")
         else:
-            world.note(f"{self.program.name} settled {ids} {back}")
-            settled.update(() if back or batch.is_stale else ids)
+            world.note(f"{self.program.name} settled {ids} {rolls_back}")
+            settled.update(() if rolls_back or batch.is_stale else ids)

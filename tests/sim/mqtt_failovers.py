@@ -1,4 +1,4 @@
-"""Devices of MQTT in a cluster: they come by any node, and one owner ends after the other."""
+"""MQTT devices in a cluster: they connect to any node, and owners end one after the other."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tests.sim.mqtt_world import Devices, HastyReader
 
 NODES: Final = 6
 KILLED_MAX: Final = 3
-"""The others are there to the end."""
+"""Enough nodes must remain until the end."""
 SECRET: Final = b"s" * 32
 RELAYED_MAX: Final = 100
 SLOW_SHARE: Final = 0.3
 SLOW_S: Final = 0.2
-"""How long the engine takes for that share of what it is asked, on average."""
+"""Mean delay of that share of requests to the engine."""
 WAIT_S: Final = 1_000.0
-"""What is not done by then will never be."""
+"""Tasks that are not done by then wait for ever."""
 
 
 class DevicesOfACluster:
-    """The world of the devices. What happened is counted."""
+    """The world of the devices. It counts the failures."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.happened: Counter[str] = Counter()
-        self.told: list[str] = []
+        self.failures: Counter[str] = Counter()
+        self.notes: list[str] = []
         self.may_begin = asyncio.Event()
         self.outside: asyncio.TaskGroup
         self._servers = EngineServers()
@@ -51,23 +51,23 @@ class DevicesOfACluster:
         return self.random.choice(self._machines).mqtt
 
     def note(self, what: str) -> None:
-        self.told.append(what)
+        self.notes.append(what)
 
     @property
     def _owner(self) -> NodeMachine | None:
-        return next((each for each in self._machines if each.serves), None)
+        return next((machine for machine in self._machines if machine.serves), None)
 
     async def prepare(self) -> None:
-        owner, others = await owner_and_others(self._servers, NODES, self._ask, secret=SECRET)
-        self._machines = [owner, *others]
-        for each in self._machines:
-            each.relays.relays_max = RELAYED_MAX
+        owner, standbys = await owner_and_others(self._servers, NODES, self._ask, secret=SECRET)
+        self._machines = [owner, *standbys]
+        for machine in self._machines:
+            machine.relays.relays_max = RELAYED_MAX
 
-    async def _ask(self, do: Callable[[], Any]) -> Any:
-        """Ask the engine, which takes its time now and then."""
+    async def _ask(self, request: Callable[[], Any]) -> Any:
+        """Send a request to the engine; some requests are slow."""
         if self.random.random() < SLOW_SHARE:
             await pass_time(self.random.expovariate(1 / SLOW_S))
-        return do()
+        return request()
 
     async def rows(self, channel: str) -> list[bytes]:
         owner = self._owner
@@ -77,7 +77,7 @@ class DevicesOfACluster:
         return [event.data async for page in pages for event in page]
 
     async def live(self) -> None:
-        """The scene from its beginning to its end. Raises what went wrong."""
+        """Play the scene from start to end. Raises the error of a failed life."""
         devices = Devices(self, HastyReader)
         await devices.prepare()
         async with asyncio.TaskGroup() as self.outside:
@@ -100,15 +100,15 @@ class DevicesOfACluster:
             await until(lambda: self._owner is not None)
             owner = self._owner
             assert owner is not None, "it was waited for"
-            beside = [each for each in self._machines if each is not owner]
+            standbys = [machine for machine in self._machines if machine is not owner]
             match self.random.choice(("killed", "handed over", "moved by force", "relays cut")):
-                case "killed" if self.happened["killed"] < KILLED_MAX:
+                case "killed" if self.failures["killed"] < KILLED_MAX:
                     owner.kill()
                     self._machines.remove(owner)
-                    self.happened["killed"] += 1
+                    self.failures["killed"] += 1
                 case "handed over":
                     owner.node.hand_over(0)
-                    self.happened["handed over"] += 1
+                    self.failures["handed over"] += 1
                 case "moved by force":
                     orders = ClusterOrders(
                         MemoryInspector(self._servers),
@@ -117,18 +117,18 @@ class DevicesOfACluster:
                         lease_s=LEASE_S,
                     )
                     try:
-                        await orders.move(self.random.choice(beside).name, by_force=True)
-                    except PenstockError as error:  # it has just ended
+                        await orders.move(self.random.choice(standbys).name, by_force=True)
+                    except PenstockError as error:  # the owner has just ended
                         self.note(f"not moved: {error}")
                     else:
-                        self.happened["moved by force"] += 1
+                        self.failures["moved by force"] += 1
                 case _:
-                    self.random.choice(beside).relays.cut(all_of_them=True)
-                    self.happened["relays cut"] += 1
+                    self.random.choice(standbys).relays.cut(all_of_them=True)
+                    self.failures["relays cut"] += 1
 
 
 def devices_of_a_cluster(seed: int) -> DevicesOfACluster:
-    """What happened. Raises what went wrong."""
+    """Return the world after its end. Raises the error of a failed life."""
     world = DevicesOfACluster(seed)
     simulate(world.live(), world.random)
     return world

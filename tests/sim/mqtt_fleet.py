@@ -1,5 +1,5 @@
-"""A fleet that speaks MQTT while its operator changes what holds for it: a channel gets topics and
-loses them, rights are taken from who is connected, and the newest of each topic is retained.
+"""A fleet of MQTT devices whose operator changes settings meanwhile: a channel gains and loses
+topics, a connected client loses a right, and the newest message of each topic is retained.
 
 The realm, its disk and the network are those of :mod:`tests.sim.mqtt_world`.
 """
@@ -34,51 +34,52 @@ from penstock_server.runtime.realm import RunningRealm
 from penstock_server.storage.embedded import Embedded
 from penstock_server.storage.memory import MemoryRegistry
 from penstock_testing.loop import pass_time, simulate
-from tests.sim.mqtt_world import KEEP_ALIVE_S, Device, MqttWorld, Reader, Thermometer, begun
+from tests.sim.mqtt_world import KEEP_ALIVE_S, Device, MqttWorld, Reader, Thermometer, start_device
 
 TOPICS = ("j/{line}/{qos}",)
 STATES = 16
-"""How many states of each device are retained, one after the other."""
-GONE = 5
-"""One in so many states is empty: what is retained is removed."""
+"""Number of states that each device retains, one after the other."""
+EMPTY_EVERY = 5
+"""One in this many states is empty, which removes the retained message."""
 EDITS = 4
-"""How often the channel gets topics, or loses them."""
+"""Number of times that the channel gains or loses topics."""
 TURNS = 3
-"""How often a right is taken, and given again."""
+"""Number of times that a right is revoked and granted again."""
 LATE_S = 15.0
-"""What the network holds up for longer no device waits for."""
+"""Longest delay of data that a device tolerates."""
 ANYBODY = "*@*"
 
 
 class Line(Thermometer):
-    """Says in JSON what it measures, with QoS 1 and 2."""
+    """Publishes its measurements as JSON, with QoS 1 and 2."""
 
     def __init__(self, world: FleetWorld, name: str) -> None:
         super().__init__(world, name)
         self._fleet = world
-        self._begun_in: dict[str, int] = {}
-        """What was said while the channel had topics for sure, and how often it was edited then."""
+        self._edits_before: dict[str, int] = {}
+        """Number of edits at each publish, by text, of those published while the channel certainly
+        had topics."""
         self.in_channel: set[str] = set()
-        """What was said and acknowledged between the same two edits."""
+        """Texts published and acknowledged between the same two edits."""
 
     def message(self, qos: int, number: int, text: str, packet_id: int) -> PublishPacket:
         payload = json.dumps({"text": text, "value": number + 0.5}).encode()
         if self._fleet.has_topics:
-            self._begun_in[text] = self._fleet.edits
+            self._edits_before[text] = self._fleet.edits
         return PublishPacket(f"j/{self.name}/{qos}", payload, qos, packet_id=packet_id)
 
-    def hears(self, packet: Packet) -> None:
+    def receive(self, packet: Packet) -> None:
         if isinstance(packet, PubackPacket | PubrecPacket) and not packet.reason.is_failure:
-            said = self._in_flight.get(packet.packet_id)
-            if said is not None:
-                text = str(json.loads(said.payload)["text"])
-                if self._begun_in.get(text) == self._fleet.edits:
+            message = self._in_flight.get(packet.packet_id)
+            if message is not None:
+                text = str(json.loads(message.payload)["text"])
+                if self._edits_before.get(text) == self._fleet.edits:
                     self.in_channel.add(text)
-        super().hears(packet)
+        super().receive(packet)
 
 
 class LineReader(Reader):
-    """Follows what lines say, in whichever channel it is."""
+    """Receives the messages of the lines, in whichever channel they are stored."""
 
     filters = ("j/+/1", "j/+/2")
 
@@ -86,163 +87,177 @@ class LineReader(Reader):
         return str(json.loads(payload)["text"])
 
 
-class Stater(Device):
-    """Retains one state after the other; some are none."""
+class StatePublisher(Device):
+    """Retains one state after the other; some states are empty."""
 
     def __init__(self, world: Any, name: str, states: int) -> None:
         super().__init__(world, name)
         self._states = states
-        self.said = 0
-        """The newest state that it has begun to say."""
-        self.sure = 0
-        """The newest one that was acknowledged."""
+        self.published = 0
+        """The newest state that it has start_device to publish."""
+        self.acknowledged = 0
+        """The newest state that was acknowledged."""
 
     @property
     def is_done(self) -> bool:
-        return self.sure == self._states
+        return self.acknowledged == self._states
 
     def act(self) -> None:
-        if self.said == self.sure and not self.is_done:
-            self.said += 1
-            self._say()
+        if self.published == self.acknowledged and not self.is_done:
+            self.published += 1
+            self._publish_state()
 
-    def welcomed(self, *, present: bool) -> None:
-        if self.said > self.sure:
-            self._say()
+    def accepted(self, *, present: bool) -> None:
+        if self.published > self.acknowledged:
+            self._publish_state()
 
-    def _say(self) -> None:
-        payload = str(self.said).encode() if self.said % GONE else b""
-        packet_id = 1 + self.said % 7
-        self.say(PublishPacket(f"s/{self.name}", payload, 1, packet_id=packet_id, retain=True))
+    def _publish_state(self) -> None:
+        payload = str(self.published).encode() if self.published % EMPTY_EVERY else b""
+        packet_id = 1 + self.published % 7
+        self.send(PublishPacket(f"s/{self.name}", payload, 1, packet_id=packet_id, retain=True))
 
-    def hears(self, packet: Packet) -> None:
-        if isinstance(packet, PubackPacket) and packet.packet_id == 1 + self.said % 7:
+    def receive(self, packet: Packet) -> None:
+        if isinstance(packet, PubackPacket) and packet.packet_id == 1 + self.published % 7:
             if packet.reason.is_failure:
-                self.hang_up()  # the disk is full, maybe: again
+                self.hang_up()  # the disk may be full: publish again
             else:
-                self.sure = self.said
+                self.acknowledged = self.published
 
 
-class Passing(Device):
-    """One without a session that lasts, until it is over."""
+class Sessionless(Device):
+    """A device whose session ends with its connection."""
 
     expiry_s = 0
-    is_over = False
+    is_finished = False
 
     @property
     def is_done(self) -> bool:
-        return self.is_over
+        return self.is_finished
 
 
-class Onlooker(Passing):
-    """Comes, looks at what is retained, and goes again."""
+class RetainedReader(Sessionless):
+    """Connects, receives the retained messages, and disconnects."""
 
-    def __init__(self, world: Any, name: str, told: list[Stater]) -> None:
+    def __init__(self, world: Any, name: str, publishers: list[StatePublisher]) -> None:
         super().__init__(world, name)
-        self._told = told
+        self._publishers = publishers
         self._floors: dict[str, int] = {}
-        """By topic the newest state that was acknowledged before it has asked."""
+        """The newest acknowledged state of each topic before it subscribed."""
         self._seen: dict[str, int] = {}
         self._is_last = False
 
-    def welcomed(self, *, present: bool) -> None:
-        self._floors = {f"s/{each.name}": each.sure for each in self._told}
+    def accepted(self, *, present: bool) -> None:
+        self._floors = {
+            f"s/{publisher.name}": publisher.acknowledged for publisher in self._publishers
+        }
         self._seen = {}
-        self._is_last = all(each.is_done for each in self._told)
-        self.say(SubscribePacket(1, (TopicSubscription("s/+", 1),)))
+        self._is_last = all(publisher.is_done for publisher in self._publishers)
+        self.send(SubscribePacket(1, (TopicSubscription("s/+", 1),)))
 
-    def hears(self, packet: Packet) -> None:
+    def receive(self, packet: Packet) -> None:
         if not isinstance(packet, PublishPacket):
             return
-        self.say(PubackPacket(packet.packet_id))
+        self.send(PubackPacket(packet.packet_id))
         if packet.payload:
             number, floor = int(packet.payload), self._floors[packet.topic]
-            what = f"{packet.topic} is {number}, and was {floor} before"
-            assert number >= floor, what
-            assert number >= self._seen.get(packet.topic, 0), f"{what}; it goes back"
+            message = f"{packet.topic} is {number}, and was {floor} before"
+            assert number >= floor, message
+            assert number >= self._seen.get(packet.topic, 0), f"{message}; it goes back"
             self._seen[packet.topic] = number
 
     def act(self) -> None:
         if not self._is_last and self.world.random.random() < 0.4:
             self.hang_up()
-        newest = {topic: number for topic, number in self._floors.items() if number % GONE}
+        newest = {topic: number for topic, number in self._floors.items() if number % EMPTY_EVERY}
         if self._is_last and self._seen == newest:
-            self.is_over = True
+            self.is_finished = True
 
 
-class Teller(Passing):
-    """Says number after number to whoever may hear them."""
+class NumberPublisher(Sessionless):
+    """Publishes increasing numbers."""
 
     def __init__(self, world: Any, name: str) -> None:
         super().__init__(world, name)
-        self.said = 0
+        self.published = 0
 
     def act(self) -> None:
-        self.said += 1
-        self.say(PublishPacket("w/x", str(self.said).encode(), 1, packet_id=1 + self.said % 99))
+        self.published += 1
+        self.send(
+            PublishPacket("w/x", str(self.published).encode(), 1, packet_id=1 + self.published % 99)
+        )
 
 
-class Watched(Passing):
-    """Hears what the teller says, for as long as it may."""
+class RestrictedReader(Sessionless):
+    """Receives the numbers while it has the right to."""
 
-    def __init__(self, world: Any, name: str, teller: Teller) -> None:
+    def __init__(self, world: Any, name: str, teller: NumberPublisher) -> None:
         super().__init__(world, name)
-        self._teller = teller
+        self._number_publisher = teller
         self._is_subscribed = False
-        self.may_until: int | None = None
-        """The last number that was said before its right was taken; None: it has the right."""
-        self.taken_s = 0.0
-        self.heard_since = 0
-        """How much it has heard since it was given the right again."""
+        self.last_allowed: int | None = None
+        """The last number published before its right was revoked; None while it has the right."""
+        self.revoked_at_s = 0.0
+        self.received_since_grant = 0
+        """Number of messages received since the right was granted again."""
 
-    def welcomed(self, *, present: bool) -> None:
+    def accepted(self, *, present: bool) -> None:
         self._is_subscribed = False
-        self.say(SubscribePacket(1, (TopicSubscription("w/+", 1),)))
+        self.send(SubscribePacket(1, (TopicSubscription("w/+", 1),)))
 
-    def hears(self, packet: Packet) -> None:
+    def receive(self, packet: Packet) -> None:
         match packet:
             case SubackPacket(_, reasons):
-                self._is_subscribed = not any(each.is_failure for each in reasons)
+                self._is_subscribed = not any(reason.is_failure for reason in reasons)
                 if not self._is_subscribed:
                     self.hang_up()
             case PublishPacket(_, payload, _, packet_id):
-                self.say(PubackPacket(packet_id))
-                number, last = int(payload), self.may_until
-                self.heard_since += 1
+                self.send(PubackPacket(packet_id))
+                number, last = int(payload), self.last_allowed
+                self.received_since_grant += 1
                 assert last is None or number <= last, f"{number} came, it might until {last}"
-            case _ if self.may_until is not None and self._is_subscribed:
-                late_s = self.world.loop.time() - self.taken_s
+            case _ if self.last_allowed is not None and self._is_subscribed:
+                late_s = self.world.loop.time() - self.revoked_at_s
                 assert late_s < LATE_S, f"its subscription lives {late_s:.1f} s without the right"
 
 
 class Fleet:
-    """The scene."""
+    """The scene of the fleet."""
 
     def __init__(self, world: FleetWorld) -> None:
         self._world = world
         self._lines = [Line(world, name) for name in ("k", "l")]
         self._reader = LineReader(world, "reader", self._lines)
-        self._staters = [Stater(world, "p", STATES), Stater(world, "q", 3 * GONE)]
-        self._onlookers = [Onlooker(world, "o", self._staters)]
-        self._teller = Teller(world, "teller")
-        self._watched = Watched(world, "watched", self._teller)
+        self._state_publishers = [
+            StatePublisher(world, "p", STATES),
+            StatePublisher(world, "q", 3 * EMPTY_EVERY),
+        ]
+        self._retained_readers = [RetainedReader(world, "o", self._state_publishers)]
+        self._number_publisher = NumberPublisher(world, "teller")
+        self._restricted = RestrictedReader(world, "watched", self._number_publisher)
         self._running: list[asyncio.Task[None]] = []
 
     async def prepare(self) -> None:
         await self._world.prepare()
-        known = self._world.realm.definition_of("lines")
-        await self._world.create("lines", known or Definition(retain_consumed=True))
+        definition = self._world.realm.definition_of("lines")
+        await self._world.create("lines", definition or Definition(retain_consumed=True))
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         if not self._running:
             world = self._world
-            others = (*self._staters, *self._onlookers, self._teller, self._watched)
-            self._running = [begun(world, each) for each in (self._reader, *others)]
-            self._running += [begun(world, each, waits=True) for each in self._lines]
+            other_devices = (
+                *self._state_publishers,
+                *self._retained_readers,
+                self._number_publisher,
+                self._restricted,
+            )
+            self._running = [
+                start_device(world, device) for device in (self._reader, *other_devices)
+            ]
+            self._running += [start_device(world, device, waits=True) for device in self._lines]
             outside = self._world.outside
             self._running += [
-                outside.create_task(self._edits()),
-                outside.create_task(self._turns()),
+                outside.create_task(self._edit_topics()),
+                outside.create_task(self._toggle_right()),
             ]
         if quiet:
             group.create_task(self._all_done())
@@ -251,36 +266,41 @@ class Fleet:
         await asyncio.wait(self._running)
         await pass_time(3 * KEEP_ALIVE_S)
 
-    # --- what the operator does ----------------------------------------------------------
+    # --- the operator's changes ----------------------------------------------------------
 
-    async def _edits(self) -> None:
-        """Give the channel its topics, and take them, until each line has said everything."""
+    async def _edit_topics(self) -> None:
+        """Add topics to the channel and remove them, in turn."""
         await self._world.may_begin.wait()
-        for number in range(EDITS):
+        for edit in range(EDITS):
             await pass_time(self._world.random.expovariate(1 / 3))
             definition = Definition(retain_consumed=True)
-            if number % 2 == 0:
+            if edit % 2 == 0:
                 definition = Definition(retain_consumed=True, topics=TOPICS, payload="json")
-            self._world.edits, self._world.has_topics = number, False
-            await self._do(lambda realm, it=definition: realm.edit_channel("lines", it))
+            self._world.edits, self._world.has_topics = edit, False
+            await self._do(
+                lambda realm, definition=definition: realm.edit_channel("lines", definition)
+            )
             self._world.has_topics = bool(definition.topics)
 
-    async def _turns(self) -> None:
-        """Take a right, and give it again."""
-        watched = self._watched
+    async def _toggle_right(self) -> None:
+        """Grant and revoke a right in turn."""
+        restricted = self._restricted
         for _ in range(TURNS):
-            await self._do(lambda realm: realm.access.accounts.grant(*_HEARS))
-            watched.heard_since = 0
-            while watched.heard_since < 2:
+            await self._do(lambda realm: realm.access.accounts.grant(*_SUBSCRIBE_RIGHT))
+            restricted.received_since_grant = 0
+            while restricted.received_since_grant < 2:
                 await pass_time(0.2)
-            await self._do(lambda realm: realm.access.accounts.revoke(*_HEARS))
-            watched.may_until, watched.taken_s = self._teller.said, self._world.loop.time()
+            await self._do(lambda realm: realm.access.accounts.revoke(*_SUBSCRIBE_RIGHT))
+            restricted.last_allowed, restricted.revoked_at_s = (
+                self._number_publisher.published,
+                self._world.loop.time(),
+            )
             await pass_time(self._world.random.uniform(1, 2 * LATE_S))
-            watched.may_until = None
-        self._teller.is_over = watched.is_over = True
+            restricted.last_allowed = None
+        self._number_publisher.is_finished = restricted.is_finished = True
 
     async def _do(self, act: Any) -> None:
-        """Have something done, in whichever life of the realm that is."""
+        """Repeat an operation until it succeeds, in whichever life of the realm."""
         while True:
             world = self._world
             if not world.is_dark and hasattr(world, "realm"):
@@ -293,59 +313,59 @@ class Fleet:
                     return
             await pass_time(0.3)
 
-    # --- what has come of it -------------------------------------------------------------
+    # --- checks at the end ---------------------------------------------------------------
 
     async def check(self) -> None:
         channels = {name: await self._world.events(name) for name in ("mqtt", "lines")}
         texts = {
             name: [
-                str(json.loads(each.data)["text"])
-                for each in events
-                if str(each.properties.get("topic")).startswith("j/")
+                str(json.loads(event.data)["text"])
+                for event in events
+                if str(event.properties.get("topic")).startswith("j/")
             ]
             for name, events in channels.items()
         }
-        there = Counter(texts["mqtt"] + texts["lines"])
-        got = Counter(self._reader.got)
-        for name in self._reader.wanted:
-            assert there[name], f"{name} was acknowledged, and is not there"
-            assert got[name], f"{name} has not come"
+        stored = Counter(texts["mqtt"] + texts["lines"])
+        received = Counter(self._reader.received)
+        for name in self._reader.expected:
+            assert stored[name], f"{name} was acknowledged, and is not there"
+            assert received[name], f"{name} has not come"
             if name.split("/")[1] == "2":
-                assert there[name] == 1, f"{name} is there {there[name]} times"
-                assert got[name] == 1, f"{name} has come {got[name]} times"
+                assert stored[name] == 1, f"{name} is there {stored[name]} times"
+                assert received[name] == 1, f"{name} has come {received[name]} times"
         for line in self._lines:
             missing = line.in_channel - set(texts["lines"])
             assert not missing, f"{missing} were said while the channel had topics"
-        for each in channels["lines"]:
-            text = json.loads(each.data)["text"]
+        for event in channels["lines"]:
+            text = json.loads(event.data)["text"]
             name, qos, number = text.split("/")
-            assert each.properties == {
+            assert event.properties == {
                 "topic": f"j/{name}/{qos}",
                 "line": name,
                 "qos": qos,
                 "text": text,
                 "value": int(number) + 0.5,
             }
-        for each in channels["mqtt"]:
-            assert "value" not in each.properties, "the channel of all topics has no columns of it"
+        for event in channels["mqtt"]:
+            assert "value" not in event.properties, "the channel of all topics has no columns of it"
         retained = {
-            str(each.properties["topic"]): each.data
-            for each in await self._world.events("mqtt-retained")
-            if each.data
+            str(event.properties["topic"]): event.data
+            for event in await self._world.events("mqtt-retained")
+            if event.data
         }
-        assert retained == {f"s/{self._staters[0].name}": str(STATES).encode()}
+        assert retained == {f"s/{self._state_publishers[0].name}": str(STATES).encode()}
 
 
-_HEARS = ("topic", "w/#", ANYBODY, ["subscribe"])
+_SUBSCRIBE_RIGHT = ("topic", "w/#", ANYBODY, ["subscribe"])
 
 
 class FleetWorld(MqttWorld):
-    """A world with a fleet, in which rights count. Who has them is not on the disk that fails."""
+    """A world with a fleet and access rights. The rights are not stored on the failing disk."""
 
     def __init__(self, seed: int) -> None:
         self.edits = 0
         self.has_topics = False
-        """Whether the channel of the lines has topics for sure."""
+        """Whether the channel of the lines certainly has topics."""
         super().__init__(seed, Fleet)
         self._records = MemoryRegistry()
 
@@ -369,13 +389,13 @@ class FleetWorld(MqttWorld):
         return realm
 
     async def events(self, name: str) -> list[Any]:
-        """All that a channel holds, in order."""
+        """Return all events of a channel in order."""
         number = number_of(self.realm, name)
-        found = pages_of(self.realm, number)
-        return [each async for page in found for each in page]
+        pages = pages_of(self.realm, number)
+        return [event async for page in pages for event in page]
 
 
 def fleet_of(seed: int) -> str:
-    """The hash of everything that happened. Raises what went wrong."""
+    """Return the hash of the trace. Raises the error of a failed life."""
     world = FleetWorld(seed)
     return simulate(world.live(), world.random)

@@ -1,7 +1,7 @@
-"""Devices that speak MQTT to a realm on a failing disk, behind a network that breaks.
+"""MQTT devices of a realm on a failing disk, behind a network that breaks.
 
-A device remembers what the standard has it remember: what it has sent and what was not answered,
-and which messages of QoS 2 it holds. It is the oracle: what it was promised is to come true.
+A device remembers what the standard requires: its unacknowledged messages, and the ids of QoS 2
+messages that it holds. It is the oracle: what was promised to it must hold.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from tests.sim.world import World
 HOST = "127.0.0.1"
 PORT = 1_883
 MESSAGES = 14
-"""How many of each QoS."""
+"""Number of messages of each QoS."""
 PATIENCE_S = 6.0
-"""A device that hears nothing for so long connects again."""
+"""A device that receives nothing for this long reconnects."""
 KEEP_ALIVE_S = 10
 LASTS_S = 100_000
 
 
 class DeviceWorld(Protocol):
-    """What devices know of the world."""
+    """The part of a world that devices use."""
 
     random: Random
     may_begin: asyncio.Event
@@ -67,45 +67,46 @@ class DeviceWorld(Protocol):
 
     @property
     def port(self) -> int:
-        """Where MQTT is spoken, for the next connection."""
+        """The port for the next MQTT connection."""
         ...
 
     def note(self, what: str) -> None: ...
 
     async def prepare(self) -> None:
-        """Have the channels of MQTT."""
+        """Wait until the channels of MQTT exist."""
         ...
 
     async def rows(self, channel: str) -> list[bytes]:
-        """The data of all that a channel holds, in order."""
+        """Return the data of all events of a channel in order."""
         ...
 
 
 class Device(asyncio.Protocol):
-    """A client, with one connection after the other."""
+    """A client that opens one connection after the other."""
 
     expiry_s = LASTS_S
     away_s = 1 / 3
-    """How long it is away between two connections, on average."""
+    """Mean time between two connections."""
     will: Will | None = None
 
     def __init__(self, world: DeviceWorld, name: str) -> None:
         self.world = world
         self.name = name
         self.connections = 0
-        self.is_welcome = False
+        self.is_accepted = False
         self._transport: asyncio.Transport | None = None
         self._reader = PacketReader()
         self._heard_s = 0.0
         self._complaint: AssertionError | None = None
-        """What was wrong with something that it heard: the loop would only log it."""
+        """The first violation that it noticed. It is raised later, because the loop would only log
+        it."""
 
     @property
     def is_done(self) -> bool:
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Come back until everything is done."""
+        """Reconnect until everything is done."""
         while not self.is_done:
             try:
                 async with asyncio.timeout(PATIENCE_S):
@@ -114,57 +115,57 @@ class Device(asyncio.Protocol):
                 await pass_time(0.2)
                 continue
             while self._transport is not None and not self.is_done:
-                await self._live()
+                await self._act_once()
             self.hang_up()
             if self._complaint is not None:
                 raise self._complaint
             await pass_time(self.world.random.expovariate(1 / self.away_s))
 
-    async def _live(self) -> None:
-        """Do something, once in a while."""
+    async def _act_once(self) -> None:
+        """Wait a moment, then act, ping, or end a silent connection."""
         await pass_time(self.world.random.expovariate(4))
         silent_s = self.world.loop.time() - self._heard_s
         if silent_s > PATIENCE_S:
             self.hang_up()
         elif silent_s > PATIENCE_S / 2:
-            self.say(PingreqPacket())
-        elif self.is_welcome:
+            self.send(PingreqPacket())
+        elif self.is_accepted:
             self.act()
 
     def act(self) -> None:
-        """What it does from time to time."""
+        """Do something; called from time to time."""
 
     def hang_up(self) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
 
-    def say(self, *packets: Packet) -> None:
+    def send(self, *packets: Packet) -> None:
         if self._transport is not None:
-            self._transport.write(b"".join(packet_bytes(each, MQTT_5) for each in packets))
+            self._transport.write(b"".join(packet_bytes(packet, MQTT_5) for packet in packets))
 
     # --- asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self._reader = transport, PacketReader()
         self.connections += 1
-        self.is_welcome = False
+        self.is_accepted = False
         self._heard_s = self.world.loop.time()
-        own = PacketProperties(session_expiry_s=self.expiry_s, receive_maximum=4)
-        self.greets()
-        self.say(
+        properties = PacketProperties(session_expiry_s=self.expiry_s, receive_maximum=4)
+        self.begin_connection()
+        self.send(
             ConnectPacket(
                 self.name,
                 MQTT_5,
                 clean_start=False,
                 keep_alive_s=KEEP_ALIVE_S,
                 will=self.will,
-                properties=own,
+                properties=properties,
             )
         )
 
-    def greets(self) -> None:
-        """A connection begins."""
+    def begin_connection(self) -> None:
+        """Called at the start of a connection, before its CONNECT."""
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
@@ -181,34 +182,34 @@ class Device(asyncio.Protocol):
 
     def _take(self, packet: Packet) -> None:
         if isinstance(packet, ConnackPacket):
-            assert not self.is_welcome, "it was welcome already"
-            self.is_welcome = packet.reason == 0
-            if self.is_welcome:
-                self.welcomed(present=packet.session_present)
+            assert not self.is_accepted, "it was welcome already"
+            self.is_accepted = packet.reason == 0
+            if self.is_accepted:
+                self.accepted(present=packet.session_present)
         elif isinstance(packet, DisconnectPacket):
             self.world.note(f"{self.name} is told {packet.reason!r}")
         else:
-            assert self.is_welcome, f"{packet} comes before the CONNACK"
-            self.hears(packet)
+            assert self.is_accepted, f"{packet} comes before the CONNACK"
+            self.receive(packet)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
 
-    def welcomed(self, *, present: bool) -> None:
-        """The session goes on, or a new one has begun."""
+    def accepted(self, *, present: bool) -> None:
+        """Called when the realm has accepted the connection, with the old or a new session."""
 
-    def hears(self, packet: Packet) -> None:
-        """What the realm says."""
+    def receive(self, packet: Packet) -> None:
+        """Handle a packet of the realm."""
 
 
 class Thermometer(Device):
-    """Publishes with QoS 1 and 2, each message until it is acknowledged to the end."""
+    """Publishes with QoS 1 and 2, each message until its acknowledgement is complete."""
 
     def __init__(self, world: DeviceWorld, name: str) -> None:
         super().__init__(world, name)
         self.to_send = [(qos, number) for number in range(MESSAGES) for qos in (1, 2)]
         self._in_flight: dict[int, PublishPacket | None] = {}
-        """Not acknowledged, by id; None: only the release is."""
+        """Unacknowledged messages by packet id; None: only the release is unacknowledged."""
         self._last_id = 0
 
     @property
@@ -219,25 +220,25 @@ class Thermometer(Device):
         if not self.to_send or len(self._in_flight) > 5:
             return
         qos, number = self.to_send.pop(0)
-        self._last_id = self._last_id % 9 + 1  # ids are used again soon
+        self._last_id = self._last_id % 9 + 1  # a small range, so that ids are reused soon
         while self._last_id in self._in_flight:
             self._last_id = self._last_id % 9 + 1
         text = f"{self.name}/{qos}/{number}"
         packet = self.message(qos, number, text, packet_id=self._last_id)
         self._in_flight[self._last_id] = packet
-        self.say(packet)
+        self.send(packet)
 
     def message(self, qos: int, number: int, text: str, packet_id: int) -> PublishPacket:
         return PublishPacket(f"t/{qos}/{self.name}", text.encode(), qos, packet_id=packet_id)
 
-    def welcomed(self, *, present: bool) -> None:
-        assert present or self.connections == 1 or not self.was_welcome, "its session is lost"
-        self.was_welcome = True
+    def accepted(self, *, present: bool) -> None:
+        assert present or self.connections == 1 or not self.was_accepted, "its session is lost"
+        self.was_accepted = True
         for packet_id, packet in self._in_flight.items():
             if packet is None:
-                self.say(PubrelPacket(packet_id))
+                self.send(PubrelPacket(packet_id))
             else:
-                self.say(
+                self.send(
                     PublishPacket(
                         packet.topic,
                         packet.payload,
@@ -248,22 +249,22 @@ class Thermometer(Device):
                     )
                 )
 
-    was_welcome = False
+    was_accepted = False
 
-    def hears(self, packet: Packet) -> None:
+    def receive(self, packet: Packet) -> None:
         match packet:
             case PubackPacket(packet_id, reason) if packet_id in self._in_flight:
                 if not reason.is_failure:
                     del self._in_flight[packet_id]
                 else:
-                    self.hang_up()  # the disk is full, maybe: again
+                    self.hang_up()  # the disk may be full: publish again
             case PubrecPacket(packet_id, reason) if packet_id in self._in_flight:
                 if reason.is_failure:
                     self.hang_up()
                     return
                 del self._in_flight[packet_id]
                 self._in_flight[packet_id] = None
-                self.say(PubrelPacket(packet_id))
+                self.send(PubrelPacket(packet_id))
             case PubcompPacket(packet_id) if self._in_flight.get(packet_id, 0) is None:
                 del self._in_flight[packet_id]
             case _:
@@ -271,65 +272,65 @@ class Thermometer(Device):
 
 
 class Reader(Device):
-    """Follows what thermometers say, with QoS 1 and 2."""
+    """Receives the messages of thermometers with QoS 1 and 2."""
 
     filters = ("t/1/+", "t/2/#")
 
-    def __init__(self, world: DeviceWorld, name: str, told: Sequence[Thermometer]) -> None:
+    def __init__(self, world: DeviceWorld, name: str, publishers: Sequence[Thermometer]) -> None:
         super().__init__(world, name)
-        self._told = told
+        self._publishers = publishers
         self._is_subscribed = False
-        self.came: list[str] = []
-        """What has come, in order, also what comes again."""
-        self.came_by: list[list[str]] = []
-        """That of each connection by itself."""
-        self.got: list[str] = []
-        """What counts as received: QoS 2 once it is released."""
+        self.arrivals: list[str] = []
+        """All received texts in order, including repeated ones."""
+        self.arrivals_by_connection: list[list[str]] = []
+        """Received texts of each connection, in order."""
+        self.received: list[str] = []
+        """Texts that count as received; those of QoS 2 once they are released."""
         self._held: dict[int, str] = {}
-        """Messages of QoS 2 that are not released, by id."""
+        """Texts of QoS 2 messages that are not released, by packet id."""
 
     @property
-    def wanted(self) -> list[str]:
+    def expected(self) -> list[str]:
         return [
-            f"{each.name}/{qos}/{number}"
-            for each in self._told
+            f"{publisher.name}/{qos}/{number}"
+            for publisher in self._publishers
             for qos in (1, 2)
             for number in range(MESSAGES)
         ]
 
     @property
     def is_done(self) -> bool:
-        return set(self.wanted) <= set(self.got) and not self._held
+        return set(self.expected) <= set(self.received) and not self._held
 
-    def greets(self) -> None:
-        self.came_by.append([])
+    def begin_connection(self) -> None:
+        self.arrivals_by_connection.append([])
 
-    def welcomed(self, *, present: bool) -> None:
+    def accepted(self, *, present: bool) -> None:
         assert present or not self._is_subscribed, "its session is lost"
         if not self._is_subscribed:
             self._subscribe()
 
     def _subscribe(self) -> None:
         one, two = self.filters
-        wanted = (TopicSubscription(one, 1), TopicSubscription(two, 2))
-        self.say(SubscribePacket(1, wanted))
+        expected = (TopicSubscription(one, 1), TopicSubscription(two, 2))
+        self.send(SubscribePacket(1, expected))
 
     def text_of(self, payload: bytes) -> str:
         return payload.decode()
 
-    def hears(self, packet: Packet) -> None:
+    def receive(self, packet: Packet) -> None:
         match packet:
             case SubackPacket(_, reasons):
-                self._is_subscribed = not any(each.is_failure for each in reasons)
+                self._is_subscribed = not any(reason.is_failure for reason in reasons)
                 if self._is_subscribed:
                     self.world.may_begin.set()
                 else:
                     self.hang_up()
             case PublishPacket(_, payload, 1, packet_id):
                 self._note(self.text_of(payload))
-                self.got.append(self.text_of(payload))
+                self.received.append(self.text_of(payload))
                 if self.world.random.random() < 0.9:
-                    self.say(PubackPacket(packet_id))
+                    self.send(PubackPacket(packet_id))
                 else:
                     self.hang_up()
             case PublishPacket(_, payload, 2, packet_id):
@@ -337,26 +338,26 @@ class Reader(Device):
                 self._note(text)
                 held = self._held.setdefault(packet_id, text)
                 assert held == text, f"{packet_id} is {held}, and comes as {text}"
-                self.say(PubrecPacket(packet_id))
+                self.send(PubrecPacket(packet_id))
             case PubrelPacket(packet_id):
                 if (text := self._held.pop(packet_id, "")) != "":
-                    self.got.append(text)
-                self.say(PubcompPacket(packet_id))
+                    self.received.append(text)
+                self.send(PubcompPacket(packet_id))
             case _:
                 self.world.note(f"{self.name} hears that the realm is there")
 
     def _note(self, text: str) -> None:
-        self.came.append(text)
-        self.came_by[-1].append(text)
+        self.arrivals.append(text)
+        self.arrivals_by_connection[-1].append(text)
 
 
 class HastyReader(Reader):
-    """Comes again within moments, and subscribes again, as many do."""
+    """Reconnects within moments and subscribes again, as many real clients do."""
 
     away_s = 0.03
 
-    def welcomed(self, *, present: bool) -> None:
-        super().welcomed(present=present)
+    def accepted(self, *, present: bool) -> None:
+        super().accepted(present=present)
         if self._is_subscribed:
             self._subscribe()
 
@@ -366,32 +367,32 @@ class HastyReader(Reader):
 
 
 class Mortal(Device):
-    """Has a will, each connection another, and dies of each."""
+    """A device with a different will in each connection, which it ends without DISCONNECT."""
 
     expiry_s = 0
 
     def __init__(self, world: DeviceWorld, name: str) -> None:
         super().__init__(world, name)
-        self.sure: list[int] = []
-        """Connections that the realm has welcomed."""
+        self.accepted_connections: list[int] = []
+        """Connections that the realm has accepted."""
 
     @property
     def is_done(self) -> bool:
-        return len(self.sure) >= 6
+        return len(self.accepted_connections) >= 6
 
-    def greets(self) -> None:
+    def begin_connection(self) -> None:
         self.will = Will("w", f"{self.name}/{self.connections}".encode(), 1)
 
-    def welcomed(self, *, present: bool) -> None:
-        self.sure.append(self.connections)
+    def accepted(self, *, present: bool) -> None:
+        self.accepted_connections.append(self.connections)
 
     def act(self) -> None:
         if self.world.random.random() < 0.3:
             self.hang_up()
 
 
-def begun(world: DeviceWorld, device: Device, *, waits: bool = False) -> asyncio.Task[None]:
-    """Let a device run on a machine of its own; if it ``waits``, once it may begin."""
+def start_device(world: DeviceWorld, device: Device, *, waits: bool = False) -> asyncio.Task[None]:
+    """Run a device on a separate machine; if it ``waits``, only after the reader has subscribed."""
 
     async def run() -> None:
         if waits:
@@ -404,7 +405,7 @@ def begun(world: DeviceWorld, device: Device, *, waits: bool = False) -> asyncio
 
 
 class Devices:
-    """The scene."""
+    """The scene of the devices."""
 
     def __init__(self, world: DeviceWorld, reader: type[Reader] = Reader) -> None:
         self._world = world
@@ -419,55 +420,69 @@ class Devices:
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         if not self._running:
             world = self._world
-            self._running = [begun(world, each) for each in (self._reader, *self._mortals)]
-            self._running += [begun(world, each, waits=True) for each in self._thermometers]
+            self._running = [
+                start_device(world, device) for device in (self._reader, *self._mortals)
+            ]
+            self._running += [
+                start_device(world, device, waits=True) for device in self._thermometers
+            ]
         if quiet:
             group.create_task(self._all_done())
 
     async def _all_done(self) -> None:
         await asyncio.wait(self._running)
-        await pass_time(3 * KEEP_ALIVE_S)  # the realm has noticed who is gone
+        # long enough that the realm notices clients that are gone
+        await pass_time(3 * KEEP_ALIVE_S)
 
     async def check(self) -> None:
         rows = [data.decode() for data in await self._world.rows("mqtt")]
-        there, got = Counter(rows), Counter(self._reader.got)
-        for name in self._reader.wanted:
-            assert there[name], f"{name} was acknowledged, and is not there"
+        stored, received = Counter(rows), Counter(self._reader.received)
+        for name in self._reader.expected:
+            assert stored[name], f"{name} was acknowledged, and is not there"
             if name.split("/")[1] == "2":
-                assert there[name] == 1, f"{name} is there {there[name]} times"
-                assert got[name] == 1, f"{name} has come {got[name]} times"
-        for each in self._thermometers:
+                assert stored[name] == 1, f"{name} is there {stored[name]} times"
+                assert received[name] == 1, f"{name} has come {received[name]} times"
+        for thermometer in self._thermometers:
             for qos in (1, 2):
-                came, order = (
-                    [name for name in dict.fromkeys(names) if name[:4] == f"{each.name}/{qos}/"]
-                    for names in (self._reader.came, rows)
+                arrivals, order = (
+                    [
+                        name
+                        for name in dict.fromkeys(names)
+                        if name[:4] == f"{thermometer.name}/{qos}/"
+                    ]
+                    for names in (self._reader.arrivals, rows)
                 )
-                assert came == order, f"not in order: {came} instead of {order}"
-        for came in self._reader.came_by:
-            for start in {name[:4] for name in came}:
-                there_are = iter(rows)  # what comes again begins anew with each connection
-                own = [name for name in came if name[:4] == start]
-                assert all(name in there_are for name in own), f"on one connection: {own}"
+                assert arrivals == order, f"not in order: {arrivals} instead of {order}"
+        for arrivals in self._reader.arrivals_by_connection:
+            for start in {name[:4] for name in arrivals}:
+                # a repeated message may start a new pass over the stored ones with each connection
+                stored_texts = iter(rows)
+                of_publisher = [name for name in arrivals if name[:4] == start]
+                assert all(name in stored_texts for name in of_publisher), (
+                    f"on one connection: {of_publisher}"
+                )
         for mortal in self._mortals:
             for number in range(1, mortal.connections + 1):
-                count = there[f"{mortal.name}/{number}"]
-                least = 1 if number in mortal.sure else 0
+                count = stored[f"{mortal.name}/{number}"]
+                least = 1 if number in mortal.accepted_connections else 0
                 assert least <= count <= 1, f"will {number} of {mortal.name}: {count} times"
-        await self._nothing_left()
+        await self._check_leftovers()
 
-    async def _nothing_left(self) -> None:
-        """Entries of what is over are gone; what is stored of sessions is one entry each."""
+    async def _check_leftovers(self) -> None:
+        """Check that entries of ended deliveries are removed, and that each stored session has one
+        entry."""
         rows = await self._world.rows("mqtt-sessions")
-        live = [data for data in rows if data]
-        sessions = [each for each in live if b"client_id" in each]
+        entries = [data for data in rows if data]
+        sessions = [entry for entry in entries if b"client_id" in entry]
         assert len(sessions) == 1 + len(self._thermometers), f"{sessions} are still stored"
-        for each in live:  # whether the realm has heard the last of them, its client cannot know
-            is_released = b"is_released" in each
-            assert each in sessions or is_released, f"{each!r} is still stored"
+        # the client cannot know whether the realm has received its last release
+        for entry in entries:
+            is_released = b"is_released" in entry
+            assert entry in sessions or is_released, f"{entry!r} is still stored"
 
 
 class CountedDevices(Devices):
-    """The scene where the front end can be looked at, too."""
+    """The scene of the devices, which also checks the counters of the front end."""
 
     def __init__(self, world: MqttWorld) -> None:
         super().__init__(world)
@@ -478,14 +493,14 @@ class CountedDevices(Devices):
         hub = self._server.realm.connections.mqtt
         assert isinstance(hub, MqttHub), "it serves MQTT"
         away = hub.sessions.away().values()
-        found = tuple(map(sum, zip(*(each.figures for each in away), strict=True)))
-        assert hub.sessions.away_figures == found, (
-            f"{found} are away, not {hub.sessions.away_figures}"
+        figures = tuple(map(sum, zip(*(session.figures for session in away), strict=True)))
+        assert hub.sessions.away_figures == figures, (
+            f"{figures} are away, not {hub.sessions.away_figures}"
         )
 
 
 class MqttWorld(World):
-    """A world with nothing but devices."""
+    """A world with devices only."""
 
     def __init__(self, seed: int, scene: Callable[[Any], Any] = CountedDevices) -> None:
         super().__init__(seed, ["keyed"])

@@ -1,6 +1,6 @@
-"""Ways to break a realm, or a client, on purpose: each is a mistake somebody could make.
+"""Deliberate mistakes in the realm or the client, each of which a developer could make.
 
-``make sim ARGS=--mutants`` makes them one after the other, and prints who notices and when.
+``make sim ARGS=--mutants`` runs each of them and prints the scene and seed that notice it.
 """
 
 from __future__ import annotations
@@ -77,55 +77,57 @@ def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def delivery_before_append(patch: pytest.MonkeyPatch) -> None:
-    whole = Shard.append
+    append = Shard.append
 
-    async def late(shard: Shard, group: Group) -> None:
+    async def offer_first(shard: Shard, group: Group) -> None:
         await shard.offer(list(group.touched))
         await pass_time(0.05)
-        await whole(shard, group)
+        await append(shard, group)
 
-    patch.setattr(Shard, "append", late)
+    patch.setattr(Shard, "append", offer_first)
 
 
 def blind_retry(patch: pytest.MonkeyPatch) -> None:
-    """A publish is sent again as if it were another one."""
-    whole = RealmConnection.send
+    """Repeat a publish as if it were a new one."""
+    send = RealmConnection.send
 
-    def blind(connection: RealmConnection, pending: Pending) -> None:
+    def send_as_new(connection: RealmConnection, pending: Pending) -> None:
         if pending.sent and isinstance(pending.message, PublishEvents):
             pending.message = msgspec.structs.replace(pending.message, producer="", sequence=0)
-        whole(connection, pending)
+        send(connection, pending)
 
-    patch.setattr(RealmConnection, "send", blind)
+    patch.setattr(RealmConnection, "send", send_as_new)
 
 
 def forgotten_gap(patch: pytest.MonkeyPatch) -> None:
-    """An acknowledgement moves the floor over what others hold, and have not acknowledged."""
-    whole = Durable.settled_by
+    """Let an acknowledgement move the floor over unacknowledged events of other clients."""
+    settled_by = Durable.settled_by
 
-    def floor(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
-        mine = whole(durable, seat, spans, stored=stored).copy()
-        if mine:
-            mine.add_all(durable.outstanding.within(Span(0, max(span.end for span in mine.spans))))
-        return mine
+    def settle_all_below(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
+        settled = settled_by(durable, seat, spans, stored=stored).copy()
+        if settled:
+            settled.add_all(
+                durable.outstanding.within(Span(0, max(span.end for span in settled.spans)))
+            )
+        return settled
 
-    patch.setattr(Durable, "settled_by", floor)
+    patch.setattr(Durable, "settled_by", settle_all_below)
 
 
 def covered_rollback(patch: pytest.MonkeyPatch) -> None:
-    """An acknowledgement covers what was given back before, and has not come again."""
-    whole = Durable.below
+    """Let an acknowledgement cover events that were given back and not delivered again."""
+    below = Durable.below
 
-    def covers(durable: Durable, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
-        settled = whole(durable, seat, event_id, stored=stored)
+    def below_with_rolled_back(durable: Durable, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
+        settled = below(durable, seat, event_id, stored=stored)
         settled.add_all(durable.rolled_back.within(Span(0, event_id + 1)))
         return settled
 
-    patch.setattr(Durable, "below", covers)
+    patch.setattr(Durable, "below", below_with_rolled_back)
 
 
 def lost_rollback(patch: pytest.MonkeyPatch) -> None:
-    """What a client that is gone has held stays in its hands."""
+    """Leave events in flight with a lost client."""
 
     def lose(subscriptions: Subscriptions, subscription: int) -> None:
         subscriptions.dispatch.close(subscription)
@@ -134,7 +136,7 @@ def lost_rollback(patch: pytest.MonkeyPatch) -> None:
 
 
 def unsynced_files(patch: pytest.MonkeyPatch) -> None:
-    """Snapshots and segments get their names before their bytes are on disk."""
+    """Name snapshots and segments before their bytes are on disk."""
 
     def write_all(disk: Disk, path: str, chunks: Sequence[Buffer]) -> None:
         file = disk.open(path, create=True)
@@ -145,13 +147,13 @@ def unsynced_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def torn_tail(patch: pytest.MonkeyPatch) -> None:
-    """The last block is taken for whole, however much of it a power cut has left."""
+    """Take the last block for whole, even if a power cut tore it."""
     for module in (frames, journal):
         patch.setattr(module, "is_whole", lambda *_: True)
 
 
 def stale_session(patch: pytest.MonkeyPatch) -> None:
-    """A session's older connection lives on beside the one it has come back with."""
+    """Keep a session's older connection next to its new one."""
 
     def greeted(listener: NativeListener, connection: Connection, session: str) -> None:
         listener.sessions[session] = connection
@@ -160,7 +162,7 @@ def stale_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def taken_seat(patch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the seat that an ended connection is about to take."""
+    """Do not wait for the seat that an ended connection is about to take."""
 
     async def at_once(*_: object) -> None:
         return None
@@ -169,13 +171,13 @@ def taken_seat(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledged_and_handed_out(patch: pytest.MonkeyPatch) -> None:
-    """Events that a reconnect has brought again are handed out although they are acknowledged
-    meanwhile (SEM D13)."""
+    """Hand out events that a reconnect brought again although they were acknowledged meanwhile (SEM
+    D13)."""
     patch.setattr(DurableSeat, "acknowledged", lambda seat, spans: None)
 
 
 def late_resume(patch: pytest.MonkeyPatch) -> None:
-    """A reader goes on one event too late after a reconnect."""
+    """Resume a reader one event too late after a reconnect."""
 
     async def reopen(subscription: Subscription) -> None:
         if subscription._attachment.is_open:
@@ -185,63 +187,63 @@ def late_resume(patch: pytest.MonkeyPatch) -> None:
 
 
 def delta_for_whole(patch: pytest.MonkeyPatch) -> None:
-    """A client that is to merge takes what has changed for all there is (SEM K3)."""
+    """Take a delta for the whole state in a client that merges (SEM K3)."""
     patch.setattr(merging, "deltas_of", lambda batch: np.zeros(batch.num_rows, dtype=np.bool_))
 
 
 def lost_recall(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told of what the realm takes back, and who settles it anyway is believed."""
+    """Do not tell clients which events the realm takes back, and accept their settlement anyway."""
     patch.setattr(Dispatch, "recall", lambda *_: None)
     patch.setattr(decide, "refuse_recalled", lambda *_: None)
 
 
 def open_lanes(patch: pytest.MonkeyPatch) -> None:
-    """What follows a rolled-back event in its lane stays in hands."""
+    """Leave the events behind a rolled-back event of their lane with the client."""
     patch.setattr(Lanes, "after", lambda *_: IdSet())
 
 
 def consumed_states(patch: pytest.MonkeyPatch) -> None:
-    """A state that all durables have acknowledged leaves as any event does (SEM D6)."""
+    """Remove a state once all durables have acknowledged it, like any other event (SEM D6)."""
     patch.setattr(
         ChannelState, "retains_consumed", property(lambda state: state.definition.retain_consumed)
     )
 
 
 def time_goes_back(patch: pytest.MonkeyPatch) -> None:
-    """The realm's time is the machine's, also where that is set back."""
+    """Use the machine's clock as the realm's time even when it is set back."""
     patch.setattr(SystemClock, "now_us", lambda clock: clock.now_ns() // 1_000)
 
 
 def expired_is_seen(patch: pytest.MonkeyPatch) -> None:
-    """What has expired is there until something else makes it leave (SEM T1)."""
+    """Show expired events until another cause removes them (SEM T1)."""
     patch.setattr(Ages, "_expired_through", lambda *_: -1)
 
 
 def lost_place(patch: pytest.MonkeyPatch) -> None:
-    """A listener that comes back is taken for a new one (SEM J5)."""
+    """Treat a listener that comes back as a new one (SEM J5)."""
     patch.setattr(ResumePlaces, "take", lambda *_: None)
 
 
 def stored_in_two_blocks(
     patch: pytest.MonkeyPatch, is_late: Callable[[Group, FactRecord], bool]
 ) -> None:
-    """What ``is_late`` says comes a moment after the rest of its group."""
-    whole = Shard.append
+    """Store the facts that ``is_late`` selects a moment after the rest of their group."""
+    append = Shard.append
 
-    async def halves(shard: Shard, group: Group) -> None:
+    async def append_in_two(shard: Shard, group: Group) -> None:
         bodies = iter(group.bodies)
         parts: list[tuple[list[FactRecord], list[Buffer]]] = [([], []), ([], [])]
         for record in group.records:
-            records, own = parts[is_late(group, record)]
+            records, own_bodies = parts[is_late(group, record)]
             records.append(record)
-            own += [next(bodies) for ref in record.bodies if ref.place is None]
-        for records, own in parts:
+            own_bodies += [next(bodies) for ref in record.bodies if ref.place is None]
+        for records, own_bodies in parts:
             if records:
-                group.records, group.bodies = records, own
-                await whole(shard, group)
+                group.records, group.bodies = records, own_bodies
+                await append(shard, group)
                 await pass_time(0.02)
 
-    patch.setattr(Shard, "append", halves)
+    patch.setattr(Shard, "append", append_in_two)
 
 
 def lost_tail(patch: pytest.MonkeyPatch) -> None:
@@ -249,54 +251,58 @@ def lost_tail(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_block(patch: pytest.MonkeyPatch) -> None:
-    whole = FileJournal.read
+    read = FileJournal.read
 
-    async def short(journal: FileJournal, first: int, limit: int) -> list[Block | DamagedBlock]:
-        blocks = await whole(journal, first, limit)
+    async def read_without_tail(
+        journal: FileJournal, first: int, limit: int
+    ) -> list[Block | DamagedBlock]:
+        blocks = await read(journal, first, limit)
         return [block for block in blocks if block.seq != journal.info().tail]
 
-    patch.setattr(FileJournal, "read", short)
+    patch.setattr(FileJournal, "read", read_without_tail)
 
 
 def late_dead(patch: pytest.MonkeyPatch) -> None:
-    """Dead events leave after they were moved (SEM T7)."""
+    """Remove dead events after they were moved (SEM T7)."""
 
-    def leaves(_: Group, record: FactRecord) -> bool:
+    def is_removal(_: Group, record: FactRecord) -> bool:
         return isinstance(record.fact, Removed) and bool(record.fact.dead)
 
-    stored_in_two_blocks(patch, leaves)
+    stored_in_two_blocks(patch, is_removal)
 
 
 def late_store(patch: pytest.MonkeyPatch) -> None:
-    """The other stores of a transaction come after its first one (SEM X4)."""
+    """Store the other stores of a transaction after its first one (SEM X4)."""
 
-    def comes_last(group: Group, record: FactRecord) -> bool:
-        ended = [each.fact for each in group.records if isinstance(each.fact, TransactionEnded)]
-        if not ended:
+    def is_later_store(group: Group, record: FactRecord) -> bool:
+        ends = [
+            record_.fact for record_ in group.records if isinstance(record_.fact, TransactionEnded)
+        ]
+        if not ends:
             return False
-        later = {number for end in ended for number, _ in end.ended.spans[1:]}
+        later = {number for end in ends for number, _ in end.ended.spans[1:]}
         return record.channel in later or isinstance(record.fact, TransactionEnded)
 
-    stored_in_two_blocks(patch, comes_last)
+    stored_in_two_blocks(patch, is_later_store)
 
 
 def late_due(patch: pytest.MonkeyPatch) -> None:
-    """A scheduled event leaves before it is published (SEM X4)."""
+    """Remove a scheduled event before it is published (SEM X4)."""
 
-    def arrives(group: Group, record: FactRecord) -> bool:
+    def is_publish(group: Group, record: FactRecord) -> bool:
         due = any(
-            isinstance(each.fact, Removed)
-            and group.state.channels[each.channel].state.definition.kind == "schedule"
-            for each in group.records
-            if each.channel
+            isinstance(removal.fact, Removed)
+            and group.state.channels[removal.channel].state.definition.kind == "schedule"
+            for removal in group.records
+            if removal.channel
         )
         return due and isinstance(record.fact, Appended)
 
-    stored_in_two_blocks(patch, arrives)
+    stored_in_two_blocks(patch, is_publish)
 
 
 def late_copy(patch: pytest.MonkeyPatch) -> None:
-    """The copy of a join is stored after its event (SEM L1)."""
+    """Store the copy of a join after its event (SEM L1)."""
 
     def is_copy(group: Group, record: FactRecord) -> bool:
         return isinstance(record.fact, Appended) and bool(
@@ -307,7 +313,7 @@ def late_copy(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten_keys(patch: pytest.MonkeyPatch) -> None:
-    """A restart forgets what is stored for each key (SEM K1)."""
+    """Forget the stored values of publish keys at a restart (SEM K1)."""
 
     async def nothing(*_: object) -> None:
         return None
@@ -329,58 +335,60 @@ def unchecked_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def silence_by_the_clock(patch: pytest.MonkeyPatch) -> None:
-    """How long a connection has been silent is told by the machine's clock, which jumps."""
-    whole = Connection.check
+    """Measure the silence of a connection with the machine's clock, which jumps."""
+    check_silence = Connection.check
 
     def check(connection: Connection, now_s: float) -> None:
         ahead_s = connection.realm.clock.now_us() / 1e6 - now_s
         began_s = began.setdefault(connection, ahead_s)
-        whole(connection, now_s + ahead_s - began_s)
+        check_silence(connection, now_s + ahead_s - began_s)
 
     began: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
     patch.setattr(Connection, "check", check)
 
 
 def endless_place(patch: pytest.MonkeyPatch) -> None:
-    """The place of a listener that was cut off is kept for ever (SEM J5)."""
+    """Keep the place of a disconnected listener for ever (SEM J5)."""
     patch.setattr(disconnected_subscribers, "drop_overdue", lambda *_: None)
 
 
 def short_memory(patch: pytest.MonkeyPatch) -> None:
-    """How a transaction ended is known for an hour (SEM X2)."""
+    """Remember the end of a transaction for only an hour (SEM X2)."""
     patch.setattr(transactions, "REMEMBERED_US", 3_600_000_000)
 
 
 def endless_memory(patch: pytest.MonkeyPatch) -> None:
-    """Producers are never forgotten."""
+    """Never forget producers."""
     patch.setattr(Remembered, "_prune", lambda *_: None)
 
 
 SEEDS_MAX = 25
-"""In as many every change is tried."""
+"""Number of seeds that every change tries."""
 RARE_SEEDS_MAX = 100
-"""For what needs a connection that is cut in the milliseconds of one request."""
+"""Number of seeds for a mistake that needs a connection cut within the milliseconds of one
+request."""
 RAREST_SEEDS_MAX = 250
-"""For what needs a power cut that tears the one block whose events somebody then reads."""
+"""Number of seeds for a mistake that needs a power cut that tears the one block whose events a
+client then reads."""
 ROTS_MAX = 60
 
 
 class Mutant(NamedTuple):
     mistake: str
-    """What is wrong, for people."""
+    """Description for the table in README.md."""
     spoil: Spoil
     scenes: tuple[str, ...] = ()
-    """Scenes that are to notice, in a world of their own."""
+    """Scenes that have to notice it, in a world without other scenes."""
     rots: str = ""
-    """Or: the folder of the realm whose files are to be damaged."""
-    says: str = ""
-    """Part of what is complained of."""
+    """Instead of scenes: the folder of the realm whose files are damaged."""
+    complaint: str = ""
+    """Part of the expected complaint."""
     is_soon: bool = False
-    """Whether it is noticed so quickly that every change can wait for it."""
+    """Whether it is noticed so quickly that the fast tests include it."""
     seeds: int = SEEDS_MAX
-    """In how many it has to be noticed."""
+    """Number of seeds within which it has to be noticed."""
     first: int = 0
-    """One of them that notices it, which tests ask first. Another change may let it be another."""
+    """A seed that notices it, which tests try first. A change elsewhere may move it."""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -389,18 +397,20 @@ MUTANTS: dict[str, Mutant] = {
         "delivered before it is stored", delivery_before_append, ("wired",)
     ),
     "blind retry": Mutant(
-        "a publish sent again as another one", blind_retry, ("wired",), seeds=RARE_SEEDS_MAX
+        "a repeated publish is stored as a new one", blind_retry, ("wired",), seeds=RARE_SEEDS_MAX
     ),
     "forgotten gap": Mutant(
-        "an acknowledgement that covers what others hold", forgotten_gap, ("wired",)
+        "an acknowledgement covers events of other clients", forgotten_gap, ("wired",)
     ),
     "covered rollback": Mutant(
-        "an acknowledgement that covers what was given back", covered_rollback, ("durables",)
+        "an acknowledgement covers events that were given back", covered_rollback, ("durables",)
     ),
-    "lost rollback": Mutant("what a lost client held is not given back", lost_rollback, ("wired",)),
+    "lost rollback": Mutant(
+        "events of a lost client are not given back", lost_rollback, ("wired",)
+    ),
     "unsynced files": Mutant("files named before they are synced", unsynced_files, ("durables",)),
     "torn tail": Mutant(
-        "a torn tail taken for whole",
+        "a torn tail is taken for whole",
         torn_tail,
         ("durables",),
         seeds=RAREST_SEEDS_MAX,
@@ -408,67 +418,69 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "stale session": Mutant("an older connection of a session lives on", stale_session, ("wired",)),
     "taken seat": Mutant(
-        "nobody waits for the seat an ended connection is about to take",
+        "the realm does not wait for the seat that an ended connection is about to take",
         taken_seat,
         ("wired",),
         seeds=RARE_SEEDS_MAX,
         first=70,
     ),
     "acknowledged and handed out": Mutant(
-        "what is acknowledged while it waits is handed out all the same",
+        "an event acknowledged while it waits is handed out anyway",
         acknowledged_and_handed_out,
         ("wired",),
         seeds=RARE_SEEDS_MAX,
         first=10,
     ),
-    "late resume": Mutant("a reader goes on one event too late", late_resume, ("wired",)),
+    "late resume": Mutant("a reader resumes one event too late", late_resume, ("wired",)),
     "delta for whole": Mutant(
-        "a client that merges takes what has changed for all there is",
+        "a client that merges takes a delta for the whole state",
         delta_for_whole,
         ("followed",),
     ),
     "consumed states": Mutant(
-        "a state that a durable has acknowledged leaves", consumed_states, ("merged",)
+        "a state that a durable has acknowledged is removed", consumed_states, ("merged",)
     ),
     "time goes back": Mutant(
-        "the realm's time goes back with the machine's", time_goes_back, ("timed",)
+        "the realm's time goes back with the machine's clock", time_goes_back, ("timed",)
     ),
-    "expired is seen": Mutant("what has expired is seen", expired_is_seen, ("timed",)),
-    "lost recall": Mutant("nobody is told what is recalled", lost_recall, ("ordered",)),
-    "open lanes": Mutant("a lane goes on behind a rolled-back event", open_lanes, ("ordered",)),
+    "expired is seen": Mutant("expired events are visible", expired_is_seen, ("timed",)),
+    "lost recall": Mutant("clients are not told about recalled events", lost_recall, ("ordered",)),
+    "open lanes": Mutant("a lane continues behind a rolled-back event", open_lanes, ("ordered",)),
     "forgotten wait": Mutant(
-        "a restart forgets until when an event waits", forgotten_wait, ("breathing",)
+        "a restart forgets how long an event waits", forgotten_wait, ("breathing",)
     ),
-    "short wait": Mutant("an event comes again before its time", short_wait, ("breathing",)),
-    "endless wait": Mutant("one of many events that wait is lost", endless_wait, ("breathing",)),
+    "short wait": Mutant("an event is redelivered before its time", short_wait, ("breathing",)),
+    "endless wait": Mutant("one of many waiting events is lost", endless_wait, ("breathing",)),
     "passed by": Mutant(
-        "a serial durable goes on behind an event that waits", passed_by, ("breathing",)
+        "a serial durable continues behind a waiting event", passed_by, ("breathing",)
     ),
-    "lost to time": Mutant(
-        "what was not acknowledged in time counts as acknowledged", lost_to_time, ("breathing",)
-    ),
+    "lost to time": Mutant("a late event counts as acknowledged", lost_to_time, ("breathing",)),
     **{name: Mutant(mistake, spoil, ("breathing",)) for name, (mistake, spoil) in REJECTED.items()},
     "any reply": Mutant("a reply is given to another request", any_reply, ("asked",)),
     "kept reply queues": Mutant(
-        "the reply queues of lost sessions stay", kept_reply_queues, ("asked",)
+        "the reply queues of lost sessions remain", kept_reply_queues, ("asked",)
     ),
     "hasty removal": Mutant(
         "a session that reconnects finds its reply queue removed", hasty_removal, ("asked",)
     ),
-    "missed birth": Mutant("a channel made later is missed", born.missed_birth, ("born",)),
-    "late birth": Mutant("a channel made later is read from its end", born.late_birth, ("born",)),
-    "starved": Mutant("a busy channel starves others", born.starved, ("born",), says="behind"),
+    "missed birth": Mutant("a channel created later is missed", born.missed_birth, ("born",)),
+    "late birth": Mutant(
+        "a channel created later is read from its end", born.late_birth, ("born",)
+    ),
+    "starved": Mutant("a busy channel starves others", born.starved, ("born",), complaint="behind"),
     "lost pattern": Mutant("a restart forgets patterns", born.forgotten_pattern, ("born",)),
-    "childless": Mutant("a channel is made without its durable", born.childless_birth, ("born",)),
+    "childless": Mutant(
+        "a channel is created without its durable", born.childless_birth, ("born",)
+    ),
     "endless time": Mutant("clients may take as long as they like", endless_time, ("breathing",)),
     "late and taken": Mutant(
         "a late acknowledgement counts for the next delivery", late_and_taken, ("breathing",)
     ),
     "skipping seek": Mutant("a seek skips one event", skipping_seek, ("sought",)),
     "forgotten seek": Mutant("a restart forgets a seek", forgotten_seek, ("sought",)),
-    "leaving seek": Mutant("a seek leaves one event in hand", leaving_seek, ("sought",)),
+    "leaving seek": Mutant("a seek leaves one event in flight", leaving_seek, ("sought",)),
     "lost to a lease's time": Mutant(
-        "what a lease did not settle in time is lost", lost_to_time, ("leased",)
+        "events that a lease did not settle in time are lost", lost_to_time, ("leased",)
     ),
     **{name: Mutant(mistake, spoil, ("leased",)) for name, (mistake, spoil) in LEASED.items()},
     "lost place": Mutant("a listener that comes back is a new one", lost_place, ("jms",)),
@@ -485,32 +497,35 @@ MUTANTS: dict[str, Mutant] = {
         "a recovery without its last block", lost_block, ("durables",), is_soon=True
     ),
     "late dead": Mutant(
-        "a dead event moved in one block and removed in the next", late_dead, ("dead",), says="dead"
+        "a dead event moved in one block and removed in the next",
+        late_dead,
+        ("dead",),
+        complaint="dead",
     ),
     "late dead chain": Mutant("the same along a chain of dead event stores", late_dead, ("chain",)),
     "late store": Mutant(
         "a transaction in two blocks",
         late_store,
         ("transfers",),
-        says="stored in part",
+        complaint="stored in part",
         is_soon=True,
     ),
     "late due": Mutant(
         "a scheduled event removed in one block and published in the next",
         late_due,
         ("scheduled",),
-        says="was never published",
+        complaint="was never published",
         is_soon=True,
     ),
     "forgotten keys": Mutant(
         "a restart forgets the publish keys",
         forgotten_keys,
         ("keyed",),
-        says="at most",
+        complaint="at most",
         is_soon=True,
     ),
     "late copy": Mutant(
-        "the copy of a join in a block of its own", late_copy, ("joined",), says="has no copy"
+        "the copy of a join in a block of its own", late_copy, ("joined",), complaint="has no copy"
     ),
     "unchecked journal": Mutant("no checksum of the journal", torn_tail, rots="journal"),
     "unchecked segments": Mutant("no checksum of segments", unchecked_segments, rots="segments"),
@@ -524,8 +539,8 @@ class Noticed(NamedTuple):
 
 
 def noticed(mutant: Mutant, first: int = 0) -> Noticed | None:
-    """The first seed an oracle complains of, and what it says, from ``first`` on and then from the
-    beginning; None when none of its seeds does."""
+    """Return the first seed at which an oracle complains, and the complaint. Starts at ``first``,
+    then tries the seeds before it. Returns None if no seed notices the mistake."""
     with pytest.MonkeyPatch.context() as patch:
         mutant.spoil(patch)
         if mutant.rots:
@@ -535,11 +550,11 @@ def noticed(mutant: Mutant, first: int = 0) -> Noticed | None:
 
 
 def first_noticed(play: Callable[[int], object], seeds: Iterable[int]) -> Noticed | None:
-    """The first of the seeds whose life fails, and with what."""
+    """Return the first of the seeds whose life fails, with the error."""
     for seed in seeds:
         try:
             play(seed)
-        except Exception as group:  # noqa: BLE001  whatever it is, it was noticed
+        except Exception as group:  # noqa: BLE001  any error counts as noticed
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
@@ -552,7 +567,7 @@ def _rotten(seed: int, part: str) -> None:
         rot_of(seed, Path(directory), part)
 
 
-def row(mutant: Mutant, found: Noticed | None) -> str:
-    """A row of the table in README.md."""
-    by = "`rot`" if mutant.rots else ", ".join(f"`{name}`" for name in mutant.scenes)
-    return f"| {mutant.mistake} | {by} | {'nobody' if found is None else found.seed} |"
+def row(mutant: Mutant, result: Noticed | None) -> str:
+    """Return a row of the table in README.md."""
+    noticed_by = "`rot`" if mutant.rots else ", ".join(f"`{name}`" for name in mutant.scenes)
+    return f"| {mutant.mistake} | {noticed_by} | {'nobody' if result is None else result.seed} |"

@@ -1,4 +1,4 @@
-"""What the network does to its connections, and accidents to the machines beyond."""
+"""Faults of the network's connections, and of the machines at their ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock_testing.network import Address, SimNetwork, SimTransport
 
 _SETTLE_TAG = next(tag for tag, kind in TAGS.items() if kind is Settle)
 _HELLO_BYTES = (60, 400)
-"""A replayed prefix of a connection is about as long as a greeting, or breaks off in it."""
+"""A replayed prefix of a connection is about as long as a greeting, or ends within it."""
 
 
 class NetworkWorld(Protocol):
-    """Where faults of the network happen."""
+    """The part of a world that the nemesis uses."""
 
     @property
     def random(self) -> Random: ...
@@ -38,7 +38,7 @@ class Nemesis:
     """Draws faults of the network, one after the other."""
 
     def __init__(self, world: NetworkWorld, *realms: Address) -> None:
-        """``realms``: where clients come to."""
+        """``realms``: addresses that clients connect to."""
         self._world = world
         self._realms = realms
         self.faults: dict[str, Callable[[], None]] = {
@@ -53,7 +53,7 @@ class Nemesis:
         }
 
     async def run(self, for_s: float | None) -> None:
-        """For so long, or for ever."""
+        """Draw faults for this long, or for ever."""
         world, random = self._world, self._world.random
         network = world.network
         network.is_faulty = True
@@ -74,8 +74,8 @@ class Nemesis:
         world.note("network: healed")
 
     def _pick(self) -> tuple[SimTransport, SimTransport] | None:
-        found = self._world.network.connections()
-        return self._world.random.choice(found) if found else None
+        connections = self._world.network.connections()
+        return self._world.random.choice(connections) if connections else None
 
     def _note(self, what: str, end: SimTransport | None = None) -> None:
         about = f", {end.machine}" if end is not None else ""
@@ -88,12 +88,12 @@ class Nemesis:
                 end.reset()
 
     def _reset_one_side(self) -> None:
-        """The other learns of it when it says something, or never."""
+        """Reset one side; the other notices when it sends something, or never."""
         if pair := self._pick():
-            told, untold = self._world.random.sample(pair, 2)
-            untold.is_silent = told.is_silent = self._world.random.random() < 0.5
-            self._note("reset for one side", told)
-            told.reset()
+            reset_end, silent_end = self._world.random.sample(pair, 2)
+            silent_end.is_silent = reset_end.is_silent = self._world.random.random() < 0.5
+            self._note("reset for one side", reset_end)
+            reset_end.reset()
 
     def _silence(self) -> None:
         if pair := self._pick():
@@ -102,7 +102,7 @@ class Nemesis:
                 end.is_silent = True
 
     def _hold(self) -> None:
-        """Nothing gets out of one end for a while, longer at times than a peer is patient."""
+        """Delay everything that one end sends, sometimes for longer than its peer waits."""
         if pair := self._pick():
             end = self._world.random.choice(pair)
             for_s = self._world.random.choice((0.2, 2.0, 7.0, 40.0)) * self._world.random.random()
@@ -114,17 +114,20 @@ class Nemesis:
         self._world.network.shut(shut=True)
 
     def _greet_again(self) -> None:
-        """What began a connection comes once more, when its client has forgotten it."""
+        """Send the first bytes of a connection again after its client has given it up."""
         if pair := self._pick():
-            said = bytes(pair[0].said[: self._world.random.randint(*_HELLO_BYTES)])
+            sent = bytes(pair[0].said[: self._world.random.randint(*_HELLO_BYTES)])
             if pair[0].machine.startswith("steady") and self._world.random.random() < 0.5:
-                said = bytes(pair[0].said)  # publishes, too: they are stored once
+                # the whole stream with its publishes, which must be stored only once
+                sent = bytes(pair[0].said)
             if pair[0].machine.startswith("seat-"):
-                said = _before_settlements(said)  # a seek may have offered those events again
-            self._note(f"greeted again, {len(said)} bytes", pair[0])
+                # a seek may have offered the settled events again, so that repeating it would be
+                # right
+                sent = _before_settlements(sent)
+            self._note(f"greeted again, {len(sent)} bytes", pair[0])
             realms = self._realms
-            at = realms[0] if len(realms) == 1 else self._world.random.choice(realms)
-            self._world.network.replay(said, at)
+            address = realms[0] if len(realms) == 1 else self._world.random.choice(realms)
+            self._world.network.replay(sent, address)
 
     def _slow(self) -> None:
         self._world.network.lag_s = self._world.random.choice((0.01, 0.05))
@@ -135,12 +138,12 @@ class Nemesis:
         self._note("quick")
 
 
-def _before_settlements(said: bytes) -> bytes:
-    """The bytes before the first frame that settles events."""
+def _before_settlements(sent: bytes) -> bytes:
+    """Return the bytes before the first frame that settles events."""
     frames, end = FrameReader(preface=PREFACE), len(PREFACE)
-    frames.receive(said)
+    frames.receive(sent)
     for header, body in frames.frames():
         if msgspec.msgpack.decode(header)[0] == _SETTLE_TAG:
-            return said[:end]
+            return sent[:end]
         end += PREFIX_BYTES + len(header) + len(body)
-    return said
+    return sent

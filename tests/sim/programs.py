@@ -1,5 +1,5 @@
-"""Programs on other machines, with real sessions over a network that breaks: they publish, follow
-and settle, are killed now and then, and go on from what they had written down."""
+"""Programs on other machines, with real sessions over a network that breaks: they publish,
+subscribe and settle, are killed now and then, and continue from what they had stored."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from tests.sim.wired_world import WiredWorld
 
 PATIENCE_S = 1e9
-"""No program here gives up its session."""
+"""Longer than any run, so that programs keep their sessions."""
 
 Main = Callable[[aio.Session], Awaitable[None]]
 
 
 class Program:
-    """Runs ``main`` with a session until it comes back; killed meanwhile, it starts again."""
+    """Runs ``main`` with a session until it returns, and restarts it after each kill."""
 
     def __init__(self, world: WiredWorld, name: str, main: Main, *, kills_s: float = 10.0) -> None:
         self.world = world
@@ -47,7 +47,7 @@ class Program:
         self.starts = 0
         self._main = main
         self._kills_s = kills_s
-        """Time between two kills, on average."""
+        """Mean time between two kills."""
 
     async def run(self) -> None:
         world = self.world
@@ -71,11 +71,12 @@ class Program:
 
     @property
     def may_rest(self) -> bool:
-        """Whether it is left alone: enough has happened to it."""
+        """Whether the program is no longer killed."""
         return self.starts > 4
 
     def _lose_power(self) -> None:
-        """Or only the program is killed: then its machine tells whoever asks for it."""
+        """Cut the machine's power, or kill only the program, whose machine then resets
+        connections."""
         world = self.world
         if world.random.random() < 0.3:
             world.network.power_off(self.name)
@@ -84,21 +85,22 @@ class Program:
             world.note(f"{self.name} is killed")
 
     async def _end(self, running: asyncio.Task[None]) -> None:
-        """It has no last moments: nothing of what it still tries, or finds wrong, gets out."""
+        """End the program's tasks. Errors they still raise are ignored, as a killed process reports
+        none."""
         while not running.done():
             self.world.loop.kill(self.name)
             await asyncio.wait([running], timeout=0.001)
         self.world.loop.kill(self.name)
         if not running.cancelled():
-            running.exception()  # whatever it is
+            running.exception()  # retrieved, so that the loop does not report it
 
     async def _run_once(self) -> None:
         session = await self._connected()
-        session.on_error(self._hear)
+        session.on_error(self._check_error)
         await self._main(session)
         try:
             await session.close()
-        except ConnectionLost as error:  # an answer to a settlement was lost before
+        except ConnectionLost as error:  # the answer to a settlement was lost before
             self.world.note(f"{self.name} closes with {error.code}")
 
     async def _connected(self) -> aio.Session:
@@ -108,14 +110,14 @@ class Program:
             except CannotConnect:
                 await pass_time(0.2)
 
-    def _hear(self, error: PenstockError) -> None:
-        """Connections are lost, and a realm stops; nobody ever says what cannot be understood."""
+    def _check_error(self, error: PenstockError) -> None:
+        """Accept lost connections and stopped realms; no peer may send an invalid message."""
         assert not isinstance(error, ProtocolViolation), f"{self.name}: {error!r}"
         self.world.note(f"{self.name} hears {error.code}")
 
 
 class Cast:
-    """The programs of a scene. They outlive the realm: they run from its first life on."""
+    """The programs of a scene. They outlive the realm: they start in its first life."""
 
     def __init__(self, world: WiredWorld, programs: Sequence[Program]) -> None:
         self._world = world
@@ -123,10 +125,10 @@ class Cast:
         self._running: list[asyncio.Task[None]] = []
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
-        """Let them come; a ``quiet`` life lasts until all are done."""
+        """Start the programs. A ``quiet`` life lasts until all are done."""
         if not self._running:
             outside = self._world.outside
-            self._running = [outside.create_task(each.run()) for each in self._programs]
+            self._running = [outside.create_task(program.run()) for program in self._programs]
         if quiet:
             group.create_task(self._all_done())
 
@@ -135,8 +137,8 @@ class Cast:
 
 
 class Steady:
-    """Publishes one thing after the other under one identity, each again until it is confirmed,
-    over sessions, kills and lives (SEM X3)."""
+    """Publishes under one identity, and repeats each publish until it is confirmed, over sessions,
+    kills and lives (SEM X3)."""
 
     def __init__(
         self, world: WiredWorld, ledger: Ledger, name: str, compose: Compose, *, publishes: int = 14
@@ -149,7 +151,7 @@ class Steady:
         self._compose = compose
         self._tried = -1
         self._tried_us = 0
-        """When the present publish was sent first."""
+        """Time at which the current publish was sent first."""
         self.program = Program(world, f"steady-{ledger.store}-{name}", self._main)
 
     @property
@@ -164,11 +166,11 @@ class Steady:
                 await self._next(publisher)
             except (Unavailable, Refused) as error:
                 self.world.note(f"{self._name} has no ids: {error.code}")
-                self.world.hear(error)
+                self.world.check_refusal(error)
                 publisher = await self._publisher(session)
 
     async def _publisher(self, session: aio.Session) -> Publisher:
-        """Its identity, as it was written down: so many publishes were confirmed."""
+        """Return a publisher with the stored identity and number of confirmed publishes."""
         number = await self.world.number_of(self.ledger.store)
         return Publisher(
             session.connection,
@@ -202,7 +204,8 @@ class Steady:
 
 
 class Pipelined:
-    """Publishes without waiting; what is not answered may be stored or not, in one piece."""
+    """Publishes without waiting; a publish without an answer may be stored as a whole or not at
+    all."""
 
     def __init__(
         self, world: WiredWorld, ledger: Ledger, name: str, compose: Compose, *, publishes: int = 20
@@ -241,10 +244,10 @@ class Pipelined:
         datas = [event.data for event in events]
         ledger.offered.update(datas)
         ledger.doubtful[label] = tuple(datas)
-        begun = await publisher.begin(bodies_of_events(events))
+        answer = await publisher.begin(bodies_of_events(events))
         before, life = world.gate.known, world.lives
 
-        def answered(done: asyncio.Future[range]) -> None:
+        def record_answer(done: asyncio.Future[range]) -> None:
             error = None if done.cancelled() else done.exception()
             if error is None and not done.cancelled():
                 ids = done.result()
@@ -259,7 +262,7 @@ class Pipelined:
                 del ledger.doubtful[label]
                 ledger.refused.update(datas)
                 world.note(f"refused {label.rstrip('.')}: {error.code}")
-                world.hear(error)
+                world.check_refusal(error)
 
-        begun.add_done_callback(answered)
-        return begun
+        answer.add_done_callback(record_answer)
+        return answer

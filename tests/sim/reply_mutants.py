@@ -1,4 +1,4 @@
-"""Mistakes about requests and their replies; ``mutants.py`` lists them with all others."""
+"""Mistakes in requests and replies; ``mutants.py`` lists them with all others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_core.vocabulary.temporary import IdleReplyQueues
 
 
 def any_reply(patch: pytest.MonkeyPatch) -> None:
-    """A reply is given to the request that waits longest, whichever it is for."""
+    """Give a reply to the request that has waited longest, whichever it is for."""
 
     def give(requester: Requester, event: ReceivedEvent) -> None:
         for waiting in requester.waiting.values():
@@ -28,7 +28,7 @@ def kept_reply_queues(patch: pytest.MonkeyPatch) -> None:
 
 
 def hasty_removal(patch: pytest.MonkeyPatch) -> None:
-    """A session that is about to reconnect finds its reply queue removed."""
+    """Remove the reply queue of a session that is about to reconnect."""
 
     def at_once(_: IdleReplyQueues, queues: Iterable[tuple[str, bool]], now_us: int) -> list[str]:
         return [name for name, is_read in queues if not is_read]

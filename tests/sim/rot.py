@@ -1,9 +1,9 @@
-"""A disk that rots while nobody looks: ``make sim SEED=… ARGS=--rot``.
+"""A disk that decays between two lives: ``make sim SEED=… ARGS=--rot``.
 
-Some lives are played; then a bit of one file is turned round, or its end is gone. The same disk
-without the damage tells what there was. With it a realm serves all that the damage does not
-touch, never something else, and says what is missing; or it refuses to start, and says why
-(SEM S1). ``store verify`` and ``store repair`` see the same directory.
+After some lives, one bit of a file is flipped, or the file's end is cut off. A copy of the disk
+without the damage shows the expected content. With the damage a realm must serve everything that
+the damage does not touch, unchanged, and report what is missing; or it must refuse to start, with a
+reason (SEM S1). ``store verify`` and ``store repair`` are run on the same directory.
 """
 
 from __future__ import annotations
@@ -29,58 +29,59 @@ from penstock_server.runtime.upkeep.verification import Finding, StoreReport
 from penstock_testing.disk import FaultyDisk
 from penstock_testing.loop import SimLoop, pass_time, simulate
 from tests.sim.clients import Outlet
-from tests.sim.world import World, nothing_unforeseen
+from tests.sim.world import World, no_incidents
 
 ROOT = "/realm"
 SCENES = ("durables", "joined", "keyed", "memory", "passing", "queues", "transfers", "travel")
-"""Scenes in which nothing moves by itself: what is there has the same ids in every life."""
+"""Scenes in which nothing moves by itself, so that the same events have the same ids in every
+life."""
 LATER_S = 1_000.0
-"""When the damaged disk is looked at."""
+"""Time before the damaged disk is opened."""
 
 Rows = Mapping[int, tuple[Any, ...]]
-"""Stored events by id: what they are, their data first."""
+"""Stored events by id, as tuples that begin with their data."""
 Content = Mapping[str, Rows]
-"""By name of the channel or queue."""
+"""Rows by name of the channel or queue."""
 
 
 class Damage(NamedTuple):
     path: str
-    """In the data directory."""
-    at: int
+    """Relative to the data directory."""
+    offset: int
     bit: int | None
-    """None: the file ends there."""
+    """The flipped bit; None: the file is cut off there."""
 
     @property
     def part(self) -> str:
-        """The folder it lies in: what sort of file it is."""
+        """The top folder of the file: its kind."""
         return self.path.partition("/")[0]
 
     @property
-    def is_of_one(self) -> bool:
-        """Whether only one channel has to do with the file."""
+    def is_of_one_channel(self) -> bool:
+        """Whether the file belongs to a single channel."""
         return self.part in ("segments", "pages")
 
-    def is_of(self, name: str, number: ChannelId) -> bool:
+    def belongs_to(self, name: str, number: ChannelId) -> bool:
         folder = self.path.split("/")[1]
         return folder.partition(".")[0] == (name if self.part == "segments" else str(number))
 
     def do(self, disk: FaultyDisk) -> None:
         if self.bit is None:
-            disk.shorten(f"{ROOT}/{self.path}", self.at)
+            disk.shorten(f"{ROOT}/{self.path}", self.offset)
         else:
-            disk.flip(f"{ROOT}/{self.path}", self.at, bit=self.bit)
+            disk.flip(f"{ROOT}/{self.path}", self.offset, bit=self.bit)
 
 
 class Rotten(NamedTuple):
-    """One world whose disk was damaged."""
+    """A world whose disk was damaged."""
 
     damage: Damage
     outcome: str
-    """What became of it: how much is lost, or why no realm starts."""
+    """The number of lost events, or the reason why no realm starts."""
 
 
 class Served(NamedTuple):
-    """What a realm made of a disk."""
+    """The content and reports of a realm on some disk."""
 
     content: Content
     numbers: Mapping[str, int]
@@ -89,118 +90,135 @@ class Served(NamedTuple):
 
 
 def rot_of(seed: int, directory: Path, part: str = "") -> Rotten:
-    """What was damaged, and what became of it. Raises what went wrong.
+    """Damage a disk and check the consequences. Raises the error of a failed check.
 
-    ``directory`` is empty, and for this seed alone; ``part`` is the folder of the realm to damage.
+    ``directory`` is empty and used for this seed only; ``part`` is the folder of the realm to
+    damage.
     """
     world = World(seed, Random(seed).sample(SCENES, 2))
-    simulate(world.lives_before(1 + seed % 3), world.random)
-    world.disk.on_halt = None  # from here on it is the disk alone
+    simulate(world.play_failing_lives(1 + seed % 3), world.random)
+    world.disk.on_halt = None  # from here on only the disk is used
     world.disk.power_cut()
     world.disk.fail_syncs(0)
     world.disk.free_bytes = None
-    simulate(_tidy(world), world.random)
-    whole = _served(world, copy.deepcopy(world.disk))
-    assert not whole.reports, f"nothing is damaged yet: {whole.reports}"
-    damage = _drawn(world.disk, Random(f"rot/{seed}"), part)
+    simulate(_remove_leftovers(world), world.random)
+    intact = _serve(world, copy.deepcopy(world.disk))
+    assert not intact.reports, f"nothing is damaged yet: {intact.reports}"
+    damage = _draw_damage(world.disk, Random(f"rot/{seed}"), part)
     damage.do(world.disk)
     try:
-        return Rotten(damage, _judged(world, damage, whole, directory=directory))
+        return Rotten(damage, _check_damage(world, damage, intact, directory=directory))
     except BaseException as error:
         error.add_note(f"{damage}")
         raise
 
 
-def _judged(world: World, damage: Damage, whole: Served, directory: Path) -> str:
-    spoilt = copy.deepcopy(world.disk)
-    found = _verified(spoilt, directory / "verified")
+def _check_damage(world: World, damage: Damage, intact: Served, directory: Path) -> str:
+    damaged_disk = copy.deepcopy(world.disk)
+    report = _verify(damaged_disk, directory / "verified")
     try:
-        served = _served(world, spoilt)
+        served = _serve(world, damaged_disk)
     except PenstockError as error:
         refusal = error
     else:
-        return _compared(
-            world, damage, whole, served=served, found=found, spoilt=spoilt, directory=directory
+        return _compare(
+            world,
+            damage,
+            intact,
+            served=served,
+            report=report,
+            damaged_disk=damaged_disk,
+            directory=directory,
         )
     assert str(refusal), "a realm that does not start says why"
-    assert damage.part == "registry" or found, f"verify found nothing, but {refusal}"
+    assert damage.part == "registry" or report, f"verify found nothing, but {refusal}"
     return type(refusal).__name__
 
 
-def _compared(
+def _compare(
     world: World,
     damage: Damage,
-    whole: Served,
+    intact: Served,
     served: Served,
-    found: StoreReport | None,
-    spoilt: FaultyDisk,
+    report: StoreReport | None,
+    damaged_disk: FaultyDisk,
     directory: Path,
 ) -> str:
-    lost = _lost(whole.content, served.content)
+    lost = _lost(intact.content, served.content)
     if lost:
         assert served.reports, f"{lost} are lost, and nothing is said of it"
-        assert found is not None, f"a realm opens, and verify does not; {lost} are lost"
-        assert found.findings, f"{lost} are lost, and verify finds nothing"
-        _check_confined(damage, whole, lost, found=found)
-        _check_kept(damage, lost, whole.content, before=world.disk, after=spoilt)
-    findings, repaired = _repaired(world, directory / "repaired")
-    for name, gone in _lost(served.content, repaired).items():
-        gone.discard_all(_named(findings, name))
-        assert not gone, f"{gone.spans} of {name} were served, and are gone after the repair"
-    _lost(whole.content, repaired)
+        assert report is not None, f"a realm opens, and verify does not; {lost} are lost"
+        assert report.findings, f"{lost} are lost, and verify finds nothing"
+        _check_confined(damage, intact, lost, report=report)
+        _check_kept(damage, lost, intact.content, before=world.disk, after=damaged_disk)
+    findings, repaired = _repair(world, directory / "repaired")
+    for name, missing in _lost(served.content, repaired).items():
+        missing.discard_all(_unreadable(findings, name))
+        assert not missing, f"{missing.spans} of {name} were served, and are gone after the repair"
+    _lost(intact.content, repaired)
     return f"{sum(map(len, lost.values()))} lost, {len(served.reports)} reports"
 
 
-def _lost(whole: Content, served: Content) -> dict[str, IdSet]:
-    """What is missing of the whole; nothing that is there may be something else."""
+def _lost(intact: Content, served: Content) -> dict[str, IdSet]:
+    """Return the missing events by channel. Raises ``AssertionError`` if an existing one has
+    changed."""
     lost = {}
-    for name, rows in whole.items():
-        there = served.get(name, {})
-        for event_id in rows.keys() & there.keys():
-            was, now = rows[event_id], there[event_id]
+    for name, rows in intact.items():
+        remaining = served.get(name, {})
+        for event_id in rows.keys() & remaining.keys():
+            was, now = rows[event_id], remaining[event_id]
             assert was == now, f"event {event_id} of {name} has changed: {was} to {now}"
-        if missing := rows.keys() - there.keys():
+        if missing := rows.keys() - remaining.keys():
             lost[name] = IdSet.from_ids(sorted(missing))
     return lost
 
 
 def _check_confined(
-    damage: Damage, whole: Served, lost: Mapping[str, IdSet], found: StoreReport
+    damage: Damage, intact: Served, lost: Mapping[str, IdSet], report: StoreReport
 ) -> None:
-    """Damage in a file of one channel touches nothing else, and of it what verify names."""
+    """Check that damage in a file of one channel affects only this channel, and only the events
+    that verify names."""
     assert damage.part != "registry", f"{lost} are lost with {damage}"
-    if not damage.is_of_one:
+    if not damage.is_of_one_channel:
         return
-    assert all(damage.is_of(name, ChannelId(whole.numbers[name])) for name in lost), (
+    assert all(damage.belongs_to(name, ChannelId(intact.numbers[name])) for name in lost), (
         f"{lost} are lost"
     )
     for name, missing in lost.items():
         unnamed = missing.copy()
-        unnamed.discard_all(_named(found.findings, name))
+        unnamed.discard_all(_unreadable(report.findings, name))
         if damage.part == "segments":
             assert not unnamed, f"verify does not name {unnamed.spans} of {name}"
 
 
-def _named(findings: Sequence[Finding], channel: str) -> IdSet:
-    """Events of a channel that are said to be unreadable."""
-    named = IdSet()
+def _unreadable(findings: Sequence[Finding], channel: str) -> IdSet:
+    """Return the events of a channel that findings list as unreadable."""
+    event_ids = IdSet()
     for finding in findings:
         if finding.channel == channel:
-            named.add_all(IdSet(finding.events))
-    return named
+            event_ids.add_all(IdSet(finding.events))
+    return event_ids
 
 
 def _check_kept(
-    damage: Damage, lost: Mapping[str, IdSet], whole: Content, before: FaultyDisk, after: FaultyDisk
+    damage: Damage,
+    lost: Mapping[str, IdSet],
+    intact: Content,
+    before: FaultyDisk,
+    after: FaultyDisk,
 ) -> None:
-    """What is not served is there still, in its place or set aside, as far as it ever was."""
-    had, has = _bytes_of(before), _bytes_of(after)
-    if damage.is_of_one:  # old copies in the journal go their way
-        had = before.content(f"{ROOT}/{damage.path}")
+    """Check that events that are not served are still on the disk, in place or in quarantine."""
+    bytes_before, bytes_after = _bytes_of(before), _bytes_of(after)
+    if damage.is_of_one_channel:  # old copies in the journal may be removed
+        bytes_before = before.content(f"{ROOT}/{damage.path}")
     for name, ids in lost.items():
-        datas = {event_id: whole[name][event_id][0] for event_id in ids}
-        gone = [event_id for event_id, data in datas.items() if data in had and data not in has]
-        assert not gone, f"events {gone} of {name} were on the disk, and have been deleted"
+        datas = {event_id: intact[name][event_id][0] for event_id in ids}
+        deleted = [
+            event_id
+            for event_id, data in datas.items()
+            if data in bytes_before and data not in bytes_after
+        ]
+        assert not deleted, f"events {deleted} of {name} were on the disk, and have been deleted"
 
 
 def _bytes_of(disk: FaultyDisk) -> bytes:
@@ -219,8 +237,8 @@ def _files(disk: FaultyDisk, folder: str = "") -> Iterator[str]:
             yield path
 
 
-def _drawn(disk: FaultyDisk, random: Random, part: str) -> Damage:
-    """Any place of any file, each sort of file as often as the others."""
+def _draw_damage(disk: FaultyDisk, random: Random, part: str) -> Damage:
+    """Draw any place of any file, with the same chance for each kind of file."""
     parts: dict[str, list[str]] = {}
     for path in _files(disk):
         if disk.content(f"{ROOT}/{path}"):
@@ -228,19 +246,19 @@ def _drawn(disk: FaultyDisk, random: Random, part: str) -> Damage:
     drawn = random.choice(sorted(parts))
     path = random.choice(parts[part if part in parts else drawn])
     content = disk.content(f"{ROOT}/{path}")
-    used = len(content.rstrip(b"\0")) or 1  # files are made longer than what is in them
-    at = random.randrange(used)
-    return Damage(path, at, None if random.random() < 0.2 else random.randrange(8))
+    used = len(content.rstrip(b"\0")) or 1  # files are allocated longer than their content
+    offset = random.randrange(used)
+    return Damage(path, offset, None if random.random() < 0.2 else random.randrange(8))
 
 
-def _put_down(disk: FaultyDisk, directory: Path) -> None:
+def _write_files(disk: FaultyDisk, directory: Path) -> None:
     for path in _files(disk):
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(disk.content(f"{ROOT}/{path}"))
 
 
-def _taken_up(directory: Path) -> FaultyDisk:
+def _read_files(directory: Path) -> FaultyDisk:
     disk = FaultyDisk()
     disk.make_directory(ROOT)
     for path in sorted(directory.rglob("*")):
@@ -254,12 +272,13 @@ def _taken_up(directory: Path) -> FaultyDisk:
     return disk
 
 
-# --- what is made of them ----------------------------------------------------------------
+# --- what realm and tools make of a disk ------------------------------------------------
 
 
-def _verified(disk: FaultyDisk, directory: Path) -> StoreReport | None:
-    """None: verify refuses, too. It changes nothing."""
-    _put_down(disk, directory)
+def _verify(disk: FaultyDisk, directory: Path) -> StoreReport | None:
+    """Verify a directory and check that this changes nothing. Return None if verify refuses,
+    too."""
+    _write_files(disk, directory)
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     try:
         return asyncio.run(verify_store(directory))
@@ -269,38 +288,40 @@ def _verified(disk: FaultyDisk, directory: Path) -> StoreReport | None:
         assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def _repaired(world: World, directory: Path) -> tuple[Sequence[Finding], Content]:
-    """What a repair found, and what is served after it; it leaves nothing to be found."""
-    _put_down(world.disk, directory)
+def _repair(world: World, directory: Path) -> tuple[Sequence[Finding], Content]:
+    """Repair a directory and check that verify finds nothing afterwards. Return the findings and
+    the content that a realm serves then."""
+    _write_files(world.disk, directory)
     repaired = asyncio.run(repair_store(directory))
-    left = asyncio.run(verify_store(directory)).findings
-    assert not left, f"after a repair verify finds {left}"
-    served = _served(world, _taken_up(directory))
+    findings = asyncio.run(verify_store(directory)).findings
+    assert not findings, f"after a repair verify finds {findings}"
+    served = _serve(world, _read_files(directory))
     assert not served.reports, f"after a repair a realm reports {served.reports}"
     return repaired.findings, served.content
 
 
-def _served(world: World, disk: FaultyDisk) -> Served:
-    """All there is in a realm on this disk, after some time; and once more after a restart."""
+def _serve(world: World, disk: FaultyDisk) -> Served:
+    """Return what a realm serves from this disk after a while, and check that a restart keeps
+    it."""
     world.disk, before = disk, world.disk
     try:
-        with nothing_unforeseen():
-            first = simulate(_look_around(world), Random(world.seed))
-            again = simulate(_look_around(world), Random(world.seed))
-        assert not _lost(first.content, again.content), "a restart later something is gone"
+        with no_incidents():
+            first = simulate(_serve_for_a_while(world), Random(world.seed))
+            restarted = simulate(_serve_for_a_while(world), Random(world.seed))
+        assert not _lost(first.content, restarted.content), "a restart later something is gone"
         return first
     finally:
         world.disk = before
 
 
-async def _tidy(world: World) -> None:
-    """What a power cut has brought back of files that were deleted goes again."""
+async def _remove_leftovers(world: World) -> None:
+    """Remove deleted files that a power cut has brought back."""
     store = world.open_store()
     await store.pages.close()
     await store.journal.close()
 
 
-async def _look_around(world: World) -> Served:
+async def _serve_for_a_while(world: World) -> Served:
     await pass_time(LATER_S)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
@@ -308,7 +329,7 @@ async def _look_around(world: World) -> Served:
     running = loop.create_task(realm.run())
     try:
         first = await _everything(realm)
-        await pass_time(1.0)  # it seals, maintains, takes snapshots
+        await pass_time(1.0)  # time to seal, maintain and take snapshots
         content = await _everything(realm)
         assert not _lost(first, content), "what was served is gone a moment later"
         await realm.close()
@@ -333,8 +354,8 @@ async def _everything(realm: RunningRealm) -> Content:
             ChannelId(number), FromEarliest(), outlet, credit=1 << 20, browse=True
         )
         await outlet.end()
-        found = [event for arrived in outlet.arrived for event in _events(arrived.batch)]
-        content[channel.state.name] = dict(found)
+        events = [event for arrived in outlet.arrived for event in _events(arrived.batch)]
+        content[channel.state.name] = dict(events)
     return content
 
 

@@ -1,4 +1,4 @@
-"""Mistakes about durables that go back and forward; ``mutants.py`` lists them with all others."""
+"""Mistakes in seeks of durables; ``mutants.py`` lists them with all others."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from penstock_core.vocabulary.effects import Recall
 
 
 def skipping_seek(patch: pytest.MonkeyPatch) -> None:
-    """The event that was named is not among those that come."""
-    whole = seeking.sought
+    """Skip the event that the seek names."""
+    original = seeking.sought
 
-    def behind(state: ChannelState, fact: Sought) -> None:
-        whole(state, fact)
+    def skip_first(state: ChannelState, fact: Sought) -> None:
+        original(state, fact)
         durable = state.durables[fact.durable]
         if not durable.selector and durable.head in state.stored:
             durable.head += 1
 
-    patch.setattr(apply, "sought", behind)
+    patch.setattr(apply, "sought", skip_first)
 
 
 def forgotten_seek(patch: pytest.MonkeyPatch) -> None:
-    whole = ChannelMachine.recorded
+    original = ChannelMachine.recorded
 
     def recorded(channel: ChannelMachine, fact: StoredFact) -> StoredFact | None:
-        return None if isinstance(fact, Sought) else whole(channel, fact)
+        return None if isinstance(fact, Sought) else original(channel, fact)
 
     patch.setattr(ChannelMachine, "recorded", recorded)
 
 
 def leaving_seek(patch: pytest.MonkeyPatch) -> None:
-    """An event stays with the client that has it, which may settle it for the next one."""
-    whole = recall.take_all_back
+    """Leave one event with its client, which may settle it for the next one."""
+    original = recall.take_all_back
 
     def all_but_one(durable: Durable) -> list[Recall]:
         kept = [(seat, seat.in_flight.take(1)) for seat in durable.seats]
-        recalls = whole(durable)
+        recalls = original(durable)
         for seat, span in kept:
             if span is not None:
                 seat.in_flight.add(span)

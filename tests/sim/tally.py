@@ -1,4 +1,4 @@
-"""What has gone wrong in simulated lives, and what was done in them all the same."""
+"""Counts of faults in simulated lives, and of the work done in spite of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ REALM = {
     "kill": "killed",
     "close": "closed in order",
 }
-"""How a life has ended, as a world notes it."""
+"""Names of the ends of a life, by the note of the world."""
 DISK = ("disk full", "sync fails", "write fails")
 CLOCK = "the clock jumps, by "
 HOUR_S = 60.0
-"""A jump beyond this is a far one."""
+"""A longer jump counts as far."""
 NETWORK = "network: "
 ENDS = {" is killed": "killed", " loses power": "without power"}
 WORK = {
@@ -33,7 +33,7 @@ PART = "{:<9} {}"
 
 
 class Tally:
-    """Sums over worlds: what was done to them, and by whom."""
+    """Sums over worlds of faults, played scenes and work."""
 
     def __init__(self) -> None:
         self.worlds = 0
@@ -53,7 +53,7 @@ class Tally:
                 self.faults[_row(part, fault)] += count
 
     def add_cluster(self, world: ClusterWorld) -> None:
-        """What was done to a cluster, and how often somebody took over."""
+        """Add the faults and takeovers of a cluster."""
         self.worlds += 1
         self.lives += world.takeovers
         self.scenes[world.scene] += 1
@@ -63,14 +63,14 @@ class Tally:
             if kind := _kind(what) if what.startswith(NETWORK) else _first(what, WORK):
                 self.faults[kind] += 1
 
-    def rotten(self, path: str, *, is_cut: bool) -> None:
-        """A file was damaged between two lives."""
+    def add_damage(self, path: str, *, is_cut: bool) -> None:
+        """Add a file that was damaged between two lives."""
         self.worlds += 1
         part = path.partition("/")[0]
         self.faults[_row("rot", f"{part}: {'cut off' if is_cut else 'a bit flipped'}")] += 1
 
     def lines(self) -> Iterator[str]:
-        """A table, one kind a line, and how often each scene was played."""
+        """Yield a line for each kind, and one with the number of worlds of each scene."""
         for fault, count in sorted(self.faults.items()):
             yield f"{count:>10,}  {fault}"
         if self.scenes:
@@ -79,7 +79,7 @@ class Tally:
 
 
 def _kind(what: str) -> str:
-    """The row a note belongs to; "": it tells of no fault and of no work."""
+    """Return the row of a note; "" if it is neither a fault nor work."""
     if what in REALM:
         return _row("realm", REALM[what])
     if what in DISK:

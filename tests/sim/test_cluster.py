@@ -1,4 +1,4 @@
-"""Lives of three nodes over one engine. One of them again: ``make sim SEED=7 ARGS=--cluster``."""
+"""Lives of three nodes over one engine. To repeat one: ``make sim SEED=7 ARGS=--cluster``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sim.world import WIRED
 
 README = Path(__file__).with_name("README.md")
 LATER = [range(n, n + 5) for n in range(13, 23, 5)]
-"""Each life takes about a second: `make sim` has time for many."""
+"""Each life takes about a second; `make sim` plays many more."""
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_all_scenes_whose_clients_are_programs_play_in_a_cluster() -> None:
 
 @pytest.mark.slow
 def test_connections_between_clients_and_nodes_break_in_worlds_of_that_theme() -> None:
-    """Each world draws some of the kinds there are."""
+    """Each world draws only some of the kinds."""
     kinds = set[str]()
     for seed in range(1, 5):
         world = ClusterWorld(seed, "network", ALONE)

@@ -1,4 +1,4 @@
-"""Machines that differ take nothing over in worlds where everything else goes wrong, too."""
+"""Machines with a difference never take over, even when everything else fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAULTS = ("with_another_lease", "with_other_settings", "without_blobs")
 NOTICED_BY = (4, 5, 6)
 
 
-def _played(seeds: Iterable[int]) -> Counter[str]:
+def _faults_of(seeds: Iterable[int]) -> Counter[str]:
     faults = Counter[str]()
     for seed in seeds:
         faults += differing_life_of(seed).faults
@@ -25,9 +25,9 @@ def _played(seeds: Iterable[int]) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.spec("N3")
 def test_nothing_is_lost_and_no_machine_that_differs_takes_over() -> None:
-    faults = _played(SEEDS)
+    faults = _faults_of(SEEDS)
 
-    assert all(faults[each] for each in FAULTS)
+    assert all(faults[fault] for fault in FAULTS)
 
 
 @pytest.mark.slow
@@ -37,4 +37,4 @@ def test_a_machine_with_other_settings_that_takes_over_all_the_same_is_noticed(
     monkeypatch.setattr(claims, "disagreement", lambda *_: "")
 
     with pytest.raises(AssertionError, match="took the realm over, and differs"):
-        _played(NOTICED_BY)
+        _faults_of(NOTICED_BY)

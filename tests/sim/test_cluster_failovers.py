@@ -18,8 +18,7 @@ from tests.sim.mutants import first_noticed
 Spoil = Callable[[pytest.MonkeyPatch], None]
 FEW = 10
 OTHERS = (4, 9, 19, 33)
-"""Worlds of few failovers that are played besides. Each takes about a second: `make sim` has time
-for many."""
+"""Further worlds, with few failovers. Each takes about a second; `make sim` plays many more."""
 
 
 @pytest.mark.slow
@@ -34,11 +33,11 @@ def test_over_fifty_failovers_nobody_loses_a_seat_and_no_listener_an_event() -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", OTHERS)
 @pytest.mark.spec("N4", "N6", "N7", "J5")
-def test_nor_does_anybody_over_a_few_in_other_worlds(seed: int) -> None:
+def test_over_a_few_failovers_in_other_worlds_no_event_is_lost(seed: int) -> None:
     world = failovers_of(seed, FEW)
 
     assert world.takeovers >= FEW
-    assert all(oracle.got for oracle in world.heard.values())
+    assert all(oracle.received for oracle in world.heard.values())
 
 
 def seats_wait_for_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -60,14 +59,14 @@ def listeners_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kept_interest, "recovered", recovered)
 
 
-def listeners_begin_anew(patch: pytest.MonkeyPatch) -> None:
+def listeners_restart(patch: pytest.MonkeyPatch) -> None:
     def first_id(former: Subscriber, _: object) -> int:
         return former.cursor
 
     patch.setattr(kept_interest, "first_id", first_id)
 
 
-def what_its_opener_has_asked_for_is_opened_again(patch: pytest.MonkeyPatch) -> None:
+def requested_subscriptions_are_opened_twice(patch: pytest.MonkeyPatch) -> None:
     opened_again = RealmConnection.open_again
 
     async def open_all(self: RealmConnection, _: object) -> None:
@@ -83,8 +82,8 @@ def what_its_opener_has_asked_for_is_opened_again(patch: pytest.MonkeyPatch) -> 
         (seats_wait_for_nobody, "is there"),
         (handing_over_gives_seats_up, "is there"),
         (listeners_are_forgotten, "has missed"),
-        (listeners_begin_anew, "got . after"),
-        (what_its_opener_has_asked_for_is_opened_again, "is already open"),
+        (listeners_restart, "got . after"),
+        (requested_subscriptions_are_opened_twice, "is already open"),
     ],
 )
 def test_a_mistake_is_noticed(spoil: Spoil, complaint: str) -> None:

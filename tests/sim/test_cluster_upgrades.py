@@ -1,5 +1,5 @@
-"""Lives of a cluster that is upgraded one node after the other: nothing is lost, and no node serves
-what its version does not know."""
+"""Lives of a cluster that is upgraded node by node: nothing is lost, and no node serves data in a
+format that it does not support."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_a_rolling_upgrade_loses_nothing_and_the_older_version_is_refused_at_its
 def test_a_node_that_claims_what_a_newer_one_has_written_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = Claims.may_claim
+    original = Claims.may_claim
 
     def may_claim(claims: Claims, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
         claims.format = 0
-        known = None if claim is None else ClaimRecord(*_older(claim, claims.me.format))
-        return whole(claims, shard, known, now_us=now_us)
+        newest = None if claim is None else ClaimRecord(*_older(claim, claims.me.format))
+        return original(claims, shard, newest, now_us=now_us)
 
     monkeypatch.setattr(Claims, "may_claim", may_claim)
     monkeypatch.setattr(ClusterNode, "_refuse_newer", lambda *_: None)

@@ -1,4 +1,4 @@
-"""A life that gets nowhere fails, and says what it was busy with."""
+"""A life without progress fails, and names the busy tasks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ async def _throw(ball: asyncio.Event, back: asyncio.Event) -> None:
 
 
 async def _play_without_end() -> None:
-    here, there = asyncio.Event(), asyncio.Event()
-    here.set()
+    near, far = asyncio.Event(), asyncio.Event()
+    near.set()
     async with asyncio.TaskGroup() as group:
-        group.create_task(_throw(here, there))
-        group.create_task(_throw(there, here))
+        group.create_task(_throw(near, far))
+        group.create_task(_throw(far, near))
 
 
 async def _never_wait() -> None:
@@ -67,8 +67,8 @@ async def _leave_one_behind() -> None:
     assert failing.done()
 
 
-def test_a_failure_that_nobody_asks_for_fails_the_life_that_left_it() -> None:
-    with pytest.raises(Unheard, match="_fail failed in the background") as told:
+def test_a_failure_of_a_task_that_nothing_awaits_fails_the_life() -> None:
+    with pytest.raises(Unheard, match="_fail failed in the background") as unheard:
         simulate(_leave_one_behind(), Random(1))
 
-    assert str(told.value.__cause__) == "disk full"
+    assert str(unheard.value.__cause__) == "disk full"

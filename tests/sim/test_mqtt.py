@@ -19,7 +19,7 @@ from tests.sim.mqtt_world import devices_of
 
 SEEDS = range(3)
 LIVES_MAX = 30
-"""Seeds within which a mistake is noticed."""
+"""Number of seeds within which a mistake is noticed."""
 
 
 @pytest.mark.slow
@@ -33,17 +33,23 @@ def test_devices_get_what_they_were_promised(seed: int) -> None:
 
 
 def forgotten_ids(patch: pytest.MonkeyPatch) -> None:
-    """The ids of what has come with QoS 2 are in memory only."""
+    """Keep the ids of received QoS 2 messages in memory only."""
     submit = MessagePublisher.submit
 
-    def without(own: MessagePublisher, publisher: str, messages: list[Gathered]) -> None:
-        submit(own, publisher, [Gathered(each.publication, each.message) for each in messages])
+    def without(
+        message_publisher: MessagePublisher, publisher: str, messages: list[Gathered]
+    ) -> None:
+        submit(
+            message_publisher,
+            publisher,
+            [Gathered(message.publication, message.message) for message in messages],
+        )
 
     patch.setattr(MessagePublisher, "submit", without)
 
 
 def sent_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
-    """A message of QoS 2 is sent, and a release, before its id is on disk."""
+    """Send a message of QoS 2, and a release, before its id is on disk."""
 
     def at_once(session: MqttSession, entries: Any, then: Callable[[], None] | None = None) -> None:
         if then is not None:
@@ -53,12 +59,12 @@ def sent_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_again_under_other_ids(patch: pytest.MonkeyPatch) -> None:
-    """What was sent before the server was started is not known any more."""
+    """Forget at a start which messages were sent before."""
     patch.setattr(Outbox, "restore", lambda *_: None)
 
 
 def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A durable takes what is sent for acknowledged."""
+    """Let a durable take a sent message for acknowledged."""
     write = Outbox.put
 
     def settled(outbox: Outbox, waiting: WaitingMessage, *more: Any, **fields: Any) -> bool:
@@ -71,7 +77,7 @@ def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeated_wills(patch: pytest.MonkeyPatch) -> None:
-    """The removal of a published will is stored in another step."""
+    """Store the removal of a published will in another step."""
     publish = MqttSessions.publish_will
 
     async def apart(sessions: MqttSessions, session: Any, will: Any, entries: Any) -> None:
@@ -85,7 +91,7 @@ def repeated_wills(patch: pytest.MonkeyPatch) -> None:
 
 
 def stored_twice(patch: pytest.MonkeyPatch) -> None:
-    """A message of QoS 2 that comes again is another one."""
+    """Store a repeated message of QoS 2 again."""
     received = Incoming.received
 
     def forgetful(incoming: Incoming, packet: Any) -> None:
@@ -97,7 +103,7 @@ def stored_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def uncounted(patch: pytest.MonkeyPatch) -> None:
-    """Sessions whose connections end are not among those that are away."""
+    """Do not count sessions as away when their connections end."""
     patch.setattr(MqttSessions, "_count", lambda *_: None)
 
 

@@ -1,4 +1,4 @@
-"""What MQTT promises, over owners of a cluster that end one after the other."""
+"""The promises of MQTT hold while owners of a cluster end one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.mqtt_failovers import devices_of_a_cluster
 from tests.sim.mutants import first_noticed
 
 LIVES_MAX = 10
-"""Seeds within which a mistake is noticed."""
+"""Number of seeds within which a mistake is noticed."""
 
 
 @pytest.mark.slow
@@ -21,14 +21,14 @@ LIVES_MAX = 10
 def test_devices_get_what_they_were_promised_whoever_owns_the_realm(seed: int) -> None:
     world = devices_of_a_cluster(seed)
 
-    assert world.happened.keys() == {"killed", "handed over", "moved by force", "relays cut"}
+    assert world.failures.keys() == {"killed", "handed over", "moved by force", "relays cut"}
 
 
 # --- mistakes ----------------------------------------------------------------------------
 
 
 def sessions_stay_behind(patch: pytest.MonkeyPatch) -> None:
-    """The next owner begins without sessions."""
+    """Let the next owner begin without sessions."""
 
     async def nothing(store: SessionStore) -> StoredEntries:
         await store.open_channel()
@@ -38,7 +38,7 @@ def sessions_stay_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 def seats_that_are_left_give_on(patch: pytest.MonkeyPatch) -> None:
-    """A seat that comes when its connection has ended gives to the next one."""
+    """Deliver to the next connection the events of a seat whose connection has ended."""
     patch.setattr(DurableFeed, "deliver", lambda feed, rows, _: feed.give(rows))
 
 

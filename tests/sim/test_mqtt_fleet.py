@@ -1,4 +1,4 @@
-"""Channels with topics, JSON, rights on topics and what is retained, over power cuts, kills, a
+"""Channels with topics, JSON, rights on topics and retained messages, over power cuts, kills, a
 network that breaks, and an operator who edits."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.sim.mqtt_world import devices_of
 
 SEEDS = range(3)
 LIVES_MAX = 30
-"""Seeds within which a mistake is noticed."""
+"""Number of seeds within which a mistake is noticed."""
 
 
 @pytest.mark.slow
@@ -38,8 +38,8 @@ def test_a_fleet_gets_what_it_was_promised(seed: int) -> None:
 # --- mistakes ----------------------------------------------------------------------------
 
 
-def topics_are_nobodys(patch: pytest.MonkeyPatch) -> None:
-    """A message is in the channel of all topics, though another has its topic."""
+def topics_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Store a message in the channel of all topics although another channel has its topic."""
 
     def all_others(_: TopicChannels, messages: Any) -> SortedMessages:
         return SortedMessages([*range(len(messages))], {})
@@ -48,12 +48,12 @@ def topics_are_nobodys(patch: pytest.MonkeyPatch) -> None:
 
 
 def left_behind(patch: pytest.MonkeyPatch) -> None:
-    """What waits in a channel is forgotten when its topics are taken."""
+    """Forget the messages that wait in a channel when its topics are removed."""
     patch.setattr(TopicChannels, "stores_without_topics", lambda *_: [])
 
 
 def from_its_end(patch: pytest.MonkeyPatch) -> None:
-    """A channel that gets topics has a session's durable a little later."""
+    """Create a session's durable in a channel that gains topics a little too late."""
     make = durable_feed.make_durable
 
     async def later(realm: Any, channel: Any, name: str, **options: Any) -> None:
@@ -63,39 +63,38 @@ def from_its_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_columns(patch: pytest.MonkeyPatch) -> None:
-    """Fields of JSON are no properties."""
-    made = TopicChannel.__init__
+    """Do not store fields of JSON as properties."""
+    original = TopicChannel.__init__
 
     def init(
         channel: TopicChannel, realm: Any, number: Any, name: str, definition: Definition
     ) -> None:
-        made(channel, realm, number, name, definition=replace(definition, payload="bytes"))
+        original(channel, realm, number, name, definition=replace(definition, payload="bytes"))
 
     patch.setattr(TopicChannel, "__init__", init)
 
 
 def rights_for_good(patch: pytest.MonkeyPatch) -> None:
-    """Who has subscribed may hear, whatever right is taken."""
+    """Let subscribers receive messages after their right was revoked."""
     patch.setattr(MqttConnection, "check_rights", lambda _: None)
     patch.setattr(FanOut, "forget", lambda _: None)
 
 
 def rights_of_subscribing(patch: pytest.MonkeyPatch) -> None:
-    """Rights are asked for when somebody subscribes, and when somebody is given something; the
-    subscription stays."""
+    """Check rights on subscribing and on delivery, but keep the subscription of a revoked right."""
     patch.setattr(MqttConnection, "check_rights", lambda _: None)
 
 
 def retained_apart(patch: pytest.MonkeyPatch) -> None:
-    """What is retained is stored in a step of its own, after the acknowledgement."""
+    """Store retained messages in a separate step after the acknowledgement."""
     plan = MessagePublisher.plan
 
-    def without(own: MessagePublisher, publisher: str, gathered: Any) -> PublishStep:
-        step = plan(own, publisher, gathered)
-        retained = own.retained.channel()
+    def without(message_publisher: MessagePublisher, publisher: str, gathered: Any) -> PublishStep:
+        step = plan(message_publisher, publisher, gathered)
+        retained = message_publisher.retained.channel()
         for number, bodies in step.publishes:
             if number == retained:
-                own.loop.call_later(0.05, _publish, own, number, bodies)
+                message_publisher.loop.call_later(0.05, _publish, message_publisher, number, bodies)
         return _without_channel(step, retained)
 
     patch.setattr(MessagePublisher, "plan", without)
@@ -106,28 +105,28 @@ def _without_channel(step: PublishStep, channel_id: int) -> PublishStep:
     return PublishStep(publishes, step.refused, step.topics)
 
 
-def _publish(own: MessagePublisher, number: Any, bodies: Any) -> None:
+def _publish(message_publisher: MessagePublisher, number: Any, bodies: Any) -> None:
     try:
-        own.realm.publish(number, bodies, "", sequence=0, reply=lambda *_: None)
+        message_publisher.realm.publish(number, bodies, "", sequence=0, reply=lambda *_: None)
     except PenstockError:
         return
 
 
 def nothing_is_removed(patch: pytest.MonkeyPatch) -> None:
-    """What is retained stays when nothing is to be."""
+    """Keep a retained message although an empty one removes it."""
     plan = MessagePublisher.plan
 
-    def without(own: MessagePublisher, publisher: str, gathered: Any) -> PublishStep:
-        step = plan(own, publisher, gathered)
+    def without(message_publisher: MessagePublisher, publisher: str, gathered: Any) -> PublishStep:
+        step = plan(message_publisher, publisher, gathered)
         if all(message.message.packet.payload for message in gathered):
             return step
-        return _without_channel(step, own.retained.channel())
+        return _without_channel(step, message_publisher.retained.channel())
 
     patch.setattr(MessagePublisher, "plan", without)
 
 
 FLEET = {
-    topics_are_nobodys: 0,
+    topics_are_ignored: 0,
     left_behind: 4,
     from_its_end: 6,
     without_columns: 0,
@@ -136,19 +135,19 @@ FLEET = {
     retained_apart: 2,
     nothing_is_removed: 0,
 }
-"""Mistakes, with the first seed that notices them."""
+"""Mistakes, each with the first seed that notices it."""
 
 
 def acknowledged_before(patch: pytest.MonkeyPatch) -> None:
-    """A message of QoS 1 is acknowledged, and then stored."""
+    """Acknowledge a message of QoS 1 before it is stored."""
     gather = MessagePublisher.gather
 
-    def early(own: MessagePublisher, publisher: str, message: Any) -> None:
+    def early(message_publisher: MessagePublisher, publisher: str, message: Any) -> None:
         packet = message.message.packet
         if packet.qos == 1:
             message.publication.stored(packet)
             message = Gathered(Silent(), message.message, message.entries)
-        gather(own, publisher, message)
+        gather(message_publisher, publisher, message)
 
     patch.setattr(MessagePublisher, "gather", early)
 
@@ -159,27 +158,27 @@ class Silent:
 
 
 def sessions_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """A subscription is said to last before it is stored."""
+    """Confirm a subscription before it is stored."""
 
-    async def save(own: MqttSessions, session: Any) -> None:
-        own.store.write((session.entry,), lambda _: None)
+    async def save(mqtt_sessions: MqttSessions, session: Any) -> None:
+        mqtt_sessions.store.write((session.entry,), lambda _: None)
 
     patch.setattr(MqttSessions, "save", save)
 
 
 def wills_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """A kill forgets wills."""
+    """Forget wills after a kill."""
     put = SessionStore.put
 
-    async def without(own: SessionStore, entries: Any) -> None:
-        if left := [each for each in entries if b'"will"' not in each[1]]:
-            await put(own, left)
+    async def without(store: SessionStore, entries: Any) -> None:
+        if without_wills := [entry for entry in entries if b'"will"' not in entry[1]]:
+            await put(store, without_wills)
 
     patch.setattr(SessionStore, "put", without)
 
 
 def older_connections_live_on(patch: pytest.MonkeyPatch) -> None:
-    """A connection that is half open keeps what its client has elsewhere now."""
+    """Let a half-open connection keep what its client has on a newer connection."""
     patch.setattr(MqttConnection, "replaced", lambda _: None)
 
 

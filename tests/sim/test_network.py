@@ -1,4 +1,4 @@
-"""The network of the simulation does what it is told, and nothing else."""
+"""The simulated network does exactly what the test orders."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock_testing.network import MACHINE, SimNetwork, SimTransport
 
 
 class Peer(asyncio.BufferedProtocol):
-    """Writes down what happens to it."""
+    """Records its callbacks."""
 
     def __init__(self) -> None:
-        self.heard = bytearray()
+        self.received = bytearray()
         self.is_lost = False
         self.reason: Exception | None = None
         self._room = bytearray(7)
@@ -28,7 +28,7 @@ class Peer(asyncio.BufferedProtocol):
         return self._room
 
     def buffer_updated(self, count: int) -> None:
-        self.heard += self._room[:count]
+        self.received += self._room[:count]
 
     def eof_received(self) -> bool:
         return False
@@ -44,89 +44,89 @@ def network() -> SimNetwork:
 
 
 async def pair() -> tuple[Peer, Peer]:
-    loop, there = asyncio.get_running_loop(), Peer()
-    await loop.create_server(lambda: there, "127.0.0.1", 9_000)
-    _, here = await loop.create_connection(Peer, "127.0.0.1", 9_000)
-    return here, there
+    loop, far = asyncio.get_running_loop(), Peer()
+    await loop.create_server(lambda: far, "127.0.0.1", 9_000)
+    _, near = await loop.create_connection(Peer, "127.0.0.1", 9_000)
+    return near, far
 
 
 class Hasty(Peer):
-    """Ends each connection at once."""
+    """Aborts each connection at once."""
 
     def connection_made(self, transport: Any) -> None:
         transport.abort()
 
 
 @simulated
-async def test_who_connects_is_told_of_an_end_that_came_meanwhile() -> None:
+async def test_a_client_learns_that_its_connection_ended_while_it_connected() -> None:
     loop = asyncio.get_running_loop()
     await loop.create_server(Hasty, "127.0.0.1", 9_000)
-    _, here = await loop.create_connection(Peer, "127.0.0.1", 9_000)
+    _, near = await loop.create_connection(Peer, "127.0.0.1", 9_000)
     await pass_time(1)
 
-    assert here.is_lost
-    assert isinstance(here.reason, ConnectionResetError)
+    assert near.is_lost
+    assert isinstance(near.reason, ConnectionResetError)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @simulated
-async def test_bytes_come_whole_and_in_order_however_they_are_cut(seed: int) -> None:
-    here, there = await pair()
-    said = b"".join(b"%d " % n for n in range(20_000))
-    for at in range(0, len(said), 1_000):
-        here.transport.write(said[at : at + 1_000])
-    here.transport.close()
+async def test_bytes_arrive_complete_and_in_order_in_segments_of_any_size(seed: int) -> None:
+    near, far = await pair()
+    sent = b"".join(b"%d " % n for n in range(20_000))
+    for offset in range(0, len(sent), 1_000):
+        near.transport.write(sent[offset : offset + 1_000])
+    near.transport.close()
     await pass_time(60)
 
-    assert there.heard == said
-    assert (here.is_lost, there.is_lost, there.reason) == (True, True, None)
+    assert far.received == sent
+    assert (near.is_lost, far.is_lost, far.reason) == (True, True, None)
 
 
 @simulated
-async def test_who_does_not_read_makes_the_other_wait() -> None:
-    here, there = await pair()
-    there.transport.pause_reading()
-    here.transport.write(bytes(50_000))
-    here.transport.write(bytes(50_000))
+async def test_a_peer_that_does_not_read_makes_the_other_side_wait() -> None:
+    near, far = await pair()
+    far.transport.pause_reading()
+    near.transport.write(bytes(50_000))
+    near.transport.write(bytes(50_000))
     await pass_time(60)
-    waiting = here.transport.get_write_buffer_size()
-    there.transport.resume_reading()
+    waiting = near.transport.get_write_buffer_size()
+    far.transport.resume_reading()
     await pass_time(60)
 
     assert waiting > 0
-    assert (len(there.heard), here.transport.get_write_buffer_size()) == (100_000, 0)
+    assert (len(far.received), near.transport.get_write_buffer_size()) == (100_000, 0)
 
 
 @simulated
-async def test_a_silent_connection_is_lost_for_nobody_until_it_is_healed() -> None:
-    here, there = await pair()
-    here.transport.is_silent = there.transport.is_silent = True
-    here.transport.write(b"anybody?")
+async def test_neither_side_of_a_silent_connection_loses_it_before_the_network_heals() -> None:
+    near, far = await pair()
+    near.transport.is_silent = far.transport.is_silent = True
+    near.transport.write(b"anybody?")
     await pass_time(600)
-    before = here.is_lost, there.is_lost
+    lost_before = near.is_lost, far.is_lost
     network().heal()
     await pass_time(1)
 
-    assert (before, bytes(there.heard)) == ((False, False), b"")
-    assert here.is_lost
-    assert there.is_lost
+    assert (lost_before, bytes(far.received)) == ((False, False), b"")
+    assert near.is_lost
+    assert far.is_lost
 
 
 @simulated
-async def test_one_side_may_break_and_the_other_learns_of_it_when_it_speaks() -> None:
-    here, there = await pair()
-    here.transport.reset()
+async def test_the_other_side_of_a_reset_learns_of_it_when_it_sends() -> None:
+    near, far = await pair()
+    near.transport.reset()
     await pass_time(60)
-    before = there.is_lost
-    there.transport.write(b"still there?")
+    lost_before = far.is_lost
+    far.transport.write(b"still there?")
     await pass_time(60)
 
-    assert (here.is_lost, before, there.is_lost) == (True, False, True)
-    assert isinstance(there.reason, ConnectionResetError)
+    assert (near.is_lost, lost_before, far.is_lost) == (True, False, True)
+    assert isinstance(far.reason, ConnectionResetError)
 
 
 @simulated
-async def test_a_replay_is_another_connection_that_says_the_same() -> None:
+async def test_a_replay_sends_the_same_bytes_over_another_connection() -> None:
     peers: list[Peer] = []
 
     def make() -> Peer:
@@ -140,12 +140,12 @@ async def test_a_replay_is_another_connection_that_says_the_same() -> None:
     peers[0].transport.write(b"who are you?")
     await pass_time(1)
 
-    assert [bytes(peer.heard) for peer in peers] == [b"hello"]
+    assert [bytes(peer.received) for peer in peers] == [b"hello"]
     assert not peers[0].is_lost
 
 
 @simulated
-async def test_nobody_answers_where_nobody_listens() -> None:
+async def test_connecting_fails_without_a_listener_or_without_power() -> None:
     loop = asyncio.get_running_loop()
     with pytest.raises(ConnectionRefusedError):
         await loop.create_connection(Peer, "127.0.0.1", 9_000)
@@ -156,14 +156,14 @@ async def test_nobody_answers_where_nobody_listens() -> None:
 
 
 class Worker(Peer):
-    """Begins work for all that happens to it."""
+    """Starts a task in each of its callbacks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.work: list[tuple[str, asyncio.Task[None]]] = []
 
-    def _begin(self, what: str) -> None:
-        self.work.append((what, asyncio.get_running_loop().create_task(pass_time(5))))
+    def _begin(self, callback: str) -> None:
+        self.work.append((callback, asyncio.get_running_loop().create_task(pass_time(5))))
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -186,27 +186,27 @@ class Worker(Peer):
 
 @pytest.mark.slow
 @simulated
-async def test_what_is_heard_begins_work_of_the_machine_that_hears_it() -> None:
-    loop, there = network().loop, Worker()
+async def test_tasks_started_by_a_callback_belong_to_the_receiving_machine() -> None:
+    loop, far = network().loop, Worker()
     assert isinstance(loop, SimLoop), "it is simulated"
     MACHINE.set("listens")
-    await loop.create_server(lambda: there, "127.0.0.1", 9_000)
+    await loop.create_server(lambda: far, "127.0.0.1", 9_000)
     MACHINE.set("connects")
-    _, here = await loop.create_connection(Worker, "127.0.0.1", 9_000)
+    _, near = await loop.create_connection(Worker, "127.0.0.1", 9_000)
     MACHINE.set("")
-    there.transport.pause_reading()
+    far.transport.pause_reading()
     for _ in range(3):
-        here.transport.write(bytes(50_000))
-    there.transport.write(b"work!")
+        near.transport.write(bytes(50_000))
+    far.transport.write(b"work!")
     await pass_time(1)
-    there.transport.resume_reading()
+    far.transport.resume_reading()
     await pass_time(1)
 
     loop.kill("connects")
     await pass_time(1)
 
-    assert {what for what, _ in there.work} == {"made", "heard", "lost"}
-    assert {what for what, _ in here.work} == {"made", "heard", "may write"}
-    assert all(task.cancelled() for _, task in here.work)
-    for _, task in there.work:
-        await task  # it is not cancelled
+    assert {callback for callback, _ in far.work} == {"made", "heard", "lost"}
+    assert {callback for callback, _ in near.work} == {"made", "heard", "may write"}
+    assert all(task.cancelled() for _, task in near.work)
+    for _, task in far.work:
+        await task  # not cancelled, so it returns

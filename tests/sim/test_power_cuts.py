@@ -1,4 +1,4 @@
-"""Whole lives of a realm on a failing disk. One of them again: ``make sim SEED=4711``."""
+"""Whole lives of a realm on a failing disk. To repeat one: ``make sim SEED=4711``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.sim.world import World, life_of
 SEEDS = [range(n, n + 20) for n in range(0, 310, 20)]
 
 
-_TELL = "from tests.sim.world import life_of; print(life_of(3, ['wired', 'durables']))"
-_ANSWERED: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
+_PROGRAM = "from tests.sim.world import life_of; print(life_of(3, ['wired', 'durables']))"
+_RUN_OPTIONS: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: Sequence[int]) 
 
 
 def test_the_seeds_that_are_run_play_every_scene() -> None:
-    """The first fifty do."""
+    """The first fifty seeds are enough."""
     played = {type(scene) for seed in range(50) for scene in World(seed).scenes}
 
     assert played == set(SCENES.values())
@@ -53,17 +53,19 @@ def test_the_seeds_that_are_run_play_every_scene() -> None:
         pytest.param(("wired", "jms"), id="wired", marks=pytest.mark.slow),
     ],
 )
-def test_a_seed_tells_the_whole_story(scenes: tuple[str, ...]) -> None:
+def test_the_same_seed_gives_the_same_trace(scenes: tuple[str, ...]) -> None:
     assert life_of(7, scenes) == life_of(7, scenes)
 
 
 @pytest.mark.process
-def test_a_seed_tells_it_whatever_the_hashes_of_the_process_are() -> None:
-    told = {
+def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
+    traces = {
         subprocess.run(
-            [sys.executable, "-c", _TELL], env={**os.environ, "PYTHONHASHSEED": seed}, **_ANSWERED
-        ).stdout.splitlines()[-1]  # the log comes before
+            [sys.executable, "-c", _PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            **_RUN_OPTIONS,
+        ).stdout.splitlines()[-1]  # the log is printed before the hash
         for seed in ("1", "2")
     }
 
-    assert len(told) == 1
+    assert len(traces) == 1

@@ -1,4 +1,4 @@
-"""Disks that rot between two lives. One of them again: ``make sim SEED=4711 ARGS=--rot``."""
+"""Disks that decay between two lives. To repeat one: ``make sim SEED=4711 ARGS=--rot``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEEDS = [range(n, n + 20) for n in range(0, 60, 20)]
 @pytest.mark.slow
 @pytest.mark.spec("S1")
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_damage_is_found_and_told_and_all_the_rest_is_served(seeds: range, tmp_path: Path) -> None:
+def test_damage_is_reported_and_all_other_events_are_served(seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
         try:
             rot_of(seed, tmp_path / str(seed))

@@ -1,4 +1,4 @@
-"""A test that is a story is called like any other, and fails where its story fails."""
+"""A test on virtual time is called like any other, and its failures show its own lines."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ def greeting() -> str:
 
 @pytest.mark.parametrize("name", ["ann", "bob"])
 @simulated
-async def test_fixtures_and_parameters_reach_the_story(name: str, greeting: str) -> None:
+async def test_fixtures_and_parameters_reach_the_coroutine(name: str, greeting: str) -> None:
     await pass_time(3_600)
 
     assert asyncio.get_running_loop().time() == 3_600
     assert f"{greeting} {name}" in ("hello ann", "hello bob")
 
 
-async def _drawn() -> list[int]:
-    """The order in which ten tasks run."""
+async def _order_of_tasks() -> list[int]:
+    """Return the order in which ten tasks run."""
     order: list[int] = []
 
-    async def ran(number: int) -> None:
+    async def run(number: int) -> None:
         order.append(number)
 
     async with asyncio.TaskGroup() as group:
         for number in range(10):
-            group.create_task(ran(number))
+            group.create_task(run(number))
     return order
 
 
 @simulated
 async def seeded(seed: int = 7) -> list[int]:
-    return await _drawn()
+    return await _order_of_tasks()
 
 
 @simulated
 async def unseeded() -> list[int]:
     assert isinstance(asyncio.get_running_loop(), SimLoop)
-    return await _drawn()
+    return await _order_of_tasks()
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ async def failing() -> None:
     raise ValueError("of the story")
 
 
-def test_a_failure_shows_the_line_of_the_story() -> None:
+def test_a_failure_shows_the_line_of_the_coroutine() -> None:
     with pytest.raises(ValueError, match="of the story") as raised:
         failing()
 
@@ -69,7 +69,7 @@ def test_a_failure_shows_the_line_of_the_story() -> None:
 
 
 @pytest.mark.slow
-def test_the_report_of_a_failure_begins_in_the_story(pytester: pytest.Pytester) -> None:
+def test_the_report_of_a_failure_begins_in_the_coroutine(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -86,13 +86,13 @@ def test_the_report_of_a_failure_begins_in_the_story(pytester: pytest.Pytester) 
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist")
 
     result.assert_outcomes(passed=1, failed=1)
-    shown = result.stdout.str()
-    assert "said in the story" in shown
-    assert "def test_it(number, tmp_path):" in shown
-    assert "loop.py" not in shown
+    report = result.stdout.str()
+    assert "said in the story" in report
+    assert "def test_it(number, tmp_path):" in report
+    assert "loop.py" not in report
 
 
-def test_a_story_that_would_never_end_fails() -> None:
+def test_a_coroutine_that_never_ends_fails() -> None:
     @simulated
     async def waits() -> None:
         await asyncio.Event().wait()

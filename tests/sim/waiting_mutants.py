@@ -1,4 +1,4 @@
-"""Mistakes with events that wait for their time, that are in hand for too long, or are rejected
+"""Mistakes with events that wait for their time, that are held for too long, or that are rejected
 (SEM D18, D19, T11)."""
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from penstock_core.vocabulary.causes import Cause
 
 
 def forgotten_wait(patch: pytest.MonkeyPatch) -> None:
-    """A restart does not know any more that an event waits."""
-    whole = ChannelMachine.recorded
+    """Forget at a restart that an event waits."""
+    original = ChannelMachine.recorded
 
     def recorded(channel: ChannelMachine, fact: StoredFact) -> StoredFact | None:
-        return None if isinstance(fact, Postponed) else whole(channel, fact)
+        return None if isinstance(fact, Postponed) else original(channel, fact)
 
     patch.setattr(ChannelMachine, "recorded", recorded)
     patch.setattr(Waiting, "state", lambda *_: ())
 
 
 def short_wait(patch: pytest.MonkeyPatch) -> None:
-    """An event comes again a little before its time."""
-    whole = ChannelState.wake
+    """Deliver a waiting event a little before its time."""
+    original = ChannelState.wake
 
     def wake(state: ChannelState, now_us: int) -> None:
-        whole(state, now_us + 50_000)
+        original(state, now_us + 50_000)
 
     patch.setattr(ChannelState, "wake", wake)
 
 
 def endless_wait(patch: pytest.MonkeyPatch) -> None:
-    """One of many events that wait is lost sight of."""
+    """Lose one of many waiting events."""
     lose_a_wait(patch, among=4)
 
 
 def lose_a_wait(patch: pytest.MonkeyPatch, among: int) -> None:
-    """One of events that wait until as many different times is lost sight of."""
-    whole = Waiting.add
+    """Lose one of the waiting events once ``among`` different times are waited for."""
+    original = Waiting.add
 
     def add(waiting: Waiting, ids: IdSet, until_us: int) -> None:
-        whole(waiting, ids, until_us)
+        original(waiting, ids, until_us)
         if len(waiting._heap) >= among:
             waiting._heap.pop()
 
@@ -55,12 +55,12 @@ def lose_a_wait(patch: pytest.MonkeyPatch, among: int) -> None:
 
 
 def passed_by(patch: pytest.MonkeyPatch) -> None:
-    """A serial durable goes on behind an event that waits."""
+    """Let a serial durable continue behind an event that waits."""
     patch.setattr(Waiting, "held_up", lambda _, below, parked: below)
 
 
 def lost_to_time(patch: pytest.MonkeyPatch) -> None:
-    """What was not acknowledged in time counts as acknowledged."""
+    """Take an event for acknowledged if its acknowledgement is late."""
 
     def timed_out(state: ChannelState, *_: object, **__: object) -> list[StoredFact]:
         now_us = state.wakes_us
@@ -72,22 +72,22 @@ def lost_to_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def endless_time(patch: pytest.MonkeyPatch) -> None:
-    """Clients may take as long as they like."""
+    """Never take events back from slow clients."""
     patch.setattr(decide, "held_too_long", lambda *_: [])
 
 
 def late_and_taken(patch: pytest.MonkeyPatch) -> None:
-    """A late acknowledgement counts for the delivery that follows."""
-    whole = apply._rolled_back
+    """Let a late acknowledgement count for the next delivery."""
+    original = apply._rolled_back
 
     def rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
-        whole(state, name, spans)
+        original(state, name, spans)
 
     patch.setattr(apply, "_rolled_back", rolled_back)
 
 
 def buried_nowhere(patch: pytest.MonkeyPatch) -> None:
-    """What is rejected counts as acknowledged, and no copy of it is kept."""
+    """Take rejected events for acknowledged, and keep no copy."""
 
     def buried(_: ChannelState, durable: Durable, ids: IdSet, cause: Cause) -> list[StoredFact]:
         return [Acked(durable.name, ids.spans)]
@@ -96,17 +96,18 @@ def buried_nowhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten_rejection(patch: pytest.MonkeyPatch) -> None:
-    """A restart does not know any more that one of several durables has rejected an event."""
-    whole = ChannelMachine.recorded
+    """Forget at a restart that one of several durables has rejected an event."""
+    original = ChannelMachine.recorded
 
     def recorded(channel: ChannelMachine, fact: StoredFact) -> StoredFact | None:
-        return None if isinstance(fact, Buried) else whole(channel, fact)
+        return None if isinstance(fact, Buried) else original(channel, fact)
 
     patch.setattr(ChannelMachine, "recorded", recorded)
 
 
 REJECTED = {
-    "buried nowhere": ("what is rejected counts as acknowledged", buried_nowhere),
-    "forgotten rejection": ("a restart forgets what was rejected", forgotten_rejection),
+    "buried nowhere": ("a rejected event counts as acknowledged", buried_nowhere),
+    "forgotten rejection": ("a restart forgets rejected events", forgotten_rejection),
 }
-"""Each with what it is called in the table of mistakes; the scene ``breathing`` is to notice."""
+"""Each with its description in the table of mistakes; the scene ``breathing`` has to notice
+them."""

@@ -1,5 +1,5 @@
-"""What scenes ask for whose clients are programs on other machines: one realm on a failing disk
-offers it, and so does a cluster."""
+"""The part of a world that scenes with programs on other machines use. One realm on a failing disk
+implements it, and so does a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sim.gate import Gate
 class WiredWorld(Protocol):
     gate: Gate
     outside: asyncio.TaskGroup
-    """What runs elsewhere, and goes on when a realm ends."""
+    """Tasks of other machines, which continue when a realm ends."""
 
     @property
     def seed(self) -> int: ...
@@ -34,7 +34,7 @@ class WiredWorld(Protocol):
 
     @property
     def url(self) -> str:
-        """Where programs find a realm."""
+        """The URL of the realm."""
         ...
 
     @property
@@ -47,35 +47,37 @@ class WiredWorld(Protocol):
 
     @property
     def passed_us(self) -> int:
-        """How much time has passed at most, as the realm's clocks show it, in µs."""
+        """The most time that can have passed by the realm's clocks, in µs."""
         ...
 
     @property
     def lives(self) -> int:
-        """How often somebody has begun to serve what is stored."""
+        """Number of times that a realm or owner has started to serve the stored events."""
         ...
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing happens to whoever serves any more."""
+        """Whether no more failures happen to the realm."""
         ...
 
     def note(self, what: str) -> None: ...
 
     def draw_type(self, types: Sequence[str]) -> str:
-        """One of the types, of those that outlive what happens here."""
+        """Draw one of the types that survive the failures of this world."""
         ...
 
     def life_of(self, machine: str) -> int:
-        """In which of the lives that realm is to which a machine is connected; 0: to none."""
+        """Return the life of the realm that a machine is connected to; 0 if it has no
+        connection."""
         ...
 
     def is_stale(self, machine: str) -> bool:
-        """Whether what a machine is told now was sent by somebody who has given it up since."""
+        """Return whether events that a machine receives now were sent before the realm gave it
+        up."""
         ...
 
-    def hear(self, error: PenstockError) -> None:
-        """A program was refused something, or is not answered: complain if that cannot be."""
+    def check_refusal(self, error: PenstockError) -> None:
+        """Report a refusal that cannot be right in this world."""
         ...
 
     async def create(self, name: str, definition: Definition) -> None: ...
@@ -93,13 +95,13 @@ class WiredWorld(Protocol):
     async def number_of(self, store: str) -> int: ...
 
     async def is_consumed(self, store: str, durable: str) -> bool:
-        """Whether nobody waits for anything. Raises what the realm refuses to tell."""
+        """Return whether no event is outstanding. Raises the error of a refused request."""
         ...
 
     async def stored_on(self, store: str) -> list[tuple[int, bytes]]:
-        """All that a store holds, in order: ids and content."""
+        """Return all events of a store in order, as ids and data."""
         ...
 
     async def live_on(self, store: str) -> int:
-        """How many events a store has."""
+        """Return the number of events of a store."""
         ...

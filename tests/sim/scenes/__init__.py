@@ -1,4 +1,4 @@
-"""The scenes a world may play, by name."""
+"""The scenes that a world may play, by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Requests and their replies over a network that breaks: each question gets its own reply in the
-end, and no queue for replies stays behind (SEM R1-R3)."""
+"""Requests and replies over a network that breaks: each request gets its own reply in the end, and
+no reply queue remains (SEM R1-R3)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tests.sim.wired_world import WiredWorld
 
 QUESTIONS = 10
-LEFT_S = 120.0
-"""After this the realm has noticed which sessions are gone, and has removed their queues."""
+REMOVAL_S = 120.0
+"""After this time the realm has noticed lost sessions and removed their reply queues."""
 
 
 class Asker:
-    """Asks several questions at a time, each again until it is answered."""
+    """Sends several requests at a time, each again until it has a reply."""
 
     def __init__(self, world: WiredWorld, name: str) -> None:
         self.world = world
@@ -41,10 +41,10 @@ class Asker:
         random = self.world.random
         while not self.is_done:
             await pass_time(random.expovariate(2))
-            left = sorted(set(range(QUESTIONS)) - self._answered)
-            asked = random.sample(left, min(len(left), random.randint(1, 4)))
+            unanswered = sorted(set(range(QUESTIONS)) - self._answered)
+            chosen = random.sample(unanswered, min(len(unanswered), random.randint(1, 4)))
             async with asyncio.TaskGroup() as group:
-                for number in asked:
+                for number in chosen:
                     group.create_task(self._ask(queue, number))
 
     async def _ask(self, queue: aio.Queue, number: int) -> None:
@@ -52,11 +52,11 @@ class Asker:
         try:
             reply = await queue.request(question, self.world.random.uniform(1, 5))
         except NameDoesNotExist as error:
-            who = self.program.name
-            raise AssertionError(f"{who} is there, and its reply queue is not") from error
+            name = self.program.name
+            raise AssertionError(f"{name} is there, and its reply queue is not") from error
         except (Unavailable, Refused) as error:
             self.world.note(f"{question.decode()} has no reply: {error.code}")
-            self.world.hear(error)
+            self.world.check_refusal(error)
             return
         assert reply.data == b"re: " + question, f"{question!r} is answered with {reply.data!r}"
         self._answered.add(number)
@@ -64,7 +64,7 @@ class Asker:
 
 
 class Replier:
-    """Takes questions with a transactional reader, replies, and commits what it has replied to."""
+    """Reads requests with a transactional reader, replies, and commits."""
 
     def __init__(
         self, world: WiredWorld, name: str, askers: list[Asker], addresses: set[str]
@@ -83,9 +83,9 @@ class Replier:
                         await self._reply(question)
                     await reader.commit()
                 except Unavailable as error:
-                    # The connection was lost, and they come again; or the disk refused the commit,
-                    # and the next one includes them.
-                    self.world.hear(error)
+                    # The connection was lost, and the requests are delivered again; or the disk
+                    # refused the commit, and the next commit includes them.
+                    self.world.check_refusal(error)
 
     async def _reply(self, question: aio.ReceivedEvent) -> None:
         self._addresses.add(question.headers["reply_to"])
@@ -95,7 +95,7 @@ class Replier:
             self.world.note(f"nobody waits for the reply to {question.data.decode()}")
         except (Unavailable, Refused) as error:
             self.world.note(f"no reply to {question.data.decode()}: {error.code}")
-            self.world.hear(error)
+            self.world.check_refusal(error)
 
 
 class Asked:
@@ -104,7 +104,7 @@ class Asked:
         self._definition = Definition(kind="queue", type=world.draw_type(("persistent", "mixed")))
         askers = [Asker(world, name) for name in ("a", "b")]
         self._addresses: set[str] = set()
-        """Where replies have gone: no list has reply queues."""
+        """Addresses of reply queues, which no list contains."""
         repliers = [Replier(world, name, askers, addresses=self._addresses) for name in ("x", "y")]
         self._askers = askers
         programs = [asker.program for asker in askers]
@@ -118,10 +118,10 @@ class Asked:
 
     async def check(self) -> None:
         assert all(asker.is_done for asker in self._askers)
-        await pass_time(LEFT_S)
+        await pass_time(REMOVAL_S)
         async with aio.connect(self._world.url) as session:
-            left = [name for name in sorted(self._addresses) if await _exists(session, name)]
-        assert not left, f"nobody waits for replies, and there are {left}"
+            remaining = [name for name in sorted(self._addresses) if await _exists(session, name)]
+        assert not remaining, f"nobody waits for replies, and there are {remaining}"
 
 
 async def _exists(session: aio.Session, name: str) -> bool:

@@ -1,5 +1,5 @@
-"""Channels that are made while others read and consume their pattern, over a network that breaks:
-nothing of them is missed, and none waits behind a busy one (SEM D21, D22)."""
+"""Channels that are created while others read and consume their pattern, over a network that
+breaks: no event is missed, and no channel waits behind a busy one (SEM D21, D22)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ PATTERN = "born/*"
 CHANNELS = 6
 EVENTS = 5
 STILL_S = 20.0
-"""What a pattern has not given by then, on a connection that lives, it does not give."""
+"""Longest wait for an event on a working connection."""
 
-Found = tuple[str, bytes]
-"""A channel, and what an event of it has in it."""
+ChannelEvent = tuple[str, bytes]
+"""A channel and the data of one of its events."""
 
 
 class Maker:
-    """Makes the durable of the pattern, then channel after channel, and publishes on each at once.
-    The first is busy: each later publish is followed by many on it."""
+    """Creates the durable of the pattern, then one channel after the other, and publishes on each
+    at once. The first channel is busy: many events on it follow each publish elsewhere."""
 
     def __init__(self, world: WiredWorld) -> None:
         self.world = world
         self.program = Program(world, "maker", self._main)
-        self.begun: list[str] = []
-        """Channels that it has begun to make, in order."""
-        self.confirmed: set[Found] = set()
+        self.started: list[str] = []
+        """Channels whose creation has begun, in order."""
+        self.confirmed: set[ChannelEvent] = set()
         self._has_pattern = False
 
     @property
@@ -42,7 +42,7 @@ class Maker:
 
     async def _main(self, session: aio.Session) -> None:
         while not self._has_pattern:
-            self._has_pattern = await self._tried(self._make_pattern(session))
+            self._has_pattern = await self._attempt(self._make_pattern(session))
         for number in range(CHANNELS):
             await self._fill(session, f"born/{number}")
 
@@ -50,19 +50,19 @@ class Maker:
         await session.durables.create(PATTERN, "own", type="shared", if_missing=True)
 
     async def _fill(self, session: aio.Session, name: str) -> None:
-        wanted = [(name, b"%d" % n) for n in range(EVENTS)]
-        while left := [each for each in wanted if each not in self.confirmed]:
-            if name not in self.begun:
-                self.begun.append(name)
-            await self._tried(self._publish(session, left[0]))
+        events = [(name, b"%d" % n) for n in range(EVENTS)]
+        while unconfirmed := [event for event in events if event not in self.confirmed]:
+            if name not in self.started:
+                self.started.append(name)
+            await self._attempt(self._publish(session, unconfirmed[0]))
 
-    async def _publish(self, session: aio.Session, what: Found) -> None:
-        name, data = what
+    async def _publish(self, session: aio.Session, event: ChannelEvent) -> None:
+        name, data = event
         channel = await session.channels.create(
             name, type="persistent", retain_consumed=True, if_missing=True
         )
         await channel.publish(data)
-        self.confirmed.add(what)
+        self.confirmed.add(event)
         self.world.note(f"{name} has {data.decode()}")
         busy = await session.channels.get("born/0")
         for number in range(self.world.random.randint(0, 15)):
@@ -71,18 +71,19 @@ class Maker:
             self.confirmed.add(("born/0", more))
         await pass_time(self.world.random.expovariate(1))
 
-    async def _tried(self, doing: object) -> bool:
+    async def _attempt(self, request: object) -> bool:
         try:
-            await doing  # type: ignore[misc]  # one of its own calls
+            await request  # type: ignore[misc]  # an awaitable of this class
         except (Unavailable, Refused) as error:
-            self.world.hear(error)
+            self.world.check_refusal(error)
             self.world.note(f"maker hears {error.code}")
             return False
         return True
 
 
 class Follower:
-    """Reads the pattern, in each of its lives anew: everything, or what is made from then on."""
+    """Reads the pattern, and starts again after a kill: everything, or channels created from then
+    on."""
 
     def __init__(
         self, world: WiredWorld, maker: Maker, start: Literal["earliest", "latest"]
@@ -91,54 +92,56 @@ class Follower:
         self.maker = maker
         self._start = start
         self.program = Program(world, f"follower-{start}", self._main)
-        self._found: set[Found] = set()
-        self._had: set[str] = set()
-        """Channels of which it need not get everything."""
-        self._passed: dict[str, int] = {}
-        """Batches of others that were handed out while a channel had something."""
+        self._received: set[ChannelEvent] = set()
+        self._existing: set[str] = set()
+        """Channels older than the subscription, whose events it may miss."""
+        self._overtaken: dict[str, int] = {}
+        """Number of batches of other channels delivered while a channel waited, by waiting
+        channel."""
 
-    def _lacks(self) -> set[Found]:
-        wanted = {each for each in self.maker.confirmed if each[0] not in self._had}
-        return wanted - self._found
+    def _missing(self) -> set[ChannelEvent]:
+        expected = {event for event in self.maker.confirmed if event[0] not in self._existing}
+        return expected - self._received
 
     async def _main(self, session: aio.Session) -> None:
-        self._found, self._passed = set(), {}
-        self._had = set(self.maker.begun) if self._start == "latest" else set()
+        self._received, self._overtaken = set(), {}
+        self._existing = set(self.maker.started) if self._start == "latest" else set()
         async with session.subscribe(PATTERN, start=self._start) as subscription:
-            while not (self.maker.is_done and not self._lacks()):
+            while not (self.maker.is_done and not self._missing()):
                 if self.world.random.random() < 0.1:
                     await pass_time(self.world.random.uniform(0, 5))
-                waiting = {each.channel.name for each in subscription._ring.ready}
+                waiting = {member.channel.name for member in subscription._ring.ready}
                 batch = await subscription.next_batch(timeout=0.5)
                 if batch is None:
-                    await self._nothing_is_missing(session, subscription)
+                    await self._check_complete(session, subscription)
                 else:
                     self._take(batch, waiting, len(subscription.channels))
 
     def _take(self, batch: aio.ReceivedBatch, waiting: set[str], channels: int) -> None:
         for name in waiting - {batch.channel}:
-            self._passed[name] = self._passed.get(name, 0) + 1
-            assert self._passed[name] <= channels, f"{name} waits behind {self._passed[name]}"
-        self._passed.pop(batch.channel, None)
+            self._overtaken[name] = self._overtaken.get(name, 0) + 1
+            assert self._overtaken[name] <= channels, f"{name} waits behind {self._overtaken[name]}"
+        self._overtaken.pop(batch.channel, None)
         for event in batch:
             assert event.channel == batch.channel
-            self._found.add((event.channel, event.data))
+            self._received.add((event.channel, event.data))
 
-    async def _nothing_is_missing(
+    async def _check_complete(
         self, session: aio.Session, subscription: aio.PatternSubscription
     ) -> None:
-        """Nothing comes: either there is no more, or the connection is not what it seems."""
-        lacks, before = self._lacks(), session.connection.reconnects
-        if not lacks:
+        """Check that nothing is missing after a wait without events, if the connection still
+        works."""
+        missing, reconnects = self._missing(), session.connection.reconnects
+        if not missing:
             return
         await session.info()
         batch = await subscription.next_batch(timeout=STILL_S)
         await session.info()
         if batch is not None:
             self._take(batch, set(), 0)
-        elif session.connection.reconnects == before:
-            who, lacks = self.program.name, lacks & self._lacks()
-            assert not lacks, f"{who} is connected, and never got {sorted(lacks)[:3]}"
+        elif session.connection.reconnects == reconnects:
+            name, missing = self.program.name, missing & self._missing()
+            assert not missing, f"{name} is connected, and never got {sorted(missing)[:3]}"
 
 
 class Consumer:
@@ -148,19 +151,20 @@ class Consumer:
         self.world = world
         self.maker = maker
         self.program = Program(world, "consumer", self._main)
-        self.handled: set[Found] = set()
+        self.handled: set[ChannelEvent] = set()
 
     async def _main(self, session: aio.Session) -> None:
         while True:
-            are_made = bool(self.maker.begun)  # while the answer travels the maker goes on
+            # read before the request: the maker continues while the answer is under way
+            was_started = bool(self.maker.started)
             try:
                 await self._consume(session)
-            except NameDoesNotExist:  # the durable is not made yet
-                assert not are_made, "a channel is made, and not its durable"
+            except NameDoesNotExist:  # the durable does not exist yet
+                assert not was_started, "a channel is made, and not its durable"
                 await pass_time(0.5)
             except Unavailable as error:
-                # The end raises what was lost with a connection; these events come again.
-                self.world.hear(error)
+                # Closing raises the error of a lost connection; its events are delivered again.
+                self.world.check_refusal(error)
             else:
                 return
 
@@ -179,7 +183,7 @@ class Consumer:
 
     async def _is_consumed(self, session: aio.Session) -> bool:
         for name in await session.channels.list():
-            if name in self.maker.begun:
+            if name in self.maker.started:
                 durable = await (await session.channels.get(name)).durables.get("own")
                 if (await durable.info()).outstanding:
                     return False
@@ -197,7 +201,7 @@ class Born:
         self._cast = Cast(world, programs)
 
     async def prepare(self) -> None:
-        """Its programs make what there is."""
+        """The programs create the channels."""
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         self._cast.start(group, quiet=quiet)
@@ -206,9 +210,9 @@ class Born:
         missed = self._maker.confirmed - self._consumer.handled
         assert not missed, f"the consumer never got {sorted(missed)[:3]} of {len(missed)}"
         async with aio.connect(self._world.url) as session:
-            there = await session.durables.list()  # another scene's, too
-            (over,) = (each for each in there if each.pattern == PATTERN)
-            assert (over.name, over.channels) == ("own", CHANNELS)
+            durables = await session.durables.list()  # other scenes may have some, too
+            (pattern_durable,) = (durable for durable in durables if durable.pattern == PATTERN)
+            assert (pattern_durable.name, pattern_durable.channels) == ("own", CHANNELS)
             for number in range(CHANNELS):
                 channel = await session.channels.get(f"born/{number}")
                 (info,) = await channel.durables.list()

@@ -1,6 +1,6 @@
-"""Events that were rolled back and wait before they come again (SEM D18), that were not
-acknowledged in time (SEM D19), or are rejected (SEM T11), while the clock jumps and the realm dies:
-never too early, never forgotten, never passed where order is kept, and dead once."""
+"""Events that were rolled back and wait for redelivery (SEM D18), that were not acknowledged in
+time (SEM D19), or were rejected (SEM T11), while the clock jumps and the realm fails: never too
+early, never forgotten, never passed where order is kept, and dead once."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 BACKOFF = Backoff(300, factor=3.0, most=2_000)
 DELAYS_MS = (None, None, 60, 800, 3_000)
 TIMEOUT_MS = 500
-"""Where clients have to acknowledge in time, and sometimes do not."""
+"""Timeout of acknowledgements, which clients sometimes miss."""
 
 
 class Seats(NamedTuple):
-    """A durable, and how its clients sit there."""
+    """A durable, and the settings of its clients."""
 
     kind: str
     backoff: Backoff | None = None
     window: int | None = None
-    """None: any."""
+    """Size of the window; None: random."""
     ack_timeout_ms: int = 0
 
 
@@ -50,20 +50,20 @@ SEATS = {
 
 
 class Waits:
-    """Until when events have to wait, as far as the clients of one durable were told."""
+    """Times until which events have to wait, as far as the clients of one durable know."""
 
     def __init__(self, backoff: Backoff | None, *, in_order: bool) -> None:
         self.backoff = backoff
         self.in_order = in_order
         self.rejecting: set[int] = set()
-        """Events that may have been rejected (SEM T11)."""
+        """Events whose rejection was requested (SEM T11)."""
         self.rejected: set[int] = set()
-        """Those of them whose rejection was answered."""
+        """Events whose rejection was answered."""
         self._until_us: dict[int, int] = {}
         self._counts: dict[int, int] = {}
 
-    def came(self, arrived: Arrived, now_us: int) -> None:
-        """Events were delivered: none before its time, and none past an earlier one that waits."""
+    def check_delivery(self, arrived: Arrived, now_us: int) -> None:
+        """Check a delivery: no event before its time, and none before an earlier one that waits."""
         for event_id in arrived.ids:
             assert event_id not in self.rejected, f"event {event_id} is dead, and came again"
             early_us = self._until_us.pop(event_id, now_us) - now_us
@@ -73,87 +73,92 @@ class Waits:
             assert not (self.in_order and passed), f"event {event_id} came before {passed}"
 
     def wait_us(self, event_id: int, delay_ms: int | None) -> int:
-        """How long an event has to wait that is rolled back now."""
+        """Return how long an event has to wait if it is rolled back now, in µs."""
         if delay_ms is not None:
             return delay_ms * 1_000
         count = self._counts.get(event_id, 0) + 1
         return 0 if self.backoff is None else self.backoff.wait_us(count, event_id)
 
-    def told(self, ids: list[int], delay_ms: int | None, since_us: int) -> None:
-        """A rollback was answered that was asked for at ``since_us``."""
+    def note_rollback(self, ids: list[int], delay_ms: int | None, since_us: int) -> None:
+        """Record that a rollback requested at ``since_us`` was answered."""
         for event_id in ids:
             self._until_us[event_id] = since_us + self.wait_us(event_id, delay_ms)
 
 
 class Recalling(Outlet):
-    """Gives up what the realm takes back, and says so."""
+    """An outlet that returns the events the realm takes back, and reports them."""
 
-    def __init__(self, session: str, taken_back: Callable[[IdSet], None]) -> None:
+    def __init__(self, session: str, on_recall: Callable[[IdSet], None]) -> None:
         super().__init__(session)
-        self._taken_back = taken_back
+        self._on_recall = on_recall
 
     def recall(self, spans: Spans) -> None:
-        back = IdSet(spans)
+        recalled = IdSet(spans)
         waiting = [self.inbox.get_nowait() for _ in range(self.inbox.qsize())]
         self.arrived = []
-        for each in waiting:
-            rows = [row for row, event_id in enumerate(each.ids) if event_id not in back]
+        for delivery in waiting:
+            rows = [row for row, event_id in enumerate(delivery.ids) if event_id not in recalled]
             if rows:
-                ids, datas = [each.ids[row] for row in rows], [each.datas[row] for row in rows]
-                self.arrived.append(Arrived(ids, datas, each.counts, batch=each.batch))
+                ids, datas = (
+                    [delivery.ids[row] for row in rows],
+                    [delivery.datas[row] for row in rows],
+                )
+                self.arrived.append(Arrived(ids, datas, delivery.counts, batch=delivery.batch))
                 self.inbox.put_nowait(self.arrived[-1])
-        self._taken_back(back)
+        self._on_recall(recalled)
 
 
 class Patient(Worker):
-    """Gives events back with a delay, or as the backoff says; with a timeout it is sometimes too
-    late."""
+    """Gives events back with a delay or by the backoff; with a timeout it is sometimes too late."""
 
-    def __init__(self, waits: Waits, timeout_ms: int, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, waits: Waits, timeout_ms: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._waits = waits
         self._timeout_ms = timeout_ms
-        self._back: set[int] = set()
-        """Taken back by the realm, and not come again since: no business of this client."""
+        self._recalled: set[int] = set()
+        """Ids that the realm took back and has not delivered here again."""
         self._extended_us: dict[int, int] = {}
-        """Until when it may have what it has asked for more time for; with what came again as it
-        asked, that is the later delivery."""
-        self._gives_back = False
-        """Whether it gives the events back that it is settling."""
-        self.look = self._look
+        """Times until which requested extensions last. If an event was redelivered while the
+        request was under way, the extension is that of the later delivery."""
+        self._is_rolling_back = False
+        """Whether it is giving back the events that it settles."""
+        self.inspect = self._check
 
     def _new_outlet(self, session: str) -> Outlet:
-        self._back, self._extended_us = set(), {}
-        return Recalling(session, self._taken_back) if self._timeout_ms else Outlet(session)
+        self._recalled, self._extended_us = set(), {}
+        return Recalling(session, self._recall) if self._timeout_ms else Outlet(session)
 
-    def _taken_back(self, ids: IdSet) -> None:
-        self._back.update(ids)
-        self.receipts.going_back(ids)
+    def _recall(self, ids: IdSet) -> None:
+        self._recalled.update(ids)
+        self.receipts.rollback_requested(ids)
         self.world.realm.subscriptions.recall_seen(self._subscription)
         self.world.note(f"taken back from {self.receipts.name} {list(ids)}")
 
-    def _look(self, arrived: Arrived) -> None:
-        self._back.difference_update(arrived.ids)
+    def _check(self, arrived: Arrived) -> None:
+        self._recalled.difference_update(arrived.ids)
         if not self.world.is_dark:
-            self._waits.came(arrived, self.world.lived_us)
+            self._waits.check_delivery(arrived, self.world.lived_us)
 
     async def settle(self, ids: list[int]) -> None:
         is_late = bool(self._timeout_ms) and not self._quiet and await self._take_time(ids)
-        ids = [event_id for event_id in ids if event_id not in self._back]
+        ids = [event_id for event_id in ids if event_id not in self._recalled]
         if not ids:
             return
-        self._gives_back = False
+        self._is_rolling_back = False
         try:
             if self._quiet or self.world.random.random() > 0.1 or not await self._reject(ids):
-                # they may have been taken back while the realm refused to bury them
-                await self._settle_kept([each for each in ids if each not in self._back])
+                # the realm may have taken them back while it refused to bury them
+                await self._settle_kept(
+                    [event_id for event_id in ids if event_id not in self._recalled]
+                )
         except IllegalState:
             assert self._timeout_ms, "it has taken its time, and nothing goes back by itself"
             self.world.note(f"too late for {self.receipts.name} {ids}")
-        else:  # what is due may have to wait for room on the disk
+        else:  # the sweep may wait for room on the disk, so that the timeout comes later
             has_room = self.world.disk.free_bytes is None
-            is_taken = not self._gives_back  # what has gone back by itself may be given back, too
-            too_late = is_late and is_taken and has_room
+            # events that were taken back may also be given back
+            is_kept = not self._is_rolling_back
+            too_late = is_late and is_kept and has_room
             assert not too_late, f"{ids} were settled too late, and that was taken"
 
     async def _settle_kept(self, ids: list[int]) -> None:
@@ -161,8 +166,8 @@ class Patient(Worker):
             await super().settle(ids)
 
     async def _take_time(self, ids: list[int]) -> bool:
-        """Perhaps more than there is, which is told; perhaps after more was asked for, which is
-        enough then."""
+        """Wait, perhaps longer than allowed, perhaps after an extension. Return whether it was too
+        long."""
         random, clock = self.world.random, self.world.clock
         holding, since_us = self.world.realm.subscriptions.holding, clock.now_us()
         is_extended = random.random() < 0.3
@@ -180,9 +185,9 @@ class Patient(Worker):
         return any(self._extended_us.get(event_id, 0) < now_us for event_id in ids)
 
     async def _reject(self, ids: list[int]) -> bool:
-        """Whether they are dead now; there may be no room where they go."""
+        """Return whether the events are dead; their store may have no room for them."""
         self._waits.rejecting.update(ids)
-        self.receipts.asking(ids, self.world.now_us)
+        self.receipts.ack_requested(ids, self.world.now_us)
         holding, spans = self.world.realm.subscriptions.holding, IdSet.from_ids(ids).spans
         try:
             count = await holding.bury(self._subscription, spans, "unfit")
@@ -190,20 +195,20 @@ class Patient(Worker):
             return False
         assert count == len(ids), f"of {ids} only {count} were dead"
         self._waits.rejected.update(ids)
-        self.receipts.answered(ids, self.world.now_us)
+        self.receipts.ack_answered(ids, self.world.now_us)
         self.world.note(f"rejected {self.receipts.name} {ids}")
         return True
 
     async def _roll_back(self, ids: list[int]) -> None:
-        self._gives_back = True
+        self._is_rolling_back = True
         delay_ms = self.world.random.choice(DELAYS_MS)
         clock, since_us = self.world.clock, self.world.lived_us
-        atleast = self.receipts.going_back(ids)
-        await self._ask(ids, roll_back=True, delay_ms=delay_ms)
-        self.receipts.went_back(atleast)
+        lowest_counts = self.receipts.rollback_requested(ids)
+        await self._request_settle(ids, roll_back=True, delay_ms=delay_ms)
+        self.receipts.rollback_answered(lowest_counts)
         if clock is self.world.clock:
-            mine = [event_id for event_id in ids if event_id not in self._back]
-            self._waits.told(mine, delay_ms, since_us)
+            kept = [event_id for event_id in ids if event_id not in self._recalled]
+            self._waits.note_rollback(kept, delay_ms, since_us)
         self.world.note(f"rolled back {self.receipts.name} {ids} for {delay_ms} ms")
 
 
@@ -235,7 +240,8 @@ class Breathing:
             for (store, name), seats in SEATS.items()
         }
         self._waits = {
-            at: Waits(seats.backoff, in_order=seats.kind == "serial") for at, seats in SEATS.items()
+            key: Waits(seats.backoff, in_order=seats.kind == "serial")
+            for key, seats in SEATS.items()
         }
 
     async def prepare(self) -> None:
@@ -250,7 +256,7 @@ class Breathing:
                     backoff=seats.backoff,
                     ack_timeout_ms=seats.ack_timeout_ms,
                 )
-        await self._check_graves()
+        await self._check_dead_events()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         for publisher in self._publishers:
@@ -270,30 +276,42 @@ class Breathing:
                 group.create_task(worker.run())
 
     async def _is_done(self, store: str, name: str) -> bool:
-        if not all(each.is_done for each in self._publishers if each.ledger.store == store):
+        if not all(
+            publisher.is_done for publisher in self._publishers if publisher.ledger.store == store
+        ):
             return False
         return await self._world.is_consumed(store, name)
 
-    async def _check_graves(self) -> None:
-        """Each rejected event is there once for each who has rejected it, and no other."""
-        found: list[tuple[str, str, int]] = []
+    async def _check_dead_events(self) -> None:
+        """Check that each rejected event was buried once for each durable that rejected it, and no
+        other."""
+        buried: list[tuple[str, str, int]] = []
         for row in await stored(self._world, "regrets"):
             assert row.origin is not None, "it has died somewhere"
             assert row.origin["cause"] == "rejected: unfit"
             name = "".join(row.origin["durables"] or ())
-            found.append((row.origin["store"], name, row.origin["event_id"]))
-        assert len(set(found)) == len(found), f"something has died twice: {sorted(found)}"
+            buried.append((row.origin["store"], name, row.origin["event_id"]))
+        assert len(set(buried)) == len(buried), f"something has died twice: {sorted(buried)}"
         for (store, name), waits in self._waits.items():
-            there = {i for at, by, i in found if (at, by) == (store, name)}
-            assert waits.rejected <= there, f"{sorted(waits.rejected - there)} are nowhere"
-            assert there <= waits.rejecting, f"{sorted(there - waits.rejecting)} died by themselves"
+            event_ids = {
+                event_id
+                for origin, durable, event_id in buried
+                if (origin, durable) == (store, name)
+            }
+            assert waits.rejected <= event_ids, f"{sorted(waits.rejected - event_ids)} are nowhere"
+            assert event_ids <= waits.rejecting, (
+                f"{sorted(event_ids - waits.rejecting)} died by themselves"
+            )
 
     async def check(self) -> None:
-        """All that was promised was given to everybody, and has left."""
-        await self._check_graves()
+        """Check that every client received and settled every event, and that all events have
+        left."""
+        await self._check_dead_events()
         for (store, _), receipts in self._receipts.items():
-            unasked = set(self._ledgers[store].ids) - set(receipts.asked)
-            assert not unasked, f"{receipts.name} has not settled {sorted(unasked)}, and is done"
+            unsettled = set(self._ledgers[store].ids) - set(receipts.requested)
+            assert not unsettled, (
+                f"{receipts.name} has not settled {sorted(unsettled)}, and is done"
+            )
             missed = set(self._ledgers[store].ids) - receipts.seen
             assert not missed, f"{receipts.name} of {store} was never given {sorted(missed)}"
         for store in ("chores", "errands"):

@@ -1,5 +1,5 @@
-"""Dead event stores that lead to each other, and a channel that refuses what it has no room for:
-every event is in one place, and the refused are nowhere (SEM T4, T5, T7)."""
+"""Dead event stores that lead to each other, and a channel that refuses events it has no room for:
+every event is in one place, and refused events are nowhere (SEM T4, T5, T7)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Chain:
             Publisher(world, self._ledger, name, compose=_events, publishes=8)
             for name in ("p", "q")
         ]
-        self._taken: set[bytes] = set()
+        self._accepted: set[bytes] = set()
         self._refused: set[bytes] = set()
         self._purging: set[bytes] = set()
 
@@ -70,7 +70,7 @@ class Chain:
             group.create_task(self._offer())
 
     async def _offer(self) -> None:
-        """To the channel that refuses; now and then somebody makes room."""
+        """Publish to the channel that refuses, and sometimes make room there."""
         world, number = self._world, self._world.numbers["strict"]
         for n in range(30):
             await pass_time(world.random.expovariate(20))
@@ -87,40 +87,41 @@ class Chain:
             except PenstockError:
                 return
             else:
-                self._taken |= datas
+                self._accepted |= datas
 
     async def _make_room(self) -> None:
-        found = [row.event_id for row in await stored(self._world, "strict")]
+        event_ids = [row.event_id for row in await stored(self._world, "strict")]
         number = self._world.numbers["strict"]
-        if found:
-            self._purging |= self._taken
+        if event_ids:
+            self._purging |= self._accepted
             await self._world.realm.subscriptions.purge(
-                ChannelId(number), found[0], found[-1], selector=""
+                ChannelId(number), event_ids[0], event_ids[-1], selector=""
             )
 
     async def check(self) -> None:
-        there = await self._check_places()
-        lost = [data for data in self._ledger.content.values() if data not in there]
+        stored_datas = await self._check_places()
+        lost = [data for data in self._ledger.content.values() if data not in stored_datas]
         assert not lost, f"{lost} are nowhere"
 
     async def _check_places(self) -> set[bytes]:
-        """Each is in one place at most; what was confirmed is in one."""
-        there: set[bytes] = set()
-        for name in ("lower", "middle", "upper"):  # against the stream: it may move meanwhile
-            found = await stored(self._world, name)
-            datas = {row.data for row in found}
-            assert len(datas) == len(found), f"something is on {name} twice"
-            assert not datas & there, f"{datas & there} are on {name}, and further on"
-            there |= datas
-        for name in ("middle", "lower"):  # what has moved since
-            there |= {row.data for row in await stored(self._world, name)}
-        assert there <= self._ledger.offered, "dead are only those that were published"
+        """Check that each event is in at most one place, and each confirmed one in exactly one."""
+        stored_datas: set[bytes] = set()
+        # against the direction of moves, because events may move between the reads
+        for name in ("lower", "middle", "upper"):
+            rows = await stored(self._world, name)
+            datas = {row.data for row in rows}
+            assert len(datas) == len(rows), f"something is on {name} twice"
+            assert not datas & stored_datas, f"{datas & stored_datas} are on {name}, and further on"
+            stored_datas |= datas
+        for name in ("middle", "lower"):  # events may have moved since
+            stored_datas |= {row.data for row in await stored(self._world, name)}
+        assert stored_datas <= self._ledger.offered, "dead are only those that were published"
         strict = {row.data for row in await stored(self._world, "strict")}
         assert len(strict) <= CAPACITY, f"{len(strict)} events are there, of {CAPACITY}"
         assert not strict & self._refused, f"{strict & self._refused} were refused, and are there"
-        gone = self._taken - strict - self._purging
-        assert not gone, f"{gone} were taken, and are gone"
-        return there
+        missing = self._accepted - strict - self._purging
+        assert not missing, f"{missing} were taken, and are gone"
+        return stored_datas
 
 
 def _events(draw: Random, label: str) -> list[Event]:

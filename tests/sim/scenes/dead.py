@@ -1,4 +1,4 @@
-"""A channel that overflows and forgets, and the store for what it loses unconsumed.
+"""A channel that overflows and expires events, and the store for those it loses unconsumed.
 
 Every event is in exactly one place: live, consumed, purged, dead, or redriven (SEM T6, T7, T10).
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DURABLES = {"one": "", "few": "n < 2"}
 SLACK_US = 100_000
-"""What is on its way when it expires may still come."""
+"""Tolerance for deliveries under way when an event expires."""
 _WANTED_BY_FEW = 2
 
 
@@ -53,14 +53,14 @@ class Dead:
         ]
         names = random.choice(((), ("one",), ("one", "few")))
         self._receipts = {name: Receipts(name, self._ledger) for name in names}
-        self._fleeting: set[bytes] = set()
-        """Events that live in memory only, and are lost with it."""
+        self._in_memory: set[bytes] = set()
+        """Events that are kept in memory only, and may be lost in a restart."""
         self._own_ttl: set[bytes] = set()
         self._purging: list[range] = []
         self._purged: set[int] = set()
         """Confirmed events in ranges whose purge was answered."""
         self._died: set[int] = set()
-        """Events that were seen dead, or redriven."""
+        """Events that were seen dead or redriven."""
 
     async def prepare(self) -> None:
         await self._world.create("again", Definition(type="persistent"))
@@ -68,7 +68,7 @@ class Dead:
         await self._world.create("short", self._definition)
         for name in self._receipts:
             await self._world.create_durable("short", name, selector=DURABLES[name])
-        await self._in_one_place()
+        await self._check_places()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         for publisher in self._publishers:
@@ -92,7 +92,7 @@ class Dead:
         return published and await self._world.is_consumed("short", name)
 
     async def _administrator(self) -> None:
-        """Does one thing or another, until the disk fails."""
+        """Purge, edit or redrive at random times, until the disk fails."""
         random = self._world.random
         while True:
             await pass_time(random.expovariate(1.5))
@@ -103,7 +103,7 @@ class Dead:
                 return
 
     async def _edit(self) -> None:
-        """Changes how long and how many events are kept (SEM C3)."""
+        """Change how long and how many events are kept (SEM C3)."""
         world, random = self._world, self._world.random
         ttl, capacity = random.choice((0, 200, 900)), random.choice((4, 8, 15))
         await world.realm.edit_channel(
@@ -117,21 +117,21 @@ class Dead:
         self._world.note(f"redrove {done.moved} {selector}")
 
     async def _purge(self) -> None:
-        known = self._ledger.ids
-        if not known:
+        event_ids = self._ledger.ids
+        if not event_ids:
             return
-        first = self._world.random.choice(known[-10:])  # SEM T9
+        first = self._world.random.choice(event_ids[-10:])  # SEM T9
         ids = range(first, first + self._world.random.randint(1, 4))
         self._purging.append(ids)
         purge = self._world.realm.subscriptions.purge
         count = await purge(ChannelId(self._world.numbers["short"]), ids[0], ids[-1], selector="")
-        self._purged.update(set(ids) & set(known))
+        self._purged.update(set(ids) & set(event_ids))
         self._world.note(f"purged {count} of {ids}")
 
-    # --- the end -------------------------------------------------------------------------
+    # --- the checks ------------------------------------------------------------------------
 
     async def check(self) -> None:
-        live, dead, again = await self._in_one_place()
+        live, dead, again = await self._check_places()
         for event_id in self._ledger.ids:
             if event_id in dead:
                 self._check_dead(event_id, dead[event_id])
@@ -143,34 +143,37 @@ class Dead:
             info = await self._world.realm.describe_channel("short")
             assert info.counters.dead == len(dead) + len(again), f"dead: {info.counters.dead}"
 
-    async def _in_one_place(self) -> tuple[set[int], dict[int, Found], set[bytes]]:
-        """What is live, dead and redriven; nothing is two of it."""
-        before = await self._dead()
+    async def _check_places(self) -> tuple[set[int], dict[int, Found], set[bytes]]:
+        """Return the live, dead and redriven events. Checks that no event is in two places."""
+        dead_before = await self._dead()
         live = await self._live()
-        dead = await self._dead()  # some may have died meanwhile
+        dead = await self._dead()  # events may have died in the meantime
         rows = await stored(self._world, "again")
         again = {row.data for row in rows}
         assert len(again) == len(rows), "something was redriven twice"
-        both = live & set(before)
-        assert not both, f"events {sorted(both)} are live and dead"
-        here = {row.data for row in dead.values()} | {self._ledger.content[i] for i in live}
-        assert not here & again, "something was redriven, and is where it was"
+        duplicates = live & set(dead_before)
+        assert not duplicates, f"events {sorted(duplicates)} are live and dead"
+        unmoved = {row.data for row in dead.values()} | {self._ledger.content[i] for i in live}
+        assert not unmoved & again, "something was redriven, and is where it was"
         lost = {i for i in self._died - set(dead) if self._ledger.content[i] not in again}
         assert not lost, f"events {sorted(lost)} were dead, and are nowhere"
         self._died |= set(dead)
         return live, dead, again
 
     async def _live(self) -> set[int]:
-        """As many as there may be, none of them too old (SEM T1, T3)."""
+        """Return the live ids. Checks that they fit the capacity and that none is too old (SEM T1,
+        T3)."""
         rows = await stored(self._world, "short")
         info = await self._world.realm.describe_channel("short")
         ttl_us, capacity = info.definition.ttl * 1_000, info.definition.capacity
         assert len(rows) <= capacity, f"{len(rows)} events are live, of {capacity}"
         for row in rows:
-            self._ledger.is_content(row.event_id, row.data)
+            self._ledger.check_content(row.event_id, row.data)
             age_us = self._world.now_us - row.published_us
-            own = self._is_mixed and row.data in self._own_ttl
-            assert own or not ttl_us or age_us < ttl_us + SLACK_US, f"{age_us} us, of {ttl_us}"
+            has_own_ttl = self._is_mixed and row.data in self._own_ttl
+            assert has_own_ttl or not ttl_us or age_us < ttl_us + SLACK_US, (
+                f"{age_us} us, of {ttl_us}"
+            )
         return {row.event_id for row in rows}
 
     async def _dead(self) -> dict[int, Found]:
@@ -180,7 +183,7 @@ class Dead:
             assert row.origin["store"] == "short"
             event_id = row.origin["event_id"]
             assert event_id not in dead, f"event {event_id} is dead twice"
-            self._ledger.is_content(event_id, row.data)
+            self._ledger.check_content(event_id, row.data)
             dead[event_id] = row
         return dead
 
@@ -188,13 +191,14 @@ class Dead:
         if any(event_id in ids for ids in self._purging):
             return True
         data = self._ledger.content[event_id]
-        if data in self._fleeting and self._ledger.lives[event_id] < self._world.lives:
+        if data in self._in_memory and self._ledger.lives[event_id] < self._world.lives:
             return True
-        wanting = [receipts for name, receipts in self._receipts.items() if _wants(name, data)]
-        return bool(wanting) and all(event_id in receipts.asked for receipts in wanting)
+        interested = [receipts for name, receipts in self._receipts.items() if _wants(name, data)]
+        return bool(interested) and all(event_id in receipts.requested for receipts in interested)
 
     def _check_dead(self, event_id: int, row: Found) -> None:
-        """It was unconsumed when it left, and says who has missed it (SEM T6)."""
+        """Check that a dead event was unconsumed when it left, and names the durables that missed
+        it (SEM T6)."""
         assert row.origin is not None, "dead events have one"
         assert row.origin["cause"] in ("expired", "evicted"), f"died of {row.origin['cause']}"
         missed = set(row.origin["durables"] or ())
@@ -205,7 +209,7 @@ class Dead:
                 acked_us = receipts.acked.get(event_id, left_us)
                 assert acked_us >= left_us, f"{name} had acknowledged event {event_id}"
             elif _wants(name, row.data):
-                asked_us = receipts.asked.get(event_id, left_us + 1)
+                asked_us = receipts.requested.get(event_id, left_us + 1)
                 assert asked_us <= left_us, f"{name} had not acknowledged event {event_id}"
         assert bool(missed) == bool(self._receipts), f"event {event_id} was missed by {missed}"
 
@@ -216,7 +220,7 @@ class Dead:
             lasts = not self._is_mixed or draw.random() < 0.8
             data = f"{label}/{i} n={number}".encode()
             if not lasts:
-                self._fleeting.add(data)
+                self._in_memory.add(data)
             ttl = draw.choice((0, 0, 100, 2_000))
             if ttl:
                 self._own_ttl.add(data)

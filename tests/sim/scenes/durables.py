@@ -42,7 +42,7 @@ class Durables:
         }
         self._ledgers = {name: Ledger(name) for name in self._definitions}
         self._publishers = [
-            Publisher(world, ledger, name, compose=_events, each_s=0.05)
+            Publisher(world, ledger, name, compose=_events, interval_s=0.05)
             for ledger in self._ledgers.values()
             for name in ("p", "q")
         ]
@@ -51,7 +51,7 @@ class Durables:
             for (store, name), kind in DURABLES.items()
         }
         self._read: list[int] = []
-        """What the plain reader of ``keep`` has seen."""
+        """Ids that the reader of ``keep`` has received."""
 
     async def prepare(self) -> None:
         for name, definition in self._definitions.items():
@@ -80,13 +80,15 @@ class Durables:
             group.create_task(self._administrator())
 
     def _is_published(self, store: str) -> bool:
-        return all(each.is_done for each in self._publishers if each.ledger.store == store)
+        return all(
+            publisher.is_done for publisher in self._publishers if publisher.ledger.store == store
+        )
 
     async def _is_done(self, store: str, name: str) -> bool:
         return self._is_published(store) and await self._world.is_consumed(store, name)
 
     async def _reader(self) -> None:
-        """Follows ``keep``, across power cuts, and may miss and repeat nothing (SEM E6)."""
+        """Read ``keep`` across power cuts, without missing or repeating an event (SEM E6)."""
         read, ledger = self._read, self._ledgers["keep"]
         outlet = Outlet(f"reader-{self._world.sessions}")
         subscriptions = self._world.realm.subscriptions
@@ -101,12 +103,12 @@ class Durables:
                 continue
             for event_id, data in zip(arrived.ids, arrived.datas, strict=True):
                 assert event_id == len(read), f"{event_id} came after {len(read)} events"
-                ledger.is_content(event_id, data)
+                ledger.check_content(event_id, data)
                 read.append(event_id)
             subscriptions.credit(opened.number, len(arrived.ids))
 
     async def _administrator(self) -> None:
-        """Asks for maintenance, whether there is something to do or not."""
+        """Request maintenance at random times, needed or not."""
         world = self._world
         while True:
             await pass_time(world.random.expovariate(1))
@@ -117,13 +119,14 @@ class Durables:
             world.note(f"maintained {done.reason}")
 
     async def check(self) -> None:
-        """What is stored is what was promised, once, in order; what was consumed has left."""
-        found = await stored(self._world, "keep")
-        self._ledgers["keep"].holds([(row.event_id, row.data) for row in found])
+        """Check that exactly the promised events are stored, once and in order, and that consumed
+        ones have left."""
+        rows = await stored(self._world, "keep")
+        self._ledgers["keep"].check_complete([(row.event_id, row.data) for row in rows])
         for (store, name), receipts in self._receipts.items():
             missed = set(self._ledgers[store].ids) - receipts.seen
             assert not missed, f"{name} of {store} was never given {sorted(missed)}"
-            lost = receipts.comes_again
+            lost = receipts.given_back
             assert not lost, f"{sorted(lost)} of {store} were given back, and never came again"
         for store in ("work", "file"):
             info = await self._world.realm.describe_channel(store)

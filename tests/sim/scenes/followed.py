@@ -1,5 +1,6 @@
-"""A merge channel over a network that breaks: whoever follows it, merging what comes or having it
-merged, knows each key's state, whatever was cut off and killed between (SEM K2-K4)."""
+"""A merge channel over a network that breaks: every follower knows each key's state, whether it
+merges deltas itself or receives merged events, whatever was cut off or killed meanwhile (SEM
+K2-K4)."""
 
 from __future__ import annotations
 
@@ -48,12 +49,12 @@ class Followed:
     async def prepare(self) -> None:
         await self._world.create(STORE, self._definition)
         for event_id, data in await self._world.stored_on(STORE):
-            self._ledger.is_content(event_id, data)
+            self._ledger.check_content(event_id, data)
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         if not self._running:
             outside = self._world.outside
-            self._running = [outside.create_task(each.run()) for each in self._programs]
+            self._running = [outside.create_task(program.run()) for program in self._programs]
         if quiet:
             group.create_task(self._all_done())
 
@@ -61,7 +62,7 @@ class Followed:
         await asyncio.wait(self._running)
 
     def _is_followed(self, follower: StateFollower) -> bool:
-        """Whether everything is published, and it has come to the last event."""
+        """Return whether everything is published and the follower has received the last event."""
         if not all(publisher.is_done for publisher in self._publishers):
             return False
         return follower.last_id >= max(span.end for span in self._ledger.confirmed.values()) - 1
@@ -71,13 +72,15 @@ class Followed:
         for span in sorted(self._ledger.confirmed.values()):
             events = [self._published[self._ledger.content[i]] for i in range(*span)]
             model.published(span[0], events, 0)
-        wanted = {kept.key: kept.properties for kept in model.events.values()}
+        expected = {kept.key: kept.properties for kept in model.events.values()}
         for follower in self._followers:
-            assert follower.states == wanted, (
-                f"{follower.program.name} knows {follower.states}; the states are {wanted}"
+            assert follower.states == expected, (
+                f"{follower.program.name} knows {follower.states}; the states are {expected}"
             )
-        found = [event_id for event_id, _ in await self._world.stored_on(STORE)]
-        assert found == sorted(model.events), f"{sorted(model.events)} are wanted, not {found}"
+        event_ids = [event_id for event_id, _ in await self._world.stored_on(STORE)]
+        assert event_ids == sorted(model.events), (
+            f"{sorted(model.events)} are wanted, not {event_ids}"
+        )
 
     def _events(self, draw: Random, label: str) -> list[Event]:
         events = []
@@ -93,8 +96,8 @@ class Followed:
 
 
 class StateFollower:
-    """Follows from the beginning, in each of its lives anew: a state first, then what changes, or
-    with ``merged`` whole events."""
+    """Follows the channel from the start, again after each kill: a state first, then deltas, or
+    whole events if ``merged``."""
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class StateFollower:
                         batch = await events.next_batch(timeout=0.5)
                         for event in batch or ():
                             self._take(event)
-            except StorageFailed:  # its disk failed while a subscription was opened again
+            except StorageFailed:  # the realm's disk failed while the subscription was reopened
                 self.world.note(f"{self.program.name} begins again: {self.world.url} cannot write")
             self.world.note(f"{self.program.name} is at {self.last_id}")
 
@@ -132,7 +135,7 @@ class StateFollower:
         assert event_id is not None, "a merge channel stores its events"
         assert event_id > self.last_id, f"{event_id} came after {self.last_id}"
         self.last_id = event_id
-        self._ledger.is_content(event_id, event.data)
+        self._ledger.check_content(event_id, event.data)
         if event.is_delta:
             assert not self._merged, f"{event_id} came as a delta to one who wants whole events"
             assert key in self.states, f"{event_id}, a delta of {key}, came before its state"

@@ -1,5 +1,5 @@
-"""A channel of the JMS engine over a network that breaks: who waits for an event gets it, and then
-it is gone (SEM J2, J3, J5-J7)."""
+"""A channel of the JMS engine over a network that breaks: a subscriber that waits for an event gets
+it, and then the event is removed (SEM J2, J3, J5-J7)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_testing.loop import pass_time
-from tests.sim.consumers import Seat, datas_of, unasked
+from tests.sim.consumers import Seat, datas_of, unrequested
 from tests.sim.programs import Cast, Program, Steady
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from tests.sim.wired_world import WiredWorld
 
 PLACES_S = 120.0
-"""After this the realm has noticed that listeners are gone, and waits for them no more."""
+"""After this time the realm has noticed lost listeners and no longer waits for them."""
 WINDOW_US = 60_000_000
-"""How long the realm keeps events for a listener that is cut off: ``event_timeout`` (SEM J5)."""
+"""Time in µs that the realm keeps events for a disconnected listener: ``event_timeout`` (SEM
+J5)."""
 KINDS = {"alone": ("exclusive", 1), "team": ("shared", 2), "row": ("serial", 2)}
 
 
@@ -50,7 +51,7 @@ class Jms:
             for name in names
         }
         self._listeners = [
-            Listener(world, self._ledger, n, is_done=self._is_heard) for n in range(2)
+            Listener(world, self._ledger, n, is_done=self._is_received) for n in range(2)
         ]
         programs = [publisher.program for publisher in self._publishers]
         programs += [listener.program for listener in self._listeners]
@@ -67,20 +68,20 @@ class Jms:
         await self._world.create("news", self._definition)
         for name in self._receipts:
             await self._world.create_durable("news", name, KINDS[name][0])
-        found = await self._world.stored_on("news")
-        for event_id, data in found:
-            self._ledger.is_content(event_id, data)
-        await self._check_owed({event_id for event_id, _ in found})
-        self._check_heard()
+        rows = await self._world.stored_on("news")
+        for event_id, data in rows:
+            self._ledger.check_content(event_id, data)
+        await self._check_kept({event_id for event_id, _ in rows})
+        self._check_listeners()
 
-    async def _check_owed(self, there: set[int]) -> None:
-        """What a durable has not acknowledged is kept (SEM J2, J6)."""
+    async def _check_kept(self, stored_ids: set[int]) -> None:
+        """Check that unacknowledged events of a durable are kept (SEM J2, J6)."""
         for name, receipts in self._receipts.items():
-            lost = set(unasked(receipts, self._ledger.ids)) - there
+            lost = set(unrequested(receipts, self._ledger.ids)) - stored_ids
             assert not lost, f"{name} waits for {sorted(lost)}, and they are gone"
 
-    def _check_heard(self) -> None:
-        """Who is cut off for a while misses nothing (SEM J5)."""
+    def _check_listeners(self) -> None:
+        """Check that a listener that is cut off for a while misses nothing (SEM J5)."""
         for listener in self._listeners:
             missed = listener.missed()
             assert not missed, f"{listener.program.name} has missed {missed}"
@@ -92,20 +93,20 @@ class Jms:
     def _is_published(self) -> bool:
         return all(publisher.is_done for publisher in self._publishers)
 
-    def _is_heard(self, listener: Listener) -> bool:
+    def _is_received(self, listener: Listener) -> bool:
         return self._is_published and self._world.is_quiet and not listener.missed_last()
 
     async def _is_consumed(self, durable: str) -> bool:
         try:
             return self._is_published and await self._world.is_consumed("news", durable)
-        except PenstockError:  # the realm is gone, or is not there yet
+        except PenstockError:  # the realm has ended, or has not started yet
             return False
 
     async def check(self) -> None:
         for name, receipts in self._receipts.items():
-            lost = unasked(receipts, self._ledger.ids)
+            lost = unrequested(receipts, self._ledger.ids)
             assert not lost, f"{lost} have left {name}, and nobody has acknowledged them"
-        self._check_heard()
+        self._check_listeners()
         await pass_time(PLACES_S)
         kept = await self._world.live_on("news")
         assert kept == 0, f"nobody waits, and {kept} events are kept"
@@ -113,20 +114,20 @@ class Jms:
 
 
 class Listener:
-    """A plain subscriber: hears once and in order what is said while it is there, or is only cut
-    off; what was said before, never (SEM J3, J5)."""
+    """A plain subscriber: receives events published while it is connected or only cut off, once and
+    in order, and no earlier ones (SEM J3, J5)."""
 
     def __init__(
         self, world: WiredWorld, ledger: Ledger, number: int, is_done: Callable[[Listener], bool]
     ) -> None:
         self.world = world
-        self.heard: dict[int, bytes] = {}
+        self.received: dict[int, bytes] = {}
         self._ledger = ledger
         self._is_done = is_done
         self._stretches: list[tuple[int, list[int]]] = []
-        """What it has heard in one go, and in which of the realm's lives."""
-        self._heard_us = 0
-        """When it last heard something: ``latest_us`` of the world."""
+        """Ids received without an interruption, each list with the life of the realm."""
+        self._received_us = 0
+        """The world's ``latest_us`` at the last received event."""
         self.program = Program(world, f"listener-{ledger.store}-{number}", self._main)
 
     async def _main(self, session: aio.Session) -> None:
@@ -141,37 +142,47 @@ class Listener:
                 for event_id, data in zip(batch.event_ids.tolist(), datas_of(batch), strict=True):
                     assert event_id > last, f"{event_id} came after {last}"
                     last = event_id
-                    self._hear(event_id, data)
+                    self._receive(event_id, data)
                 self.world.note(f"{self.program.name} has heard {last}")
 
-    def _hear(self, event_id: int, data: bytes) -> None:
-        self._ledger.is_content(event_id, data)
-        assert event_id not in self.heard, f"{event_id} came twice"
-        self.heard[event_id] = data
+    def _receive(self, event_id: int, data: bytes) -> None:
+        self._ledger.check_content(event_id, data)
+        assert event_id not in self.received, f"{event_id} came twice"
+        self.received[event_id] = data
         life = self.world.life_of(self.program.name)
-        since_us = self.world.latest_us - self._heard_us
-        self._heard_us += since_us
-        # another scene may set the clock forward by more than the window while it is cut off
+        since_us = self.world.latest_us - self._received_us
+        self._received_us += since_us
+        # another scene may set the clock forward by more than the window while the listener is cut
+        # off
         if self._stretches[-1][0] != life or since_us >= WINDOW_US:
             self._stretches.append((life, []))
         self._stretches[-1][1].append(event_id)
 
     def missed(self) -> list[int]:
-        """What was published in one of the realm's lives between two things it has heard in it."""
-        stretches = [(life, self._published_in(life, heard)) for life, heard in self._stretches]
-        return [i for life, heard in stretches if heard for i in self._gaps(life, *_ends(heard))]
+        """Return the ids published in a life of the realm between two that were received in that
+        life."""
+        stretches = [
+            (life, self._published_in(life, received)) for life, received in self._stretches
+        ]
+        return [
+            i
+            for life, received in stretches
+            if received
+            for i in self._gaps(life, *_ends(received))
+        ]
 
-    def _published_in(self, life: int, heard: Sequence[int]) -> list[int]:
-        """Without those that had come from an earlier life and were only read in this one."""
-        return [i for i in heard if self._ledger.lives.get(i, life) == life]
+    def _published_in(self, life: int, received: Sequence[int]) -> list[int]:
+        """Return the ids published in this life, without those of an earlier life that were only
+        read in it."""
+        return [i for i in received if self._ledger.lives.get(i, life) == life]
 
     def missed_last(self) -> list[int]:
-        """What it is still to hear."""
+        """Return the ids that the listener still has to receive."""
         life = self._stretches[-1][0]
-        heard = self._published_in(life, self._stretches[-1][1])
-        if not heard or life != self.world.lives:
+        received = self._published_in(life, self._stretches[-1][1])
+        if not received or life != self.world.lives:
             return []
-        return self._gaps(life, heard[0], max(self._ledger.ids) + 1)
+        return self._gaps(life, received[0], max(self._ledger.ids) + 1)
 
     def _gaps(self, life: int, first: int, end: int) -> list[int]:
         ledger = self._ledger
@@ -180,12 +191,12 @@ class Listener:
             for event_id in range(first, end)
             if ledger.lives.get(event_id) == life
             and event_id not in ledger.unsure_lives
-            and event_id not in self.heard
+            and event_id not in self.received
         ]
 
 
-def _ends(heard: list[int]) -> tuple[int, int]:
-    return heard[0], heard[-1]
+def _ends(received: list[int]) -> tuple[int, int]:
+    return received[0], received[-1]
 
 
 def _events(draw: Random, label: str) -> list[Event]:

@@ -37,7 +37,7 @@ class Joined:
         )
         self._joins = [("source", "some", f"n < {_COPIED_BELOW}"), ("source", "archive", "")]
         self._is_chained = random.random() < 0.5
-        """Whether the archive gets the filtered ones by way of ``some`` as well."""
+        """Whether the archive also receives the filtered copies from ``some``."""
         if self._is_chained:
             self._joins.append(("some", "archive", ""))
         self._ledger = Ledger("source")
@@ -61,42 +61,46 @@ class Joined:
             group.create_task(publisher.run())
 
     async def check(self) -> None:
-        found = await self._check_copies()
-        self._ledger.holds([(row.event_id, row.data) for row in found])
+        rows = await self._check_copies()
+        self._ledger.check_complete([(row.event_id, row.data) for row in rows])
 
     async def _check_copies(self) -> list[Found]:
-        """Source and copies belong together, however the last life ended."""
+        """Check that source and copies match, however the last life ended."""
         source = await stored(self._world, "source")
         some = await stored(self._world, "some")
         archive = await stored(self._world, "archive")
-        wanted = [row for row in source if _number(row.data) < _COPIED_BELOW]
-        _same("some", Counter(map(_way, some)), Counter(_copy("source", row) for row in wanted))
-        copies = Counter(_copy("source", row) for row in source)
+        expected = [row for row in source if _number(row.data) < _COPIED_BELOW]
+        _check_equal(
+            "some",
+            Counter(map(_origin_of, some)),
+            Counter(_expected_origin("source", row) for row in expected),
+        )
+        copies = Counter(_expected_origin("source", row) for row in source)
         if self._is_chained:
-            copies.update(_copy("some", row, before=("source",)) for row in some)
-        _same("archive", Counter(map(_way, archive)), copies)
+            copies.update(_expected_origin("some", row, path=("source",)) for row in some)
+        _check_equal("archive", Counter(map(_origin_of, archive)), copies)
         return source
 
 
 Way = tuple[str, int, tuple[str, ...], bytes]
-"""Where a copy was before: the store, its id there, the whole path; and its content."""
+"""Origin of a copy: the store, the id there and the whole path; and the copy's data."""
 
 
-def _way(row: Found) -> Way:
+def _origin_of(row: Found) -> Way:
     assert row.origin is not None, "a copy says where it comes from"
     assert row.origin["cause"] == "join"
     origin = row.origin
     return origin["store"], origin["event_id"], tuple(origin["path"]), row.data
 
 
-def _copy(store: str, row: Found, before: tuple[str, ...] = ()) -> Way:
-    return store, row.event_id, (*before, store), row.data
+def _expected_origin(store: str, row: Found, path: tuple[str, ...] = ()) -> Way:
+    return store, row.event_id, (*path, store), row.data
 
 
-def _same(store: str, found: Counter[Way], wanted: Counter[Way]) -> None:
-    missing, strange = sorted(wanted - found), sorted(found - wanted)
+def _check_equal(store: str, actual: Counter[Way], expected: Counter[Way]) -> None:
+    missing, unexpected = sorted(expected - actual), sorted(actual - expected)
     assert not missing, f"{store} has no copy of {missing}"
-    assert not strange, f"{store} has {strange}, copies of nothing or once too often"
+    assert not unexpected, f"{store} has {unexpected}, copies of nothing or once too often"
 
 
 def _number(data: bytes) -> int:

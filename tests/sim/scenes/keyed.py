@@ -1,4 +1,4 @@
-"""Publish keys: of each value only the newest stay, whatever happened between (SEM K1)."""
+"""Publish keys: of each value only the newest events stay, whatever happens meanwhile (SEM K1)."""
 
 from __future__ import annotations
 
@@ -44,33 +44,34 @@ class Keyed:
             group.create_task(publisher.run())
 
     async def _check_depths(self) -> list[int]:
-        """No more than the newest few of a value; their ids are given."""
-        found = await stored(self._world, "newest")
-        for row in found:
-            self._ledger.is_content(row.event_id, row.data)
+        """Check that each value has at most the allowed number of events. Return all stored ids."""
+        rows = await stored(self._world, "newest")
+        for row in rows:
+            self._ledger.check_content(row.event_id, row.data)
         for key, depth in self._keys.items():
-            there: dict[object, list[int]] = defaultdict(list)
-            for row in found:
+            ids_by_value: dict[object, list[int]] = defaultdict(list)
+            for row in rows:
                 value = self._properties[row.data].get(key)
                 if value is not None:
-                    there[value].append(row.event_id)
-            for value, ids in there.items():
+                    ids_by_value[value].append(row.event_id)
+            for value, ids in ids_by_value.items():
                 assert len(ids) <= depth, f"{key} = {value!r} has {ids}, of {depth} at most"
-        return [row.event_id for row in found]
+        return [row.event_id for row in rows]
 
     async def check(self) -> None:
         ids = await self._check_depths()
-        wanted = self._newest()
-        assert ids == wanted, f"the newest are {wanted}; stored are {ids}"
+        expected = self._newest()
+        assert ids == expected, f"the newest are {expected}; stored are {ids}"
         info = await self._world.realm.describe_channel("newest")
         assert info.counters.replaced == len(self._ledger.ids) - len(ids)
 
     def _newest(self) -> list[int]:
-        """What stays, publish by publish: each key looks at what is stored and what comes."""
+        """Return the ids that stay, computed publish by publish: each key considers the stored
+        events together with the new ones."""
         live: list[int] = []
         for span in sorted(self._ledger.confirmed.values()):
             live += range(*span)
-            gone: set[int] = set()
+            replaced: set[int] = set()
             for key, depth in self._keys.items():
                 by_value: dict[object, list[int]] = defaultdict(list)
                 for event_id in live:
@@ -78,8 +79,8 @@ class Keyed:
                     if value is not None:
                         by_value[value].append(event_id)
                 for ids in by_value.values():
-                    gone.update(ids[:-depth])
-            live = [event_id for event_id in live if event_id not in gone]
+                    replaced.update(ids[:-depth])
+            live = [event_id for event_id in live if event_id not in replaced]
         return live
 
     def _events(self, draw: Random, label: str) -> list[Event]:

@@ -1,5 +1,5 @@
-"""Consumers over HTTP of a durable over a pattern: a lease has events of several channels, one of
-which is made in each life, while they wait (SEM H4). The scene ``leased`` plays them."""
+"""HTTP consumers of a durable over a pattern: a lease has events of several channels, and each life
+creates a further channel while the consumers wait (SEM H4). The scene ``leased`` plays them."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 PATTERN, DURABLE = "shops/*", "crew"
 LEASE_MS = 500
 LATE_US = 1_020 * LEASE_MS
-"""From then on what a lease holds has gone back, whatever is rounded."""
+"""Time after which the events of a lease have certainly gone back, even with rounding."""
 PATIENT_MS = 20_000
-"""How long the one consumer of a quiet life waits: it has to be woken before."""
+"""The wait of the only consumer of a quiet life; new events must wake it earlier."""
 
 Ids = dict[str, list[int]]
-"""By channel."""
+"""Ids by channel."""
 
 
-class HeldOver(NamedTuple):
-    """A lease as its client knows it."""
+class HeldPatternLease(NamedTuple):
+    """A lease over a pattern as its client knows it."""
 
     lease: str
     ids: Ids
-    got_us: int
-    asked_us: int
+    received_us: int
+    requested_us: int
 
 
 class Shop:
-    """A channel of the pattern, which is made while others wait for it."""
+    """A channel of the pattern, created while consumers already wait for it."""
 
-    def __init__(self, over: OverPattern, name: str) -> None:
+    def __init__(self, over: PatternLeases, name: str) -> None:
         self.name = name
         self.ledger = Ledger(name)
         self.receipts = Receipts(name, self.ledger, remote=True)
@@ -69,15 +69,15 @@ class Shop:
 
 
 class PatternConsumer:
-    """Knows nothing but what it was answered."""
+    """A consumer that knows only the answers to its requests."""
 
-    def __init__(self, over: OverPattern, *, quiet: bool) -> None:
+    def __init__(self, over: PatternLeases, *, quiet: bool) -> None:
         self._over = over
         self._world = over.world
         self._quiet = quiet
 
     async def run(self) -> None:
-        """Until all is done, or for ever."""
+        """Consume until all is done, or for ever."""
         while True:
             held = await self._fetch()
             if held is not None:
@@ -85,46 +85,52 @@ class PatternConsumer:
             elif await self._over.is_done():
                 return
 
-    async def _fetch(self) -> HeldOver | None:
-        """A batch; None where nothing came, or the client has hung up."""
+    async def _fetch(self) -> HeldPatternLease | None:
+        """Fetch a batch. Return None if it is empty or the client has hung up."""
         world, random = self._world, self._world.random
         wait_ms = PATIENT_MS if self._quiet else 300
-        asked = FetchFromPattern(
+        request = FetchFromPattern(
             PATTERN, DURABLE, random.randint(1, 6), lease_ms=LEASE_MS, wait_ms=wait_ms
         )
-        asked_us = world.clock.now_us()
+        requested_us = world.clock.now_us()
         hangs_up = not self._quiet and random.random() < 0.2
         fetch = world.realm.leases.fetch_from_pattern
         try:
             async with asyncio.timeout(random.uniform(0, 0.3) if hangs_up else None):
-                told: Fetched = await fetch(asked, "", "sim", selector=None, check=lambda _: None)
+                fetched: Fetched = await fetch(
+                    request, "", "sim", selector=None, check=lambda _: None
+                )
         except TimeoutError:
-            return None  # what had been taken goes back untried
-        await self._heard()
-        if not told.lease:
+            return None  # events that were already taken go back without a delivery
+        await self._wait_if_dark()
+        if not fetched.lease:
             if self._quiet:
-                self._over.nothing_was_there()
+                self._over.check_none_missed()
             return None
-        return HeldOver(told.lease, self._got(told), world.clock.now_us(), asked_us=asked_us)
+        return HeldPatternLease(
+            fetched.lease, self._ids_of(fetched), world.clock.now_us(), requested_us=requested_us
+        )
 
-    def _got(self, told: Fetched) -> Ids:
-        found: Ids = {}
-        for batch, opened in zip(told.batches, told.channels, strict=True):
+    def _ids_of(self, fetched: Fetched) -> Ids:
+        ids_by_channel: Ids = {}
+        for batch, opened in zip(fetched.batches, fetched.channels, strict=True):
             events = list(batch)
             ids = [event.event_id for event in events if event.event_id is not None]
             counts = {i: e.redelivery_count for i, e in zip(ids, events, strict=True)}
             receipts = self._over.receipts(opened.name)
             receipts.delivered(ids, [event.data for event in events], counts)
-            found.setdefault(opened.name, []).extend(ids)
-        assert _many(found) == told.count, f"{found} for {told.count} events"
-        self._world.note(f"leased over a pattern {found}")
-        return found
+            ids_by_channel.setdefault(opened.name, []).extend(ids)
+        assert _count(ids_by_channel) == fetched.count, (
+            f"{ids_by_channel} for {fetched.count} events"
+        )
+        self._world.note(f"leased over a pattern {ids_by_channel}")
+        return ids_by_channel
 
-    async def _heard(self) -> None:
+    async def _wait_if_dark(self) -> None:
         if self._world.is_dark:
-            await asyncio.Event().wait()  # for ever: nobody hears what it says without power
+            await asyncio.Event().wait()  # for ever: a realm without power sends no answers
 
-    async def _work(self, held: HeldOver) -> None:
+    async def _work(self, held: HeldPatternLease) -> None:
         random = self._world.random
         self._over.leases.append(held)
         if self._quiet:
@@ -132,89 +138,91 @@ class PatternConsumer:
             return
         way = random.random()
         if way < 0.1:
-            self._over.going_back(held.ids)
-            return  # it has died, or never got its answer
+            self._over.rollback_requested(held.ids)
+            return  # the client has ended, or never received the answer
         if way < 0.5:
             await pass_time(random.uniform(0, 2.5 * LEASE_MS / 1_000))
-        back, kept = held.ids, held.ids
+        returned, kept = held.ids, held.ids
         if way > 0.8:
-            back = {name: ids[: random.randint(0, len(ids))] for name, ids in held.ids.items()}
-            back = {name: ids for name, ids in back.items() if ids}
-            kept = {name: ids[len(back.get(name, ())) :] for name, ids in held.ids.items()}
-            await self._roll_back(held, back)
+            returned = {name: ids[: random.randint(0, len(ids))] for name, ids in held.ids.items()}
+            returned = {name: ids for name, ids in returned.items() if ids}
+            kept = {name: ids[len(returned.get(name, ())) :] for name, ids in held.ids.items()}
+            await self._roll_back(held, returned)
         if kept := {name: ids for name, ids in kept.items() if ids}:
             await self._acknowledge(held, kept)
 
-    async def _roll_back(self, held: HeldOver, ids: Ids) -> None:
+    async def _roll_back(self, held: HeldPatternLease, ids: Ids) -> None:
         if not ids:
             return
-        atleast = self._over.going_back(ids)
+        lowest_counts = self._over.rollback_requested(ids)
         try:
-            await self._ask(held, ids, "roll_back")
+            await self._settle(held, ids, "roll_back")
         except LeaseEnded:
             return
-        for name, counts in atleast.items():
-            self._over.receipts(name).went_back(counts)
+        for name, counts in lowest_counts.items():
+            self._over.receipts(name).rollback_answered(counts)
 
-    async def _acknowledge(self, held: HeldOver, ids: Ids) -> None:
-        """Perhaps the answer is lost: then it asks again, and is answered as the first time."""
-        world, over = self._world, self._over
-        is_late = world.clock.now_us() > held.got_us + LATE_US
-        for name, own in ids.items():
-            over.receipts(name).asking(own, world.now_us)
+    async def _acknowledge(self, held: HeldPatternLease, ids: Ids) -> None:
+        """Acknowledge events, sometimes twice, as if the first answer was lost: both answers must
+        agree."""
+        world, leases = self._world, self._over
+        is_late = world.clock.now_us() > held.received_us + LATE_US
+        for name, channel_ids in ids.items():
+            leases.receipts(name).ack_requested(channel_ids, world.now_us)
         try:
             if not self._quiet and world.random.random() < 0.3:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(world.random.uniform(0, 0.02)):
-                        await self._ask(held, ids, "ack")
-            told = await self._ask(held, ids, "ack")
+                        await self._settle(held, ids, "ack")
+            settled = await self._settle(held, ids, "ack")
         except LeaseEnded:
-            early = world.clock.now_us() - held.asked_us < 1_000 * LEASE_MS
+            early = world.clock.now_us() - held.requested_us < 1_000 * LEASE_MS
             assert not early, f"lease of {held.ids} ended before its time"
-            over.going_back(ids)
+            leases.rollback_requested(ids)
             return
         assert not is_late, f"{ids} were acknowledged too late, and that was taken"
-        assert told.count == _many(ids), f"{told.count} of {ids} are acknowledged"
-        for name, own in ids.items():
-            over.receipts(name).answered(own, world.now_us)
+        assert settled.count == _count(ids), f"{settled.count} of {ids} are acknowledged"
+        for name, channel_ids in ids.items():
+            leases.receipts(name).ack_answered(channel_ids, world.now_us)
         world.note(f"acked over a pattern {ids}")
 
-    async def _ask(self, held: HeldOver, ids: Ids, how: How) -> Settled:
-        told = await self._over.settle(held.lease, ids, how)
-        await self._heard()
-        return told
+    async def _settle(self, held: HeldPatternLease, ids: Ids, how: How) -> Settled:
+        settled = await self._over.settle(held.lease, ids, how)
+        await self._wait_if_dark()
+        return settled
 
 
-class OverPattern:
-    """What the scene plays of patterns."""
+class PatternLeases:
+    """The part of the scene that uses a durable over a pattern."""
 
     def __init__(self, world: World, definition: Definition) -> None:
         self.world = world
         self.definition = definition
         self.shops: dict[str, Shop] = {}
-        self.leases: list[HeldOver] = []
-        """All there were in this life of the realm."""
+        self.leases: list[HeldPatternLease] = []
+        """All leases of this life of the realm."""
 
     async def prepare(self) -> None:
-        made = CreatePatternDurable(PATTERN, DURABLE, "shared", start=FromEarliest())
+        create = CreatePatternDurable(PATTERN, DURABLE, "shared", start=FromEarliest())
         with contextlib.suppress(NameAlreadyBound):
-            await self.world.realm.pattern_durables.create(made)
+            await self.world.realm.pattern_durables.create(create)
         for name in self.shops:
             await self.world.create(name, self.definition)
         leases, self.leases = self.leases, []
         for held in leases[-10:]:
-            await self._is_over(held)
+            await self._check_ended(held)
 
-    async def _is_over(self, held: HeldOver) -> None:
-        """A lease of the life before has ended: only what was done is answered as done."""
+    async def _check_ended(self, held: HeldPatternLease) -> None:
+        """Check that a lease of the life before has ended: only acknowledgements already done are
+        answered as done."""
         try:
-            told = await self.settle(held.lease, held.ids, "ack")
+            settled = await self.settle(held.lease, held.ids, "ack")
         except LeaseEnded:
             return
         for name, ids in held.ids.items():
-            missed = set(ids) - set(self.receipts(name).asked)
+            missed = set(ids) - set(self.receipts(name).requested)
             assert not missed, f"{missed} were never acknowledged, and are answered as if they were"
-        assert told.count == _many(held.ids), "all of them"
+        assert settled.count == _count(held.ids), "all of them"
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         name = f"shops/{len(self.shops)}"
@@ -226,22 +234,28 @@ class OverPattern:
 
     async def settle(self, lease: str, ids: Ids, how: How) -> Settled:
         chosen = {
-            name: LeasedEvents(IdSet.from_ids(sorted(own)).spans) for name, own in ids.items()
+            name: LeasedEvents(IdSet.from_ids(sorted(channel_ids)).spans)
+            for name, channel_ids in ids.items()
         }
-        asked = SettlePatternLease(PATTERN, DURABLE, lease, how=how, channels=chosen)
-        return await self.world.realm.leases.settle(asked, "", lambda _: None)
+        request = SettlePatternLease(PATTERN, DURABLE, lease, how=how, channels=chosen)
+        return await self.world.realm.leases.settle(request, "", lambda _: None)
 
     def receipts(self, name: str) -> Receipts:
         return self.shops[name].receipts
 
-    def going_back(self, ids: Ids) -> dict[str, dict[int, int]]:
-        return {name: self.receipts(name).going_back(own) for name, own in ids.items()}
+    def rollback_requested(self, ids: Ids) -> dict[str, dict[int, int]]:
+        return {
+            name: self.receipts(name).rollback_requested(channel_ids)
+            for name, channel_ids in ids.items()
+        }
 
-    def nothing_was_there(self) -> None:
-        """The only consumer has waited in vain: there is nothing that nobody has asked for."""
+    def check_none_missed(self) -> None:
+        """Check, after the only consumer waited in vain, that no event is unrequested."""
         for name, shop in self.shops.items():
-            there = set(shop.ledger.ids) - set(shop.receipts.asked)
-            assert not there, f"a consumer waits, and is not told of {sorted(there)} on {name}"
+            unrequested = set(shop.ledger.ids) - set(shop.receipts.requested)
+            assert not unrequested, (
+                f"a consumer waits, and is not told of {sorted(unrequested)} on {name}"
+            )
 
     async def is_done(self) -> bool:
         for name, shop in self.shops.items():
@@ -250,15 +264,15 @@ class OverPattern:
         return True
 
     async def check(self) -> None:
-        """All that was promised was given to somebody, and has left."""
+        """Check that all events were delivered and have left."""
         for name, shop in self.shops.items():
             missed = set(shop.ledger.ids) - shop.receipts.seen
             assert not missed, f"{PATTERN} was never given {sorted(missed)} of {name}"
-            found = await self.world.realm.describe_channel(name, "channel")
-            assert found.events == 0, f"everything of {name} is acknowledged"
+            info = await self.world.realm.describe_channel(name, "channel")
+            assert info.events == 0, f"everything of {name} is acknowledged"
 
 
-def _many(ids: Ids) -> int:
+def _count(ids: Ids) -> int:
     return sum(map(len, ids.values()))
 
 

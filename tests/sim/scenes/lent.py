@@ -1,6 +1,6 @@
-"""What is lent for a time, while the clock jumps: a listener's place for as long as events wait for
-it, a seat for as long as its client speaks, the memory of transactions and producers for a day (SEM
-J5, D13, X2, X3). Nothing is taken back too early, and nothing is kept for ever."""
+"""Resources granted for a time, while the clock jumps: the place of a listener as long as events
+wait for it, the seat of a client as long as it sends, the memory of transactions and producers for
+a day (SEM J5, D13, X2, X3). None is taken back too early, and none is kept for ever."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 HOUR_S = 3_600
 DAY_S = 24 * HOUR_S
 PLACE_S = 60
-"""How long the realm waits for who has lost its connection."""
+"""Time that the realm waits for a listener without a connection."""
 SPEAKS_S, NOTICED_S = 45.0, 2.0
-"""How long a connection may be silent, and what the realm needs to see it."""
+"""The longest silence of a connection, and the time the realm needs to notice it."""
 BOOKINGS = 6
 
 
-class Known:
-    """How long the realm has to know the end of something, and how it ended."""
+class Memory:
+    """The end of a transaction or publish that the realm has to remember."""
 
     def __init__(self) -> None:
-        self.asked_us = 1 << 62
-        """``passed_us`` of the world as it was asked for: it ended no earlier."""
+        self.requested_us = 1 << 62
+        """The world's ``passed_us`` when the end was requested; it was not earlier."""
         self.span: Span | None = None
-        self.is_told = False
+        self.is_answered = False
 
 
 class Lent:
@@ -53,32 +53,32 @@ class Lent:
         self._heard = Definition(type=type, engine="jms")
         self._news = Ledger("heard")
         self._publisher = Publisher(world, self._news, "p", compose=_events, publishes=20)
-        self._listener = Absent(world, self._news, self._random)
-        self._committed: dict[str, Known] = {}
-        self._published: dict[str, Known] = {}
+        self._listener = AbsentListener(world, self._news, self._random)
+        self._committed: dict[str, Memory] = {}
+        self._published: dict[str, Memory] = {}
         self._n = 0
 
     async def prepare(self) -> None:
         await self._world.create("heard", self._heard)
         await self._world.create("booked", Definition(type="persistent"))
         await self._world.create_durable("booked", "desk")
-        self._listener = Absent(self._world, self._news, self._random)
-        await self._look()
+        self._listener = AbsentListener(self._world, self._news, self._random)
+        await self._check_memories()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         group.create_task(self._publisher.run())
         group.create_task(self._listener.run(lambda: quiet and self._publisher.is_done))
         group.create_task(self._book())
         if self._world.may_jump and not quiet:
-            group.create_task(self._wander())
+            group.create_task(self._set_clock_far())
 
-    async def _wander(self) -> None:
-        """Hours at a time: so many that a day is over before the lives are."""
+    async def _set_clock_far(self) -> None:
+        """Set the clock by hours again and again, so that a day passes within the lives."""
         while True:
             await pass_time(self._random.expovariate(1 / 2))
             self._world.set_clock(int(self._random.uniform(-6, 13) * HOUR_S * 1_000_000))
 
-    # --- what is remembered for a day ----------------------------------------------------
+    # --- memory that lasts a day ---------------------------------------------------------
 
     async def _book(self) -> None:
         while self._n < BOOKINGS:
@@ -87,14 +87,14 @@ class Lent:
             try:
                 await self._commit(name)
                 await self._publish(f"booker-{self._n}")
-                await self._look()
+                await self._check_memories()
             except PenstockError:
                 continue
             self._n += 1
 
     async def _commit(self, name: str) -> None:
-        world, known = self._world, self._committed.setdefault(name, Known())
-        if known.is_told:
+        world, memory = self._world, self._committed.setdefault(name, Memory())
+        if memory.is_answered:
             return
         transactions, number = world.realm.transactions, world.numbers["booked"]
         try:
@@ -103,22 +103,23 @@ class Lent:
             await transactions.begin(name, [number])
             state = "open"
         if state == "open":
-            known.asked_us = min(known.asked_us, world.passed_us)
+            memory.requested_us = min(memory.requested_us, world.passed_us)
             part = StorePart(number, [body([Event(name.encode())])])
             await world.gate.published(
                 answer(lambda reply: transactions.commit(name, [part], reply))
             )
-        known.is_told = True
+        memory.is_answered = True
         world.note(f"committed {name}")
 
     async def _publish(self, producer: str) -> None:
-        """Once; and again under the same name, as long as that is promised to be the same."""
+        """Publish once; repeat under the same identity as long as it must be recognized as the
+        same."""
         world = self._world
-        known, number = self._published.setdefault(producer, Known()), world.numbers["booked"]
+        memory, number = self._published.setdefault(producer, Memory()), world.numbers["booked"]
         bodies = [body([Event(producer.encode())])]
-        asked_us, is_retry = world.passed_us, known.asked_us < 1 << 62
-        if not known.is_told:
-            known.asked_us = min(known.asked_us, asked_us)
+        requested_us, is_retry = world.passed_us, memory.requested_us < 1 << 62
+        if not memory.is_answered:
+            memory.requested_us = min(memory.requested_us, requested_us)
         span: Span = await world.gate.published(
             answer(
                 lambda reply: world.realm.publish(
@@ -127,30 +128,31 @@ class Lent:
             ),
             is_retry=is_retry,
         )
-        assert known.span in (None, span), f"{producer} was stored as {known.span}, and as {span}"
-        known.span, known.is_told = span, True
+        assert memory.span in (None, span), f"{producer} was stored as {memory.span}, and as {span}"
+        memory.span, memory.is_answered = span, True
         world.note(f"confirmed {producer} {span}")
 
-    async def _look(self) -> None:
-        """Whatever the clock has shown meanwhile: for a day of the realm's time all is known."""
-        for name, known in self._committed.items():
-            if known.is_told and self._is_owed(known):
+    async def _check_memories(self) -> None:
+        """Check that all ends are remembered for a day of the realm's time, however the clock
+        jumps."""
+        for name, memory in self._committed.items():
+            if memory.is_answered and self._must_be_known(memory):
                 try:
                     state = (await self._world.realm.transactions.describe(name)).state
                 except NoSuchTransaction as error:
                     raise AssertionError(f"{name} was forgotten before a day was over") from error
                 assert state == "committed", f"{name} is {state}"
-        for producer, known in self._published.items():
-            if known.is_told and self._is_owed(known):
+        for producer, memory in self._published.items():
+            if memory.is_answered and self._must_be_known(memory):
                 await self._publish(producer)
 
-    def _is_owed(self, known: Known) -> bool:
-        return self._world.passed_us - known.asked_us < (DAY_S - 60) * 1_000_000
+    def _must_be_known(self, memory: Memory) -> bool:
+        return self._world.passed_us - memory.requested_us < (DAY_S - 60) * 1_000_000
 
     # --- the quiet end -------------------------------------------------------------------
 
     async def check(self) -> None:
-        await self._look()
+        await self._check_memories()
         missed = self._listener.missed()
         assert not missed, f"{missed} were published while the listener had its place"
         await self._check_seat()
@@ -159,9 +161,10 @@ class Lent:
             await self._check_memory()
 
     async def _check_place(self) -> None:
-        """It is kept for as long as is promised by the realm's time, and then no longer."""
+        """Check that a listener's place is kept for exactly the promised time of the realm's
+        clock."""
         world = self._world
-        world.set_right()
+        world.restore_clock()
         assert await self._waiting() == 0, "the listener is here, and something waits for it"
         self._listener.lose()
         number = world.numbers["heard"]
@@ -184,11 +187,11 @@ class Lent:
         return (await self._world.realm.describe_channel("heard")).events
 
     async def _check_memory(self) -> None:
-        """After a day it is gone: what is remembered does not grow for ever."""
+        """Check that ends are forgotten after a day, so that the memory does not grow for ever."""
         world = self._world
-        world.set_right()
+        world.restore_clock()
         world.set_clock((DAY_S + HOUR_S) * 1_000_000)
-        self._committed["the last"], self._published["the last"] = Known(), Known()
+        self._committed["the last"], self._published["the last"] = Memory(), Memory()
         await self._commit("the last")
         await self._publish("the last")
         for name in self._committed.keys() - {"the last"}:
@@ -201,8 +204,8 @@ class Lent:
         assert len(producers) == 1, f"{len(producers)} producers are remembered, and one was here"
 
     async def _check_seat(self) -> None:
-        """It is its client's while that speaks; and goes back once it has said nothing for long,
-        whatever the clock shows."""
+        """Check that a seat belongs to its client while the client sends, and goes back after a
+        long silence, whatever the clock shows."""
         world = self._world
         context = copy_context()
         context.run(MACHINE.set, "lodger")
@@ -226,7 +229,7 @@ class Lent:
         assert lodging.cancelled() or lodging.exception() is None
 
     async def _lodge(self) -> None:
-        """Take one event, and keep it."""
+        """Take one event and keep it."""
         session = await aio.connect(self._world.url)
         channel = await session.channels.get("booked")
         seat = (await channel.durables.get("desk")).subscribe(window=1)
@@ -239,8 +242,8 @@ class Lent:
         return (await self._world.realm.subscriptions.durable(ChannelId(number), "desk")).in_flight
 
 
-class Absent:
-    """A listener that is cut off again and again, in one of the realm's lives (SEM J5)."""
+class AbsentListener:
+    """A listener that is cut off again and again, in one life of the realm (SEM J5)."""
 
     def __init__(self, world: World, ledger: Ledger, random: Random) -> None:
         self._world = world
@@ -249,36 +252,36 @@ class Absent:
         self._subscription = 0
         self._outlet = Outlet("listener")
         self._first = 1 << 62
-        """What it was there for in this life, all from here on."""
-        self._got: set[int] = set()
+        """The first id that it must receive in this life."""
+        self._received: set[int] = set()
         self._last = -1
         self._opened_at = 0
-        """The next id as it came the last time."""
+        """The next id when it last subscribed."""
         self._excused: set[int] = set()
-        """Published while nobody had to wait for it."""
+        """Ids published while the realm did not have to wait for the listener."""
 
     async def run(self, is_done: Callable[[], bool]) -> None:
-        await self._come()
+        await self._attach()
         while True:
             await pass_time(self._random.expovariate(5))
-            self._hear()
+            self._receive()
             if is_done() and not self.missed():
                 return
             if self._random.random() < 0.3:
                 lost_us = self.lose()
                 await pass_time(self._random.expovariate(2))
-                await self._come()
+                await self._attach()
                 if self._world.clock.now_us() - lost_us >= (PLACE_S - 1) * 1_000_000:
                     self._excused.update(range(self._last + 1, self._opened_at))
 
     def lose(self) -> int:
-        """The connection is gone; gives the realm's time."""
-        self._hear()
+        """Lose the connection. Return the realm's time in µs."""
+        self._receive()
         now_us = self._world.clock.now_us()
         self._world.realm.subscriptions.lose(self._subscription)
         return now_us
 
-    async def _come(self) -> None:
+    async def _attach(self) -> None:
         self._outlet = Outlet("listener")
         world = self._world
         number = world.numbers["heard"]
@@ -289,19 +292,19 @@ class Absent:
         self._first = min(self._first, opened.first_id)
         self._opened_at = world.realm.directory.channels[number].state.next_id
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         while not self._outlet.inbox.empty():
             arrived = self._outlet.inbox.get_nowait()
             for event_id, data in zip(arrived.ids, arrived.datas, strict=True):
-                self._ledger.is_content(event_id, data)
+                self._ledger.check_content(event_id, data)
                 assert event_id > self._last, f"{event_id} came after {self._last}"
                 self._last = event_id
-                self._got.add(event_id)
+                self._received.add(event_id)
 
     def missed(self) -> list[int]:
-        """What it has a right to, and has not heard."""
-        owed = {event_id for event_id in self._ledger.ids if event_id >= self._first}
-        return sorted(owed - self._got - self._excused)
+        """Return the ids that the listener should have received and has not."""
+        expected = {event_id for event_id in self._ledger.ids if event_id >= self._first}
+        return sorted(expected - self._received - self._excused)
 
 
 def _events(draw: Random, label: str) -> list[Event]:

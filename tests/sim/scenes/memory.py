@@ -1,4 +1,5 @@
-"""Types that forget: ids that go on and ids that start again, and pages that keep (SEM C1, E4)."""
+"""Types that keep events in memory: ids that continue and ids that restart, and pages that survive
+(SEM C1, E4)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 PUBLISHES = 10
-"""On each forgetful channel in each life."""
+"""Number of publishes on each channel in memory, in each life."""
 
 
 class Memory:
@@ -36,18 +37,18 @@ class Memory:
             Publisher(world, self._ledger, name, compose=_events) for name in ("p", "q")
         ]
         self._used = 0
-        """Ids of ``brief`` below this were given."""
+        """Ids of ``brief`` below this were assigned."""
         self._present: dict[str, dict[int, bytes]] = {}
-        """By forgetful channel: what this life has confirmed."""
+        """Events that this life has confirmed, by channel in memory."""
 
     async def prepare(self) -> None:
         for name, definition in self._definitions.items():
             await self._world.create(name, definition)
-        found = await stored(self._world, "pages")
-        there = {row.event_id for row in found}
-        assert set(self._ledger.ids) <= there, "a paged channel keeps what it has confirmed"
-        for row in found:
-            self._ledger.is_content(row.event_id, row.data)
+        rows = await stored(self._world, "pages")
+        stored_ids = {row.event_id for row in rows}
+        assert set(self._ledger.ids) <= stored_ids, "a paged channel keeps what it has confirmed"
+        for row in rows:
+            self._ledger.check_content(row.event_id, row.data)
         for name in ("brief", "simple"):
             self._present[name] = {}
             info = await self._world.realm.describe_channel(name)
@@ -81,18 +82,18 @@ class Memory:
         if name == "brief" and not present:
             assert span.first >= self._used, f"ids from {span.first} on were given before"
         else:
-            follows = max(present) + 1 if present else 0
-            assert span.first == follows, f"{name} gave {span}, not from {follows} on"
+            next_id = max(present) + 1 if present else 0
+            assert span.first == next_id, f"{name} gave {span}, not from {next_id} on"
         if name == "brief":
             self._used = span.end
         present.update(zip(range(*span), [event.data for event in events], strict=True))
 
     async def check(self) -> None:
         rows = await stored(self._world, "pages")
-        self._ledger.holds([(row.event_id, row.data) for row in rows])
+        self._ledger.check_complete([(row.event_id, row.data) for row in rows])
         for name, present in self._present.items():
-            found = {row.event_id: row.data for row in await stored(self._world, name)}
-            assert found == present, f"{name} lives, and has lost or made up something"
+            events = {row.event_id: row.data for row in await stored(self._world, name)}
+            assert events == present, f"{name} lives, and has lost or made up something"
 
 
 def _events(draw: Random, label: str) -> list[Event]:

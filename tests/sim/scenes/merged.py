@@ -1,5 +1,5 @@
-"""A merge channel: its states are what was registered and updated, whatever happened between, and
-who follows its deltas knows them (SEM K2-K4), whatever a durable acknowledges (SEM D6)."""
+"""A merge channel: its states are the published and updated ones, whatever happens meanwhile, and a
+follower of its deltas knows them (SEM K2-K4), whatever a durable acknowledges (SEM D6)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Merged:
         await self._world.create("merged", self._definition)
         await self._world.create_durable("merged", "watch", "shared")
         for row in await stored(self._world, "merged"):
-            self._ledger.is_content(row.event_id, row.data)
+            self._ledger.check_content(row.event_id, row.data)
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         for publisher in self._publishers:
@@ -60,7 +60,7 @@ class Merged:
         return is_published and await self._world.is_consumed("merged", "watch")
 
     async def _follow(self) -> None:
-        """Until both are done, or for ever: one after the other, each from the beginning."""
+        """Follow from the start with one subscription after another, until all is published."""
         while not all(publisher.is_done for publisher in self._publishers):
             outlet, follower = Outlet(f"follower-{self._world.sessions}"), Follower()
             subscriptions = self._world.realm.subscriptions
@@ -69,11 +69,11 @@ class Merged:
                 ChannelId(number), FromEarliest(), outlet, credit=1 << 20, deltas=True
             )
             await pass_time(self._world.random.random() * 2)
-            follower.take(_seen(outlet))
+            follower.take(_received(outlet))
             subscriptions.detach(opened.number)
 
     async def check(self) -> None:
-        wanted = self._model().stored()
+        expected = self._model().stored()
         outlet = Outlet("auditor")
         subscriptions = self._world.realm.subscriptions
         opened = await subscriptions.subscribe(
@@ -85,8 +85,8 @@ class Merged:
         )
         await outlet.end()
         subscriptions.detach(opened.number)
-        found = {event.event_id: event.properties for event in _seen(outlet)}
-        assert found == wanted, f"the states are {wanted}; stored are {found}"
+        states = {event.event_id: event.properties for event in _received(outlet)}
+        assert states == expected, f"the states are {expected}; stored are {states}"
 
     def _model(self) -> MergeModel:
         model = MergeModel(capacity=self._capacity)
@@ -108,5 +108,5 @@ class Merged:
         return events
 
 
-def _seen(outlet: Outlet) -> list[Event]:
+def _received(outlet: Outlet) -> list[Event]:
     return [event for arrived in outlet.arrived for event in EventBatch(arrived.batch)]

@@ -1,5 +1,5 @@
-"""Durables that keep an order, whatever is rolled back, cut off and killed: strictly by id, and in
-lanes (SEM D11, D12), with real sessions over a network that breaks."""
+"""Durables that keep an order, whatever is rolled back, cut off and killed: strictly by id, and by
+lane (SEM D11, D12), with real sessions over a network that breaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock_core.vocabulary.errors import (
     Unavailable,
 )
 from penstock_testing.loop import pass_time
-from tests.sim.consumers import IsDone, unasked
+from tests.sim.consumers import IsDone, unrequested
 from tests.sim.programs import Program, Steady
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 STORE = "line"
 LANES = 3
 DURABLES = {"strict": 2, "laned": 3}
-"""And how many programs sit at them."""
+"""Number of programs at each durable."""
 
 
 class Ordered:
@@ -45,19 +45,21 @@ class Ordered:
         )
         self._ledger = Ledger(STORE)
         self._lanes: dict[bytes, str | None] = {}
-        """By content."""
+        """Lane by data."""
         self._publishers = [
             Steady(world, self._ledger, name, compose=self._events, publishes=10)
             for name in ("p", "q")
         ]
         self._receipts = {name: Receipts(name, self._ledger, remote=True) for name in DURABLES}
         self._programs = [publisher.program for publisher in self._publishers]
-        before = {"strict": self._all_before, "laned": self._before_in_lane}
+        earlier_ids = {"strict": self._all_before, "laned": self._before_in_lane}
         for name, seats in DURABLES.items():
             is_done = partial(self._is_consumed, name)
             for number in range(seats):
                 receipts = self._receipts[name]
-                seat = OrderedSeat(world, receipts, before[name], is_done=is_done, number=number)
+                seat = OrderedSeat(
+                    world, receipts, earlier_ids[name], is_done=is_done, number=number
+                )
                 self._programs.append(seat.program)
         self._running: list[asyncio.Task[None]] = []
 
@@ -65,12 +67,12 @@ class Ordered:
         await self._world.create(STORE, self._definition)
         await self._world.create_durable(STORE, "strict", "serial", strict_order=True)
         await self._world.create_durable(STORE, "laned", "serial", order_by="lane")
-        self._ledger.accounts_for(await self._world.stored_on(STORE))
+        self._ledger.check_stored(await self._world.stored_on(STORE))
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         if not self._running:
             outside = self._world.outside
-            self._running = [outside.create_task(each.run()) for each in self._programs]
+            self._running = [outside.create_task(program.run()) for program in self._programs]
         if quiet:
             group.create_task(self._all_done())
 
@@ -81,24 +83,24 @@ class Ordered:
         return range(event_id)
 
     def _before_in_lane(self, event_id: int) -> Iterable[int]:
-        """Events that somebody has seen, since they were given them."""
+        """Yield the earlier known ids of the event's lane."""
         content = self._ledger.content
         lane = self._lanes[content[event_id]]
         return (i for i in range(event_id) if i in content and self._lanes[content[i]] == lane)
 
     async def _is_consumed(self, durable: str) -> bool:
-        done = all(publisher.is_done for publisher in self._publishers)
+        is_published = all(publisher.is_done for publisher in self._publishers)
         try:
-            return done and await self._world.is_consumed(STORE, durable)
-        except PenstockError:  # the realm is gone, or is not there yet
+            return is_published and await self._world.is_consumed(STORE, durable)
+        except PenstockError:  # the realm has ended, or has not started yet
             return False
 
     async def check(self) -> None:
-        self._ledger.holds(await self._world.stored_on(STORE))
+        self._ledger.check_complete(await self._world.stored_on(STORE))
         ids = self._ledger.ids
         assert ids == list(range(len(ids))), f"ids have gaps: {ids}"
         for name, receipts in self._receipts.items():
-            lost = unasked(receipts, ids)
+            lost = unrequested(receipts, ids)
             assert not lost, f"{lost} have left {name}, and nobody has acknowledged them"
 
     def _events(self, draw: Random, label: str) -> list[Event]:
@@ -111,20 +113,20 @@ class Ordered:
 
 
 class OrderedSeat:
-    """Takes one event after the other, acknowledges or gives it back, and looks whether all that
-    has to come before it was acknowledged."""
+    """Takes one event after the other, acknowledges it or gives it back, and checks that all events
+    that must come before it were acknowledged."""
 
     def __init__(
         self,
         world: WiredWorld,
         receipts: Receipts,
-        before: Callable[[int], Iterable[int]],
+        earlier: Callable[[int], Iterable[int]],
         is_done: IsDone,
         number: int,
     ) -> None:
         self.world = world
         self.receipts = receipts
-        self._before = before
+        self._earlier = earlier
         self._is_done = is_done
         name = f"ordered-{receipts.name}-{number}"
         self.program = Program(world, name, self._main)
@@ -143,7 +145,7 @@ class OrderedSeat:
                 self.world.note(f"{self.program.name} is not answered: {error.code}")
 
     async def _consume(self, seat: aio.DurableSubscription) -> bool:
-        """Until all is done; false when the seat is to be left before."""
+        """Consume until all is done. Return False if the seat is to be closed before."""
         async with seat:
             while True:
                 acked: list[int] = []
@@ -165,23 +167,23 @@ class OrderedSeat:
         receipts.delivered([event_id], [event.data], counts, stale=stale)
         self.world.note(f"{self.program.name} has {event_id} {counts}")
         if not stale:
-            early = [i for i in self._before(event_id) if i not in receipts.asked]
+            early = [i for i in self._earlier(event_id) if i not in receipts.requested]
             assert not early, f"{self.program.name} was given {event_id} before {early}"
         await pass_time(self.world.random.expovariate(40))
         if self.world.random.random() < 0.25:
-            receipts.going_back([event_id])
+            receipts.rollback_requested([event_id])
             await event.rollback()
             self.world.note(f"{self.program.name} gives back {event_id}")
             return
-        receipts.asking([event_id], self.world.now_us)
+        receipts.ack_requested([event_id], self.world.now_us)
         try:
             await event.ack()
-        except IllegalState:  # it went back with a connection, and comes again
+        except IllegalState:  # it went back with a lost connection, and is delivered again
             self.world.note(f"too late for {self.program.name} {event_id}")
             return
         acked.append(event_id)
 
     async def _confirm(self, seat: aio.DurableSubscription, acked: list[int]) -> None:
         settled, acked[:] = list(acked), []
-        await seat.flush()  # raises where some of it was on its way as a connection was lost
+        await seat.flush()  # raises if a connection was lost with acknowledgements under way
         self.world.note(f"{self.program.name} has acknowledged {settled}")

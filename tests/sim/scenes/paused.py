@@ -1,5 +1,5 @@
-"""Publishing that is paused and resumed: what clients publish meanwhile is refused and leaves
-nothing; events that are due, joins, consumers and administration go on (SEM X5)."""
+"""Publishing that is paused and resumed: publishes of clients are refused and leave no trace
+meanwhile; due events, joins, consumers and administration continue (SEM X5)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = 1_500
 _PATIENCE_US = 300_000
-"""What is due is published within this time, if nothing goes wrong."""
+"""Due events are published within this time if nothing fails."""
 
 
 class Paused:
@@ -49,10 +49,10 @@ class Paused:
         )
         self._ledger = Ledger("gate")
         self._waiting = Ledger("gate")
-        """Ids are those of the store where events wait."""
-        self._everything = Ledger("gate")
-        self._everything.offered = self._waiting.offered = self._ledger.offered
-        self._receipts = Receipts("in", self._everything)
+        """Its ids are those of the schedule."""
+        self._stored_ledger = Ledger("gate")
+        self._stored_ledger.offered = self._waiting.offered = self._ledger.offered
+        self._receipts = Receipts("in", self._stored_ledger)
         self._publishers = [
             Publisher(world, self._ledger, "p", compose=_events, publishes=8),
             Publisher(world, self._waiting, "q", compose=self._later, publishes=6),
@@ -67,7 +67,7 @@ class Paused:
         await self._world.create_durable("gate", "in")
         with contextlib.suppress(NameAlreadyBound):
             await self._world.realm.joins.create("gate", "beyond", "", archive=False)
-        await self._check_there()
+        await self._check_stored()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         for publisher in self._publishers:
@@ -94,7 +94,7 @@ class Paused:
     # --- an administrator ----------------------------------------------------------------
 
     async def _administrator(self, *, quiet: bool) -> None:
-        """Pauses and resumes, and finds everything but publishing at work between."""
+        """Pause and resume publishing, and check that everything else works during a pause."""
         world = self._world
         while True:
             await pass_time(world.random.expovariate(3))
@@ -102,7 +102,7 @@ class Paused:
             await self._administer()
             await pass_time(world.random.expovariate(3))
             if quiet:
-                await self._see_what_was_due()
+                await self._check_due()
             await world.gate.turn(world, paused=False)
             if quiet:
                 return
@@ -124,20 +124,20 @@ class Paused:
             await transactions.begin(transaction, [])
             await transactions.abort(transaction)
 
-    async def _see_what_was_due(self) -> None:
+    async def _check_due(self) -> None:
         due_us = self._world.now_us - _PATIENCE_US
-        there = {row.data for row in await stored(self._world, "gate")}
+        datas = {row.data for row in await stored(self._world, "gate")}
         late = [
             data
             for data in self._waiting.content.values()
-            if self._due_us[data] < due_us and data not in there
+            if self._due_us[data] < due_us and data not in datas
         ]
         assert not late, f"{late} were due while publishing is paused, and are not there"
 
-    # --- those who are refused -----------------------------------------------------------
+    # --- refused publishers ---------------------------------------------------------------
 
     async def _prober(self) -> None:
-        """Publishes in every way there is, each thing once: refused is refused for good."""
+        """Publish in every way, each event once: a refused event must never appear."""
         world = self._world
         while True:
             await pass_time(world.random.expovariate(8))
@@ -169,7 +169,7 @@ class Paused:
         await answer(partial(publish, ChannelId(number), [body([event])], producer, 1))
 
     async def _commit(self, name: str, data: bytes) -> None:
-        """A commit that is refused leaves the transaction open."""
+        """Commit a transaction; a refused commit leaves it open."""
         transactions, number = self._world.realm.transactions, self._world.numbers["gate"]
         await transactions.begin(name, [number])
         parts = [StorePart(number, [body([Event(data)])])]
@@ -185,25 +185,25 @@ class Paused:
         realm.stages.put(name, number, [body([Event(data)])])
         await answer(partial(realm.commit, ChannelId(number), [name], name, 1))
 
-    # --- what always holds ---------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------
 
     async def check(self) -> None:
-        there = await self._check_there()
+        datas = await self._check_stored()
         for ledger in (self._ledger, self._waiting):
-            missing = set(ledger.content.values()) - there
+            missing = set(ledger.content.values()) - datas
             assert not missing, f"{sorted(missing)} were accepted, and are not there"
 
-    async def _check_there(self) -> set[bytes]:
-        found = await stored(self._world, "gate")
-        there = {row.data for row in found}
-        assert len(there) == len(found), "something was published twice"
-        assert not there & self._refused, f"{there & self._refused} were refused, and are there"
-        for row in found:
-            self._everything.is_content(row.event_id, row.data)
+    async def _check_stored(self) -> set[bytes]:
+        rows = await stored(self._world, "gate")
+        datas = {row.data for row in rows}
+        assert len(datas) == len(rows), "something was published twice"
+        assert not datas & self._refused, f"{datas & self._refused} were refused, and are there"
+        for row in rows:
+            self._stored_ledger.check_content(row.event_id, row.data)
             assert self._due_us.get(row.data, 0) <= row.published_us, f"{row.data!r} is early"
         copies = [row.data for row in await stored(self._world, "beyond")]
-        assert sorted(copies) == sorted(there), "a join copies each event that is published"
-        return there
+        assert sorted(copies) == sorted(datas), "a join copies each event that is published"
+        return datas
 
     def _later(self, draw: Random, label: str) -> list[Event]:
         datas = [f"{label}/{i}".encode() for i in range(draw.randint(1, 4))]

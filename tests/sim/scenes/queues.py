@@ -21,7 +21,7 @@ class Queues:
         random = world.random
         self._world = world
         self._limit = random.choice((0, 0, 2, 3))
-        """Deliveries after which an event is dead; 0: it never is."""
+        """Number of deliveries after which an event is dead; 0: never."""
         type = random.choice(("persistent", "mixed", "paged"))
         self._definition = Definition(
             kind="queue",
@@ -54,7 +54,7 @@ class Queues:
                 settles_apart=True,
             )
             if selector:
-                worker.look = lambda arrived: _matches(arrived.datas)
+                worker.inspect = lambda arrived: _matches(arrived.datas)
             group.create_task(worker.run())
 
     async def _is_done(self) -> bool:
@@ -71,14 +71,14 @@ class Queues:
             assert row.origin["cause"] == "redelivery_limit"
             event_id = row.origin["event_id"]
             assert event_id not in dead, f"event {event_id} is dead twice"
-            self._ledger.is_content(event_id, row.data)
+            self._ledger.check_content(event_id, row.data)
             dead[event_id] = row.origin["redeliveries"]
         for event_id, redeliveries in dead.items():
             assert event_id not in self._receipts.acked, f"{event_id} was committed, and died"
             assert redeliveries >= self._limit - 1 > 0, f"{event_id}: {redeliveries} redeliveries"
         for event_id in self._ledger.ids:
-            known = event_id in dead or event_id in self._receipts.asked
-            assert known, f"event {event_id} is gone, and nobody has committed it"
+            is_accounted_for = event_id in dead or event_id in self._receipts.requested
+            assert is_accounted_for, f"event {event_id} is gone, and nobody has committed it"
         assert info.counters.dead == len(dead)
         assert info.counters.consumed == len(self._ledger.ids) - len(dead)
 

@@ -1,4 +1,4 @@
-"""What a world plays: some stores, their clients, and what these may expect."""
+"""The interface of a scene: some stores, their clients and the checks of both."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 class Scene(Protocol):
     async def prepare(self) -> None:
-        """At the start of a life: make the stores, look at what the last life left of them."""
+        """Create the stores at the start of a life, and check the state that the last life left."""
         ...
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
-        """Let the clients come. In a ``quiet`` life nothing goes wrong, and each of them ends
-        once all it has to do is done."""
+        """Start the clients. In a ``quiet`` life nothing fails, and each client ends once it is
+        done."""
         ...
 
     async def check(self) -> None:
-        """At the end of the quiet life: what is there is what was promised."""
+        """Check at the end of the quiet life that all promises were kept."""
         ...

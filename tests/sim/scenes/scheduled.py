@@ -1,4 +1,5 @@
-"""Events to be published later: once, never too early, and not at all once cancelled (SEM X4)."""
+"""Events with a time of delivery: published once, never too early, and not at all if cancelled (SEM
+X4)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Scheduled:
             storage=spindles(type, random.choice((0, 10))),
         )
         self._waiting = Ledger("later")
-        """Ids are those of the store where events wait."""
+        """Its ids are those of the schedule."""
         self._ledger = Ledger("later")
         self._ledger.offered = self._waiting.offered
         self._receipts = Receipts("late", self._ledger)
@@ -45,7 +46,7 @@ class Scheduled:
         self._due_us: dict[bytes, int] = {}
         self._cancelling: set[bytes] = set()
         self._cancelled: set[bytes] = set()
-        """Events whose cancellation was answered with yes."""
+        """Events whose cancellation was confirmed."""
 
     async def prepare(self) -> None:
         await self._world.create("later", self._definition)
@@ -63,12 +64,12 @@ class Scheduled:
             durable="late",
             window=self._world.random.randint(1, 6),
         )
-        worker.look = self._look
+        worker.inspect = self._check_delivered
         group.create_task(worker.run())
         if not quiet:
             group.create_task(self._canceller())
 
-    def _look(self, arrived: Arrived) -> None:
+    def _check_delivered(self, arrived: Arrived) -> None:
         for data in arrived.datas:
             assert data not in self._cancelled, f"{data!r} was cancelled, and delivered"
             assert self._due_us[data] <= self._world.now_us, f"{data!r} came before its time"
@@ -83,10 +84,10 @@ class Scheduled:
         world = self._world
         while True:
             await pass_time(world.random.expovariate(2))
-            known = self._waiting.ids
-            if not known:
+            event_ids = self._waiting.ids
+            if not event_ids:
                 continue
-            event_id = world.random.choice(known)
+            event_id = world.random.choice(event_ids)
             data = self._waiting.content[event_id]
             self._cancelling.add(data)
             try:
@@ -101,25 +102,25 @@ class Scheduled:
             world.note(f"cancelled {count} of {event_id}")
 
     async def check(self) -> None:
-        there = await self._check_times()
+        published = await self._check_times()
         for event_id in self._waiting.ids:
             data = self._waiting.content[event_id]
-            known = data in there or data in self._cancelling
-            assert known, f"{data!r} was never published"
+            is_accounted_for = data in published or data in self._cancelling
+            assert is_accounted_for, f"{data!r} was never published"
 
     async def _check_times(self) -> set[bytes]:
-        found = await stored(self._world, "later")
-        there = {row.data for row in found}
-        assert len(there) == len(found), "something was published twice"
-        assert not there & self._cancelled, "something was cancelled, and is there"
-        for row in found:
-            self._ledger.is_content(row.event_id, row.data)
+        rows = await stored(self._world, "later")
+        published = {row.data for row in rows}
+        assert len(published) == len(rows), "something was published twice"
+        assert not published & self._cancelled, "something was cancelled, and is there"
+        for row in rows:
+            self._ledger.check_content(row.event_id, row.data)
             assert row.origin is None, "it comes from no other channel"
             assert self._due_us[row.data] <= row.published_us, f"{row.data!r} came too early"
-        return there
+        return published
 
     def _events(self, draw: Random, label: str) -> list[Event]:
-        """A retry is for the same time."""
+        """Compose events; a retry has the same times of delivery."""
         datas = [f"{label}/{i}".encode() for i in range(draw.randint(1, 4))]
         for data in datas:
             after_us = draw.randint(1, _LATEST_MS) * 1_000 + draw.randrange(1_000)

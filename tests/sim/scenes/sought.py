@@ -1,6 +1,6 @@
-"""Durables that go back and forward while they are consumed (SEM D20): all that is stored from the
-last place on is acknowledged after that, nothing from before it comes, and what a client got before
-a seek it does not settle afterwards, however often the realm dies."""
+"""Durables that seek back and forward while they are consumed (SEM D20): all stored events from the
+last position on are acknowledged after the last seek, no earlier event is delivered, and events
+received before a seek are not settled after it, however often the realm fails."""
 
 from __future__ import annotations
 
@@ -45,80 +45,83 @@ DURABLES = {
 }
 
 
-class Place:
-    """From where one durable goes on, as far as anybody was told."""
+class Position:
+    """The position of one durable, as far as clients know."""
 
     def __init__(self) -> None:
         self.first = 0
         self.moves = 0
-        """Seeks that were asked for."""
+        """Number of requested seeks."""
         self.last = 0
-        """The newest of them that was done, or may have been."""
+        """The newest of them that was, or may have been, done."""
         self.is_moving = False
-        """One was asked for and is not answered."""
-        self.is_known = True
-        """Else one was never answered: it may have been done."""
+        """Whether a seek was requested and not answered yet."""
+        self.is_answered = True
+        """Whether all seeks were answered; an unanswered one may have been done."""
         self.settled: set[int] = set()
-        """Acknowledged since the last seek was asked for, and answered."""
-        self.asked: Counter[int] = Counter()
-        """Acknowledged since, and not answered, or not yet."""
+        """Ids acknowledged since the last seek was requested, with an answer."""
+        self.requested: Counter[int] = Counter()
+        """Ids acknowledged since, without an answer yet."""
 
     @property
     def is_certain(self) -> bool:
-        return self.is_known and not self.is_moving
+        return self.is_answered and not self.is_moving
 
-    def begun(self) -> None:
-        """A life begins: what was not answered never will be."""
+    def begin_life(self) -> None:
+        """Note the start of a life: open requests will never be answered."""
         if self.is_moving:
-            self.is_moving = self.is_known = False
+            self.is_moving = self.is_answered = False
 
-    def came(self, ids: list[int]) -> None:
+    def check_delivered(self, ids: list[int]) -> None:
         early = [event_id for event_id in ids if event_id < self.first]
         assert not early, f"{early} came, and the durable goes on from {self.first}"
 
 
-class Moved(Outlet):
-    """Gives up what the realm takes back, and notes after which seek something came."""
+class SeekOutlet(Outlet):
+    """Returns the events that the realm takes back, and notes the seek before each delivery."""
 
     def __init__(
         self,
         session: str,
-        came: Callable[[list[int]], None],
-        taken_back: Callable[[], None],
+        on_delivery: Callable[[list[int]], None],
+        on_recall: Callable[[], None],
     ) -> None:
         super().__init__(session)
-        self._came = came
-        self._taken_back = taken_back
+        self._on_delivery = on_delivery
+        self._on_recall = on_recall
 
     def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
         super().deliver(rows, redeliveries)
         try:
-            self._came(self.arrived[-1].ids)
-        except AssertionError as error:  # the realm survives what is raised here
+            self._on_delivery(self.arrived[-1].ids)
+        except AssertionError as error:  # the realm survives errors raised here
             self._complain(str(error))
 
     def recall(self, spans: Spans) -> None:
-        back = IdSet(spans)
+        recalled = IdSet(spans)
         waiting = [self.inbox.get_nowait() for _ in range(self.inbox.qsize())]
         self.arrived = []
-        for each in waiting:
-            rows = [row for row, event_id in enumerate(each.ids) if event_id not in back]
+        for delivery in waiting:
+            rows = [row for row, event_id in enumerate(delivery.ids) if event_id not in recalled]
             if rows:
-                ids, datas = [each.ids[row] for row in rows], [each.datas[row] for row in rows]
-                self.arrived.append(Arrived(ids, datas, each.counts, batch=each.batch))
+                ids, datas = (
+                    [delivery.ids[row] for row in rows],
+                    [delivery.datas[row] for row in rows],
+                )
+                self.arrived.append(Arrived(ids, datas, delivery.counts, batch=delivery.batch))
                 self.inbox.put_nowait(self.arrived[-1])
-        self._taken_back()
+        self._on_recall()
 
 
 class Client:
-    """Has a seat at a durable, and settles what it gets, in time or not."""
+    """A client with a seat at a durable that settles its events, in time or not."""
 
     def __init__(
         self,
         world: World,
         ledger: Ledger,
         name: str,
-        place: Place,
+        position: Position,
         is_done: Callable[[], Awaitable[bool]],
         *,
         quiet: bool,
@@ -126,20 +129,20 @@ class Client:
         self._world = world
         self._ledger = ledger
         self._name = name
-        self._place = place
+        self._position = position
         self._is_done = is_done
         self._quiet = quiet
         self._kind = DURABLES[name][0]
         self._outlet = Outlet("")
         self._subscription = 0
-        self._after: dict[int, int | None] = {}
-        """After which seek each event came here the last time; None: around one."""
+        self._seek_before: dict[int, int | None] = {}
+        """The seek before the last delivery of each event here; None: during a seek."""
         self._is_busy = False
         self._recalls = 0
-        """Recalls it has not confirmed."""
+        """Number of unconfirmed recalls."""
 
     async def run(self) -> None:
-        await self._come()
+        await self._attach()
         while True:
             try:
                 arrived = await self._outlet.take()
@@ -147,22 +150,22 @@ class Client:
                 if await self._is_done():
                     return
                 if self._kind == "exclusive" and self._world.random.random() < 0.3:
-                    await self._come_again()
+                    await self._reattach()
                 continue
             self._is_busy = True
             for event_id, data in zip(arrived.ids, arrived.datas, strict=True):
-                self._ledger.is_content(event_id, data)
+                self._ledger.check_content(event_id, data)
             await pass_time(self._world.random.expovariate(20))
             await self.settle(arrived.ids)
             self._is_busy = False
             self._confirm()
             if not self._quiet and self._world.random.random() < 0.05:
-                await self._come_again()
+                await self._reattach()
 
-    async def _come(self) -> None:
+    async def _attach(self) -> None:
         world = self._world
-        self._after, self._recalls = {}, 0
-        self._outlet = Moved(f"{self._name}-{world.sessions}", self._came, self._taken_back)
+        self._seek_before, self._recalls = {}, 0
+        self._outlet = SeekOutlet(f"{self._name}-{world.sessions}", self._on_delivery, self._recall)
         opened = await world.realm.subscriptions.attach(
             ChannelId(world.numbers["tape"]),
             self._name,
@@ -172,21 +175,21 @@ class Client:
         )
         self._subscription = opened.number
 
-    async def _come_again(self) -> None:
+    async def _reattach(self) -> None:
         subscriptions, number = self._world.realm.subscriptions, self._subscription
         await answer(lambda reply: subscriptions.detach(number, reply))
-        await self._come()
+        await self._attach()
 
-    def _came(self, ids: list[int]) -> None:
-        place = self._place
-        is_certain = place.is_certain and not self._world.is_dark
+    def _on_delivery(self, ids: list[int]) -> None:
+        position = self._position
+        is_certain = position.is_certain and not self._world.is_dark
         if is_certain:
-            place.came(ids)
-        self._after.update(dict.fromkeys(ids, place.moves if is_certain else None))
+            position.check_delivered(ids)
+        self._seek_before.update(dict.fromkeys(ids, position.moves if is_certain else None))
 
-    def _taken_back(self) -> None:
+    def _recall(self) -> None:
         self._recalls += 1
-        if not self._is_busy:  # else it may settle late first
+        if not self._is_busy:  # while it works it may settle the events late before it confirms
             self._confirm()
 
     def _confirm(self) -> None:
@@ -195,31 +198,33 @@ class Client:
         self._recalls = 0
 
     async def settle(self, ids: list[int]) -> None:
-        place, is_certain, last = self._place, self._place.is_certain, self._place.last
-        settled, asked = place.settled, place.asked
-        after = {event_id: self._after[event_id] for event_id in ids}
-        back = not self._quiet and self._world.random.random() < 0.15
-        if not back:
-            asked.update(ids)
+        position, is_certain, last = self._position, self._position.is_certain, self._position.last
+        settled, requested = position.settled, position.requested
+        seek_before = {event_id: self._seek_before[event_id] for event_id in ids}
+        rolls_back = not self._quiet and self._world.random.random() < 0.15
+        if not rolls_back:
+            requested.update(ids)
         try:
-            await self._ask(ids, roll_back=back)
+            await self._request_settle(ids, roll_back=rolls_back)
         except IllegalState as error:
             self._world.note(f"too late for {self._name} {ids}")
-            asked.subtract({} if back else Counter(ids))
-            is_own = is_certain and place.is_certain and last == place.last
-            if is_own and all(each is not None and each >= last for each in after.values()):
+            requested.subtract({} if rolls_back else Counter(ids))
+            is_unmoved = is_certain and position.is_certain and last == position.last
+            if is_unmoved and all(
+                seek is not None and seek >= last for seek in seek_before.values()
+            ):
                 raise AssertionError(f"{ids} came after the last seek, and were refused") from error
             return
-        self._world.note(f"settled {self._name} {ids} {back}")
-        if back:
+        self._world.note(f"settled {self._name} {ids} {rolls_back}")
+        if rolls_back:
             return
-        asked.subtract(Counter(ids))
+        requested.subtract(Counter(ids))
         settled.update(ids)
         if is_certain and not self._world.is_dark:
-            late = [i for i, each in after.items() if each is not None and each < last]
+            late = [i for i, seek in seek_before.items() if seek is not None and seek < last]
             assert not late, f"{late} came before a seek, and were settled after it"
 
-    async def _ask(self, ids: list[int], *, roll_back: bool) -> None:
+    async def _request_settle(self, ids: list[int], *, roll_back: bool) -> None:
         spans = IdSet.from_ids(sorted(ids)).spans
         settle, number = self._world.realm.subscriptions.settle, self._subscription
         await answer(
@@ -239,7 +244,7 @@ class Sought:
         )
         self._ledger = Ledger("tape")
         self._publisher = Publisher(world, self._ledger, "p", compose=_events, publishes=15)
-        self._places = {name: Place() for name in DURABLES}
+        self._positions = {name: Position() for name in DURABLES}
         self._n = 0
         self._mover = Mover(world, self._ledger, "far")
         seat = MovedSeat(world, self._mover, self._is_far_done)
@@ -250,7 +255,7 @@ class Sought:
         await self._world.create_durable("tape", "far", "shared")
         for name, (kind, selector) in DURABLES.items():
             await self._world.create_durable("tape", name, kind, selector)
-            self._places[name].begun()
+            self._positions[name].begin_life()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         group.create_task(self._publisher.run())
@@ -261,7 +266,7 @@ class Sought:
                     self._world,
                     self._ledger,
                     name,
-                    place=self._places[name],
+                    position=self._positions[name],
                     is_done=partial(self._is_done, name),
                     quiet=quiet,
                 )
@@ -273,84 +278,86 @@ class Sought:
             return False
         try:
             return await self._world.is_consumed("tape", "far")
-        except PenstockError:  # the realm is gone, or is not there yet
+        except PenstockError:  # the realm has ended, or has not started yet
             return False
 
     async def _is_done(self, name: str) -> bool:
-        if not (self._publisher.is_done and self._places[name].is_certain):
+        if not (self._publisher.is_done and self._positions[name].is_certain):
             return False
         return await self._world.is_consumed("tape", name)
 
     # --- seeking -------------------------------------------------------------------------
 
     async def _move(self, name: str, *, quiet: bool) -> None:
-        """Go back and forward again and again; in a quiet life only if nobody knows the place."""
-        place = self._places[name]
-        while not quiet or not place.is_certain:
-            await pass_time(self._random.expovariate(1.5 if place.is_certain else 20))
-            await self._seek(name, place, self._draw())
+        """Seek again and again; in a quiet life only while the position is unknown."""
+        position = self._positions[name]
+        while not quiet or not position.is_certain:
+            await pass_time(self._random.expovariate(1.5 if position.is_certain else 20))
+            await self._seek(name, position, self._draw())
 
     def _draw(self) -> AnyStart:
         world, random = self._world, self._random
-        known = max(self._ledger.ids, default=0)
+        newest_id = max(self._ledger.ids, default=0)
         ago = timedelta(seconds=random.uniform(0, 5)) // timedelta(microseconds=1)
         return random.choice(
             (
                 FromEarliest(),
                 FromLatest(),
-                FromId(random.randint(0, known)),
-                FromId(random.randint(0, known)),
-                FromId(known + 1_000),
+                FromId(random.randint(0, newest_id)),
+                FromId(random.randint(0, newest_id)),
+                FromId(newest_id + 1_000),
                 FromTime(world.clock.now_us() - ago),
             )
         )
 
-    async def _seek(self, name: str, place: Place, to: AnyStart) -> None:
+    async def _seek(self, name: str, position: Position, start: AnyStart) -> None:
         seeking, number = self._world.realm.subscriptions.seeking, self._world.numbers["tape"]
-        settled, asked, last = place.settled, place.asked, place.last
-        place.moves += 1
-        place.last, place.is_moving = place.moves, True
-        place.settled, place.asked = set(), Counter()
+        settled, requested, last = position.settled, position.requested, position.last
+        position.moves += 1
+        position.last, position.is_moving = position.moves, True
+        position.settled, position.requested = set(), Counter()
         self._n += 1
         try:
-            outcome = await seeking.seek(ChannelId(number), name, to, key=f"seek {self._n}")
+            outcome = await seeking.seek(ChannelId(number), name, start, key=f"seek {self._n}")
         except (IllegalState, InvalidArgument):
-            assert isinstance(to, FromId), "only an id can be one of nothing"
-            assert to.event_id not in self._ledger.ids, f"{to.event_id} is there, and refused"
-            settled |= place.settled
-            asked.update(place.asked)  # some of it is not answered yet
-            place.settled, place.asked = settled, asked
-            place.last, place.is_moving = last, False
+            assert isinstance(start, FromId), "only an id can be one of nothing"
+            assert start.event_id not in self._ledger.ids, f"{start.event_id} is there, and refused"
+            settled |= position.settled
+            requested.update(position.requested)  # some of it is not answered yet
+            position.settled, position.requested = settled, requested
+            position.last, position.is_moving = last, False
             return
         except PenstockError:
-            place.is_moving = place.is_known = False
+            position.is_moving = position.is_answered = False
             return
         if self._world.is_dark:
-            await asyncio.Event().wait()  # for ever: nobody hears what it says without power
-        place.first, place.is_moving, place.is_known = outcome.position, False, True
+            await asyncio.Event().wait()  # for ever: a realm without power sends no answers
+        position.first, position.is_moving, position.is_answered = outcome.position, False, True
         self._world.note(f"moved {name} {outcome.position} {outcome.again} {outcome.skipped}")
-        if isinstance(to, FromId):
-            assert outcome.position == to.event_id
-        if isinstance(to, FromEarliest):
+        if isinstance(start, FromId):
+            assert outcome.position == start.event_id
+        if isinstance(start, FromEarliest):
             assert outcome.position == 0, "all is stored"
 
     # --- the quiet end -------------------------------------------------------------------
 
     async def check(self) -> None:
-        """What is stored from the last place on was acknowledged after it."""
-        found = await stored(self._world, "tape")
-        self._ledger.holds([(row.event_id, row.data) for row in found])
+        """Check that stored events from the last position on were acknowledged after it."""
+        rows = await stored(self._world, "tape")
+        self._ledger.check_complete([(row.event_id, row.data) for row in rows])
         for name, (_, selector) in DURABLES.items():
-            place = self._places[name]
-            wanted = [row.event_id for row in found if not selector or _is_odd(row.data)]
-            _is_settled(name, place.first, wanted, done=place.settled | set(+place.asked))
-        assert self._mover.is_known
-        ids = [row.event_id for row in found]
-        _is_settled("far", self._mover.first, ids, done=set(+self._mover.asked))
+            position = self._positions[name]
+            expected = [row.event_id for row in rows if not selector or _is_odd(row.data)]
+            _check_settled(
+                name, position.first, expected, settled=position.settled | set(+position.requested)
+            )
+        assert self._mover.is_answered
+        ids = [row.event_id for row in rows]
+        _check_settled("far", self._mover.first, ids, settled=set(+self._mover.requested))
 
 
-def _is_settled(name: str, first: int, wanted: list[int], done: set[int]) -> None:
-    missed = [event_id for event_id in wanted if event_id >= first and event_id not in done]
+def _check_settled(name: str, first: int, expected: list[int], settled: set[int]) -> None:
+    missed = [event_id for event_id in expected if event_id >= first and event_id not in settled]
     assert not missed, f"{name} goes on from {first}, and has not settled {missed}"
 
 

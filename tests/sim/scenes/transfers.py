@@ -1,4 +1,5 @@
-"""Transactions over two stores whose replies get lost: all of each or nothing (SEM X1, X2, X4)."""
+"""Transactions over two stores whose replies get lost: all of a transaction is stored, or nothing
+(SEM X1, X2, X4)."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 TRANSACTIONS = 8
-"""By each client."""
+"""Number of transactions of each client."""
 STORES = ("left", "right")
 _WAIT_S = 0.015
-"""The longest a client waits for the reply to a commit before it asks what became of it."""
+"""The longest wait for the reply to a commit before the client asks for the state."""
 
 
 class Transfers:
@@ -37,9 +38,9 @@ class Transfers:
         random = world.random
         self._world = world
         rows = random.choice((0, 10))
-        left = random.choice(("persistent", "paged"))
+        left_type = random.choice(("persistent", "paged"))
         self._definitions = {
-            "left": Definition(type=left, storage=spindles(left, rows)),
+            "left": Definition(type=left_type, storage=spindles(left_type, rows)),
             "right": Definition(
                 type="mixed",
                 kind=random.choice(("channel", "queue")),
@@ -47,11 +48,11 @@ class Transfers:
             ),
         }
         self._is_joined = random.random() < 0.5
-        """Whether what comes to ``left`` is copied to ``echo``."""
+        """Whether events on ``left`` are copied to ``echo``."""
         self._ledgers = {name: Ledger(name) for name in STORES}
         self._done = {"a": 0, "b": 0}
         self._ended: dict[str, bool] = {}
-        """By transaction: whether it was committed, once that was answered."""
+        """Whether each ended transaction was committed, as answered."""
         self._plain = Publisher(world, self._ledgers["left"], "plain", compose=_single, publishes=6)
 
     async def prepare(self) -> None:
@@ -61,7 +62,7 @@ class Transfers:
         if self._is_joined:
             with contextlib.suppress(NameAlreadyBound):
                 await self._world.realm.joins.create("left", "echo", "", archive=False)
-        await self._check_whole()
+        await self._check_atomic()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         for client in self._done:
@@ -80,7 +81,7 @@ class Transfers:
             self._done[client] += 1
 
     async def _end(self, transaction: str) -> None:
-        """Bring a transaction to its end, whatever has become of it so far."""
+        """Bring a transaction to its end from any state."""
         transactions = self._world.realm.transactions
         try:
             info = await transactions.describe(transaction)
@@ -90,32 +91,34 @@ class Transfers:
                 transaction, [self._world.numbers[name] for name in self._parts(transaction)]
             )
             info = await transactions.describe(transaction)
-        while info.state == "open":  # for good only while the disk is full
+        while info.state == "open":  # a commit fails for longer only while the disk is full
             if self._is_given_up(transaction):
                 await transactions.abort(transaction)
             else:
                 await self._commit(transaction)
             info = await transactions.describe(transaction)
-        committed = info.state == "committed"
-        assert committed != self._is_given_up(transaction), f"{transaction} is {info.state}"
-        self._ended[transaction] = committed
-        if committed:
+        is_committed = info.state == "committed"
+        assert is_committed != self._is_given_up(transaction), f"{transaction} is {info.state}"
+        self._ended[transaction] = is_committed
+        if is_committed:
             self._confirm(transaction, dict(info.spans))
         self._world.note(f"{transaction} {info.state} {info.spans}")
 
     async def _commit(self, transaction: str) -> None:
-        """Commit, and be answered or not."""
+        """Commit; the reply may be lost."""
         world, parts = self._world, self._parts(transaction)
         for name, events in parts.items():
             self._ledgers[name].offered.update(event.data for event in events)
-        given = [StorePart(world.numbers[name], [body(events)]) for name, events in parts.items()]
+        store_parts = [
+            StorePart(world.numbers[name], [body(events)]) for name, events in parts.items()
+        ]
 
-        def ask(reply: Any) -> None:
-            world.realm.transactions.commit(transaction, given, reply)
+        def request(reply: Any) -> None:
+            world.realm.transactions.commit(transaction, store_parts, reply)
 
         try:
             async with asyncio.timeout(world.random.uniform(0.001, _WAIT_S)):
-                spans = await world.gate.published(answer(ask))
+                spans = await world.gate.published(answer(request))
         except TimeoutError:
             world.note(f"{transaction} was not answered in time")
         except AlreadyCommitted as error:
@@ -127,8 +130,8 @@ class Transfers:
         for name, events in self._parts(transaction).items():
             span = Span(*spans[self._world.numbers[name]])
             datas = [event.data for event in events]
-            known = self._ledgers[name].confirmed.get((transaction, 0))
-            assert known in (None, span), f"{transaction} has got {known}, and {span}"
+            earlier_span = self._ledgers[name].confirmed.get((transaction, 0))
+            assert earlier_span in (None, span), f"{transaction} has got {earlier_span}, and {span}"
             self._ledgers[name].confirm(transaction, 0, span, datas=datas)
 
     def _draw(self, transaction: str) -> Random:
@@ -144,34 +147,36 @@ class Transfers:
             for name in draw.sample(STORES, 2)
         }
 
-    # --- what always holds ---------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------
 
-    async def _check_whole(self) -> None:
-        """No transaction is there in part."""
-        there: dict[str, set[bytes]] = {}
+    async def _check_atomic(self) -> None:
+        """Check that no transaction is stored in part."""
+        datas: dict[str, set[bytes]] = {}
         for name in STORES:
             rows = await stored(self._world, name)
-            there[name] = {row.data for row in rows}
-            assert len(there[name]) == len(rows), f"an event is stored twice on {name}"
+            datas[name] = {row.data for row in rows}
+            assert len(datas[name]) == len(rows), f"an event is stored twice on {name}"
         for client in self._done:
             for n in range(TRANSACTIONS):
                 transaction = f"{client}-{n}"
-                wanted = [
-                    event.data in there[name]
+                is_stored = [
+                    event.data in datas[name]
                     for name, events in self._parts(transaction).items()
                     for event in events
                 ]
-                assert all(wanted) or not any(wanted), f"{transaction} is stored in part"
+                assert all(is_stored) or not any(is_stored), f"{transaction} is stored in part"
                 if transaction in self._ended:
-                    assert all(wanted) == self._ended[transaction], f"{transaction} has turned"
+                    assert all(is_stored) == self._ended[transaction], f"{transaction} has turned"
         echo = [row.data for row in await stored(self._world, "echo")]
-        copied = there["left"] if self._is_joined else set()
+        copied = datas["left"] if self._is_joined else set()
         assert sorted(echo) == sorted(copied), "what was committed was not copied, each once"
 
     async def check(self) -> None:
-        await self._check_whole()
+        await self._check_atomic()
         for name, ledger in self._ledgers.items():
-            ledger.holds([(row.event_id, row.data) for row in await stored(self._world, name)])
+            ledger.check_complete(
+                [(row.event_id, row.data) for row in await stored(self._world, name)]
+            )
 
 
 def _single(draw: Random, label: str) -> list[Event]:

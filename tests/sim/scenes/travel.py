@@ -1,5 +1,5 @@
-"""A channel or queue that is exported and imported again while it is used: the copy is whole or
-it is not there (SEM C7)."""
+"""A channel or queue that is exported and imported again while it is used: the copy is complete, or
+it does not exist (SEM C7)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Copy(NamedTuple):
-    """An import that was committed, answered or not."""
+    """An import whose commit was requested, answered or not."""
 
     name: str
     events: int
@@ -47,8 +47,8 @@ class Travel:
             for name in ("p", "q")
         ]
         self._receipts = Receipts("team", self._ledger)
-        self._tried: list[Copy] = []
-        self._there: set[str] = set()
+        self._copies: list[Copy] = []
+        self._existing: set[str] = set()
         """Copies that have been seen, or whose import was answered."""
 
     async def prepare(self) -> None:
@@ -73,40 +73,47 @@ class Travel:
         world = self._world
         await pass_time(world.random.random())
         try:
-            await self._copy(f"copy-{len(self._tried)}-{world.lives}")
+            await self._copy(f"copy-{len(self._copies)}-{world.lives}")
         except PenstockError as error:
             world.note(f"no copy: {type(error).__name__}")
 
     async def _copy(self, name: str) -> None:
         realm, session = self._world.realm, "traveller"
-        known, acked = len(self._ledger.ids), len(self._receipts.acked)
-        begun = await realm.exports.begin(session, "home", "channel")
-        asked = len(self._receipts.asked)
-        assert begun.events >= known, f"{known} events were there, {begun.events} in the export"
-        files = [await self._read(begun.export, ChannelId(n)) for n in range(begun.files + 1)]
-        await realm.exports.end(session, begun.export)
+        confirmed_count, acked_count = len(self._ledger.ids), len(self._receipts.acked)
+        export = await realm.exports.begin(session, "home", "channel")
+        requested_count = len(self._receipts.requested)
+        assert export.events >= confirmed_count, (
+            f"{confirmed_count} events were there, {export.events} in the export"
+        )
+        files = [await self._read(export.export, ChannelId(n)) for n in range(export.files + 1)]
+        await realm.exports.end(session, export.export)
         manifest = Manifest(
             format=FORMAT,
             name="home",
             kind="channel",
-            definition=begun.definition,
-            realm=begun.realm,
+            definition=export.definition,
+            realm=export.realm,
             exported="",
-            events=begun.events,
+            events=export.events,
             state=files[-1][0],
             files=tuple(file for file, _ in files[:-1]),
         )
-        under_way = await realm.imports.begin(session, name, manifest.encoded())
-        for n in (begun.files, *range(begun.files)):
+        import_id = await realm.imports.begin(session, name, manifest.encoded())
+        for n in (export.files, *range(export.files)):
             await realm.imports.put(
-                session, under_way, n, offset=0, content=memoryview(files[n][1])
+                session, import_id, n, offset=0, content=memoryview(files[n][1])
             )
-        self._tried.append(
-            Copy(name, begun.events, begun.events - asked, outstanding_max=begun.events - acked)
+        self._copies.append(
+            Copy(
+                name,
+                export.events,
+                export.events - requested_count,
+                outstanding_max=export.events - acked_count,
+            )
         )
-        await realm.imports.commit(session, under_way)
-        self._there.add(name)
-        self._world.note(f"copied {begun.events} events to {name}")
+        await realm.imports.commit(session, import_id)
+        self._existing.add(name)
+        self._world.note(f"copied {export.events} events to {name}")
 
     async def _read(self, export: str, number: ChannelId) -> tuple[ExportedFile, bytes]:
         content = b""
@@ -119,23 +126,25 @@ class Travel:
                 return part.file, content
 
     async def check(self) -> None:
-        self._ledger.holds([(row.event_id, row.data) for row in await stored(self._world, "home")])
+        self._ledger.check_complete(
+            [(row.event_id, row.data) for row in await stored(self._world, "home")]
+        )
         await self._check_copies()
 
     async def _check_copies(self) -> None:
-        for copy in self._tried:
+        for copy in self._copies:
             try:
                 await self._world.realm.open_channel(copy.name)
             except NameDoesNotExist:
-                assert copy.name not in self._there, f"{copy.name} is gone"
+                assert copy.name not in self._existing, f"{copy.name} is gone"
                 continue
-            self._there.add(copy.name)
+            self._existing.add(copy.name)
             await self._world.create(copy.name, self._definition)
-            found = await stored(self._world, copy.name)
-            ids = [row.event_id for row in found]
+            rows = await stored(self._world, copy.name)
+            ids = [row.event_id for row in rows]
             assert ids == list(range(copy.events)), f"{copy.name} has {ids}, of {copy.events}"
-            for row in found:
-                self._ledger.is_content(row.event_id, row.data)
+            for row in rows:
+                self._ledger.check_content(row.event_id, row.data)
             number = self._world.numbers[copy.name]
             info = await self._world.realm.subscriptions.durable(ChannelId(number), "team")
             assert copy.outstanding_min <= info.outstanding <= copy.outstanding_max

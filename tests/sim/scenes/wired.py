@@ -1,5 +1,5 @@
 """Real sessions over a network that breaks: publishes under an identity and pipelined, seats at
-durables of every kind, a plain reader, a queue, transactions (SEM D, E6, Q, X1-X3)."""
+durables of every kind, a reader, a queue, and transactions (SEM D, E6, Q, X1-X3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import NoSuchTransaction, PenstockError, Refused, Unavailable
 from penstock_testing.loop import pass_time
-from tests.sim.consumers import Follower, Seat, Taker, unasked
+from tests.sim.consumers import Follower, Seat, Taker, unrequested
 from tests.sim.programs import Cast, Pipelined, Program, Steady
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
@@ -29,7 +29,7 @@ KINDS = {
     "row": ("serial", 2),
     "each": ("shared_queued", 2),
 }
-"""Durables, and how many programs sit at them."""
+"""Kinds of durables, and the number of programs at each."""
 COUNTED = ("shared", "serial", "shared_queued")
 TRANSACTIONS = 6
 
@@ -60,7 +60,7 @@ class Wired:
         self._committing = Committing(world, wired)
         self._follower = Follower(world, wired, "f", is_done=lambda: self._is_read)
         programs: list[Program] = [
-            *(each.program for each in self._steady),
+            *(publisher.program for publisher in self._steady),
             self._pipelined.program,
             self._pushing.program,
             self._committing.program,
@@ -85,15 +85,15 @@ class Wired:
         await self._world.create("tasks", self._jobs)
         for name in self._receipts:
             await self._world.create_durable("wired", name, KINDS[name][0])
-        self._ledgers["wired"].accounts_for(await self._world.stored_on("wired"))
+        self._ledgers["wired"].check_stored(await self._world.stored_on("wired"))
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         self._cast.start(group, quiet=quiet)
 
     @property
     def _is_published(self) -> bool:
-        steady = all(publisher.is_done for publisher in self._steady)
-        return steady and self._pipelined.is_done and self._committing.is_done
+        are_steady_done = all(publisher.is_done for publisher in self._steady)
+        return are_steady_done and self._pipelined.is_done and self._committing.is_done
 
     @property
     def _is_read(self) -> bool:
@@ -101,26 +101,26 @@ class Wired:
         return self._is_published and (not ids or len(self._follower.read) > ids[-1])
 
     async def _is_consumed(self, store: str, durable: str) -> bool:
-        done = self._is_published if store == "wired" else self._pushing.is_done
+        is_published = self._is_published if store == "wired" else self._pushing.is_done
         try:
-            return done and await self._world.is_consumed(store, durable)
-        except PenstockError:  # the realm is gone, or is not there yet
+            return is_published and await self._world.is_consumed(store, durable)
+        except PenstockError:  # the realm has ended, or has not started yet
             return False
 
     async def check(self) -> None:
-        found = await self._world.stored_on("wired")
+        rows = await self._world.stored_on("wired")
         ledger = self._ledgers["wired"]
-        ledger.accounts_for(found)
-        self._committing.check({data for _, data in found})
-        ids = [event_id for event_id, _ in found]
+        ledger.check_stored(rows)
+        self._committing.check({data for _, data in rows})
+        ids = [event_id for event_id, _ in rows]
         assert ids == list(range(len(ids))), f"ids have gaps: {ids}"
         assert self._follower.read == ids[: len(self._follower.read)]
         for name, receipts in self._receipts.items():
-            lost = unasked(receipts, ids)
+            lost = unrequested(receipts, ids)
             assert not lost, f"{lost} have left {name}, and nobody has acknowledged them"
-        left = await self._world.live_on("tasks")
-        assert left == 0, f"{left} events were never committed"
-        lost = unasked(self._taken, self._ledgers["tasks"].ids)
+        live_count = await self._world.live_on("tasks")
+        assert live_count == 0, f"{live_count} events were never committed"
+        lost = unrequested(self._taken, self._ledgers["tasks"].ids)
         assert not lost, f"{lost} have left the queue, and nobody has committed them"
 
 
@@ -130,10 +130,10 @@ class Committing:
     def __init__(self, world: WiredWorld, ledger: Ledger) -> None:
         self._world = world
         self._ledger = ledger
-        self._begun: dict[str, tuple[str, tuple[bytes, ...]]] = {}
-        """By id: label and events of those whose end is not known."""
-        self._known: list[tuple[str, tuple[bytes, ...]]] = []
-        """Transactions that somebody was told later were committed."""
+        self._unfinished: dict[str, tuple[str, tuple[bytes, ...]]] = {}
+        """Label and events of each transaction whose end is unknown."""
+        self._found_committed: list[tuple[str, tuple[bytes, ...]]] = []
+        """Transactions that were reported as committed only later."""
         self._n = 0
         self.program = Program(world, "committing", self._main)
 
@@ -146,29 +146,29 @@ class Committing:
         while self._n < TRANSACTIONS:
             await pass_time(self._world.random.expovariate(1))
             try:
-                await self._look_back(session)
+                await self._check_unfinished(session)
                 await self._commit(channel)
             except (Unavailable, Refused) as error:
                 self._world.note(f"committing: {error.code}")
-                self._world.hear(error)
-        while self._begun:
+                self._world.check_refusal(error)
+        while self._unfinished:
             try:
-                await self._look_back(session)
+                await self._check_unfinished(session)
             except Unavailable:
                 await pass_time(0.1)
 
-    async def _look_back(self, session: aio.Session) -> None:
-        """What became of those nobody was told about? One that is not committed by now may still
-        be under way, or open for good."""
-        for transaction, (label, datas) in list(self._begun.items()):
+    async def _check_unfinished(self, session: aio.Session) -> None:
+        """Ask for the end of transactions that had no answer. One that is not committed by now may
+        still be under way, or open for good."""
+        for transaction, (label, datas) in list(self._unfinished.items()):
             try:
-                committed = await session.is_committed(transaction)
+                is_committed = await session.is_committed(transaction)
             except NoSuchTransaction:
-                committed = False
-            self._world.note(f"{label} is committed: {committed}")
-            del self._begun[transaction]
-            if committed:
-                self._known.append((label, datas))
+                is_committed = False
+            self._world.note(f"{label} is committed: {is_committed}")
+            del self._unfinished[transaction]
+            if is_committed:
+                self._found_committed.append((label, datas))
 
     async def _commit(self, channel: aio.Channel) -> None:
         label, world, ledger = f"transaction/{self._n}", self._world, self._ledger
@@ -180,23 +180,23 @@ class Committing:
         transaction = channel.transaction()
         gives_up = world.random.random() < 0.2
         await transaction.publish_many(events[:1])
-        self._begun[transaction.id] = (label, datas)
+        self._unfinished[transaction.id] = (label, datas)
         if len(events) > 1:
             await transaction.publish_many(events[1:])
         if gives_up:
             await transaction.abort()
-            del self._begun[transaction.id], ledger.doubtful[label]
+            del self._unfinished[transaction.id], ledger.doubtful[label]
             ledger.refused.update(datas)
             return
         ids = await transaction.commit()
-        del self._begun[transaction.id], ledger.doubtful[label]
+        del self._unfinished[transaction.id], ledger.doubtful[label]
         ledger.confirm(label, 0, Span(ids.start, ids.stop), datas=datas, life=world.lives)
         ledger.unsure_lives.update(ids)
         world.note(f"committed {label} {ids}")
 
-    def check(self, there: set[bytes]) -> None:
-        for label, datas in self._known:
-            assert there.issuperset(datas), f"{label} was committed, and is not there"
+    def check(self, stored_datas: set[bytes]) -> None:
+        for label, datas in self._found_committed:
+            assert stored_datas.issuperset(datas), f"{label} was committed, and is not there"
 
 
 def _events(draw: Random, label: str) -> list[Event]:
