@@ -1,7 +1,8 @@
-"""A publisher over AMQP 1.0: python-qpid-proton's blocking client, which nobody here wrote.
+"""A publisher over AMQP 1.0 with python-qpid-proton's blocking client, an independent
+implementation.
 
-AMQP has no name and sequence for what is sent again: whoever waits for ``accepted`` and sends once
-more what a lost connection has left open may publish it twice, and never loses what was accepted.
+AMQP has no name and sequence for repeated messages. A publisher that waits for ``accepted`` and
+repeats what a lost connection left open may publish twice, but never loses an accepted message.
 """
 
 from __future__ import annotations
@@ -18,28 +19,30 @@ if TYPE_CHECKING:
     from proton.utils import BlockingConnection, BlockingSender
 
 WAIT_S: Final = 5.0
-"""For an answer; then the connection is given up: nobody may be told that it is half-open."""
+"""The longest wait for an answer. The connection is given up then, because it may be half-open
+without notice."""
 IS_HERE: Final = find_spec("proton") is not None
 PORTS: Final[dict[int, int]] = {}
-"""By the port of a server, the one at which it is found, where that is another one."""
+"""Other ports at which clients find a server, by the port it listens on."""
 OPTIONS: Final = ("--amqp-port", "0") if IS_HERE else ()
-"""With which a server speaks it, on its native port, too."""
+"""Options for AMQP on the server's ports, including its native one."""
 
 
 class Sender:
-    """Sends one message after the other, over a new connection where one was lost."""
+    """Sends one message at a time, and opens a new connection after a loss."""
 
     def __init__(self, url: str) -> None:
-        """``url``: the native one; the ports are the same. Of several addresses the next one is
-        tried where one does not serve."""
+        """``url``: the native URL; the ports are the same. If an address does not serve, the next
+        one is tried."""
         self._addresses = urlsplit(url).netloc.split(",")
-        self._tried = 0
+        self._attempts = 0
         self.connection: BlockingConnection | None = None
         self._sender: BlockingSender | None = None
 
     def send(self, data: bytes) -> int:
-        """Returns -1 when it is accepted: AMQP tells no id. Raises ``ConnectionLost`` when nobody
-        knows what became of it, ``StorageFailed`` when the realm has refused it for now."""
+        """Send an event. Return -1 once it is accepted, because AMQP returns no id. Raise
+        ``ConnectionLost`` if its fate is unknown, ``StorageFailed`` if the realm has refused it for
+        now."""
         from proton import Message, ProtonException
         from proton.utils import SendException
 
@@ -49,7 +52,7 @@ class Sender:
             raise StorageFailed(f"not accepted: {error}") from error
         except (ProtonException, OSError) as error:
             self.close()
-            self._tried += 1
+            self._attempts += 1
             raise ConnectionLost(f"not answered: {error!r}") from error
         return -1
 
@@ -57,15 +60,15 @@ class Sender:
         from proton.utils import BlockingConnection
 
         if self._sender is None:
-            host, _, port = self._addresses[self._tried % len(self._addresses)].rpartition(":")
+            host, _, port = self._addresses[self._attempts % len(self._addresses)].rpartition(":")
             address = f"{host}:{PORTS.get(int(port), int(port))}"
             self.connection = BlockingConnection(f"amqp://{address}", timeout=WAIT_S)
             self._sender = self.connection.create_sender(f"topic://{LOG}")
         return self._sender
 
     def close(self) -> None:
-        """However the connection is. Proton's own close waits without an end for the other side to
-        end one that is half-open, unless it is told that nothing more comes."""
+        """Close the connection in any state. Proton's own close waits for ever for the other side
+        of a half-open connection, unless its input is marked as ended."""
         connection, self.connection, self._sender = self.connection, None, None
         if connection is not None:
             connection.timeout = 0.1

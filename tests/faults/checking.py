@@ -1,8 +1,8 @@
-"""What must hold after all that went wrong: pure functions of what was written down and found.
+"""Pure functions that compare the records of clients with the stored events.
 
-The checks are those of a log and of a queue with a total order of what is known: nothing
-acknowledged is lost, nothing is there that nobody tried to publish, nothing twice, in order where
-order is promised, and whoever consumes gets all of it, and none again that is confirmed as done.
+They are the checks of a log and of a queue: no acknowledged event is lost, no event exists that no
+publisher tried to publish, none is stored twice, events are in order where order is promised, and
+consumers receive all events, and none again whose acknowledgement was confirmed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from msgspec import Struct
 
 from penstock_core.ids.ids import IdSet
 from tests.faults.journals import Published, Received, digest_of
-from tests.faults.names import NOT_IDEMPOTENT, parsed
+from tests.faults.names import NOT_IDEMPOTENT, publisher_of
 
 Events = Mapping[int, bytes]
-"""What a channel holds, by id."""
+"""Data of a channel's events, by id."""
 NAMED_MAX = 5
-"""Events named in a violation; of more, how many."""
+"""A violation names this many events; of more it gives the number."""
 
 
 class Publishing(Struct):
-    """One publisher's row."""
+    """The figures of a publisher."""
 
     name: str
     attempted: int
@@ -36,65 +36,72 @@ class Publishing(Struct):
 
 
 class Consuming(Struct):
-    """The row of those who share a durable or queue, or of one subscription."""
+    """The figures of the consumers of a durable or queue, or of one subscription."""
 
     name: str
     events: int
-    """That there were to be had."""
+    """Number of available events."""
     received: int
     confirmed: int
     again: int
-    """Received once more, because their acknowledgement was not confirmed."""
+    """Number of repeated events, whose acknowledgement was not confirmed."""
     missed: int
 
 
 Violations = list[str]
 
 
-def some(things: Iterable[object]) -> str:
-    """A few of them, and how many there are."""
-    listed = list(things)
-    shown = ", ".join(map(str, listed[:NAMED_MAX]))
-    return shown if len(listed) <= NAMED_MAX else f"{shown}, … ({len(listed)})"
+def some(items: Iterable[object]) -> str:
+    """Return a few of the items as text; of a longer list also the number."""
+    all_items = list(items)
+    named = ", ".join(map(str, all_items[:NAMED_MAX]))
+    return named if len(all_items) <= NAMED_MAX else f"{named}, … ({len(all_items)})"
 
 
-def owners(events: Events, where: str, wrong: Violations) -> dict[str, dict[int, list[int]]]:
-    """The ids under which each publisher's numbers are stored, in the order of ids."""
-    found: dict[str, dict[int, list[int]]] = defaultdict(dict)
-    nobodys = []
+def ids_by_publisher(
+    events: Events, store: str, violations: Violations
+) -> dict[str, dict[int, list[int]]]:
+    """Return the ids of each publisher's numbers, in the order of ids."""
+    ids: dict[str, dict[int, list[int]]] = defaultdict(dict)
+    unknown = []
     for event_id, data in sorted(events.items()):
-        owner = parsed(data)
+        owner = publisher_of(data)
         if owner is None:
-            nobodys.append(event_id)
+            unknown.append(event_id)
         else:
-            found[owner[0]].setdefault(owner[1], []).append(event_id)
-    if nobodys:
-        wrong.append(f"{where}: events {some(nobodys)} are not what anybody published")
-    return found
+            ids[owner[0]].setdefault(owner[1], []).append(event_id)
+    if unknown:
+        violations.append(f"{store}: events {some(unknown)} are not what anybody published")
+    return ids
 
 
 def check_publishing(
-    published: Published, stored: Mapping[int, list[int]], wrong: Violations
+    published: Published, stored: Mapping[int, list[int]], violations: Violations
 ) -> Publishing:
-    """One publisher's events against what it was told. ``stored``: ids by its numbers."""
+    """Check the stored events of a publisher against its answers. ``stored``: ids by its
+    numbers."""
     name = published.name
     lost = [number for number in published.acknowledged if number not in stored]
     twice = [number for number, ids in stored.items() if len(ids) > 1]
     invented = [number for number in stored if number not in published.attempted]
     if lost:
-        wrong.append(f"{name}: acknowledged and gone: {some(lost)}")
+        violations.append(f"{name}: acknowledged and gone: {some(lost)}")
     if invented:
-        wrong.append(f"{name}: stored and never tried: {some(invented)}")
+        violations.append(f"{name}: stored and never tried: {some(invented)}")
     if name not in NOT_IDEMPOTENT:
         if twice:
-            wrong.append(f"{name}: stored twice: {some(twice)}")
+            violations.append(f"{name}: stored twice: {some(twice)}")
         firsts = [ids[0] for _, ids in sorted(stored.items())]
         if any(after <= before for before, after in pairwise(firsts)):
-            wrong.append(f"{name}: ids do not follow the order of publishing")
-    for told in published.answers:
-        ids = [stored.get(told.first + n, [told.first_id + n]) for n in range(told.count)]
-        if told.first_id >= 0 and any(told.first_id + n not in ids[n] for n in range(told.count)):
-            wrong.append(f"{name}: {told.first} was told id {told.first_id} and has another")
+            violations.append(f"{name}: ids do not follow the order of publishing")
+    for answer in published.answers:
+        ids = [stored.get(answer.first + n, [answer.first_id + n]) for n in range(answer.count)]
+        if answer.first_id >= 0 and any(
+            answer.first_id + n not in ids[n] for n in range(answer.count)
+        ):
+            violations.append(
+                f"{name}: {answer.first} was told id {answer.first_id} and has another"
+            )
     return Publishing(
         name=name,
         attempted=len(published.attempted),
@@ -107,35 +114,35 @@ def check_publishing(
 
 
 def check_durable(
-    kind: str, lines: Sequence[Received], events: Events, wrong: Violations
+    kind: str, lines: Sequence[Received], events: Events, violations: Violations
 ) -> Consuming:
-    """All consumers of a durable that has nothing outstanding any more."""
-    wrong += _contents(kind, lines, events)
-    wrong += _confirmations(kind, lines, is_cumulative=kind in ("exclusive", "priority"))
+    """Check all consumers of a durable that has no outstanding events."""
+    violations += _contents(kind, lines, events)
+    violations += _confirmations(kind, lines, is_cumulative=kind in ("exclusive", "priority"))
     if kind in ("exclusive", "priority", "serial"):
-        wrong += _first_receipts(kind, lines, sorted(events))
-    asked = IdSet()
+        violations += _first_receipts(kind, lines, sorted(events))
+    requested = IdSet()
     for line in lines:
         if line.what == "ack":
-            asked.add_all(IdSet.from_ids(sorted(line.ids)))
-    missed = [event_id for event_id in events if event_id not in asked]
+            requested.add_all(IdSet.from_ids(sorted(line.ids)))
+    missed = [event_id for event_id in events if event_id not in requested]
     if missed:
-        wrong.append(f"{kind}: nobody acknowledged {some(missed)}")
+        violations.append(f"{kind}: nobody acknowledged {some(missed)}")
     return _row(kind, lines, len(events), missed=len(missed))
 
 
 def check_subscription(
-    name: str, lines: Sequence[Received], events: Events, wrong: Violations
+    name: str, lines: Sequence[Received], events: Events, violations: Violations
 ) -> Consuming:
-    """Each event once, in order, from the first to the last, over all lives of both sides."""
-    wrong += _contents(name, lines, events)
+    """Check that a subscription received each event once and in order, over all restarts."""
+    violations += _contents(name, lines, events)
     ids = [event_id for line in lines for event_id in line.ids]
     missed = sorted(events.keys() - set(ids))
     if missed:
-        wrong.append(f"{name}: never received {some(missed)}")
+        violations.append(f"{name}: never received {some(missed)}")
     backwards = [after for before, after in pairwise(ids) if after <= before]
     if backwards:
-        wrong.append(f"{name}: out of order or again: {some(backwards)}")
+        violations.append(f"{name}: out of order or again: {some(backwards)}")
     return _row(name, lines, len(events), missed=len(missed))
 
 
@@ -143,28 +150,28 @@ def check_messages(
     name: str,
     lines: Sequence[Received],
     stored: Mapping[int, list[int]],
-    wrong: Violations,
+    violations: Violations,
     *,
     is_once: bool,
     tolerated: int = 0,
 ) -> Consuming:
-    """A consumer that is told numbers and no ids: each message in the order they are stored in, and
-    where it is to be ``is_once`` none again. ``tolerated``: messages that consumers had begun to
-    receive when they were killed. ``stored``: ids by number."""
+    """Check a consumer that receives numbers instead of ids: every message arrived in stored order
+    and, if ``is_once``, only once. ``tolerated``: number of messages that killed consumers may have
+    received without a record. ``stored``: ids by number."""
     numbers = [number for line in lines for number in line.ids]
     firsts = list(dict.fromkeys(numbers))
     unknown = [number for number in firsts if number not in stored]
     if unknown:
-        wrong.append(f"{name}: received what the channel does not have: {some(unknown)}")
+        violations.append(f"{name}: received what the channel does not have: {some(unknown)}")
     missed = sorted(stored.keys() - set(firsts))
     if len(missed) > tolerated:
-        wrong.append(f"{name}: never received {some(missed)}")
-    again = [number for number, times in Counter(numbers).items() if times > 1]
-    if is_once and again:
-        wrong.append(f"{name}: received twice: {some(again)}")
+        violations.append(f"{name}: never received {some(missed)}")
+    repeated = [number for number, times in Counter(numbers).items() if times > 1]
+    if is_once and repeated:
+        violations.append(f"{name}: received twice: {some(repeated)}")
     places = [stored[number][0] for number in firsts if number in stored]
     if any(after < before for before, after in pairwise(places)):
-        wrong.append(f"{name}: out of order")
+        violations.append(f"{name}: out of order")
     return _row(name, lines, len(stored), missed=len(missed))
 
 
@@ -172,46 +179,46 @@ def check_queue(
     name: str,
     lines: Sequence[Received],
     publishers: Sequence[Published],
-    wrong: Violations,
+    violations: Violations,
     *,
     tolerated: int = 0,
 ) -> tuple[Consuming, dict[str, dict[int, list[int]]]]:
-    """All readers of a queue that is empty. ``tolerated``: events taken off by readers that were
-    killed before they could write them down. Gives also the ids by publisher and number."""
-    wrong += _confirmations(name, lines, is_cumulative=False)
+    """Check all readers of an empty queue. Also returns the ids by publisher and number.
+    ``tolerated``: number of events that killed readers may have taken without a record."""
+    violations += _confirmations(name, lines, is_cumulative=False)
     stored: dict[str, dict[int, list[int]]] = defaultdict(dict)
     owner_of: dict[int, tuple[str, int]] = {}
     for line in lines:
         for event_id, owner in zip(line.ids, line.events, strict=False):
             if owner_of.setdefault(event_id, owner) != owner:
-                wrong.append(f"{name}: id {event_id} is {owner_of[event_id]} and {owner}")
+                violations.append(f"{name}: id {event_id} is {owner_of[event_id]} and {owner}")
             ids = stored[owner[0]].setdefault(owner[1], [])
             if event_id not in ids:
                 ids.append(event_id)
     missed = [
-        f"{each.name}:{number}"
-        for each in publishers
-        for number in each.acknowledged
-        if number not in stored[each.name]
+        f"{publisher.name}:{number}"
+        for publisher in publishers
+        for number in publisher.acknowledged
+        if number not in stored[publisher.name]
     ]
     if len(missed) > tolerated:
-        wrong.append(f"{name}: acknowledged, and no reader got {some(missed)}")
-    for each in publishers:
-        if each.name in NOT_IDEMPOTENT:
+        violations.append(f"{name}: acknowledged, and no reader got {some(missed)}")
+    for publisher in publishers:
+        if publisher.name in NOT_IDEMPOTENT:
             continue
-        twice = [number for number, ids in stored[each.name].items() if len(ids) > 1]
+        twice = [number for number, ids in stored[publisher.name].items() if len(ids) > 1]
         if twice:
-            wrong.append(f"{name}: {each.name} is there twice: {some(twice)}")
+            violations.append(f"{name}: {publisher.name} is there twice: {some(twice)}")
     return _row(name, lines, len(owner_of) + len(missed), missed=len(missed)), stored
 
 
 def check_together(
-    first: Mapping[int, object], second: Mapping[int, object], wrong: Violations
+    first: Mapping[int, object], second: Mapping[int, object], violations: Violations
 ) -> None:
-    """What one transaction publishes to two stores is in both or in none."""
+    """Check that a transaction over two stores is in both or in neither."""
     torn = sorted(first.keys() ^ second.keys())
     if torn:
-        wrong.append(f"joint: in one of the two stores only: {some(torn)}")
+        violations.append(f"joint: in one of the two stores only: {some(torn)}")
 
 
 def _contents(name: str, lines: Sequence[Received], events: Events) -> Violations:
@@ -227,40 +234,47 @@ def _contents(name: str, lines: Sequence[Received], events: Events) -> Violation
 
 
 def _confirmations(name: str, lines: Sequence[Received], *, is_cumulative: bool) -> Violations:
-    """What is confirmed does not come again, and is not confirmed to two consumers."""
-    wrong = []
-    done: dict[str, set[int]] = defaultdict(set)
-    by: dict[int, str] = {}
+    """Check that no confirmed event is delivered again, or confirmed to two consumers."""
+    violations = []
+    confirmed: dict[str, set[int]] = defaultdict(set)
+    first_consumer: dict[int, str] = {}
     for line in lines:
         if line.what == "got":
-            again = done[line.by].intersection(line.ids)
-            if again:
-                wrong.append(f"{name}: came again after their ack was confirmed: {some(again)}")
+            repeated = confirmed[line.consumer].intersection(line.ids)
+            if repeated:
+                violations.append(
+                    f"{name}: came again after their ack was confirmed: {some(repeated)}"
+                )
         elif line.what == "acked":
-            done[line.by].update(line.ids)
+            confirmed[line.consumer].update(line.ids)
             if is_cumulative:
                 continue
-            other = [each for each in line.ids if by.setdefault(each, line.by) != line.by]
-            if other:
-                wrong.append(f"{name}: confirmed to two consumers: {some(other)}")
-    return wrong
+            doubly_confirmed = [
+                event_id
+                for event_id in line.ids
+                if first_consumer.setdefault(event_id, line.consumer) != line.consumer
+            ]
+            if doubly_confirmed:
+                violations.append(f"{name}: confirmed to two consumers: {some(doubly_confirmed)}")
+    return violations
 
 
 def _first_receipts(name: str, lines: Sequence[Received], ids: Sequence[int]) -> Violations:
-    """Whoever gets them, and however often: the first time they come in order, none left out."""
+    """Check that the first deliveries of all events are in order and complete, whichever consumer
+    received them."""
     seen: set[int] = set()
-    at = 0
+    position = 0
     for line in lines:
         if line.what != "got":
             continue
         for event_id in line.ids:
             if event_id in seen:
                 continue
-            if at >= len(ids) or event_id != ids[at]:
-                expected = ids[at] if at < len(ids) else "nothing"
+            if position >= len(ids) or event_id != ids[position]:
+                expected = ids[position] if position < len(ids) else "nothing"
                 return [f"{name}: {event_id} came first when it was the turn of {expected}"]
             seen.add(event_id)
-            at += 1
+            position += 1
     return []
 
 
@@ -272,7 +286,7 @@ def _row(name: str, lines: Sequence[Received], events: int, missed: int) -> Cons
             received.update(line.ids)
         elif line.what == "acked":
             confirmed.update(line.ids)
-    again = received.total() - len(received)
+    repeated = received.total() - len(received)
     return Consuming(
-        name, events, len(received), confirmed=len(confirmed), again=again, missed=missed
+        name, events, len(received), confirmed=len(confirmed), again=repeated, missed=missed
     )

@@ -1,9 +1,9 @@
-"""A process with some publishers and consumers:
-``python -m tests.faults.clients URL MQTT FOLDER ROLE…``
+"""A process with some publishers and consumers: ``python -m tests.faults.clients URL MQTT FOLDER
+ROLE…``
 
-MQTT is where that is spoken: host and port of each server, with commas between. A role is a
-publisher (``single``), or a consumer and its number (``shared.2``). The process works until
-SIGTERM, or until one of them cannot go on; then its status is 1 and says why.
+MQTT has the host and port of each MQTT server, separated by commas. A role is a publisher
+(``single``), or a consumer and its number (``shared.2``). The process works until SIGTERM, or until
+one role fails; then it prints the reason and exits with status 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
                     kind, int(number), url, mqtt_at=mqtt_at, folder=Path(folder), stop=stop
                 )
             player.run()
-        except Exception:  # noqa: BLE001  a thread's root: the run is to hear of it
+        except Exception:  # # noqa: BLE001  the root of a thread: the run reports the error
             if not stop.is_set():
                 failures.append(f"{role}: {traceback.format_exc()}")
             stop.set()
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
         thread.start()
     for thread in threads:
         while thread.is_alive():
-            thread.join(0.2)  # a signal is seen in between
+            thread.join(0.2)  # short waits, so that signals are handled
     sys.stderr.writelines(failures)
     return 1 if failures else 0
 

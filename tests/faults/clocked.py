@@ -1,9 +1,9 @@
 """``penstock serve`` on a machine whose clock can be set: ``python -m tests.faults.clocked FILE …``
 
-The rest of the line goes to ``penstock`` as it is. Everything is the real server, but where it asks
-the machine for the time of day, it gets that time and the offset that FILE holds: eight bytes,
-nanoseconds, written by whoever plays the machine's clock. The machine's own clock cannot be set
-without harm to everything else that runs on it, and Linux has no time of day for one process.
+The other arguments go to ``penstock`` unchanged. The server is the real one, except that its time
+of day is the machine's plus the offset in FILE: eight bytes, in nanoseconds, written by the test.
+Setting the machine's own clock would disturb all other processes, and Linux has no time of day for
+a single process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OFFSET = struct.Struct("<q")
 
 
 class ShiftedTime:
-    """The time of day with an offset that others may set."""
+    """The time of day plus an offset that another process may set."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -36,12 +36,12 @@ def set_offset(path: Path, offset_ns: int) -> None:
 
 
 def shift(path: Path) -> None:
-    """Have the clocks of this process begin with this file's time of day."""
+    """Let new clocks of this process use this file's time of day."""
     from penstock_server.runtime.writer.clock import SystemClock
 
-    begin = SystemClock.__init__
-    _, *others = begin.__defaults__ or ()
-    begin.__defaults__ = (ShiftedTime(path).time_ns, *others)
+    initialize = SystemClock.__init__
+    _, *other_defaults = initialize.__defaults__ or ()
+    initialize.__defaults__ = (ShiftedTime(path).time_ns, *other_defaults)
 
 
 def main(arguments: list[str]) -> None:

@@ -1,5 +1,5 @@
-"""Consumers that write down what they get and what they have acknowledged: every durable type,
-readers that commit, plain pops, and a subscription that goes on where it was."""
+"""Consumers that record the events they receive and acknowledge: every type of durable, readers
+with transactions, single pops, and a subscription that resumes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from penstock_core.vocabulary.errors import (
 from tests.faults import mqtt
 from tests.faults.journals import Diary, read_received, spans_of
 from tests.faults.names import DURABLES, LOG, MQTT_CONSUMERS, POPS, WORK
-from tests.faults.publishing import connected
+from tests.faults.publishing import connect
 
 WAIT_S: Final = 0.5
 WINDOWED: Final = ("shared", "serial", "shared_queued")
-AGAIN: Final = (ConnectionLost, IllegalState, DurableUnbound)
-"""Nobody knows whether it is acknowledged, or it is not: it is delivered again."""
+REDELIVERED: Final = (ConnectionLost, IllegalState, DurableUnbound)
+"""Errors after which the events are not, or not certainly, acknowledged, and are delivered
+again."""
 
 
 class Consumer:
-    """One consumer of a process, in a thread of its own, until it is told to stop."""
+    """One consumer of a process, in its own thread, until it is stopped."""
 
     def __init__(
         self, kind: str, number: int, url: str, mqtt_at: str, folder: Path, stop: threading.Event
     ) -> None:
-        """``number`` tells those of a kind apart."""
+        """``number`` distinguishes consumers of the same kind."""
         self.kind = kind
         self._number = number
         self._url = url
@@ -49,8 +50,8 @@ class Consumer:
         if self.kind in MQTT_CONSUMERS:
             mqtt.Receiver(self._mqtt_at, self.kind, self._number, diary=self._diary).run(self._stop)
             return
-        # the end of a session raises what was on its way as a connection was lost
-        with suppress(ConnectionLost), connected(self._url, self._stop) as session:
+        # closing a session raises the error of acknowledgements that a lost connection left open
+        with suppress(ConnectionLost), connect(self._url, self._stop) as session:
             if self.kind in DURABLES:
                 self._work(session.channels.get(LOG).durables.get(self.kind))
             elif self.kind == "reader":
@@ -61,7 +62,8 @@ class Consumer:
                 self._subscribe(session)
 
     def _work(self, durable: Durable) -> None:
-        """Take the seat again whenever it is lost; an exclusive one may be taken meanwhile."""
+        """Take the seat again after each loss; another client may have an exclusive one
+        meanwhile."""
         while not self._stop.is_set():
             window = 50 if self.kind in WINDOWED else None
             try:
@@ -71,12 +73,12 @@ class Consumer:
                         if batch is None or not len(batch):
                             continue
                         ids = batch.event_ids.tolist()
-                        self._diary.got(ids, batch.to_arrow()["data"].to_pylist())
+                        self._diary.record_received(ids, batch.to_arrow()["data"].to_pylist())
                         if batch.is_stale:
-                            self._diary.stale(ids)
+                            self._diary.record_stale(ids)
                             continue
                         self._acknowledge(ids, subscription.ack, batch)
-            except (*AGAIN, DurableInUse):
+            except (*REDELIVERED, DurableInUse):
                 self._stop.wait(WAIT_S)
 
     def _acknowledge(
@@ -85,22 +87,23 @@ class Consumer:
         ack: Callable[[Sequence[int]], None],
         batch: DeliveredBatch | None = None,
     ) -> None:
-        """Until it is done, or they have gone back. What has gone to another consumer meanwhile and
-        is done there is no error (SEM D15): that is not confirmed to this one."""
-        self._diary.acking(ids)
+        """Acknowledge until it is done or the events were given back. Acknowledging events that
+        another consumer has meanwhile received and acknowledged does not fail (SEM D15), but is not
+        confirmed to this consumer."""
+        self._diary.record_acknowledging(ids)
         while not self._stop.is_set():
             try:
                 ack(ids)
-            except StorageFailed:  # they are still in hand
+            except StorageFailed:  # the events are still in flight here
                 self._stop.wait(WAIT_S)
-            except AGAIN as error:
-                self._diary.unsure(ids, error)
+            except REDELIVERED as error:
+                self._diary.record_unsure(ids, error)
                 return
             else:
                 if self.kind in WINDOWED and batch is not None and batch.is_stale:
                     self._diary.write("unsure", time.monotonic_ns(), spans_of(ids), "stale")
                 else:
-                    self._diary.acked(ids)
+                    self._diary.record_confirmed(ids)
                 return
 
     def _read(self, session: Session) -> None:
@@ -110,7 +113,7 @@ class Consumer:
                 if not events:
                     continue
                 ids = [event.event_id for event in events if event.event_id is not None]
-                self._diary.got(ids, [event.data for event in events], named=True)
+                self._diary.record_received(ids, [event.data for event in events], named=True)
                 self._acknowledge(ids, lambda _: reader.commit())
 
     def _pop(self, session: Session) -> None:
@@ -122,15 +125,16 @@ class Consumer:
                 self._stop.wait(WAIT_S)
                 continue
             if event is not None and event.event_id is not None:
-                self._diary.got([event.event_id], [event.data], named=True)
+                self._diary.record_received([event.event_id], [event.data], named=True)
 
     def _subscribe(self, session: Session) -> None:
-        """From the event after the last one of an earlier life on, or from the first."""
-        known = [line.ids[-1] for line in read_received([self._path]) if line.what == "got"]
-        start = known[-1] + 1 if known else 0
+        """Subscribe from the event after the last received one of an earlier process, or from the
+        first."""
+        received_ids = [line.ids[-1] for line in read_received([self._path]) if line.what == "got"]
+        start = received_ids[-1] + 1 if received_ids else 0
         with session.channels.get(LOG).subscribe(start=start) as subscription:
             while not self._stop.is_set():
                 batch = subscription.next_batch(WAIT_S)
                 if batch is not None and len(batch):
                     datas = batch.to_arrow()["data"].to_pylist()
-                    self._diary.got(batch.event_ids.tolist(), datas)
+                    self._diary.record_received(batch.event_ids.tolist(), datas)

@@ -1,4 +1,4 @@
-"""A disk that runs full while a realm is at work, by whatever means this machine allows."""
+"""A disk that runs full while a realm works, by the best method that the machine allows."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Protocol
 
 MIB = 1 << 20
 FULL_BYTES = 4 << 10
-"""With limits instead of a disk: no file grows beyond this."""
+"""The largest file while a limit stands in for a full disk."""
 
 
 class Disk(Protocol):
-    """Where the data directory lies."""
+    """The disk of the data directory."""
 
     means: str
-    """How it runs full, for the report; "" when it cannot."""
+    """The method by which it runs full, for the report; "" if it cannot."""
 
     def fill(self, pid: int) -> None:
-        """From now on the server with this process id finds no room."""
+        """Leave no room for the server with this process id."""
 
     def free(self, pid: int) -> None:
-        """There is room again."""
+        """Give the room back."""
 
 
 class SmallFileSystem:
-    """A file system in memory of a fixed size; what fills it is a file beside the data."""
+    """A file system in memory with a fixed size; it is filled by a file next to the data."""
 
     means = "a small file system (tmpfs), filled to the last byte"
 
@@ -38,15 +38,15 @@ class SmallFileSystem:
         self._ballast = folder / "ballast"
 
     def fill(self, pid: int) -> None:
-        piece = MIB
+        chunk_bytes = MIB
         with self._ballast.open("ab", buffering=0) as file:
-            while piece:
+            while chunk_bytes:
                 try:
-                    file.write(bytes(piece))
+                    file.write(bytes(chunk_bytes))
                 except OSError as error:
                     if error.errno != errno.ENOSPC:
                         raise
-                    piece //= 2  # what is left is smaller than that
+                    chunk_bytes //= 2  # the remaining room is smaller than that
 
     def free(self, pid: int) -> None:
         self._ballast.unlink(missing_ok=True)
@@ -54,7 +54,7 @@ class SmallFileSystem:
 
 class LimitedFiles:
     """A limit on the size of the server's files, set while it runs (``RLIMIT_FSIZE``): a write
-    beyond fails as on a full disk, but for the number of the error."""
+    beyond it fails as on a full disk, except for the error number."""
 
     means = "a limit on the size of files (RLIMIT_FSIZE), set while the server runs"
 
@@ -63,13 +63,13 @@ class LimitedFiles:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_BYTES, hard))
 
     def free(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # the next one starts without
+        with contextlib.suppress(ProcessLookupError):  # the next process starts without the limit
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
 class NeverFull:
-    """Neither is to be had: the fault is left out, and the report says so."""
+    """A disk that cannot run full: the fault is left out, and the report says so."""
 
     means = ""
 
@@ -82,7 +82,7 @@ class NeverFull:
 
 @contextlib.contextmanager
 def disk_at(folder: Path, size_mib: int, *, may_mount: bool = True) -> Iterator[Disk]:
-    """The best there is, with ``folder`` on it."""
+    """Provide the best available disk, with ``folder`` on it."""
     folder.mkdir(parents=True, exist_ok=True)
     if may_mount and _mount(folder, size_mib):
         try:

@@ -1,21 +1,21 @@
-"""What clients of a realm write down about themselves, in files outside of it.
+"""Records that the clients of a realm keep about themselves, in files outside of the realm.
 
-One line a fact, written by one call of the system, so that neither the death of a client nor that
-of the realm takes it back. Times are those of the machine's own steady clock, the same for all
+Each fact is a line, written with one system call, so that neither the death of a client nor that of
+the realm loses it. Times are those of the machine's steady clock, which is the same for all
 processes. A publisher writes::
 
     try FIRST COUNT           events are about to be published
-    ok FIRST COUNT ID TIME    they are acknowledged; ids from ID on, or -1 where it is not told
-    no FIRST COUNT CODE TIME  they were refused: nothing of them may be kept
-    stopped FIRST COUNT TIME  the realm stops: they may be kept, or not
+    ok FIRST COUNT ID TIME    they are acknowledged; their ids start at ID, -1 if unknown
+    no FIRST COUNT CODE TIME  they were refused: none of them may be stored
+    stopped FIRST COUNT TIME  the realm stops: they may be stored or not
 
 and a consumer::
 
-    got TIME DIGEST IDS [WHO:NUMBER,…]   events came, where it matters with whose they are
-    ack TIME IDS              is about to be acknowledged
-    acked TIME IDS            its acknowledgement is confirmed
-    unsure TIME IDS WHY…      it is not, and may have been done
-    stale TIME IDS            what came last is of a connection that has ended: it goes to others
+    got TIME DIGEST IDS [PUBLISHER:NUMBER,…]   events arrived, with their publishers if needed
+    ack TIME IDS              they are about to be acknowledged
+    acked TIME IDS            their acknowledgement is confirmed
+    unsure TIME IDS REASON…   it is not confirmed, and may have been done
+    stale TIME IDS            the last events came over an ended connection: others get them
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
 from penstock_core.ids.ids import IdSet, Span
-from tests.faults.names import parsed
+from tests.faults.names import publisher_of
 
 LINE_BYTES_MAX = 1 << 16
 
 
 def digest_of(datas: Iterable[bytes]) -> str:
-    """A short name for what some events hold, in their order."""
+    """Return a short hash of events' data, in their order."""
     return xxh3_64_hexdigest(b"\n".join(datas))
 
 
 def spans_of(ids: Sequence[int]) -> str:
-    """Ids in their order, as ranges: ``3-5,9-9``."""
+    """Return ids in their order, as ranges: ``3-5,9-9``."""
     runs: list[list[int]] = []
     for event_id in ids:
         if runs and runs[-1][1] + 1 == event_id:
@@ -51,15 +51,15 @@ def spans_of(ids: Sequence[int]) -> str:
 
 
 def ids_of_spans(text: str) -> list[int]:
-    found: list[int] = []
+    ids: list[int] = []
     for run in text.split(","):
         first, _, last = run.partition("-")
-        found += range(int(first), int(last) + 1)
-    return found
+        ids += range(int(first), int(last) + 1)
+    return ids
 
 
 class Diary:
-    """One client's file; a second life of the client goes on with it."""
+    """The file of one client; the next process of the client appends to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,53 +68,55 @@ class Diary:
     def write(self, *words: object) -> None:
         os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
 
-    def trying(self, first: int, count: int) -> None:
+    def record_attempt(self, first: int, count: int) -> None:
         self.write("try", first, count)
 
-    def done(self, first: int, count: int, first_id: int = -1) -> None:
+    def record_acknowledged(self, first: int, count: int, first_id: int = -1) -> None:
         self.write("ok", first, count, first_id, time.monotonic_ns())
 
-    def refused(self, first: int, count: int, code: str) -> None:
+    def record_refused(self, first: int, count: int, code: str) -> None:
         self.write("no", first, count, code, time.monotonic_ns())
 
-    def stopped(self, first: int, count: int) -> None:
+    def record_stopped(self, first: int, count: int) -> None:
         self.write("stopped", first, count, time.monotonic_ns())
 
-    def got(self, ids: Sequence[int], datas: Sequence[bytes], *, named: bool = False) -> None:
+    def record_received(
+        self, ids: Sequence[int], datas: Sequence[bytes], *, named: bool = False
+    ) -> None:
         words: list[object] = ["got", time.monotonic_ns(), digest_of(datas), spans_of(ids)]
         if named:
             words.append(",".join(_name_of(data) for data in datas))
         self.write(*words)
 
-    def acking(self, ids: Sequence[int]) -> None:
+    def record_acknowledging(self, ids: Sequence[int]) -> None:
         self.write("ack", time.monotonic_ns(), spans_of(ids))
 
-    def unsure(self, ids: Sequence[int], why: Exception) -> None:
-        said = f"{type(why).__name__}: {why}".replace("\n", " ")
-        self.write("unsure", time.monotonic_ns(), spans_of(ids), said)
+    def record_unsure(self, ids: Sequence[int], error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+        self.write("unsure", time.monotonic_ns(), spans_of(ids), reason)
 
-    def stale(self, ids: Sequence[int]) -> None:
+    def record_stale(self, ids: Sequence[int]) -> None:
         self.write("stale", time.monotonic_ns(), spans_of(ids))
 
-    def acked(self, ids: Sequence[int]) -> None:
+    def record_confirmed(self, ids: Sequence[int]) -> None:
         self.write("acked", time.monotonic_ns(), spans_of(ids))
 
 
 def last_received(path: Path) -> int:
-    """The last id a consumer has written down; -1: none."""
-    got = [line.split(" ") for line in _end_of(path) if line.startswith("got ")]
-    return ids_of_spans(got[-1][3])[-1] if got else -1
+    """Return the last id that a consumer has recorded; -1 if none."""
+    lines = [line.split(" ") for line in _end_of(path) if line.startswith("got ")]
+    return ids_of_spans(lines[-1][3])[-1] if lines else -1
 
 
 def acknowledged_at(path: Path) -> list[int]:
-    """When a publisher was acknowledged something, in order."""
+    """Return the times at which a publisher's events were acknowledged, in order."""
     return [int(words[-1]) for words in _lines(path) if words[0] == "ok"]
 
 
 def last_acknowledged(path: Path) -> int:
-    """When a publisher was acknowledged something for the last time; -1: never."""
-    told = [line for line in _end_of(path) if line.startswith("ok ") and line.count(" ") == 4]
-    return int(told[-1].rpartition(" ")[2]) if told else -1
+    """Return the last time at which a publisher's events were acknowledged; -1 if never."""
+    lines = [line for line in _end_of(path) if line.startswith("ok ") and line.count(" ") == 4]
+    return int(lines[-1].rpartition(" ")[2]) if lines else -1
 
 
 def _end_of(path: Path) -> list[str]:
@@ -126,19 +128,19 @@ def _end_of(path: Path) -> list[str]:
 
 
 def _name_of(data: bytes) -> str:
-    found = parsed(data)
-    return "?:0" if found is None else f"{found[0]}:{found[1]}"
+    publisher = publisher_of(data)
+    return "?:0" if publisher is None else f"{publisher[0]}:{publisher[1]}"
 
 
 class Acknowledged(Struct, frozen=True):
     first: int
     count: int
     first_id: int
-    """-1: the realm did not say."""
+    """-1 if the answer had no id."""
 
 
 class Published(Struct):
-    """The file of one publisher, read back."""
+    """The content of a publisher's file."""
 
     name: str
     attempted: IdSet
@@ -146,78 +148,85 @@ class Published(Struct):
     refused: int
     answers: list[Acknowledged]
     open: tuple[int, int] | None
-    """The last attempt, when nothing came of it."""
+    """The last attempt, if it has no answer."""
     stopped: int = 0
-    """How often it was told that the realm stops."""
+    """Number of answers that the realm stops."""
 
     @property
     def next(self) -> int:
-        """The first number that was never tried."""
+        """The first number that was never attempted."""
         return self.attempted.spans[-1].end if self.attempted else 0
 
 
 def read_published(path: Path) -> Published:
-    """The file of a publisher; an empty one when there is none yet."""
-    found = Published(path.stem, IdSet(), IdSet(), refused=0, answers=[], open=None)
+    """Read the file of a publisher; empty if it does not exist yet."""
+    published = Published(path.stem, IdSet(), IdSet(), refused=0, answers=[], open=None)
     for words in _lines(path):
         match words:
             case ["try", first, count]:
-                found.open = (int(first), int(count))
-                found.attempted.add(Span(int(first), int(first) + int(count)))
+                published.open = (int(first), int(count))
+                published.attempted.add(Span(int(first), int(first) + int(count)))
             case ["ok", first, count, first_id, _]:
-                found.open = None
-                found.acknowledged.add(Span(int(first), int(first) + int(count)))
-                found.answers.append(Acknowledged(int(first), int(count), int(first_id)))
+                published.open = None
+                published.acknowledged.add(Span(int(first), int(first) + int(count)))
+                published.answers.append(Acknowledged(int(first), int(count), int(first_id)))
             case ["no", _, count, *_]:
-                found.open = None
-                found.refused += int(count)
+                published.open = None
+                published.refused += int(count)
             case ["stopped", *_]:
-                found.stopped += 1
+                published.stopped += 1
             case _:
                 raise ValueError(f"{path} has a line of other words: {words}")
-    return found
+    return published
 
 
 class Received(Struct, frozen=True):
-    """One line of a consumer."""
+    """A line of a consumer's file."""
 
     at_ns: int
     what: str
     """``got``, ``ack``, ``acked`` or ``stale``."""
     ids: list[int]
     digest: str
-    by: str
-    """Which consumer."""
+    consumer: str
+    """Name of the consumer."""
     events: tuple[tuple[str, int], ...] = ()
-    """Whose they are, where it was written down: publisher and number."""
+    """Publisher and number of the events, if they were recorded."""
 
 
 def read_received(paths: Iterable[Path]) -> list[Received]:
-    """What consumers that share something wrote, in the order of time."""
-    found = []
+    """Read the lines of several consumers, in the order of time."""
+    lines = []
     for path in paths:
         for words in _lines(path):
             match words:
                 case ["got", at, digest, spans, *names]:
                     ids = ids_of_spans(spans)
                     line = Received(
-                        int(at), "got", ids, digest=digest, by=path.stem, events=_events(names)
+                        int(at),
+                        "got",
+                        ids,
+                        digest=digest,
+                        consumer=path.stem,
+                        events=_events(names),
                     )
                 case ["ack" | "acked" | "stale" as what, at, spans]:
-                    line = Received(int(at), what, ids_of_spans(spans), digest="", by=path.stem)
+                    line = Received(
+                        int(at), what, ids_of_spans(spans), digest="", consumer=path.stem
+                    )
                 case _:
                     continue
-            found.append(line)
-    return sorted(found, key=lambda line: line.at_ns)
+            lines.append(line)
+    return sorted(lines, key=lambda line: line.at_ns)
 
 
 def _events(names: Sequence[str]) -> tuple[tuple[str, int], ...]:
     pairs = (name.split(":") for text in names for name in text.split(","))
-    return tuple((who, int(number)) for who, number in pairs)
+    return tuple((publisher, int(number)) for publisher, number in pairs)
 
 
 def _lines(path: Path) -> Iterator[list[str]]:
-    """Whole lines; the last one may be what a death has left of it."""
+    """Yield the complete lines; a killed process may leave a partial last one."""
     if not path.exists():
         return
     text = path.read_text()

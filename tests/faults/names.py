@@ -1,4 +1,4 @@
-"""The stores of a run, who publishes to them and who consumes."""
+"""The stores of a run, with their publishers and consumers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 LOG: Final = "log"
-"""Everything stays on it, so that at the end it can be held to what was acknowledged."""
+"""A channel that keeps all its events, so that in the end it can be compared with the
+acknowledgements."""
 SINGLE_FILE: Final = "grows"
 PAGED: Final = "paged"
 BRIEF: Final = "brief"
-"""Its events live a few seconds and then move to :data:`DEAD`."""
+"""Its events expire after a few seconds and move to :data:`DEAD`."""
 DEAD: Final = "dead"
 WORK: Final = "work"
-"""A queue for readers that commit."""
+"""A queue for readers with transactions."""
 POPS: Final = "pops"
-"""A queue whose events are taken one by one."""
+"""A queue for single pops."""
 
 BRIEF_TTL_MS: Final = 3_000
 
 DURABLES: Final = ("exclusive", "priority", "shared", "serial", "shared_queued")
-"""On :data:`LOG`, one of each type, named by it."""
+"""Durables on :data:`LOG`, one of each type, named after the type."""
 
 TARGETS: Final[Mapping[str, str]] = {
     "single": LOG,
@@ -39,43 +40,44 @@ TARGETS: Final[Mapping[str, str]] = {
     "pushed": WORK,
     "popped": POPS,
 }
-"""Where each publisher's events go; those of ``joint`` go to :data:`WORK`, too, in one step."""
+"""Store of each publisher; events of ``joint`` also go to :data:`WORK` in the same transaction."""
 
 TOPICS: Final = ("faults/{role}",)
-"""Topics of MQTT whose messages go to :data:`LOG`."""
+"""MQTT topics whose messages go to :data:`LOG`."""
 AT_LEAST_ONCE: Final = "mqtt_qos1"
 EXACTLY_ONCE: Final = "mqtt_qos2"
 MQTT_CONSUMERS: Final = frozenset({AT_LEAST_ONCE, EXACTLY_ONCE})
-"""They have what ``mqtt`` publishes."""
+"""Consumers of the events of ``mqtt``."""
 IN_HAND: Final = 10
-"""Events a consumer may have been handed when it is killed, and that nobody writes down."""
+"""Number of events that a killed consumer may have received without a record."""
 
 NOT_IDEMPOTENT: Final = frozenset({"amqp", "careless"})
-"""Publishers that publish again under a new name what they got no answer for."""
+"""Publishers that repeat an unanswered publish under a new name."""
 
-_ANYBODYS: Final = re.compile(b"(%s):([0-9]{1,18}):" % "|".join(TARGETS).encode())
+_EVENT: Final = re.compile(b"(%s):([0-9]{1,18}):" % "|".join(TARGETS).encode())
 _FILLING = bytes(range(33, 127)) * 8
 
 
 def event_of(name: str, number: int) -> bytes:
-    """What a publisher's event holds: who, which, and bytes that follow from both."""
-    at = (number * 7919 + len(name)) % 94
-    return b"%s:%d:" % (name.encode(), number) + _FILLING[at : at + 16 + number * 31 % 500]
+    """Return the data of a publisher's event: the publisher, the number, and bytes derived from
+    both."""
+    offset = (number * 7919 + len(name)) % 94
+    return b"%s:%d:" % (name.encode(), number) + _FILLING[offset : offset + 16 + number * 31 % 500]
 
 
-def found_in(content: bytes) -> Iterator[tuple[str, int]]:
-    """Whose events lie whole in these bytes, whatever is around them: publisher and number."""
-    for match in _ANYBODYS.finditer(content):
+def events_in(content: bytes) -> Iterator[tuple[str, int]]:
+    """Yield publisher and number of all events that are complete in these bytes."""
+    for match in _EVENT.finditer(content):
         name, number = match[1].decode(), int(match[2])
         if content.startswith(event_of(name, number), match.start()):
             yield name, number
 
 
-def parsed(data: bytes) -> tuple[str, int] | None:
-    """Who published it and under which number; None: nobody published these bytes."""
+def publisher_of(data: bytes) -> tuple[str, int] | None:
+    """Return publisher and number of an event; None if no publisher has created these bytes."""
     name, _, rest = data.partition(b":")
     number, _, _ = rest.partition(b":")
     if not number.isdigit() or not name.isascii():
         return None
-    found = (name.decode(), int(number))
-    return found if data == event_of(*found) else None
+    publisher = (name.decode(), int(number))
+    return publisher if data == event_of(*publisher) else None

@@ -1,4 +1,4 @@
-"""What goes wrong, when and for how long: drawn from a seed, done to processes that run."""
+"""The faults of a run: drawn from a seed, and applied to running processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fault(Struct, frozen=True):
     """Seconds without faults before it."""
     for_s: float
     choice: float
-    """In 0..1: what else there is to draw."""
+    """A number in 0..1 for all further choices."""
 
 
 KINDS: Final[Mapping[str, tuple[float, float, int]]] = {
@@ -41,32 +41,32 @@ KINDS: Final[Mapping[str, tuple[float, float, int]]] = {
     "storm": (0.0, 0.1, 1),
     "clients": (0.0, 0.1, 2),
 }
-"""By fault: how long it lasts at least and at most, in seconds, and how often it is drawn."""
+"""Shortest and longest duration of each fault in seconds, and its weight."""
 
 SILENCE_S: Final = 35.0
-"""A half-open connection that nobody cuts: longer than either side takes to find out."""
+"""Duration of a half-open connection that is not cut: longer than both sides need to notice it."""
 
 
 def schedule(random: Random, seconds: float, kinds: Sequence[str]) -> list[Fault]:
-    """Faults for about so long."""
+    """Draw faults for about this many seconds."""
     weights = [KINDS[kind][2] for kind in kinds]
-    found: list[Fault] = []
-    left = seconds
-    while left > 0:
+    faults: list[Fault] = []
+    remaining_s = seconds
+    while remaining_s > 0:
         (what,) = random.choices(kinds, weights)
         least, most, _ = KINDS[what]
         fault = Fault(
             what, random.uniform(0.5, 3.0), random.uniform(least, most), choice=random.random()
         )
-        if what == "half" and fault.choice < 0.2 and left > 2 * SILENCE_S:
+        if what == "half" and fault.choice < 0.2 and remaining_s > 2 * SILENCE_S:
             fault = replace(fault, for_s=SILENCE_S)
-        found.append(fault)
-        left -= fault.after_s + fault.for_s + 1.0
-    return found
+        faults.append(fault)
+        remaining_s -= fault.after_s + fault.for_s + 1.0
+    return faults
 
 
 class Nemesis:
-    """Does it, and sees to it that everything is well again afterwards."""
+    """Applies faults, and restores everything afterwards."""
 
     def __init__(
         self, server: Server, network: Network, clients: Sequence[Clients], disk: Disk
@@ -77,47 +77,47 @@ class Nemesis:
         self._disk = disk
         self._pause = threading.Event()
         self._offset_s = 0.0
-        self.done: Counter[str] = Counter()
-        self.welcomed = 0
-        """Connections of storms."""
+        self.counts: Counter[str] = Counter()
+        self.welcomed_connections = 0
+        """Number of accepted connections in storms."""
         self.failures: list[str] = []
-        """What no fault is an excuse for."""
+        """Violations that no fault explains."""
         self._acts: Mapping[str, Callable[[Fault], None]] = {
             "kill": self._kill,
             "term": self._term,
             "stop": self._stop,
             "full": self._full,
             "clock": self._set_clock,
-            "slow": self._hinder,
-            "stall": self._hinder,
-            "half": self._half,
+            "slow": self._slow_or_stall,
+            "stall": self._slow_or_stall,
+            "half": self._half_open,
             "cut": self._cut,
             "storm": self._storm,
             "clients": self._kill_clients,
         }
 
     def play(self, faults: Sequence[Fault], until_s: float) -> None:
-        """One after the other; no new one begins after ``until_s`` of the steady clock."""
+        """Apply faults one after the other; none begins after ``until_s`` of the steady clock."""
         for fault in faults:
             self.wait(fault.after_s)
             if time.monotonic_ns() / 1e9 > until_s:
                 return
             self._acts[fault.what](fault)
-            self.done[fault.what] += 1
-            self.look()
+            self.counts[fault.what] += 1
+            self.check_processes()
 
     def wait(self, seconds: float) -> None:
         self._pause.wait(seconds)
 
-    def look(self) -> None:
-        """A server that has ended by itself has to have had a reason, and starts again; clients
-        do not end by themselves."""
+    def check_processes(self) -> None:
+        """Restart a server that has ended by itself, and report it unless its disk failed. Report
+        and restart clients that have ended by themselves."""
         if not self._server.process.is_running:
             status = self._server.process.wait()
             if not self._server.process.logged("journal.failed"):
                 log = self._server.process.log[-3_000:]
                 self.failures.append(f"the server ended by itself, status {status}:\n{log}")
-            self.done["ended by itself"] += 1
+            self.counts["ended by itself"] += 1
             self._server.start()
         for clients in self._clients:
             if not clients.is_running:
@@ -140,7 +140,7 @@ class Nemesis:
     def _stop(self, fault: Fault) -> None:
         self._server.process.signal(signal.SIGSTOP)
         self.wait(fault.for_s)
-        if fault.choice < 0.2:  # it dies without waking up
+        if fault.choice < 0.2:  # it is killed while it is frozen
             self._server.process.kill()
             self._server.start()
         else:
@@ -157,7 +157,8 @@ class Nemesis:
             self._server.start()
 
     def _set_clock(self, fault: Fault) -> None:
-        """Far or near, back or forth; half of them under a server that starts."""
+        """Set the clock far or near, back or forward; in half of the cases the server is restarted
+        under it."""
         jumps = (-HOUR_S, -10.0, 10.0, HOUR_S, 30 * 24 * HOUR_S, -self._offset_s)
         self._offset_s += jumps[int(fault.choice * len(jumps))]
         self._server.set_clock(self._offset_s)
@@ -166,26 +167,27 @@ class Nemesis:
             self._server.process.kill()
             self._server.start()
 
-    def _hinder(self, fault: Fault) -> None:
-        self._network.tell(fault.what)
+    def _slow_or_stall(self, fault: Fault) -> None:
+        self._network.set_mode(fault.what)
         self.wait(fault.for_s)
-        self._network.tell("flow")
+        self._network.set_mode("flow")
 
-    def _half(self, fault: Fault) -> None:
-        """What was sent meanwhile is lost, so the connections have to end in the end."""
-        self._network.tell("half")
+    def _half_open(self, fault: Fault) -> None:
+        """Lose all data for a while. Short faults end with a cut, because both sides would wait for
+        lost data."""
+        self._network.set_mode("half")
         self.wait(fault.for_s)
         if fault.for_s < SILENCE_S:
-            self._network.tell("cut")
+            self._network.set_mode("cut")
 
     def _cut(self, fault: Fault) -> None:
-        self._network.tell("cut")
+        self._network.set_mode("cut")
         self.wait(fault.for_s)
 
     def _storm(self, fault: Fault) -> None:
-        """Strangers and, their connections cut, our own clients come all at once."""
-        self._network.tell("cut")
-        self.welcomed += storm(self._network.url, 100 + int(fault.choice * 400))
+        """Cut all clients, so that strangers and our own clients connect at the same time."""
+        self._network.set_mode("cut")
+        self.welcomed_connections += storm(self._network.url, 100 + int(fault.choice * 400))
 
     def _kill_clients(self, fault: Fault) -> None:
         self._clients[int(fault.choice * len(self._clients))].kill()

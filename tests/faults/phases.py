@@ -1,5 +1,5 @@
-"""How a loop begins and ends, whatever realm it is played on: the stores it needs, clients that
-have come, and everything consumed at the end."""
+"""Start and end of a loop on any realm: create the stores, wait for the clients, and wait until all
+is consumed."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ from tests.faults.names import (
 from tests.faults.processes import Clients
 
 DRAIN_S: Final = 120.0
-"""How long everything may take to come to an end once nothing goes wrong any more."""
+"""The longest time until everything is consumed after the last fault."""
 RECONNECT_S: Final = 120.0
 
 Cast = Sequence[Sequence[str]]
 """The roles of each process of clients."""
 
 
-def possible(cast: Cast) -> tuple[Cast, list[str]]:
-    """Who can play here, and a note of each that cannot."""
+def available_cast(cast: Cast) -> tuple[Cast, list[str]]:
+    """Return the roles that can run here, and a note for each that cannot."""
     notes = []
-    left_out: set[str] = set()
-    for whose, is_here, named in (
+    left_out_roles: set[str] = set()
+    for roles_of_kind, is_installed, note in (
         ({"amqp"}, amqp.IS_HERE, "amqp: left out: python-qpid-proton is not installed"),
         ({"mqtt", *MQTT_CONSUMERS}, mqtt.IS_HERE, "mqtt: left out: paho-mqtt is not installed"),
     ):
-        if not is_here and any(_kind(role) in whose for roles in cast for role in roles):
-            left_out |= whose
-            notes.append(named)
-    return [[role for role in roles if _kind(role) not in left_out] for roles in cast], notes
+        if not is_installed and any(
+            _kind(role) in roles_of_kind for roles in cast for role in roles
+        ):
+            left_out_roles |= roles_of_kind
+            notes.append(note)
+    return [[role for role in roles if _kind(role) not in left_out_roles] for roles in cast], notes
 
 
 def _kind(role: str) -> str:
     return role.partition(".")[0]
 
 
-def furnish(session: Session) -> None:
-    """Make everything that clients publish to and consume from."""
+def create_stores(session: Session) -> None:
+    """Create all stores of the publishers and consumers."""
     storage: penstock.StorageProperties = {"events_per_spindle": 2_000}
     log = session.channels.create(
         LOG, type="persistent", retain_consumed=True, storage=storage, topics=TOPICS
@@ -70,8 +72,8 @@ def furnish(session: Session) -> None:
     session.queues.create(POPS, type="persistent")
 
 
-def arrived(url: str, connections: int) -> None:
-    """Wait until all clients are there: what is to go wrong is to find them at work."""
+def wait_for_clients(url: str, connections: int) -> None:
+    """Wait until all clients have connected, so that faults meet working clients."""
     pause = threading.Event()
     with penstock.connect(url) as session:
         for _ in range(int(DRAIN_S / 0.1)):
@@ -81,39 +83,39 @@ def arrived(url: str, connections: int) -> None:
     raise AssertionError(f"not all of {connections} clients have come")
 
 
-def finished(
+def finish(
     clients: Sequence[Clients], url: str, diaries: Path, cast: Cast, patience_s: float = DRAIN_S
 ) -> list[str]:
-    """Stop who publishes, wait until everything is consumed, stop the others; what went wrong.
-    Each of these may take ``patience_s``."""
-    publishing = [each for each in clients if each.roles[0] in TARGETS]
-    consuming = [each for each in clients if each not in publishing]
-    for each in publishing:
-        each.ask_to_end()
-    wrong = [each.wait(patience_s) for each in publishing]
+    """Stop the publishers, wait until all is consumed, and stop the consumers. Return the failures.
+    Each step may take ``patience_s``."""
+    publishing = [process for process in clients if process.roles[0] in TARGETS]
+    consuming = [process for process in clients if process not in publishing]
+    for process in publishing:
+        process.terminate()
+    violations = [process.wait(patience_s) for process in publishing]
     with penstock.connect(url, reconnect_timeout=patience_s) as session:
-        left = _drained(session, diaries, cast, patience_s=patience_s)
-    if left:
-        wrong.append(f"{patience_s:g} s after the last fault there is still {left}")
-    for each in consuming:
-        each.ask_to_end()
-    wrong += [each.wait(patience_s) for each in consuming]
-    return [what for what in wrong if what]
+        remaining = _drain(session, diaries, cast, patience_s=patience_s)
+    if remaining:
+        violations.append(f"{patience_s:g} s after the last fault there is still {remaining}")
+    for process in consuming:
+        process.terminate()
+    violations += [process.wait(patience_s) for process in consuming]
+    return [what for what in violations if what]
 
 
-def _drained(session: Session, diaries: Path, cast: Cast, patience_s: float) -> str:
+def _drain(session: Session, diaries: Path, cast: Cast, patience_s: float) -> str:
     pause = threading.Event()
-    left = ""
+    remaining = ""
     for _ in range(int(patience_s / 0.25)):
-        left = _left(session, diaries, cast)
-        if not left:
+        remaining = _remaining_work(session, diaries, cast)
+        if not remaining:
             return ""
         pause.wait(0.25)
-    return left
+    return remaining
 
 
-def _left(session: Session, diaries: Path, cast: Cast) -> str:
-    """What somebody has still to do."""
+def _remaining_work(session: Session, diaries: Path, cast: Cast) -> str:
+    """Describe work that a consumer still has to do; "" if none."""
     played = {role for roles in cast for role in roles}
     kinds = {_kind(role) for role in played}
     log = session.channels.get(LOG)
@@ -131,9 +133,9 @@ def _left(session: Session, diaries: Path, cast: Cast) -> str:
     sent = read_published(diaries / "mqtt.published").acknowledged
     last_sent = sent.spans[-1].end - 1 if sent else -1
     for role in sorted(played):
-        read = last_received(diaries / f"{role}.received")
-        if role.startswith("subscription") and read < last:
-            return f"something to read for {role}: it has read to {read} of {last}"
-        if _kind(role) in MQTT_CONSUMERS and read < last_sent:
-            return f"something to receive for {role}: it has come to {read} of {last_sent}"
+        last_read = last_received(diaries / f"{role}.received")
+        if role.startswith("subscription") and last_read < last:
+            return f"something to read for {role}: it has read to {last_read} of {last}"
+        if _kind(role) in MQTT_CONSUMERS and last_read < last_sent:
+            return f"something to receive for {role}: it has come to {last_read} of {last_sent}"
     return ""

@@ -1,5 +1,5 @@
-"""The processes of a run: the server on one port through all its lives, the network in front of
-it, and clients that may die and come back."""
+"""The processes of a run: the server on one port over all its restarts, the network in front of it,
+and clients that may be killed and restarted."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ SETTINGS = {
     "PENSTOCK_STORAGE_SEAL_INTERVAL_MS": "100",
     "PENSTOCK_STORAGE_SWEEP_INTERVAL_MS": "200",
 }
-"""Small numbers, so that minutes hold what otherwise takes days: sealing, snapshots, cuts."""
+"""Small limits, so that minutes have as much sealing, snapshots and trimming as days otherwise."""
 
 
 def environment() -> dict[str, str]:
-    """For a process that has this repository's tests and the package that is tested."""
+    """Return the environment of a process that imports this repository's tests and the package
+    under test."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join((search_path(), str(ROOT)))}
 
 
 class Server:
-    """The realm's process, the next one after it, and so on: one data directory, one port."""
+    """The server process and its successors, with one data directory and one port."""
 
     def __init__(self, directory: Path, clock: Path | None = None) -> None:
-        """``clock``: the file its clock is set by; without, it is the machine's."""
+        """``clock``: the file that sets its clock; without it the clock is the machine's."""
         self._directory = directory
         self._clock = clock
         self._program: tuple[str, ...] = ("-m", "penstock")
@@ -67,7 +68,7 @@ class Server:
         return process.start()
 
     def start(self) -> None:
-        """The next life."""
+        """Restart the server."""
         self.process.__exit__(None, None, None)
         self.process = self._start(str(self.port))
 
@@ -80,16 +81,19 @@ class Server:
 
 
 class Network:
-    """The relay all clients go through."""
+    """The relay between all clients and the server."""
 
     def __init__(self, port: int, mqtt_port: int) -> None:
-        self._process = _started("tests.faults.relaying", str(port), str(mqtt_port), pipes=True)
+        self._process = _start_module(
+            "tests.faults.relaying", str(port), str(mqtt_port), pipes=True
+        )
         native, mqtt = map(int, self._line().split())
         self.url = f"penstock://127.0.0.1:{native}"
         self.mqtt_at = f"127.0.0.1:{mqtt}"
 
-    def tell(self, word: str) -> None:
-        """``slow``, ``stall``, ``half``, ``cut`` or ``flow``; done when this returns."""
+    def set_mode(self, word: str) -> None:
+        """Set the mode of all connections: ``slow``, ``stall``, ``half``, ``cut`` or ``flow``. It
+        is in effect on return."""
         assert self._process.stdin is not None, "a pipe"
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
@@ -105,7 +109,7 @@ class Network:
 
 
 class Clients:
-    """One process of publishers and consumers, through its lives."""
+    """One process of publishers and consumers, over its restarts."""
 
     def __init__(
         self,
@@ -115,8 +119,8 @@ class Clients:
         program: Sequence[str] = ("tests.faults.clients",),
         mqtt_at: str = "",
     ) -> None:
-        """``program``: the module that is run, and what it is given first. ``mqtt_at``: host and
-        port of each server of MQTT, with commas between."""
+        """``program``: the module to run, and its first arguments. ``mqtt_at``: host and port of
+        each MQTT server, separated by commas."""
         self.roles = tuple(roles)
         self._arguments = (*program, url, mqtt_at, str(folder), *roles)
         self._log = folder / f"{roles[0]}.log"
@@ -125,20 +129,20 @@ class Clients:
 
     def _start(self) -> subprocess.Popen[str]:
         with self._log.open("w") as log:
-            return _started(*self._arguments, log=log)
+            return _start_module(*self._arguments, log=log)
 
     def kill(self) -> None:
-        """It dies, and the next one goes on with its files."""
+        """Kill the process and start the next one, which continues with the same files."""
         self.kills += 1
         self._process.kill()
         self._process.wait()
         self._process = self._start()
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float = END_S) -> str:
-        """What went wrong in it, if anything did."""
+        """Wait for the end of the process. Return a description of its failure, or ""."""
         try:
             status = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -159,13 +163,13 @@ class Clients:
 
 
 def storm(url: str, count: int) -> int:
-    """So many connections at once; gives how many were welcomed."""
-    process = _started("tests.faults.storming", url, str(count), pipes=True)
+    """Open this many connections at once; return how many were accepted."""
+    process = _start_module("tests.faults.storming", url, str(count), pipes=True)
     answer, _ = process.communicate(timeout=END_S)
     return int(answer)
 
 
-def _started(
+def _start_module(
     module: str, *arguments: str, pipes: bool = False, log: IO[str] | None = None
 ) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE if pipes else subprocess.DEVNULL
@@ -177,16 +181,16 @@ def _started(
         text=True,
         env=environment(),
         cwd=ROOT,
-        preexec_fn=_hold_signals,
+        preexec_fn=_block_signals,
     )
 
 
-def _hold_signals() -> None:
-    """Who is asked to end while he starts is told once he can listen: see :func:`listen_to`."""
+def _block_signals() -> None:
+    """Block SIGTERM while a process starts; it is delivered once :func:`listen_to` unblocks it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
 
 def listen_to(end: Callable[[], object]) -> None:
-    """Have ``end`` called on SIGTERM, also where it came before this process had begun."""
+    """Call ``end`` on SIGTERM, also if the signal arrived before this call."""
     signal.signal(signal.SIGTERM, lambda *_: end())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))

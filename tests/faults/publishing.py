@@ -1,8 +1,8 @@
-"""Publishers that write down what they try and what they are told: each kind of publish there is.
+"""Publishers that record their attempts and answers, with every way to publish.
 
-Most trust the client to send again what a lost connection has left open (SEM X3). The careless one
-and the one that speaks AMQP do it by themselves, and may so publish twice. ``named``
-keeps name and sequence over its own death, and is exactly once over that, too.
+Most leave it to the client to repeat publishes that a lost connection left open (SEM X3).
+``careless`` and ``amqp`` repeat them themselves, and may publish twice. ``named`` keeps its name
+and sequence over its own death, and so publishes exactly once even then.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tests.faults.journals import Diary, read_published
 from tests.faults.names import LOG, NOT_IDEMPOTENT, TARGETS, WORK, event_of
 
 PATIENCE_S = 600.0
-"""A realm may be away for long; the run's own end comes first."""
+"""Longer than a realm is away; the run ends earlier."""
 PAUSE_S = 0.02
 REFUSED_PAUSE_S = 0.25
 
 Attempt = Callable[[int, int], int]
-"""Publish COUNT events from number FIRST on; gives the first id, -1 when it is not told."""
+"""Publish COUNT events from number FIRST on. Returns the first id, or -1 if it is unknown."""
 
 
-def connected(url: str, stop: threading.Event) -> Session:
-    """A session, as soon as there is a realm; opening one does not wait for it by itself."""
+def connect(url: str, stop: threading.Event) -> Session:
+    """Open a session as soon as a realm is available; ``penstock.connect`` alone does not wait."""
     while True:
         try:
             return penstock.connect(url, reconnect_timeout=PATIENCE_S)
@@ -42,7 +42,7 @@ def connected(url: str, stop: threading.Event) -> Session:
 
 
 class Publisher:
-    """One publisher of a process, in a thread of its own, until it is told to stop."""
+    """One publisher of a process, in its own thread, until it is stopped."""
 
     def __init__(
         self, kind: str, url: str, mqtt_at: str, folder: Path, stop: threading.Event
@@ -52,28 +52,29 @@ class Publisher:
         self._url = url
         self._stop = stop
         path = folder / f"{kind}.published"
-        before = read_published(path)
-        self._next = before.next
-        self._open = before.open
-        """What an earlier life of it has left without an answer."""
+        earlier = read_published(path)
+        self._next = earlier.next
+        self._open = earlier.open
+        """The attempt that an earlier process left without an answer."""
         self._diary = Diary(path)
 
     def run(self) -> None:
         with self._attempts() as (attempt, count):
             if self.kind == "named" and self._open is not None:
-                self._publish(attempt, *self._open)  # the same name and sequence: once
+                # the same name and sequence, so it is stored once
+                self._publish(attempt, *self._open)
             while not self._stop.wait(PAUSE_S):
                 first, self._next = self._next, self._next + count
                 self._publish(attempt, first, count)
 
     def _publish(self, attempt: Attempt, first: int, count: int) -> None:
-        """Try until it is done, or nobody knows what became of it."""
+        """Attempt until it is done, or its outcome is unknown."""
         while True:
-            self._diary.trying(first, count)
+            self._diary.record_attempt(first, count)
             try:
-                self._diary.done(first, count, attempt(first, count))
-            except RealmStopping:  # it may or may not have been kept
-                self._diary.stopped(first, count)
+                self._diary.record_acknowledged(first, count, attempt(first, count))
+            except RealmStopping:  # the events may or may not have been stored
+                self._diary.record_stopped(first, count)
                 self._stop.wait(REFUSED_PAUSE_S)
             except (ConnectionLost, CannotConnect):
                 if self.kind not in NOT_IDEMPOTENT:
@@ -81,7 +82,7 @@ class Publisher:
                 if not self._stop.wait(REFUSED_PAUSE_S):
                     continue
             except penstock.PenstockError as error:
-                self._diary.refused(first, count, error.code)
+                self._diary.record_refused(first, count, error.code)
                 if not error.retryable:
                     raise
                 if not self._stop.wait(REFUSED_PAUSE_S):
@@ -103,7 +104,7 @@ class Publisher:
             yield lambda first, count: messages.send(_datas("mqtt", first, count)), 5
             messages.close()
             return
-        with connected(self._url, self._stop) as session:
+        with connect(self._url, self._stop) as session:
             target = TARGETS[self.kind]
             if target in session.queues.list():
                 queue = session.queues.get(target)
@@ -135,8 +136,8 @@ class Publisher:
 
         def named(first: int, count: int) -> int:
             body = body_of_columns(_datas("named", first, count))
-            found = store.publish_bodies([body], producer="named", sequence=first // count + 1)
-            return found[0]
+            event_ids = store.publish_bodies([body], producer="named", sequence=first // count + 1)
+            return event_ids[0]
 
         if self.kind == "table":
             return table, 50

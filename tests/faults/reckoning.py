@@ -1,4 +1,4 @@
-"""All diaries of a loop held to what its stores hold."""
+"""Compare all records of a loop with the content of its stores."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.faults.names import (
 )
 
 STORES: Final = (LOG, SINGLE_FILE, PAGED, BRIEF, DEAD)
-"""In the order they are read: what expires goes from one to the next."""
+"""Stores in reading order: expired events move from one to the next."""
 
 Numbers = dict[int, list[int]]
 """Ids by a publisher's numbers."""
 
 
-class Reckoned(Protocol):
-    """What a loop has found."""
+class LoopResult(Protocol):
+    """The figures and violations of a loop."""
 
     publishers: list[checking.Publishing]
     consumers: list[checking.Consuming]
@@ -47,20 +47,19 @@ def read_stores(session: Session) -> dict[str, checking.Events]:
     return {name: read_all(session.channels.get(name)) for name in STORES}
 
 
-def reckon(
+def check_loop(
     diaries: Path,
     played: Sequence[str],
     content: Mapping[str, checking.Events],
-    loop: Reckoned,
+    loop: LoopResult,
     *,
     kills: int,
 ) -> None:
-    """Write the rows of ``loop``, and what did not hold. ``kills``: how often clients that take
-    events off a queue without a commit, or know nothing of what they have begun to receive, were
-    killed."""
-    wrong = loop.violations
+    """Fill in the figures and violations of ``loop``. ``kills``: number of kills of clients that
+    take events off a queue without a transaction, or do not know what they had begun to receive."""
+    violations = loop.violations
     stored: dict[str, dict[str, Numbers]] = {
-        name: checking.owners(content[name], name, wrong) for name in STORES
+        name: checking.ids_by_publisher(content[name], name, violations) for name in STORES
     }
     publishers = {
         role: read_published(diaries / f"{role}.published") for role in played if role in TARGETS
@@ -71,39 +70,47 @@ def reckon(
         return read_received([diaries / f"{role}.received" for role in roles])
 
     for queue, kind in ((WORK, "reader"), (POPS, "pop")):
-        offered = [each for each in publishers.values() if _goes_to(each.name, queue)]
+        offered = [
+            publisher for publisher in publishers.values() if _goes_to(publisher.name, queue)
+        ]
         row, stored[queue] = checking.check_queue(
             queue,
             received(kind),
             offered,
-            wrong=wrong,
+            violations=violations,
             tolerated=kills * IN_HAND if kind == "pop" else 0,
         )
         loop.consumers.append(row)
     for name, published in publishers.items():
         numbers = stored[TARGETS[name]].get(name, {})
         if name == "short":
-            published, numbers = _moved(published, numbers, stored[DEAD].get(name, {}))
-        elif name == "popped":  # whether too many are missing has been looked at
-            published = replace(published, acknowledged=_only(published.acknowledged, numbers))
-        loop.publishers.append(checking.check_publishing(published, numbers, wrong))
+            published, numbers = _without_ids(published, numbers, stored[DEAD].get(name, {}))
+        elif name == "popped":  # `check_queue` has checked whether too many are missing
+            published = replace(
+                published, acknowledged=_stored_only(published.acknowledged, numbers)
+            )
+        loop.publishers.append(checking.check_publishing(published, numbers, violations))
     for kind in DURABLES:
         if lines := received(kind):
-            loop.consumers.append(checking.check_durable(kind, lines, content[LOG], wrong=wrong))
+            loop.consumers.append(
+                checking.check_durable(kind, lines, content[LOG], violations=violations)
+            )
     for role in played:
         if role.startswith("subscription"):
-            row = checking.check_subscription(role, received(role), content[LOG], wrong=wrong)
+            row = checking.check_subscription(
+                role, received(role), content[LOG], violations=violations
+            )
             loop.consumers.append(row)
     sent = stored[LOG].get("mqtt", {})
-    loop.consumers += _over_mqtt(played, received, sent, wrong=wrong, kills=kills)
-    checking.check_together(stored[LOG].get("joint", {}), stored[WORK].get("joint", {}), wrong)
+    loop.consumers += _check_mqtt(played, received, sent, violations=violations, kills=kills)
+    checking.check_together(stored[LOG].get("joint", {}), stored[WORK].get("joint", {}), violations)
 
 
-def _over_mqtt(
+def _check_mqtt(
     played: Sequence[str],
     received: Callable[[str], list[Received]],
     sent: Numbers,
-    wrong: checking.Violations,
+    violations: checking.Violations,
     kills: int,
 ) -> Iterator[checking.Consuming]:
     for role in played:
@@ -114,7 +121,7 @@ def _over_mqtt(
                 role,
                 received(role),
                 sent,
-                wrong=wrong,
+                violations=violations,
                 is_once=kind == EXACTLY_ONCE,
                 tolerated=tolerated,
             )
@@ -124,13 +131,14 @@ def _goes_to(publisher: str, queue: str) -> bool:
     return TARGETS[publisher] == queue or (publisher == "joint" and queue == WORK)
 
 
-def _only(acknowledged: IdSet, numbers: Numbers) -> IdSet:
+def _stored_only(acknowledged: IdSet, numbers: Numbers) -> IdSet:
     return IdSet.from_ids([number for number in acknowledged if number in numbers])
 
 
-def _moved(published: Published, here: Numbers, dead: Numbers) -> tuple[Published, Numbers]:
-    """Events that move from one store to another, each with an id of its own in either: once
-    there or, as long as it has not moved, once here (SEM T7)."""
-    found = {number: [number] * len(ids) for number, ids in here.items()}
-    found |= {number: [number] * len(ids) for number, ids in dead.items()}
-    return replace(published, answers=[]), found
+def _without_ids(published: Published, here: Numbers, dead: Numbers) -> tuple[Published, Numbers]:
+    """Return the record without ids, and pseudo-ids for the numbers: events that move from one
+    store to another have a different id in each. Each must be once in the second store or, before
+    it moves, once in the first (SEM T7)."""
+    numbers = {number: [number] * len(ids) for number, ids in here.items()}
+    numbers |= {number: [number] * len(ids) for number, ids in dead.items()}
+    return replace(published, answers=[]), numbers

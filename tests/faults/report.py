@@ -1,4 +1,4 @@
-"""What a run has found: a table for people, JSON for programs."""
+"""The results of a run: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.faults.damage import KINDS, Damage
 
 
 class Loop(Struct):
-    """One data directory, from its first server to its end."""
+    """The results on one data directory, from its first server to its end."""
 
     seed: int
     minutes: float
     lives: int
-    """Starts of the server."""
+    """Number of starts of the server."""
     faults: dict[str, int]
     publishers: list[Publishing]
     consumers: list[Consuming]
     damages: list[Damage]
     notes: list[str]
-    """What could not be played here, and why."""
+    """Faults and roles that could not be played here, with the reason."""
     violations: list[str]
 
     @property
@@ -37,7 +37,7 @@ def as_json(loops: Sequence[Struct]) -> bytes:
 
 
 def table(loops: Sequence[Loop]) -> str:
-    """All loops together, by who published and consumed and by what was damaged."""
+    """Return the table of all loops: publishers, consumers, damage and faults."""
     parts = [
         *traffic(
             [row for loop in loops for row in loop.publishers],
@@ -50,48 +50,49 @@ def table(loops: Sequence[Loop]) -> str:
         as_table(("FAULT", "TIMES"), _faults(loops)),
     ]
     notes = sorted({note for loop in loops for note in loop.notes})
-    wrong = [f"seed {loop.seed}: {what[:2_000]}" for loop in loops for what in loop.violations]
+    violations = [f"seed {loop.seed}: {what[:2_000]}" for loop in loops for what in loop.violations]
     minutes = sum(loop.minutes for loop in loops)
     lives = sum(loop.lives for loop in loops)
     last = f"{len(loops)} loops, {minutes:.1f} minutes of faults, {lives} lives of the server: "
-    last += "everything held" if not wrong else f"{len(wrong)} VIOLATIONS"
-    return "\n\n".join([*parts, *notes, *wrong, last]) + "\n"
+    last += "everything held" if not violations else f"{len(violations)} VIOLATIONS"
+    return "\n\n".join([*parts, *notes, *violations, last]) + "\n"
 
 
 def traffic(publishers: Sequence[Publishing], consumers: Sequence[Consuming]) -> list[str]:
-    """What was published and consumed, by who did it."""
+    """Return the tables of publishers and consumers."""
     return [
         as_table(
             ("PUBLISHER", "ATTEMPTED", "ACKNOWLEDGED", "REFUSED", "STORED", "LOST", "DUPLICATED"),
-            _summed(publishers),
+            _sums_by_name(publishers),
         ),
         as_table(
-            ("CONSUMER", "EVENTS", "RECEIVED", "CONFIRMED", "AGAIN", "MISSED"), _summed(consumers)
+            ("CONSUMER", "EVENTS", "RECEIVED", "CONFIRMED", "AGAIN", "MISSED"),
+            _sums_by_name(consumers),
         ),
     ]
 
 
-def _summed(rows: Sequence[Struct]) -> list[tuple[Any, ...]]:
+def _sums_by_name(rows: Sequence[Struct]) -> list[tuple[Any, ...]]:
     sums: dict[str, list[int]] = {}
     for row in rows:
         name, *numbers = msgspec.structs.astuple(row)
-        known = sums.setdefault(name, [0] * len(numbers))
-        sums[name] = [a + b for a, b in zip(known, numbers, strict=True)]
+        sums_before = sums.setdefault(name, [0] * len(numbers))
+        sums[name] = [a + b for a, b in zip(sums_before, numbers, strict=True)]
     total = [sum(column) for column in zip(*sums.values(), strict=True)] if sums else []
     return [*((name, *numbers) for name, numbers in sums.items()), ("all", *total)]
 
 
 def _by_kind(damages: Sequence[Damage]) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for kind in KINDS:
-        mine = [each for each in damages if each.kind == kind]
-        missing, named = sum(each.missing for each in mine), sum(each.named for each in mine)
-        placed = sum(each.placed for each in mine)
-        refused = sum(bool(each.refused) for each in mine)
-        kept = sum(each.kept for each in mine)
+        of_kind = [case for case in damages if case.kind == kind]
+        missing, named = sum(case.missing for case in of_kind), sum(case.named for case in of_kind)
+        placed = sum(case.placed for case in of_kind)
+        refused = sum(bool(case.refused) for case in of_kind)
+        kept = sum(case.kept for case in of_kind)
         silent = missing - named - placed - kept
-        found.append((kind, len(mine), refused, missing, named, placed, kept, silent))
-    return found
+        rows.append((kind, len(of_kind), refused, missing, named, placed, kept, silent))
+    return rows
 
 
 def _faults(loops: Sequence[Loop]) -> list[tuple[Any, ...]]:
@@ -103,7 +104,7 @@ def _faults(loops: Sequence[Loop]) -> list[tuple[Any, ...]]:
 
 
 def as_table(head: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
-    """Lines with a head, in columns."""
+    """Format rows in columns below a head."""
     cells = [tuple(head), *(tuple(map(_cell, row)) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""One loop: a fresh realm, clients at work, faults for a while, peace, and then the reckoning."""
+"""One loop: a new realm, working clients, faults for a while, a quiet end, and the checks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.faults import damage, mqtt
 from tests.faults.disks import Disk, disk_at
 from tests.faults.names import LOG, PAGED, SINGLE_FILE
 from tests.faults.nemesis import KINDS, Nemesis, schedule
-from tests.faults.phases import RECONNECT_S, arrived, finished, furnish, possible
+from tests.faults.phases import RECONNECT_S, available_cast, create_stores, finish, wait_for_clients
 from tests.faults.processes import Clients, Network, Server
-from tests.faults.reckoning import read_stores, reckon
+from tests.faults.reckoning import check_loop, read_stores
 from tests.faults.report import Loop
 
 DISK_MIB: Final = 192
@@ -33,27 +33,27 @@ CAST: Final[Sequence[Sequence[str]]] = (
     ("priority.1", "shared_queued.1", "shared.2", "serial.2", "pop.1", "mqtt_qos2.1"),
     ("priority.2", "shared_queued.2", "reader.2", "pop.2", "subscription.2"),
 )
-"""Who shares a process, and with it its deaths."""
+"""Roles that share a process, and so are killed together."""
 
 
-class Given(Struct, frozen=True):
-    """What a loop is played with."""
+class LoopSettings(Struct, frozen=True):
+    """The settings of a loop."""
 
     seed: int
     minutes: float
     folder: Path
-    """Empty, or not there."""
+    """Empty or missing."""
     cases: int
-    """Cases of damage at the end."""
+    """Number of damaged files at the end."""
     kinds: Sequence[str] = tuple(KINDS)
     cast: Sequence[Sequence[str]] = CAST
     may_mount: bool = True
     is_whole: bool = False
-    """Play the whole schedule, however slow the machine is and however long it takes."""
+    """Whether to play the whole schedule, however long that takes on this machine."""
 
 
-class Loose(NamedTuple):
-    """Everything that runs."""
+class Running(NamedTuple):
+    """All processes of a loop."""
 
     disk: Disk
     data: Path
@@ -63,76 +63,74 @@ class Loose(NamedTuple):
     clients: list[Clients]
 
 
-def play(given: Given) -> Loop:
-    """Play one loop; what did not hold is among its violations."""
-    random = Random(given.seed)
-    wrong: list[str] = []
-    cast, notes = possible(given.cast)
-    given = replace(given, cast=cast)
-    with _running(given) as all_of_it:
-        means = all_of_it.disk.means or "left out: this machine allows no means"
+def play(settings: LoopSettings) -> Loop:
+    """Play one loop. Its violations are in the result."""
+    random = Random(settings.seed)
+    violations: list[str] = []
+    cast, notes = available_cast(settings.cast)
+    settings = replace(settings, cast=cast)
+    with _running(settings) as running:
+        means = running.disk.means or "left out: this machine allows no means"
         notes.append(f"disk full: {means}")
-        kinds = [kind for kind in given.kinds if kind != "full" or all_of_it.disk.means]
-        faults = schedule(random, given.minutes * 60, kinds)
-        nemesis = Nemesis(
-            all_of_it.server, all_of_it.network, all_of_it.clients, disk=all_of_it.disk
-        )
+        kinds = [kind for kind in settings.kinds if kind != "full" or running.disk.means]
+        faults = schedule(random, settings.minutes * 60, kinds)
+        nemesis = Nemesis(running.server, running.network, running.clients, disk=running.disk)
         began_s = time.monotonic_ns() / 1e9
-        nemesis.play(faults, inf if given.is_whole else began_s + given.minutes * 60)
+        nemesis.play(faults, inf if settings.is_whole else began_s + settings.minutes * 60)
         minutes = (time.monotonic_ns() / 1e9 - began_s) / 60
         nemesis.wait(1.0)
-        nemesis.look()
-        wrong += nemesis.failures
-        url = all_of_it.server.url
-        wrong += finished(all_of_it.clients, url, all_of_it.diaries, cast=given.cast)
+        nemesis.check_processes()
+        violations += nemesis.failures
+        url = running.server.url
+        violations += finish(running.clients, url, running.diaries, cast=settings.cast)
         loop = Loop(
-            given.seed,
+            settings.seed,
             minutes,
             0,
-            faults=dict(nemesis.done),
+            faults=dict(nemesis.counts),
             publishers=[],
             consumers=[],
             damages=[],
             notes=notes,
-            violations=wrong,
+            violations=violations,
         )
         with penstock.connect(url, reconnect_timeout=RECONNECT_S) as session:
             content = read_stores(session)
-        played = [role for roles in given.cast for role in roles]
-        kills = sum(each.kills for each in all_of_it.clients if "pop.1" in each.roles)
-        reckon(all_of_it.diaries, played, content, loop=loop, kills=kills)
-        known = {name: content[name] for name in (LOG, SINGLE_FILE, PAGED)}
-        _stop_server(all_of_it.server, random, wrong)
-        loop.lives = all_of_it.server.lives
-        _spoil(all_of_it.data, given, random, known=known, loop=loop)
+        played = [role for roles in settings.cast for role in roles]
+        kills = sum(process.kills for process in running.clients if "pop.1" in process.roles)
+        check_loop(running.diaries, played, content, loop=loop, kills=kills)
+        expected = {name: content[name] for name in (LOG, SINGLE_FILE, PAGED)}
+        _stop_server(running.server, random, violations)
+        loop.lives = running.server.lives
+        _damage_copies(running.data, settings, random, expected=expected, loop=loop)
     return loop
 
 
 @contextmanager
-def _running(given: Given) -> Iterator[Loose]:
+def _running(settings: LoopSettings) -> Iterator[Running]:
     with ExitStack() as stack:
         disk = stack.enter_context(
-            disk_at(given.folder / "disk", DISK_MIB, may_mount=given.may_mount)
+            disk_at(settings.folder / "disk", DISK_MIB, may_mount=settings.may_mount)
         )
-        diaries = given.folder / "diaries"
+        diaries = settings.folder / "diaries"
         diaries.mkdir(parents=True)
-        clock = given.folder / "clock" if "clock" in given.kinds else None
-        server = Server(given.folder / "disk" / "realm", clock)
+        clock = settings.folder / "clock" if "clock" in settings.kinds else None
+        server = Server(settings.folder / "disk" / "realm", clock)
         stack.callback(server.close)
         with penstock.connect(server.url) as session:
-            furnish(session)
+            create_stores(session)
         network = Network(server.port, server.mqtt_port)
         stack.callback(network.close)
-        mqtt.subscribed(network.mqtt_at, [role for roles in given.cast for role in roles])
+        mqtt.create_sessions(network.mqtt_at, [role for roles in settings.cast for role in roles])
         clients: list[Clients] = []
-        for roles in given.cast:
+        for roles in settings.cast:
             clients.append(Clients(network.url, diaries, roles, mqtt_at=network.mqtt_at))
             stack.callback(clients[-1].close)
-        roles_played = sum(map(len, given.cast)) - ("careless" in given.cast[0])
-        arrived(server.url, roles_played)
-        yield Loose(
+        roles_played = sum(map(len, settings.cast)) - ("careless" in settings.cast[0])
+        wait_for_clients(server.url, roles_played)
+        yield Running(
             disk,
-            given.folder / "disk" / "realm",
+            settings.folder / "disk" / "realm",
             diaries,
             server=server,
             network=network,
@@ -140,26 +138,30 @@ def _running(given: Given) -> Iterator[Loose]:
         )
 
 
-# --- the end of it -----------------------------------------------------------------------
+# --- the end ---------------------------------------------------------------------------
 
 
-def _stop_server(server: Server, random: Random, wrong: list[str]) -> None:
+def _stop_server(server: Server, random: Random, violations: list[str]) -> None:
     if random.random() < 0.5:
         server.process.kill()
         return
     status = server.process.terminate()
     if status != 0:
-        wrong.append(f"the last server ends with status {status}")
+        violations.append(f"the last server ends with status {status}")
 
 
-def _spoil(data: Path, given: Given, random: Random, known: damage.Content, loop: Loop) -> None:
-    """Damage of every sort to copies of what is left; the kinds of file take turns."""
-    for case in range(given.cases):
-        folder = given.folder / "spoilt"
-        copy = damage.copied(data, folder)
+def _damage_copies(
+    data: Path, settings: LoopSettings, random: Random, expected: damage.Content, loop: Loop
+) -> None:
+    """Damage copies of the data directory, one kind of file after the other."""
+    for case in range(settings.cases):
+        folder = settings.folder / "spoilt"
+        copy = damage.copy_directory(data, folder)
         kind = damage.KINDS[case % len(damage.KINDS)]
-        done = damage.spoil(copy, random, kind, way=random.choice(damage.WAYS))
-        if done is not None:
-            damage.judge(data, copy, known, damage=done, wrong=loop.violations)
-            loop.damages.append(done)
+        case_damage = damage.spoil(copy, random, kind, way=random.choice(damage.WAYS))
+        if case_damage is not None:
+            damage.check_damage(
+                data, copy, expected, damage=case_damage, violations=loop.violations
+            )
+            loop.damages.append(case_damage)
         shutil.rmtree(folder)

@@ -1,7 +1,7 @@
 """Hundreds of connections at once: ``python -m tests.faults.storming URL COUNT``.
 
-Some say hello and vanish, some say half of it and wait to be shut out, some take their leave.
-What it prints is how many the realm has welcomed.
+A third of them disappear after their hello, a third send only a part of it and wait until the
+server closes them, and a third close in order. Prints how many the realm has accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAIT_S = 20.0
 
 
 async def storm(url: str, count: int) -> int:
-    """Open ``count`` connections; gives how many were welcomed."""
+    """Open ``count`` connections; return how many were accepted."""
     address = parse_url(url).addresses[0]
 
     async def guest(number: int) -> bool:
@@ -28,9 +28,9 @@ async def storm(url: str, count: int) -> int:
                 return await _visit(address.host, address.port, number)
         return False
 
-    async with asyncio.TaskGroup() as all_at_once:
-        guests = [all_at_once.create_task(guest(number)) for number in range(count)]
-    return sum(each.result() for each in guests)
+    async with asyncio.TaskGroup() as group:
+        guests = [group.create_task(guest(number)) for number in range(count)]
+    return sum(guest_task.result() for guest_task in guests)
 
 
 async def _visit(host: str, port: int, number: int) -> bool:
@@ -42,7 +42,7 @@ async def _visit(host: str, port: int, number: int) -> bool:
             await reader.read()
             return False
         writer.write(hello)
-        welcomed = await _welcomed(reader)
+        welcomed = await _is_welcomed(reader)
         if number % 3 == 0:
             writer.write(b"".join(frame(wire.encode(wire.Bye()))))
             await writer.drain()
@@ -51,10 +51,10 @@ async def _visit(host: str, port: int, number: int) -> bool:
         writer.transport.abort()
 
 
-async def _welcomed(reader: asyncio.StreamReader) -> bool:
+async def _is_welcomed(reader: asyncio.StreamReader) -> bool:
     frames = FrameReader()
-    while piece := await reader.read(1 << 16):
-        frames.receive(piece)
+    while chunk := await reader.read(1 << 16):
+        frames.receive(chunk)
         for header, _ in frames.frames():
             return isinstance(wire.decode_from_server(header), wire.Welcome)
     return False

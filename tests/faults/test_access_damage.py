@@ -1,5 +1,5 @@
-"""Files of users, rights and the audit log that rot while no server runs: nobody gets a right by
-it, events are served as before, and what is left of the log is told."""
+"""Damaged files of users, rights and the audit log of a stopped server: no user gains a right,
+events are served as before, and the intact part of the log remains readable."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ QUICK: dict[str, Any] = {
 pytestmark = pytest.mark.slow
 
 
-class Known(NamedTuple):
+class Prepared(NamedTuple):
     directory: Path
     audit: list[AuditRecord]
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
-    """A data directory with a user who may read one channel of two, and a log of how it came to
-    be."""
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A data directory with a user who may read one of two channels, and the audit log of its
+    creation."""
     directory = tmp_path_factory.mktemp("access") / "realm"
     with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
         for name in ("open", "secret"):
@@ -55,95 +55,98 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
         session.access.grant("alice@*", "subscribe", channel="open")
         audit = session.access.audit(1_000)
     assert len(audit) >= 5
-    return Known(directory, audit)
+    return Prepared(directory, audit)
 
 
-def copied(known: Known, folder: Path) -> Path:
+def copy_prepared(prepared: Prepared, folder: Path) -> Path:
     target = folder / "realm"
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(known.directory, target)
+    shutil.copytree(prepared.directory, target)
     return target
 
 
-def served(session: penstock.Session, name: str) -> int:
+def read_count(session: penstock.Session, name: str) -> int:
     return sum(len(batch) for batch in session.channels.get(name).browse().batches())
 
 
-def signed_in(realm: penstock.Realm, password: str) -> penstock.Session:
+def sign_in(realm: penstock.Realm, password: str) -> penstock.Session:
     return penstock.connect(realm.listen().replace("://", f"://alice:{password}@"))
 
 
 def check_alice(realm: penstock.Realm) -> bool:
-    """Whether she still has her rights; never has she more, nor anybody else hers."""
+    """Return whether Alice still has her rights. Fail if she has more, or if another user has
+    hers."""
     with pytest.raises(AuthenticationFailed):
-        signed_in(realm, "another")
+        sign_in(realm, "another")
     with pytest.raises(PenstockError) as refused:
         penstock.connect(realm.listen())
     assert refused.value.code in ("authentication-failed", "access-denied")
     try:
-        session = signed_in(realm, PASSWORD.replace(" ", "%20"))
+        session = sign_in(realm, PASSWORD.replace(" ", "%20"))
     except AccessDenied:
         return False
     with session:
         with pytest.raises((AccessDenied, NameDoesNotExist)):
-            served(session, "secret")
+            read_count(session, "secret")
         try:
-            return served(session, "open") == EVENTS
+            return read_count(session, "open") == EVENTS
         except (AccessDenied, NameDoesNotExist):
             return False
 
 
 @pytest.mark.spec("A1", "A2", "S1")
 @pytest.mark.parametrize("way", WAYS)
-def test_damaged_users_let_nobody_in(known: Known, way: str, tmp_path: Path) -> None:
+def test_damaged_users_let_nobody_in(prepared: Prepared, way: str, tmp_path: Path) -> None:
     for seed in range(SEEDS):
-        directory = copied(known, tmp_path)
-        done = spoil(directory, Random(seed), "registry", way=way, pattern="access%2Fusers")
-        assert done is not None
+        directory = copy_prepared(prepared, tmp_path)
+        damage = spoil(directory, Random(seed), "registry", way=way, pattern="access%2Fusers")
+        assert damage is not None
 
         with pytest.raises(Damaged, match="access"), penstock.Realm(directory, **QUICK):
-            pytest.fail(f"{done} was not noticed")
+            pytest.fail(f"{damage} was not noticed")
 
 
 @pytest.mark.spec("A2", "S1")
 @pytest.mark.parametrize("way", WAYS)
-def test_damaged_rights_are_nobodys(known: Known, way: str, tmp_path: Path) -> None:
+def test_damaged_rights_give_nobody_access(prepared: Prepared, way: str, tmp_path: Path) -> None:
     kept = 0
     for seed in range(SEEDS):
-        directory = copied(known, tmp_path)
-        done = spoil(directory, Random(seed), "registry", way=way, pattern="access%2Fentries*")
-        assert done is not None
+        directory = copy_prepared(prepared, tmp_path)
+        damage = spoil(directory, Random(seed), "registry", way=way, pattern="access%2Fentries*")
+        assert damage is not None
         findings = asyncio.run(repair_store(directory)).findings
-        assert any(Path(finding.file).name == Path(done.file).name for finding in findings), done
+        assert any(Path(finding.file).name == Path(damage.file).name for finding in findings), (
+            damage
+        )
         with penstock.Realm(directory, **QUICK) as realm, realm.connect() as trusted:
             kept += check_alice(realm)
-            assert served(trusted, "open") == served(trusted, "secret") == EVENTS
+            assert read_count(trusted, "open") == read_count(trusted, "secret") == EVENTS
 
     assert kept < SEEDS
 
 
 @pytest.mark.spec("S1")
 @pytest.mark.parametrize("way", WAYS)
-def test_of_a_damaged_audit_log_the_rest_is_told_and_it_goes_on(
-    known: Known, way: str, tmp_path: Path
+def test_a_damaged_audit_log_keeps_its_other_records_and_continues(
+    prepared: Prepared, way: str, tmp_path: Path
 ) -> None:
     for seed in range(SEEDS):
-        directory = copied(known, tmp_path)
-        done = spoil(directory, Random(seed), ".", way=way, pattern="audit.ndjson")
-        assert done is not None
-        lines = (known.directory / "audit.ndjson").read_bytes()
-        before = lines[: done.at].count(b"\n")
-        touched = 1 if way == "flip" else len(known.audit) - before
+        directory = copy_prepared(prepared, tmp_path)
+        damage = spoil(directory, Random(seed), ".", way=way, pattern="audit.ndjson")
+        assert damage is not None
+        lines = (prepared.directory / "audit.ndjson").read_bytes()
+        intact_lines = lines[: damage.offset].count(b"\n")
+        touched = 1 if way == "flip" else len(prepared.audit) - intact_lines
         with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
             assert check_alice(realm)
-            found = session.access.audit(1_000)
-            changed = [record for record in found if record not in known.audit]
+            records = session.access.audit(1_000)
+            changed = [record for record in records if record not in prepared.audit]
             session.channels.delete("secret")
             newest = session.access.audit(1)[0]
         with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
             assert session.access.audit(1)[0] == newest
 
-        assert changed == [], f"{done}: what was not written is not told"
-        lost = [record for record in known.audit if record not in found]
-        assert len(lost) <= touched + 1, f"{done}: {lost}"
+        assert changed == [], f"{damage}: records that were never written"
+        lost = [record for record in prepared.audit if record not in records]
+        assert len(lost) <= touched + 1, f"{damage}: {lost}"
         assert (newest.operation, newest.target) == ("channel.delete", "secret")

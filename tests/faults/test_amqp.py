@@ -1,4 +1,4 @@
-"""A publisher of AMQP gives a half-open connection up, and does not wait for its other side."""
+"""An AMQP publisher gives a half-open connection up instead of waiting for the other side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.names import LOG
 pytest.importorskip("proton")
 
 HEALED_S = 20.0
-"""A sender that waits for that fails, and so does not wait for ever."""
+"""A sender that waits for the other side fails after this time."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The clock of a server under faults really is the one that is set."""
+"""The clock of a server under faults is the one that the test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever is ended takes along what it has started."""
+"""An interrupted process ends the processes that it has started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``penstock cluster …`` in a process of its own, as people run it."""
+"""``penstock cluster …`` in a separate process, as users run it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class _Checks(msgspec.Struct):
 
 
 class ClusterCommands:
-    """Commands for the cluster on an engine, whose servers are asked directly."""
+    """Commands for the cluster on an engine; they connect to the engine's servers directly."""
 
     def __init__(self, engine: FaultyEngine, lease_s: float) -> None:
         self._engine = engine
         self._lease_s = lease_s
 
     def run(self, *words: str) -> None:
-        """Run a command that has to succeed."""
+        """Run a command and require success."""
         self._run(*words).check_returncode()
 
-    def complaints(self) -> str:
-        """What ``penstock cluster doctor`` finds wrong, a check in a line."""
-        ran = self._run("doctor", "--json")
-        checks = msgspec.json.decode(ran.stdout, type=_Checks).checks
+    def doctor_complaints(self) -> str:
+        """Return the failed checks of ``penstock cluster doctor``, one per line."""
+        process = self._run("doctor", "--json")
+        checks = msgspec.json.decode(process.stdout, type=_Checks).checks
         wrong = [check for check in checks if check.status != "ok"]
         return "\n".join(f"{check.name}: {check.found}" for check in wrong)
 
@@ -48,7 +48,7 @@ class ClusterCommands:
                 "cluster",
                 *words,
                 "--cluster",
-                self._engine.named(self._engine.ports),
+                self._engine.url_of(self._engine.ports),
             ],
             check=False,
             capture_output=True,

@@ -1,10 +1,10 @@
-"""What makes a takeover long: a large channel with many durables, and many sessions that come back
-at once.
+"""Load that makes a takeover long: a large channel with many durables, and many sessions that
+reconnect at once.
 
-``python -m tests.faults.cluster.crowd URL MQTT FOLDER sessions.COUNT`` holds so many sessions until
-SIGTERM, each with a subscription at the end of the channel, and writes to a file of FOLDER when a
-session is back after an interruption. The arguments are those of :mod:`tests.faults.clients`; MQTT
-is not used.
+``python -m tests.faults.cluster.crowd URL MQTT FOLDER sessions.COUNT`` holds this many sessions
+until SIGTERM, each with a subscription at the end of the channel, and writes to a file in FOLDER
+when a session is back after an interruption. The arguments are those of
+:mod:`tests.faults.clients`; MQTT is not used.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LARGE: Final = "large"
 DURABLES: Final = 200
 EVENT: Final = b"x" * 100
 ROWS: Final = 10_000
-"""Events in one publish."""
+"""Number of events in one publish."""
 OPENING: Final = 20
-"""Sessions that are opened at once."""
-_LOOK_EVERY_S: Final = 0.05
+"""Number of sessions that are opened at once."""
+_POLL_S: Final = 0.05
 
 
 def fill(session: Session, events: int) -> None:
-    """Make the large channel with so many events, which all its durables have still to get."""
+    """Create the large channel with this many events, all of them outstanding at each durable."""
     channel = session.channels.create(LARGE, type="persistent")
     for number in range(DURABLES):
         channel.durables.create(f"durable-{number}", type="shared")
@@ -51,57 +51,64 @@ def fill(session: Session, events: int) -> None:
 
 
 def wait_for_connections(url: str, connections: int, patience_s: float) -> None:
-    """Wait until the realm has at least so many connections besides this one. Raises
+    """Wait until the realm has at least this many connections in addition to this one. Raises
     ``AssertionError``."""
     pause = threading.Event()
     with penstock.connect(url, reconnect_timeout=patience_s) as session:
-        for _ in range(int(patience_s / _LOOK_EVERY_S)):
+        for _ in range(int(patience_s / _POLL_S)):
             if session.info().connections > connections:
                 return
-            pause.wait(_LOOK_EVERY_S)
+            pause.wait(_POLL_S)
     raise AssertionError(f"after {patience_s:g} s some of {connections} connections are not back")
 
 
 def back_after_s(diary: Path, played: Sequence[Played]) -> list[float]:
-    """For each fault, the seconds from its begin until the last session that was interrupted by it
-    was back; 0: none was interrupted."""
+    """Return for each fault the seconds from its begin until the last interrupted session was back;
+    0 if no session was interrupted."""
     times = sorted(int(line) for line in diary.read_text().splitlines())
     return [
-        max((at - each.began_ns for at in times if each.began_ns <= at <= each.ended_ns), default=0)
+        max(
+            (
+                time_ns - fault.began_ns
+                for time_ns in times
+                if fault.began_ns <= time_ns <= fault.ended_ns
+            ),
+            default=0,
+        )
         / 1e9
-        for each in played
+        for fault in played
     ]
 
 
 async def _hold(url: str, diary: Path, count: int) -> None:
     file = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def heard(error: penstock.PenstockError | None) -> None:
+    def record_return(error: penstock.PenstockError | None) -> None:
         if error is None:
             os.write(file, f"{time.monotonic_ns()}\n".encode())
 
-    over = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     opening = asyncio.Semaphore(OPENING)
     async with asyncio.TaskGroup() as sessions:
         for _ in range(count):
-            sessions.create_task(_visit(url, heard, opening, over=over))
+            sessions.create_task(_visit(url, record_return, opening, ended=ended))
 
 
 async def _visit(
     url: str,
-    heard: Callable[[penstock.PenstockError | None], None],
+    on_interruption: Callable[[penstock.PenstockError | None], None],
     opening: asyncio.Semaphore,
-    over: asyncio.Event,
+    ended: asyncio.Event,
 ) -> None:
     async with opening:
         session = await aio.connect(url, reconnect_timeout=RECONNECT_S)
     async with session:
-        session.on_interruption(heard)
+        session.on_interruption(on_interruption)
         channel = await session.channels.get(LARGE)
         async with channel.subscribe(start="latest"):
-            await over.wait()
+            await ended.wait()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Nodes that are started otherwise than the others: without the files of the realm, with other
-settings, another lease, another format, or a name that another process has."""
+"""Nodes that are started differently from the others: without the files of the realm, with other
+settings, another lease, another format, or the name of another process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from penstock_core.vocabulary.formats import FORMAT
 from penstock_testing.process import ServerDidNotStart
 from tests.faults.cluster.commands import ClusterCommands
 from tests.faults.cluster.nodes import Node, Nodes
-from tests.faults.cluster.oracles import Differing
+from tests.faults.cluster.oracles import DifferingNode
 from tests.faults.cluster.schedule import Fault
 
 FIT_AGAIN_S: Final = 60.0
-"""How long a node may take until it notices that its files are there again."""
+"""The longest time that a node needs to notice that its files are available again."""
 BLOBS: Final = "cluster.blobs"
 LEASE: Final = "cluster.lease_s"
 _LEASES_S: Final = (2.5, 11.0)
 
 
 class OtherSetting(NamedTuple):
-    """A setting that a node has otherwise than the others."""
+    """A setting of a node that differs from the other nodes."""
 
     name: str
     variable: str
@@ -40,48 +40,49 @@ SETTINGS: Final = (
 
 
 class DifferingNodes:
-    """One node at a time differs, and the owner is killed meanwhile: another one takes over. What
-    was seen of it is in :attr:`seen`."""
+    """Starts one node at a time with a difference, and kills the owner meanwhile, so that another
+    node takes over. :attr:`seen` has the observations."""
 
     def __init__(self, nodes: Nodes, commands: ClusterCommands) -> None:
         self._nodes = nodes
         self._commands = commands
         self._pause = threading.Event()
-        self.seen: list[Differing] = []
+        self.seen: list[DifferingNode] = []
 
     @property
-    def acts(self) -> Mapping[str, Callable[[Fault], str]]:
-        """What is done, by the kind of fault."""
+    def actions(self) -> Mapping[str, Callable[[Fault], str]]:
+        """Actions by kind of fault."""
         return {
             "blobs-unmounted": self._unmount,
-            "settings-differ": self._set_otherwise,
-            "lease-differs": self._lease_otherwise,
-            "format-differs": self._know_another_format,
+            "settings-differ": self._change_setting,
+            "lease-differs": self._change_lease,
+            "format-differs": self._change_format,
             "name-taken": self._take_name,
         }
 
     def _standby(self, fault: Fault) -> Node:
         owner = self._nodes.owner()
-        others = [node for node in self._nodes.all if node is not owner]
-        return others[int(fault.choice * len(others))]
+        standbys = [node for node in self._nodes.all if node is not owner]
+        return standbys[int(fault.choice * len(standbys))]
 
     def _unmount(self, fault: Fault) -> str:
-        """It looks at an empty folder, and takes part again once that is mounted."""
+        """Start a node with an empty folder as mount; it must take part again once the right one is
+        mounted."""
         node = self._standby(fault)
         node.kill()
         self._nodes.unmount(node)
         node.start()
         self._watch(node, "without its blobs", BLOBS, event="node.unfit", fault=fault)
         self._nodes.mount(node)
-        if not node.waits_for("node.fit", s=FIT_AGAIN_S):
+        if not node.has_logged_within("node.fit", s=FIT_AGAIN_S):
             self._note_harm(f"it is not fit {FIT_AGAIN_S:g} s after its blobs are there again")
         return f"{node.name} without its blobs"
 
-    def _set_otherwise(self, fault: Fault) -> str:
+    def _change_setting(self, fault: Fault) -> str:
         setting = SETTINGS[int(fault.choice * 2 % 1 * len(SETTINGS))]
         return self._start_with(setting, fault)
 
-    def _lease_otherwise(self, fault: Fault) -> str:
+    def _change_lease(self, fault: Fault) -> str:
         lease = _LEASES_S[int(fault.choice * 2 % 1 * len(_LEASES_S))]
         return self._start_with(
             OtherSetting(LEASE, "PENSTOCK_CLUSTER_LEASE_S", f"{lease:g}"), fault
@@ -97,50 +98,50 @@ class DifferingNodes:
         node.start()
         return f"{node.name} {how}"
 
-    def _watch(self, node: Node, how: str, named: str, event: str, fault: Fault) -> None:
-        """See what becomes of a node that differs, before and after the owner is killed."""
-        is_told = node.waits_for(event, named)
-        is_examined = named in self._commands.complaints()
+    def _watch(self, node: Node, how: str, cause: str, event: str, fault: Fault) -> None:
+        """Observe a node that differs, before and after the owner is killed."""
+        is_reported = node.has_logged_within(event, cause)
+        is_diagnosed = cause in self._commands.doctor_complaints()
         owner = self._nodes.owner()
         owner.kill()
         self._nodes.owner()
         self._pause.wait(fault.for_s)
         has_claimed = bool(node.logged("shard.claimed"))
         self.seen.append(
-            Differing(
+            DifferingNode(
                 node.name,
                 how,
-                named,
-                is_told=is_told,
-                is_examined=is_examined,
+                cause,
+                is_reported=is_reported,
+                is_diagnosed=is_diagnosed,
                 has_claimed=has_claimed,
             )
         )
         owner.start()
 
-    def _know_another_format(self, fault: Fault) -> str:
-        """An older version does not start; a newer one takes part and writes what the others can
-        read, so that it may be replaced by what was there before."""
+    def _change_format(self, fault: Fault) -> str:
+        """An older version must not start; a newer one takes part and writes a format that the
+        others can read, so that it can be replaced by the earlier version."""
         node = self._standby(fault)
         is_older = fault.choice * 2 % 1 < 0.5
         format = FORMAT - 1 if is_older else FORMAT + 1
         how = f"which knows format {format}"
         node.kill()
-        node.machine.know_format(format)
+        node.machine.set_format(format)
         if is_older:
-            named = f"the cluster writes format {FORMAT}"
+            cause = f"the cluster writes format {FORMAT}"
             reason = _refusal(node)
-            # the doctor sees a node that is not there
-            is_examined = f"{node.name} is gone" in self._commands.complaints()
-            found = Differing(
+            # the doctor reports that the node does not run
+            is_diagnosed = f"{node.name} is gone" in self._commands.doctor_complaints()
+            observation = DifferingNode(
                 node.name,
                 how,
-                named,
-                is_told=named in reason,
-                is_examined=is_examined,
+                cause,
+                is_reported=cause in reason,
+                is_diagnosed=is_diagnosed,
                 has_claimed=not reason,
             )
-            self.seen.append(found)
+            self.seen.append(observation)
             node.close()
         else:
             node.start()
@@ -150,32 +151,33 @@ class DifferingNodes:
             self._pause.wait(fault.for_s)
             owner.start()
             node.kill()
-        node.machine.know_format(None)
+        node.machine.set_format(None)
         node.start()
         return f"{node.name}, {how}"
 
     def _take_name(self, fault: Fault) -> str:
-        """A second process with a node's name is refused; the first one goes on. A machine that is
-        busy may cost it its lease, which is not the second one's doing: that one claims nothing."""
+        """Start a second process with a node's name: it is refused, and the first one continues. On
+        a busy machine the first may lose its lease, which does not matter as long as the second
+        claims nothing."""
         node = self._nodes.owner() if fault.choice < 0.5 else self._standby(fault)
         is_owner = node.epoch_served > 0
         rival = self._nodes.rival(node)
-        named = f"node {node.name} is already running"
+        cause = f"node {node.name} is already running"
         reason = _refusal(rival)
         has_claimed = bool(rival.logged("shard.claimed"))
         rival.close()
-        said = node.look()
-        harmed = f"the first process ended: {said}" if said else ""
-        # the doctor sees one node of this name, which is well
-        found = Differing(
+        end_report = node.end_report()
+        harmed = f"the first process ended: {end_report}" if end_report else ""
+        # the doctor sees one node of this name, as it should
+        observation = DifferingNode(
             node.name,
             "a second one",
-            named,
-            is_told=named in reason,
-            is_examined=True,
+            cause,
+            is_reported=cause in reason,
+            is_diagnosed=True,
             has_claimed=has_claimed,
         )
-        self.seen.append(replace(found, harmed=harmed))
+        self.seen.append(replace(observation, harmed=harmed))
         return f"{node.name}, {'the owner' if is_owner else 'a standby'}"
 
     def _note_harm(self, what: str) -> None:
@@ -183,12 +185,12 @@ class DifferingNodes:
 
 
 def _refusal(node: Node) -> str:
-    """Why a node does not start, or ends soon after; empty if it goes on."""
+    """Return the reason why a node does not start or soon ends; "" if it keeps running."""
     try:
         node.start()
     except ServerDidNotStart as failure:
         return _reason_in(str(failure))
-    node.waits_for("realm.failed")
+    node.has_logged_within("realm.failed")
     return _reason_in(node.running.log)
 
 

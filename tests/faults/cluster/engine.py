@@ -1,5 +1,5 @@
-"""The engine of a cluster as its faults see it: three NATS servers, who leads, whose copy is
-whole, and a file of one of them damaged."""
+"""The NATS engine of a cluster under faults: three servers, their leader, the state of their
+copies, and damage to a file of one of them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ T = TypeVar("T")
 SHARD: Final = "penstock-shard-0"
 """The stream of the only shard."""
 WHOLE_S: Final = 90.0
-"""How long servers may take until each has everything again."""
-_LOOK_EVERY_S: Final = 0.1
+"""The longest time until each server has a complete copy again."""
+_POLL_S: Final = 0.1
 _NO_PEERS: Final = 10005
-"""The servers that a request needs are not there yet, or it asks for what is so already."""
+"""Error number: the servers needed for a request are not ready yet, or the request changes
+nothing."""
 _BITS: Final = 3
 _MOVES: Final = 3
-"""How often another server leads, one after the other."""
+"""Number of times that the leader changes, one after the other."""
 
 
 class _Streams(Struct):
@@ -60,8 +61,8 @@ class _Jsz(Struct):
 
 
 class EngineServers:
-    """What is done to the servers, and asked of them; each question over a connection of its own,
-    so that none survives a fault. See :class:`tests.faults.cluster.engines.FaultyEngine`."""
+    """The three servers and their faults. Each question uses a new connection, because a connection
+    may not survive a fault. See :class:`tests.faults.cluster.engines.FaultyEngine`."""
 
     def __init__(self, servers: NatsServers) -> None:
         self.processes = servers
@@ -73,7 +74,7 @@ class EngineServers:
     def ports(self) -> Sequence[int]:
         return [int(url.rpartition(":")[2]) for url in self.processes.urls]
 
-    def named(self, ports: Sequence[int]) -> str:
+    def url_of(self, ports: Sequence[int]) -> str:
         return "nats://" + ",".join(f"127.0.0.1:{port}" for port in ports)
 
     @property
@@ -81,28 +82,28 @@ class EngineServers:
         return {"PENSTOCK_CLUSTER_MONITORS": ",".join(self.processes.monitors)}
 
     def move_leader(self, random: Random) -> str:
-        """The leader of the shard's stream steps down, some times in a row."""
+        """Let the leader of the shard's stream step down several times in a row."""
         moves = []
         for _ in range(_MOVES):
-            others = [number for number in self.numbers if number != self.leader()]
-            moves.append(random.choice(others))
+            followers = [number for number in self.numbers if number != self.leader()]
+            moves.append(random.choice(followers))
             self.lead(moves[-1])
         return "then ".join(f"n{number} " for number in moves) + "leads"
 
     def leader(self) -> int:
-        """The number of the server that leads the shard's stream."""
+        """Return the number of the server that leads the shard's stream."""
 
-        async def led(ask: Ask) -> int | None:
-            found = (await _stream(ask, SHARD)).cluster.leader
-            return int(found.removeprefix("n")) if found else None
+        async def find_leader(ask: Ask) -> int | None:
+            leader = (await _stream(ask, SHARD)).cluster.leader
+            return int(leader.removeprefix("n")) if leader else None
 
-        return self._until(led, "no server leads")
+        return self._until(find_leader, "no server leads")
 
     def lead(self, number: int) -> None:
-        """See to it that a server has everything of the shard's stream, and leads."""
+        """Make a server with a complete copy the leader of the shard's stream."""
         name = f"n{number}"
 
-        async def leads(ask: Ask) -> bool | None:
+        async def has_lead(ask: Ask) -> bool | None:
             peers = (await _stream(ask, SHARD)).cluster
             if peers.leader == name:
                 return True
@@ -115,15 +116,15 @@ class EngineServers:
                         raise
             return None
 
-        self._until(leads, f"server {name} does not lead")
+        self._until(has_lead, f"server {name} does not lead")
 
     def wait_until_whole(self) -> None:
-        """Until each server has a current copy of every stream."""
+        """Wait until each server has a current copy of every stream."""
 
-        async def are_whole(ask: Ask) -> bool | None:
-            found = msgspec.json.decode(await ask("LIST", {}), type=_Streams)
-            clusters = [stream.cluster for stream in found.streams]
-            is_whole = not found.missing and all(
+        async def check_copies(ask: Ask) -> bool | None:
+            answer = msgspec.json.decode(await ask("LIST", {}), type=_Streams)
+            clusters = [stream.cluster for stream in answer.streams]
+            is_whole = not answer.missing and all(
                 cluster.leader
                 and len(cluster.replicas) == SERVERS - 1
                 and all(peer.current and not peer.offline for peer in cluster.replicas)
@@ -131,13 +132,14 @@ class EngineServers:
             )
             return True if is_whole and clusters else None
 
-        self._until(are_whole, "some copies of streams are behind")
+        self._until(check_copies, "some copies of streams are behind")
 
     def make(self, stream: str, settings: Mapping[str, object]) -> None:
-        """Make a stream of a shard before a node does, with other settings than it should have."""
+        """Create a stream of a shard before a node does, with other settings than it should
+        have."""
         config = {"name": stream, "subjects": [f"{stream}.frames"], **settings}
 
-        async def made(ask: Ask) -> bool | None:
+        async def is_created(ask: Ask) -> bool | None:
             try:
                 await ask(f"CREATE.{stream}", config)
             except JetStreamRefusal as refusal:
@@ -146,11 +148,11 @@ class EngineServers:
                 return None
             return True
 
-        self._until(made, f"stream {stream} cannot be made")
+        self._until(is_created, f"stream {stream} cannot be made")
 
-    def spoil(self, number: int, random: Random) -> Path:
-        """Change some bits in the oldest file of a server that is down: what is newer it mends by
-        itself as it starts, from the log of its last steps."""
+    def damage(self, number: int, random: Random) -> Path:
+        """Change some bits in the oldest file of a stopped server. At its start it would repair
+        newer files from the log of its last steps."""
         files = self.processes.files(number, SHARD)
         path = next(path for path in files if path.stat().st_size)
         raw = bytearray(path.read_bytes())
@@ -160,8 +162,8 @@ class EngineServers:
         return path
 
     def fill(self, number: int, room_bytes: int) -> None:
-        """The server is started anew with a limit just above what it has stored."""
-        used = msgspec.json.decode(self._monitored(number, "jsz"), type=_Storage).storage
+        """Restart the server with a limit slightly above its stored bytes."""
+        used = msgspec.json.decode(self._read_monitor(number, "jsz"), type=_Storage).storage
         self._limit(number, f"{used + room_bytes}")
 
     def make_room(self, number: int) -> None:
@@ -173,38 +175,38 @@ class EngineServers:
         self.start(number)
         self.wait_until_whole()
 
-    def _monitored(self, number: int, what: str) -> bytes:
+    def _read_monitor(self, number: int, what: str) -> bytes:
         monitor = self.processes.monitors[number]
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"{monitor}/{what}", timeout=WHOLE_S) as answer:
             return bytes(answer.read())
 
     def has_all(self, number: int) -> bool:
-        """Whether a server, as it says itself, has every message of the shard's stream from its
-        first one on."""
-        read = self._monitored(number, "jsz?accounts=true&streams=true")
+        """Return whether a server, by its own report, has every message of the shard's stream since
+        the first one."""
+        read = self._read_monitor(number, "jsz?accounts=true&streams=true")
         jsz = msgspec.json.decode(read, type=_Jsz)
         streams = [stream for account in jsz.account_details for stream in account.stream_detail]
         (state,) = [stream.state for stream in streams if stream.name == SHARD]
         return state.messages == state.last_seq + 1 - state.first_seq
 
     def replace_copy(self, number: int) -> None:
-        """What the guide says is to be done about a damaged copy."""
+        """Replace a damaged copy as the guide describes."""
         folder = self.processes.files(number, SHARD)[0].parents[1]
         self.processes.kill(number)
         shutil.rmtree(folder)
         self.processes.start(number)
 
     @on_a_loop
-    async def _until(self, look: Callable[[Ask], Awaitable[T | None]], otherwise: str) -> T:
-        """Look until there is something to give."""
+    async def _until(self, query: Callable[[Ask], Awaitable[T | None]], otherwise: str) -> T:
+        """Poll until there is a result. Raises ``AssertionError`` after :data:`WHOLE_S`."""
         try:
             async with asyncio.timeout(WHOLE_S):
-                return await self._looked(look)
+                return await self._poll(query)
         except TimeoutError as error:
             raise AssertionError(f"after {WHOLE_S:g} s {otherwise}") from error
 
-    async def _looked(self, look: Callable[[Ask], Awaitable[T | None]]) -> T:
+    async def _poll(self, query: Callable[[Ask], Awaitable[T | None]]) -> T:
         connection = await NatsConnection.open(self.processes.urls, _ignore)
 
         async def ask(what: str, request: object) -> bytes:
@@ -213,14 +215,14 @@ class EngineServers:
         try:
             while True:
                 try:
-                    found = await look(ask)
+                    result = await query(ask)
                 except Unanswered:
-                    found = None
-                if found is not None:
-                    return found
-                over = asyncio.Event()
-                asyncio.get_running_loop().call_later(_LOOK_EVERY_S, over.set)
-                await over.wait()
+                    result = None
+                if result is not None:
+                    return result
+                pause_ended = asyncio.Event()
+                asyncio.get_running_loop().call_later(_POLL_S, pause_ended.set)
+                await pause_ended.wait()
         finally:
             await connection.close()
 
@@ -229,7 +231,7 @@ class JetStreamKind:
     """See :class:`tests.faults.cluster.engines.EngineKind`."""
 
     name = "jetstream"
-    left_out: Mapping[str, str] = {
+    unsupported: Mapping[str, str] = {
         "postmaster-killed": "a NATS server is a single process, which server-killed kills"
     }
 
@@ -238,18 +240,18 @@ class JetStreamKind:
 
     @contextmanager
     def running(self, folder: Path, links: DemoLinks | None) -> Iterator[FaultyEngine]:
-        """Servers that keep everything in ``folder``."""
+        """Run servers that keep everything in ``folder``."""
 
-        def between(one: int, other: int, port: int) -> int:
-            assert links is not None, "asked for where there are some"
-            return links.open(server_named(one), server_named(other), port)
+        def between(server: int, peer: int, port: int) -> int:
+            assert links is not None, "only called if links exist"
+            return links.open(server_named(server), server_named(peer), port)
 
         with NatsServers(folder, between=None if links is None else between) as servers:
             yield EngineServers(servers)
 
 
 Ask = Callable[[str, object], Awaitable[bytes]]
-"""Ask JetStream something about streams."""
+"""A function that sends a request about streams to JetStream."""
 
 
 async def _stream(ask: Ask, name: str) -> StreamInfo:
@@ -257,4 +259,4 @@ async def _stream(ask: Ask, name: str) -> StreamInfo:
 
 
 async def _ignore() -> None:
-    """A connection that was lost has come back: the question is asked again anyway."""
+    """Ignore a reconnect: the question is asked again anyway."""

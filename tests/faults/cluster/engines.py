@@ -1,5 +1,5 @@
-"""What faults of a cluster ask of a storage engine, whichever it is: three servers that are killed,
-frozen and cut off, one of which leads."""
+"""The interface of a storage engine for the faults of a cluster: three servers, one of them the
+leader, that are killed, frozen and cut off."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from penstock_tools.demo.links import DemoLinks
 
 
 class FaultyEngine(Protocol):
-    """Three servers on loopback, and what is done to them."""
+    """Three servers on loopback, and the faults that can be applied to them."""
 
     @property
     def numbers(self) -> Sequence[int]:
-        """What the servers are called, from 0 on."""
+        """Numbers of the servers, from 0 on."""
         ...
 
     @property
     def ports(self) -> Sequence[int]:
-        """Where the servers listen, in their order."""
+        """Ports of the servers, in the order of their numbers."""
         ...
 
-    def named(self, ports: Sequence[int]) -> str:
-        """What ``penstock serve --cluster`` takes for servers that are found at these ports."""
+    def url_of(self, ports: Sequence[int]) -> str:
+        """Return the argument of ``penstock serve --cluster`` for servers at these ports."""
         ...
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What a node has in its environment because of this engine."""
+        """Environment variables that a node needs for this engine."""
         ...
 
     def leader(self) -> int:
-        """The number of the server that leads. Raises ``AssertionError`` when none does for
-        long."""
+        """Return the number of the leading server. Raises ``AssertionError`` if no server leads for
+        a long time."""
         ...
 
     def move_leader(self, random: Random) -> str:
-        """Have others lead, one after the other; gives what was done."""
+        """Let other servers lead, one after the other; return a description."""
         ...
 
     def wait_until_whole(self) -> None:
-        """Until each server has a current copy of everything. Raises ``AssertionError`` when that
-        takes too long."""
+        """Wait until each server has a current copy of everything. Raises ``AssertionError`` if
+        that takes too long."""
         ...
 
     def kill(self, number: int) -> None: ...
@@ -57,11 +57,11 @@ class FaultyEngine(Protocol):
     def thaw(self, number: int) -> None: ...
 
     def fill(self, number: int, room_bytes: int) -> None:
-        """Leave a server so much room for what it stores."""
+        """Leave a server only this much room."""
         ...
 
     def make_room(self, number: int) -> None:
-        """Give a server as much room as before."""
+        """Give a server the same room as before."""
         ...
 
 
@@ -71,29 +71,29 @@ class EngineKind(Protocol):
     name: str
 
     @property
-    def left_out(self) -> Mapping[str, str]:
-        """Faults that cannot be played on it, and why."""
+    def unsupported(self) -> Mapping[str, str]:
+        """Faults that cannot be played on it, with the reasons."""
         ...
 
     def missing(self) -> str:
-        """Why it cannot be started here, or nothing."""
+        """Return the reason why it cannot be started here, or ""."""
         ...
 
     def running(
         self, folder: Path, links: DemoLinks | None
     ) -> AbstractContextManager[FaultyEngine]:
-        """Its servers, which have ended when the block has. Servers find each other over
-        ``links``, where there are any, as ``server N``."""
+        """Run its servers until the end of the block. If ``links`` are given, the servers find each
+        other over them as ``server N``."""
         ...
 
 
 def server_named(number: int) -> str:
-    """What a server is called on the network of links."""
+    """Return the name of a server on the network of links."""
     return f"server {number}"
 
 
 def kinds() -> Mapping[str, EngineKind]:
-    """Every engine that a loop may be played on, by name."""
+    """Return every engine that a loop may use, by name."""
     from tests.faults.cluster.engine import JetStreamKind
     from tests.faults.cluster.postgres import PostgresKind
 

@@ -1,8 +1,9 @@
-"""Clients that find each node over a link of its own, which can be cut while nodes find each other:
+"""Clients that reach each node over a separate link, which can be cut without separating the nodes:
 ``python -m tests.faults.cluster.linked PORTS URL MQTT FOLDER ROLE…``
 
-PORTS is a JSON object: by the port at which a node listens, the one at which clients find it; those
-in MQTT are of the latter kind. Everything is the real client, but where it makes a connection.
+PORTS is a JSON object that maps the port of a node to the port at which clients reach it; the ports
+in MQTT are already of the latter kind. The client is the real one, except for the address of each
+connection.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from penstock.client.connection.owner_watch import OwnerWatch
 from penstock.client.connection.urls import Address
 from tests.faults import amqp, clients
 
-Connecting = Callable[[Any, Address], Awaitable[None]]
+Connect = Callable[[Any, Address], Awaitable[None]]
 
 
-def over_links(connect: Connecting, ports: Mapping[int, int]) -> Connecting:
-    """Connects to the link of an address; whoever asks knows the address only."""
+def over_links(connect: Connect, ports: Mapping[int, int]) -> Connect:
+    """Wrap a connect function: it connects to the link of an address, while its caller sees only
+    the address."""
 
-    async def connecting(self: Any, address: Address) -> None:
+    async def connect_to_link(self: Any, address: Address) -> None:
         await connect(self, Address(address.host, ports.get(address.port, address.port)))
 
-    return connecting
+    return connect_to_link
 
 
 def main(arguments: list[str]) -> int:
-    given, url, *rest = arguments
-    ports = msgspec.json.decode(given, type=dict[int, int])
-    for connecting, name in ((RealmConnection, "_connect_to"), (OwnerWatch, "_follow")):
-        setattr(connecting, name, over_links(vars(connecting)[name], ports))
+    encoded_ports, url, *rest = arguments
+    ports = msgspec.json.decode(encoded_ports, type=dict[int, int])
+    for owner, name in ((RealmConnection, "_connect_to"), (OwnerWatch, "_follow")):
+        setattr(owner, name, over_links(vars(owner)[name], ports))
     amqp.PORTS.update(ports)
     return clients.main([url, *rest])
 

@@ -1,4 +1,5 @@
-"""Does to a cluster what was drawn, and waits then until everybody is at work again."""
+"""Applies the drawn faults to a cluster, and waits after each until all nodes and clients work
+again."""
 
 from __future__ import annotations
 
@@ -18,42 +19,42 @@ from tests.faults.cluster.differing import DifferingNodes
 from tests.faults.cluster.engine import SHARD, EngineServers
 from tests.faults.cluster.engines import FaultyEngine, server_named
 from tests.faults.cluster.nodes import Nodes
-from tests.faults.cluster.oracles import CutOff, Filled, Spoilt
+from tests.faults.cluster.oracles import CutOff, DamagedCopy, FullServers
 from tests.faults.cluster.pauses import Played
 from tests.faults.cluster.postgres import PostgresFaults
 from tests.faults.cluster.schedule import Fault
-from tests.faults.cluster.slowing import slowed
+from tests.faults.cluster.slowing import slow_down
 from tests.faults.journals import last_acknowledged
 from tests.faults.phases import RECONNECT_S
 from tests.faults.processes import Clients
 
 WELL_S: Final = 120.0
 BALLAST: Final = "ballast"
-"""A channel whose events fill files of the engine, and are purged then."""
+"""A channel whose events fill files of the engine and are then purged."""
 BALLAST_BYTES: Final = 256 << 10
 BALLAST_EVENTS: Final = 48
-"""12 MiB: a file takes 8, and so does a server's log of its last steps."""
+"""12 MiB: more than a file of a stream, and than a server's log of its last steps, which take 8."""
 LITTLE_ROOM_BYTES: Final = 40 << 20
-"""Less than what is kept for segments and snapshots, and more than is published meanwhile."""
+"""Less than the reserve for segments and snapshots, and more than is published during the fault."""
 NO_ROOM_BYTES: Final = 4 << 20
-"""Less than what is published meanwhile."""
+"""Less than is published during the fault."""
 REFUSED_S: Final = 30.0
-"""Nodes ask servers for their room from time to time."""
+"""Nodes ask the servers only from time to time for their room."""
 ROOM_CHECK: Final = "engine room"
 _DIES_FROZEN: Final = 0.2
 _MOVES: Final = 0.3
-"""How often somebody moves an owner that clients do not reach."""
+"""Probability that an owner that clients cannot reach is moved."""
 _ON_ITS_WAY_S: Final = 2.0
-"""What is acknowledged so soon after a cut was on its way before."""
+"""An acknowledgement that arrives this soon after a cut was under way before it."""
 _DAMAGES_MAX: Final = 3
 JUMPS_S: Final = (-90.0, -4.0, 4.0, 90.0)
-"""How far a clock jumps: an owner that is a minute off hands over, one that is seconds off need
-not. What is written in the future keeps later owners' time waiting, so it is not far."""
-_LOOK_EVERY_S: Final = 0.05
+"""Jumps of the clock in seconds. An owner that is a minute off hands over, one that is seconds off
+need not. Records from the future delay later owners, so the jumps are short."""
+_POLL_S: Final = 0.05
 
 
 class ClusterNemesis:
-    """All that happens happens to processes that were started here, each by its own number."""
+    """Applies faults to processes started by this run, each by its process id."""
 
     def __init__(
         self,
@@ -63,16 +64,16 @@ class ClusterNemesis:
         clients: Sequence[Clients],
         diaries: Mapping[str, Path],
         random: Random,
-        told: Path,
+        log_path: Path,
         patience_s: float = WELL_S,
         *,
         connections: int = 0,
     ) -> None:
-        """``diaries``: those of all publishers, by name. ``told``: a file for all that is done, as
-        it is done; its folder is on the disk that is made slow. ``links``: the network between
-        nodes and servers, where something is to be cut. ``patience_s`` is how long publishers may
-        wait for an acknowledgement once nothing is wrong any more. ``connections`` of clients are
-        back as well before a fault is over, if that is given."""
+        """``diaries``: the records of all publishers, by name. ``log_path``: a file that logs the
+        faults; its folder is on the disk that is made slow. ``links``: the network between nodes
+        and servers, if faults cut it. ``patience_s``: how long publishers may wait for an
+        acknowledgement after the end of a fault. ``connections``: if not 0, a fault ends only once
+        this many clients are connected again."""
         self._nodes = nodes
         self._engine = engine
         self._commands = ClusterCommands(engine, nodes.lease_s)
@@ -81,17 +82,17 @@ class ClusterNemesis:
         self._diaries = diaries
         self._random = random
         self._pause = threading.Event()
-        self._told = told
+        self._log_path = log_path
         self._patience_s = patience_s
         self._connections = connections
         self.played: list[Played] = []
-        self.spoilt: list[Spoilt] = []
+        self.damaged: list[DamagedCopy] = []
         self.cut_off: list[CutOff] = []
-        self.filled: list[Filled] = []
+        self.filled: list[FullServers] = []
         self.differing = DifferingNodes(nodes, self._commands)
         self.failures: list[str] = []
-        """What no fault is an excuse for."""
-        self._acts: Mapping[str, Callable[[Fault], str]] = {
+        """Violations that no fault explains."""
+        self._actions: Mapping[str, Callable[[Fault], str]] = {
             "owner-killed": self._kill_owner,
             "owner-frozen": self._freeze_owner,
             "owner-halted": self._halt_owner,
@@ -112,49 +113,49 @@ class ClusterNemesis:
             "copy-damaged": self._damage_copy,
             "engine-full": self._fill_engine,
             "started-early": self._start_early,
-            **self.differing.acts,
+            **self.differing.actions,
         }
 
     def play(self, faults: Iterator[Fault], least: int, until_s: float) -> None:
-        """At least so many, one after the other; no further one begins after ``until_s`` of the
-        steady clock, or after something that may not be."""
+        """Play at least ``least`` faults, one after the other. None begins after ``until_s`` of the
+        steady clock, or after a violation."""
         for number, fault in enumerate(faults):
             if number >= least and time.monotonic_ns() / 1e9 > until_s:
                 return
             self._pause.wait(fault.after_s)
             began_ns = time.monotonic_ns()
-            detail = self._acts[fault.what](fault)
+            detail = self._actions[fault.what](fault)
             self._recover()
             if self._connections:
                 self._wait_for_connections()
             ended_ns = time.monotonic_ns()
             self.played.append(Played(fault.what, began_ns, ended_ns, detail=detail))
-            self._tell(f"{(ended_ns - began_ns) / 1e9:6.1f} s  {fault.what}: {detail}")
+            self._log(f"{(ended_ns - began_ns) / 1e9:6.1f} s  {fault.what}: {detail}")
             if self.failures:
                 return
 
     def _recover(self) -> None:
-        """Wait until all nodes run, every copy is whole and every publisher is acknowledged
-        again."""
+        """Wait until all nodes run, every copy is complete and every publisher gets
+        acknowledgements again."""
         since_ns = time.monotonic_ns()
         self._engine.wait_until_whole()
         self._nodes.owner()
-        if late := self._until_acknowledged(since_ns):
+        if late := self._wait_for_acknowledgements(since_ns):
             self.failures.append(
                 f"{self._patience_s:g} s after a fault nothing is acknowledged to {', '.join(late)}"
             )
 
-    def _until_acknowledged(self, since_ns: int) -> list[str]:
-        """Wait until every publisher is acknowledged something after ``since_ns`` of the steady
-        clock; gives those who are not, when that takes too long."""
-        self.look()
+    def _wait_for_acknowledgements(self, since_ns: int) -> list[str]:
+        """Wait until every publisher has an acknowledgement after ``since_ns`` of the steady clock.
+        Return those without one if that takes too long."""
+        self.check_processes()
         late = list(self._diaries)
-        for _ in range(int(self._patience_s / _LOOK_EVERY_S)):
+        for _ in range(int(self._patience_s / _POLL_S)):
             late = [name for name in late if last_acknowledged(self._diaries[name]) <= since_ns]
             if not late or self.failures:
                 return []
-            self._pause.wait(_LOOK_EVERY_S)
-            self.look()
+            self._pause.wait(_POLL_S)
+            self.check_processes()
         return late
 
     def _wait_for_connections(self) -> None:
@@ -163,15 +164,15 @@ class ClusterNemesis:
         except AssertionError as error:
             self.failures.append(f"{error}")
 
-    def _tell(self, line: str) -> None:
-        with self._told.open("a") as file:
+    def _log(self, line: str) -> None:
+        with self._log_path.open("a") as file:
             file.write(f"{line}\n")
 
-    def look(self) -> None:
-        """Neither nodes nor clients end by themselves."""
+    def check_processes(self) -> None:
+        """Report nodes and clients that have ended by themselves."""
         for node in self._nodes.all:
-            if said := node.look():
-                self.failures.append(said)
+            if end_report := node.end_report():
+                self.failures.append(end_report)
         for clients in self._clients:
             if not clients.is_running:
                 self.failures.append(f"clients ended by themselves: {clients.wait()}")
@@ -186,7 +187,8 @@ class ClusterNemesis:
         return owner.name
 
     def _freeze_owner(self, fault: Fault) -> str:
-        """It wakes up as the owner or deposed, as long as the freeze was; or it does not."""
+        """Freeze the owner; it wakes as the owner or deposed, depending on the duration, or it is
+        killed while frozen."""
         owner = self._nodes.owner()
         owner.freeze()
         self._pause.wait(fault.for_s)
@@ -198,54 +200,56 @@ class ClusterNemesis:
         return f"{owner.name} for {fault.for_s:.1f} s"
 
     def _halt_owner(self, fault: Fault) -> str:
-        """It is frozen with a block in its hands, and wakes once another node has served for a
-        while: what it sends then is refused."""
+        """Freeze the owner just before it sends a block, and wake it once another node has served
+        for a while: its block must be refused."""
         owner = self._nodes.owner()
         owner.halt()
         next_owner = self._nodes.owner(after=owner)
-        self._until_acknowledged(time.monotonic_ns())
+        self._wait_for_acknowledgements(time.monotonic_ns())
         self._pause.wait(fault.for_s)
         owner.thaw()
         return f"{owner.name}, with a block in its hands, until {next_owner.name} had served"
 
     def _cut_owner(self, fault: Fault) -> str:
-        """It reaches clients and other nodes, and no server of the engine."""
+        """Cut the owner off from all servers of the engine, but not from clients and other
+        nodes."""
         owner = self._nodes.owner()
         self._cut(owner.name, fault.for_s)
         return f"{owner.name} from the engine for {fault.for_s:.1f} s"
 
     def _mute_owner(self, fault: Fault) -> str:
-        """It hears the servers of the engine, and they do not hear it."""
+        """Lose everything that the owner sends to the engine's servers, but not their data."""
         owner = self._nodes.owner()
         self._cut(owner.name, fault.for_s, "from")
         return f"{owner.name}, which hears the engine, for {fault.for_s:.1f} s"
 
     def _deafen_owner(self, fault: Fault) -> str:
-        """The servers of the engine hear it, and it does not hear them."""
+        """Lose everything that the engine's servers send to the owner, but not its data."""
         owner = self._nodes.owner()
         self._cut(owner.name, fault.for_s, "to")
         return f"{owner.name}, which the engine hears, for {fault.for_s:.1f} s"
 
     def _cut_clients(self, fault: Fault) -> str:
-        """It reaches the engine and other nodes, and no client. One of them relays then, or becomes
-        the owner where somebody moves it; the cut ends once everybody is at work around it."""
-        assert self._links is not None, "whoever cuts has links"
+        """Cut clients off from the owner, which still reaches the engine and the other nodes.
+        Another node must relay, or become the owner if the realm is moved. The cut ends once all
+        publishers work around it."""
+        assert self._links is not None, "faults that cut have links"
         owner = self._nodes.owner()
         began_ns = time.monotonic_ns()
-        self._links.cut(owner.for_clients)
+        self._links.cut(owner.client_link)
         self._pause.wait(fault.for_s)
         is_moved = fault.choice < _MOVES
         if is_moved:
-            others = [node for node in self._nodes.all if node is not owner]
-            self._commands.run("move", others[int(fault.choice / _MOVES * len(others))].name)
-        late = self._until_acknowledged(began_ns + int(_ON_ITS_WAY_S * 1e9))
-        self._links.heal(owner.for_clients)
+            peers = [node for node in self._nodes.all if node is not owner]
+            self._commands.run("move", peers[int(fault.choice / _MOVES * len(peers))].name)
+        late = self._wait_for_acknowledgements(began_ns + int(_ON_ITS_WAY_S * 1e9))
+        self._links.heal(owner.client_link)
         waited_s = (time.monotonic_ns() - began_ns) / 1e9
         self.cut_off.append(CutOff(owner.name, waited_s, tuple(late)))
         return f"{owner.name} for {waited_s:.1f} s{', and moved' if is_moved else ''}"
 
     def _stop_owner(self, fault: Fault) -> str:
-        """It is asked to end, and hands over."""
+        """End the owner with SIGTERM; it hands over."""
         owner = self._nodes.owner()
         if status := owner.stop():
             self.failures.append(f"after SIGTERM the exit status of {owner.name} is {status}")
@@ -254,7 +258,7 @@ class ClusterNemesis:
         return owner.name
 
     def _drain_owner(self, _: Fault) -> str:
-        """It hands over to another node, and may own again afterwards."""
+        """Drain the owner: it hands over to another node, and may own again afterwards."""
         owner = self._nodes.owner()
         self._commands.run("drain", owner.name)
         self._commands.run("drain", owner.name, "--end")
@@ -269,26 +273,26 @@ class ClusterNemesis:
         return f"{owner.name} by {jump_s:+g} s for {fault.for_s:.1f} s"
 
     def _start_early(self, fault: Fault) -> str:
-        """A node is started while the engine has no majority: it waits, and serves then or stands
+        """Start a node while the engine has no majority: it must wait, and then serve or stand
         by."""
         node = self._nodes.all[int(fault.choice * len(self._nodes.all))]
-        gone = (len(self._engine.numbers) - 1) // 2 + 1
-        taken = self._random.sample(list(self._engine.numbers), gone)
-        for number in taken:
+        stopped_count = (len(self._engine.numbers) - 1) // 2 + 1
+        stopped_servers = self._random.sample(list(self._engine.numbers), stopped_count)
+        for number in stopped_servers:
             self._engine.kill(number)
         node.kill()
         node.begin()
-        if not node.waits_for("engine.waiting"):
+        if not node.has_logged_within("engine.waiting"):
             self.failures.append(f"{node.name} does not say that it waits for the engine")
         self._pause.wait(fault.for_s)
-        for number in taken:
+        for number in stopped_servers:
             self._engine.start(number)
         if not node.is_ready():
             self.failures.append(f"{node.name} waits though the engine has a majority again")
-        return f"{node.name}, without servers {', '.join(map(str, taken))}"
+        return f"{node.name}, without servers {', '.join(map(str, stopped_servers))}"
 
     def _cut(self, name: str, for_s: float, lost: LostDirection = "all") -> None:
-        assert self._links is not None, "whoever cuts has links"
+        assert self._links is not None, "faults that cut have links"
         self._links.cut(name, lost)
         self._pause.wait(for_s)
         self._links.heal(name)
@@ -310,13 +314,14 @@ class ClusterNemesis:
         return f"server {victim}, {role}, for {fault.for_s:.1f} s"
 
     def _cut_server(self, fault: Fault) -> str:
-        """It reaches neither nodes nor the other servers."""
+        """Cut a server off from the nodes and from the other servers."""
         victim, role = self._victim(fault)
         self._cut(server_named(victim), fault.for_s)
         return f"server {victim}, {role}, for {fault.for_s:.1f} s"
 
     def _kill_postmaster(self, fault: Fault) -> str:
-        """The primary's other processes go on for a moment, and end by themselves."""
+        """Kill only the first process of the primary; its other processes continue for a moment and
+        end by themselves."""
         assert isinstance(self._engine, PostgresFaults), "other engines have no postmaster"
         victim = self._engine.kill_postmaster()
         self._pause.wait(fault.for_s)
@@ -327,7 +332,7 @@ class ClusterNemesis:
         return self._engine.move_leader(self._random)
 
     def _slow_disk(self, fault: Fault) -> str:
-        with slowed(self._told.parent):
+        with slow_down(self._log_path.parent):
             self._pause.wait(fault.for_s)
         return f"for {fault.for_s:.1f} s"
 
@@ -340,87 +345,98 @@ class ClusterNemesis:
         ), "a follower"
 
     def _take_two(self, fault: Fault) -> str:
-        """One is left, which is no majority."""
-        left = int(fault.choice * len(self._engine.numbers))
-        taken = [number for number in self._engine.numbers if number != left]
+        """Stop all servers but one, so that the engine has no majority."""
+        remaining = int(fault.choice * len(self._engine.numbers))
+        stopped = [number for number in self._engine.numbers if number != remaining]
         kills = fault.choice * 10 % 1 < 0.5
-        for number in taken:
+        for number in stopped:
             (self._engine.kill if kills else self._engine.freeze)(number)
         self._pause.wait(fault.for_s)
-        for number in taken:
+        for number in stopped:
             (self._engine.start if kills else self._engine.thaw)(number)
         return f"{'killed' if kills else 'frozen'} for {fault.for_s:.1f} s"
 
     def _fill_engine(self, fault: Fault) -> str:
-        """One server is full, and others go on without it; or so many have little room that events
-        are refused until there is more."""
+        """Fill one server, so that the others continue without it; or a majority, so that events
+        are refused until it has more room."""
         numbers = list(self._engine.numbers)
         is_majority = fault.choice < 0.5
         full = self._random.sample(numbers, len(numbers) // 2 + 1 if is_majority else 1)
         for number in full:
             self._engine.fill(number, LITTLE_ROOM_BYTES if is_majority else NO_ROOM_BYTES)
-        refused = self._until_refused() if is_majority else self._add_ballast()
+        refused = self._publish_until_refused() if is_majority else self._add_ballast()
         room = [
-            line for line in self._commands.complaints().splitlines() if line.startswith(ROOM_CHECK)
+            line
+            for line in self._commands.doctor_complaints().splitlines()
+            if line.startswith(ROOM_CHECK)
         ]
         self._pause.wait(fault.for_s)
         for number in full:
             self._engine.make_room(number)
         self._purge_ballast()
         names = tuple(f"n{number}" for number in full)
-        is_examined = any(all(name in line for name in names) for line in room)
-        self.filled.append(Filled(names, is_majority, is_examined, refused=refused))
+        is_diagnosed = any(all(name in line for name in names) for line in room)
+        self.filled.append(FullServers(names, is_majority, is_diagnosed, refused=refused))
         return f"{', '.join(names)}: {refused or 'nothing refused'}"
 
-    def _until_refused(self) -> str:
-        """Publish until an event is refused; returns why, or nothing when none was."""
+    def _publish_until_refused(self) -> str:
+        """Publish until an event is refused. Return the reason, or "" if none was refused."""
         with penstock.connect(self._nodes.url, reconnect_timeout=RECONNECT_S) as session:
             channel = session.channels.get(BALLAST)
-            for _ in range(int(REFUSED_S / _LOOK_EVERY_S)):
+            for _ in range(int(REFUSED_S / _POLL_S)):
                 try:
                     channel.publish(b"one more")
                 except StorageFailed as error:
                     return str(error)
-                self._pause.wait(_LOOK_EVERY_S)
+                self._pause.wait(_POLL_S)
         return ""
 
     def _damage_copy(self, fault: Fault) -> str:
-        """Again where the damage was gone before anybody read it."""
-        said = []
+        """Damage a copy, and repeat that if the damage disappeared before a node read it."""
+        reports = []
         for _ in range(_DAMAGES_MAX):
-            said.append(self._damage_once())
-            if self.spoilt[-1].told or not self.spoilt[-1].is_gone:
+            reports.append(self._damage_once())
+            if self.damaged[-1].is_reported or not self.damaged[-1].is_gone:
                 break
-        return "; ".join(said)
+        return "; ".join(reports)
 
     def _damage_once(self) -> str:
-        """A server with bits of a file changed leads, and a new owner reads from it. What the
-        damage is told by is looked for then, and the copy replaced as the guide says."""
+        """Make a server with changed bits in a file the leader, and let a new owner read from it.
+        Look for the report of the damage, and replace the copy as the guide describes."""
         engine = self._engine
-        assert isinstance(engine, EngineServers), "nobody damages the copies of other engines"
+        assert isinstance(engine, EngineServers), "copies of other engines are not damaged"
         victim = (engine.leader() + 1) % len(engine.numbers)
         server = f"n{victim}"
-        before = self._nodes.told("engine.copy_damaged", server=server, stream=SHARD)
+        reports_before = self._nodes.count_logged(
+            "engine.copy_damaged", server=server, stream=SHARD
+        )
         self._add_ballast()
         engine.kill(victim)
-        path = engine.spoil(victim, self._random)
-        spoilt = path.read_bytes()
+        path = engine.damage(victim, self._random)
+        damagedd_bytes = path.read_bytes()
         engine.start(victim)
         engine.lead(victim)
-        is_gone = _is_replaced(path, spoilt) and engine.has_all(victim)
+        is_gone = _is_replaced(path, damagedd_bytes) and engine.has_all(victim)
         owner = self._nodes.owner()
         owner.kill()
         owner.start()
         self._nodes.owner()
-        told = self._nodes.told("engine.copy_damaged", server=server, stream=SHARD) > before
-        self.spoilt.append(Spoilt(server, SHARD, path.name, told=told, is_gone=is_gone))
+        is_reported = (
+            self._nodes.count_logged("engine.copy_damaged", server=server, stream=SHARD)
+            > reports_before
+        )
+        self.damaged.append(
+            DamagedCopy(server, SHARD, path.name, is_reported=is_reported, is_gone=is_gone)
+        )
         engine.replace_copy(victim)
         self._purge_ballast()
-        return f"{path.name} on {server}, {'told' if told else 'gone' if is_gone else 'UNTOLD'}"
+        return (
+            f"{path.name} on {server}, {'told' if is_reported else 'gone' if is_gone else 'UNTOLD'}"
+        )
 
     def _add_ballast(self) -> str:
-        """Publish so much that servers forget how the oldest of it came about; returns why an event
-        was refused, if one was."""
+        """Publish so much that the servers drop the steps that created their oldest events. Return
+        the reason if an event was refused, otherwise ""."""
         with penstock.connect(self._nodes.url, reconnect_timeout=RECONNECT_S) as session:
             channel = session.channels.get(BALLAST)
             for _ in range(BALLAST_EVENTS):
@@ -435,10 +451,10 @@ class ClusterNemesis:
             session.channels.get(BALLAST).purge()
 
 
-def _is_replaced(path: Path, spoilt: bytes) -> bool:
-    """Whether a file has other bytes than the damaged ones, or was removed: a server that starts
-    writes blocks anew, and removes those whose messages are gone."""
+def _is_replaced(path: Path, damagedd_bytes: bytes) -> bool:
+    """Return whether a file was rewritten or removed since the damage: a server writes blocks again
+    at its start, and removes those whose messages were purged."""
     try:
-        return path.read_bytes() != spoilt
+        return path.read_bytes() != damagedd_bytes
     except FileNotFoundError:
         return True

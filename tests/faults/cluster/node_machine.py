@@ -1,13 +1,12 @@
-"""``penstock`` as a node whose machine is played: ``python -m tests.faults.cluster.node_machine
-FILE …``
+"""``penstock`` as a node on a simulated machine: ``python -m tests.faults.cluster.node_machine FILE
+…``
 
-Everything is the real node (``tests.faults.clocked``), and these lie beside FILE, its clock:
-
-- ``halt``: the order to stop (SIGSTOP) before the next block is sent to the engine. So an owner is
-  frozen with a block in its hands, on either engine. It is obeyed once.
-- ``mount``: a link to what this machine has mounted where ``cluster.blobs`` is. The nodes of a run
-  are on one machine, so without it all would see the same files.
-- ``format``: the newest format that this version knows, if that is another one.
+The node is the real one (``tests.faults.clocked``). The folder of FILE, its clock, has also:
+- ``halt``: the order to stop (SIGSTOP) before the next block is sent to the engine, so that an
+  owner is frozen with a block to send, on any engine. It is obeyed once.
+- ``mount``: a link to the folder that this machine has mounted at ``cluster.blobs``. The nodes of a
+  run share one machine, so without it all would see the same files.
+- ``format``: the newest format that this version supports, if it is another one.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from tests.faults import clocked
 Send = Callable[..., Awaitable[Any]]
 
 SENDS: Final = ((JetStreamJournal, "_put"), (PostgresJournal, "_insert"))
-"""Methods that send a block which is already bound to its place in the journal."""
+"""Methods that send a block that is already bound to its place in the journal."""
 
 
 class NodeMachine:
-    """What a node's machine has of its own, in the folder of the node's clock."""
+    """The machine of a node, controlled by files in the folder of the node's clock."""
 
     def __init__(self, folder: Path) -> None:
         self._halt = folder / "halt"
@@ -49,27 +48,27 @@ class NodeMachine:
         self._halt.touch()
 
     def mount(self, folder: Path) -> None:
-        """Have the machine find ``folder`` where ``cluster.blobs`` is."""
+        """Mount ``folder`` at ``cluster.blobs`` for this machine."""
         link = self._mount.with_name("mount.new")
         link.symlink_to(folder, target_is_directory=True)
         link.rename(self._mount)
 
-    def know_format(self, format: int | None) -> None:
-        """Have the next process know no newer format than this; None: those it knows."""
+    def set_format(self, format: int | None) -> None:
+        """Limit the formats that the next process supports; None removes the limit."""
         if format is None:
             self._format.unlink(missing_ok=True)
         else:
             self._format.write_text(f"{format}")
 
     def take_over(self) -> None:
-        """Have this process see the machine that is played."""
+        """Patch this process so that it sees the simulated machine."""
         for kind, name in SENDS:
             setattr(kind, name, self._halting(vars(kind)[name]))
-        for module, name, seen in (
+        for module, name, replacement in (
             (bootstrap, "shared_files", self._files),
             (serving, "member", self._member),
         ):
-            setattr(module, name, partial(seen, vars(module)[name]))
+            setattr(module, name, partial(replacement, vars(module)[name]))
 
     def _halting(self, send: Send) -> Send:
         def stop_and_send(*arguments: Any, **options: Any) -> Awaitable[Any]:
@@ -83,15 +82,17 @@ class NodeMachine:
     def _files(self, open: Callable[..., Blobs], uri: str, name: str, shard: int) -> Blobs:
         return open(self._mount.absolute().as_uri(), name, shard)
 
-    def _member(self, make: Callable[..., MemberRecord], *given: Any, **named: Any) -> MemberRecord:
-        record = make(*given, **named)
+    def _member(
+        self, make: Callable[..., MemberRecord], *arguments: Any, **options: Any
+    ) -> MemberRecord:
+        record = make(*arguments, **options)
         if not self._format.exists():
             return record
         return replace(record, format=int(self._format.read_text()))
 
 
 def main(arguments: list[str]) -> None:
-    """Run the node, whose clock comes first."""
+    """Run the node; the first argument is its clock."""
     NodeMachine(Path(arguments[0]).parent).take_over()
     clocked.main(arguments)
 

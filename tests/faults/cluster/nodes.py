@@ -1,5 +1,5 @@
-"""The nodes of a cluster, each a process of ``penstock serve --cluster`` with a folder and a port
-of its own through all its lives."""
+"""The nodes of a cluster, each a process of ``penstock serve --cluster`` with the same folder and
+port over all its restarts."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ SETTINGS_OF_NODES: Final = {
     **SETTINGS,
     "PENSTOCK_STORAGE_JOURNAL_BYTES": str(24 << 20),
 }
-"""The journal takes some files of the engine, 8 MiB each, so that an older one can be damaged."""
+"""The journal takes several files of the engine, 8 MiB each, so that an older one can be
+damaged."""
 PROGRAM: Final = "tests.faults.cluster.node_machine"
-"""Runs a node on a machine that is played."""
+"""Runs a node on a simulated machine."""
 HALTED_S: Final = 20.0
-"""How long an owner may take until its next append; publishers are at work all the time."""
-SAID_S: Final = 60.0
-"""How long a node may take until it says what is wrong with it."""
+"""The longest time until the next append of an owner; publishers work all the time."""
+REPORTED_S: Final = 60.0
+"""The longest time until a node reports a problem."""
 OWNED_S: Final = 90.0
 UNREADABLE: Final = f"stream {SHARD} is damaged"
-"""What a node says of a journal of which no server has a whole copy."""
+"""Error of a node whose journal has no complete copy on any server."""
 _ENDS_OWNING: Final = frozenset({"shard.lost", "shard.given_up", "shard.not_served"})
 
 
 class Node:
-    """One node: the process that is it now, and what those before have logged."""
+    """A node: its current process, and the logs of earlier ones."""
 
     def __init__(
         self,
@@ -57,9 +58,9 @@ class Node:
         program: str = PROGRAM,
         settings: Mapping[str, str] = SETTINGS_OF_NODES,
     ) -> None:
-        """``ports``: its native one and that of MQTT. It finds the engine over ``links``, where
-        there are any, under its name. ``program`` is the module that is run, which is given the
-        file of its clock first."""
+        """``ports``: its native port and that of MQTT. If ``links`` are given, it reaches the
+        engine over them under its name. ``program`` is the module to run; its first argument is the
+        file of the clock."""
         self.number = number
         self.name = f"n{number}"
         self.address, self.mqtt_at = (f"127.0.0.1:{port}" for port in ports)
@@ -69,12 +70,13 @@ class Node:
         self._clock = self._folder / "clock"
         set_offset(self._clock, 0)
         self._program = ("-m", program, str(self._clock))
-        self.for_clients = f"{self.name} for clients"
-        """What it is called on the network of links, where clients look for it."""
+        self.client_link = f"{self.name} for clients"
+        """Its name on the network of links towards clients."""
         servers = engine.ports
         if links is not None:
             servers = [
-                links.open(self.name, server_named(at), behind) for at, behind in enumerate(servers)
+                links.open(self.name, server_named(server), behind)
+                for server, behind in enumerate(servers)
             ]
         native, mqtt = map(str, ports)
         self._arguments = (
@@ -85,7 +87,7 @@ class Node:
             "--node",
             self.name,
             "--cluster",
-            engine.named(servers),
+            engine.url_of(servers),
             *amqp.OPTIONS,
         )
         self._settings = {
@@ -94,28 +96,28 @@ class Node:
             **engine.settings,
             "PENSTOCK_CLUSTER_LEASE_S": f"{lease_s:g}",
         }
-        self.lives = 0
+        self.starts = 0
         self._ended: list[list[dict[str, Any]]] = []
         self.is_frozen = False
         self.process: ServerProcess | None = None
 
     def start(self, settings: Mapping[str, str] | None = None) -> None:
-        """Start the next life and wait until the node serves or stands by. ``settings`` are for
-        this life. Raises ``ServerDidNotStart`` when it does neither."""
-        process = self._next_life(settings or {})
+        """Start the node and wait until it serves or stands by. ``settings`` apply to this start
+        only. Raises ``ServerDidNotStart`` if it does neither."""
+        process = self._next_process(settings or {})
         try:
             self.process = process.start()
         except ServerDidNotStart:
-            self._write_down(process)
+            self._write_log(process)
             raise
 
     def begin(self) -> None:
-        """Start the next life, and wait for nothing."""
-        self.process = self._next_life({}).begin()
+        """Start the node without waiting."""
+        self.process = self._next_process({}).begin()
 
-    def _next_life(self, settings: Mapping[str, str]) -> ServerProcess:
+    def _next_process(self, settings: Mapping[str, str]) -> ServerProcess:
         assert self.process is None, "the life before has ended"
-        self.lives += 1
+        self.starts += 1
         return ServerProcess(
             self._folder / "data",
             *self._arguments,
@@ -141,7 +143,7 @@ class Node:
         self.is_frozen = False
 
     def halt(self) -> None:
-        """Freeze it with a block in its hands, just before it sends the block to the engine."""
+        """Freeze the node just before it sends a block to the engine."""
         self.machine.order_halt()
         self.is_frozen = True
         pause = threading.Event()
@@ -152,11 +154,11 @@ class Node:
         raise AssertionError(f"{HALTED_S:g} s after it was told to halt, {self.name} runs")
 
     def set_clock(self, offset_s: float) -> None:
-        """Have its clock show so many seconds more than the machine's."""
+        """Set its clock this many seconds ahead of the machine's."""
         set_offset(self._clock, int(offset_s * 1e9))
 
     def stop(self) -> int:
-        """Ask it to end; gives the exit status, or -9 where it had to be killed."""
+        """End the node with SIGTERM. Return the exit status, or -9 if it had to be killed."""
         try:
             status = self.running.terminate()
         except subprocess.TimeoutExpired:
@@ -164,8 +166,8 @@ class Node:
         self._end()
         return status
 
-    def look(self) -> str:
-        """What it said last, if it has ended by itself."""
+    def end_report(self) -> str:
+        """Return a report if the node has ended by itself, otherwise ""."""
         if self.process is None or self.process.is_running:
             return ""
         status, log = self.process.wait(), self.process.log[-3_000:]
@@ -174,16 +176,16 @@ class Node:
 
     @property
     def entries(self) -> list[list[dict[str, Any]]]:
-        """What it has logged, life by life."""
-        now = [_entries(self.process)] if self.process is not None else []
-        return [*self._ended, *now]
+        """Its log entries, by start."""
+        current = [_entries(self.process)] if self.process is not None else []
+        return [*self._ended, *current]
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """Entries of one event in the log of this life."""
+        """Return the log entries of one event since the last start."""
         return [] if self.process is None else self.process.logged(event)
 
-    def is_ready(self, *, s: float = SAID_S) -> bool:
-        """Whether a life that was begun serves or stands by within ``s`` seconds."""
+    def is_ready(self, *, s: float = REPORTED_S) -> bool:
+        """Return whether the node serves or stands by within ``s`` seconds after ``begin``."""
         pause = threading.Event()
         for _ in range(int(s / 0.05)):
             if self.running.url or not self.running.is_running:
@@ -191,11 +193,14 @@ class Node:
             pause.wait(0.05)
         return bool(self.running.url)
 
-    def waits_for(self, event: str, naming: str = "", *, s: float = SAID_S) -> bool:
-        """Whether this life logs ``event`` with ``naming`` in its reason, within ``s`` seconds."""
+    def has_logged_within(
+        self, event: str, reason_part: str = "", *, s: float = REPORTED_S
+    ) -> bool:
+        """Return whether the node logs ``event`` since its last start, with ``naming`` in the
+        reason, within ``s`` seconds."""
         pause = threading.Event()
         for _ in range(int(s / 0.05)):
-            if any(naming in str(entry.get("reason", "")) for entry in self.logged(event)):
+            if any(reason_part in str(entry.get("reason", "")) for entry in self.logged(event)):
                 return True
             if not self.running.is_running:
                 return False
@@ -204,11 +209,11 @@ class Node:
 
     @property
     def epoch_served(self) -> int:
-        """The epoch it serves the shard in, as far as it knows; 0: it does not."""
+        """The epoch that it serves, as far as it knows; 0 if it does not serve."""
         return 0 if self.process is None else self.process.epoch_served
 
     def serves(self) -> bool:
-        """Whether it serves the shard, as soon as it does or has ended."""
+        """Wait until the node serves the shard or has ended. Return whether it serves."""
         pause = threading.Event()
         for _ in range(int(OWNED_S / 0.05)):
             if self.epoch_served:
@@ -220,7 +225,7 @@ class Node:
         return False
 
     def close(self) -> None:
-        """However it is."""
+        """End the node in any state."""
         if self.process is None:
             return
         if self.is_frozen and self.process.is_running:
@@ -234,14 +239,14 @@ class Node:
         self.is_frozen = False
         process.__exit__(None, None, None)
         self._ended.append(_entries(process))
-        self._write_down(process)
+        self._write_log(process)
 
-    def _write_down(self, process: ServerProcess) -> None:
-        (self._folder / f"life-{self.lives}.log").write_text(process.log)
+    def _write_log(self, process: ServerProcess) -> None:
+        (self._folder / f"life-{self.starts}.log").write_text(process.log)
 
 
 class Nodes:
-    """All of them, and who is the owner."""
+    """All nodes of a cluster."""
 
     def __init__(
         self,
@@ -255,9 +260,9 @@ class Nodes:
         owned_s: float = OWNED_S,
         blobs: Path | None = None,
     ) -> None:
-        """See :class:`Node`. ``owned_s`` is how long they may take until one of them is the owner
-        and serves. ``blobs``: a folder that all have mounted for segments and snapshots; None: they
-        are on the engine."""
+        """See :class:`Node`. ``owned_s``: the longest wait until a node owns the shard and serves.
+        ``blobs``: a folder that all nodes mount for segments and snapshots; None: the engine has
+        them."""
         self.lease_s = lease_s
         self._owned_s = owned_s
         self.blobs = blobs
@@ -275,8 +280,8 @@ class Nodes:
         )
         ports = free_ports(2 * NODES)
         self.all = [
-            self._make(number, folder, own)
-            for number, own in enumerate(zip(ports[:NODES], ports[NODES:], strict=True), 1)
+            self._make(number, folder, own_ports)
+            for number, own_ports in enumerate(zip(ports[:NODES], ports[NODES:], strict=True), 1)
         ]
         for node in self.all:
             self.mount(node)
@@ -284,56 +289,56 @@ class Nodes:
         self.mqtt_at = ",".join(node.mqtt_at for node in self.all)
 
     def mount(self, node: Node) -> None:
-        """Have a node find the files of the realm, if they are in a folder."""
+        """Mount the folder of the realm's files, if it exists, on a node's machine."""
         if self.blobs is not None:
             node.machine.mount(self.blobs)
 
     def unmount(self, node: Node) -> None:
-        """Have a node find an empty folder where the files of the realm should be."""
+        """Mount an empty folder on a node's machine instead of the realm's files."""
         bare = self._folder / "bare"
         bare.mkdir(exist_ok=True)
         node.machine.mount(bare)
 
     def rival(self, node: Node) -> Node:
-        """Another process with the name of a node: other ports, another directory. It is not
-        started, and none of :attr:`all`."""
+        """Return another, not started process with the name of a node, other ports and another
+        folder. It is not in :attr:`all`."""
         self._rivals += 1
         rival = self._make(node.number, self._folder / f"rival-{self._rivals}", free_ports(2))
         self.mount(rival)
         return rival
 
     def start(self) -> None:
-        """All at once: the first one waits for nobody."""
+        """Start all nodes; none waits for another."""
         for node in self.all:
             node.start()
 
     def owner(self, *, after: Node | None = None) -> Node:
-        """The node that serves, as soon as there is one that runs and is not ``after``, whose own
-        log says that it serves as long as it is frozen."""
+        """Wait for the node that serves the newest epoch and is not ``after``, and return it. (A
+        frozen owner is excluded, because its log says that it serves.)"""
         pause = threading.Event()
         for _ in range(int(self._owned_s / 0.05)):
             newest = max(self.all, key=lambda node: node.epoch_served)
             claimed = max(self.newest_claim(node) for node in self.all)
             if newest.epoch_served == claimed > 0 and newest is not after:
                 return newest
-            if said := self._said_unreadable():
-                raise AssertionError(f"no node can recover what is stored: {said}")
+            if reason := self._unreadable_reason():
+                raise AssertionError(f"no node can recover what is stored: {reason}")
             pause.wait(0.05)
         raise AssertionError(f"after {self._owned_s:g} s no node serves")
 
-    def _said_unreadable(self) -> str:
-        """What two nodes say of a journal that is damaged at every server: no later takeover can
-        recover it. Empty if they do not."""
+    def _unreadable_reason(self) -> str:
+        """Return what two nodes report about a journal that is damaged on every server, because no
+        later takeover can recover it; otherwise ""."""
         reasons = {
             node.name: str(entry["reason"])
             for node in self.all
-            for entry in (node.entries[-1] if node.lives else ())
+            for entry in (node.entries[-1] if node.starts else ())
             if entry["event"] == "shard.not_served" and UNREADABLE in str(entry["reason"])
         }
         return next(iter(reasons.values())) if len(reasons) > 1 else ""
 
     def newest_claim(self, node: Node) -> int:
-        """The newest epoch a node has claimed in all its lives."""
+        """Return the newest epoch that a node has claimed since its first start."""
         epochs = [
             int(entry["epoch"])
             for life in node.entries
@@ -346,12 +351,12 @@ class Nodes:
     def logs(self) -> Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]:
         return {node.name: node.entries for node in self.all}
 
-    def told(self, event: str, **values: object) -> int:
-        """How often nodes have logged this, in all their lives."""
+    def count_logged(self, event: str, **values: object) -> int:
+        """Return how often nodes have logged an event with these values, over all their starts."""
         return sum(
             entry["event"] == event and entry.items() >= values.items()
-            for lives in self.logs.values()
-            for life in lives
+            for starts in self.logs.values()
+            for life in starts
             for entry in life
         )
 
@@ -362,16 +367,18 @@ class Nodes:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a process of Linux is stopped by a signal."""
+    """Return whether a Linux process is stopped by a signal."""
     state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return state == "T"
 
 
 _EVENTS: Final = ("shard.claimed", "realm.listening", "engine.copy_damaged", *sorted(_ENDS_OWNING))
-"""What matters here of a log."""
+"""The log events that the tests need."""
 
 
 def _entries(process: ServerProcess) -> list[dict[str, Any]]:
     lines = process.log.splitlines()
-    found = [msgspec.json.decode(line) for line in lines if any(f'"{e}"' in line for e in _EVENTS)]
-    return [entry for entry in found if entry["event"] in _EVENTS]
+    entries = [
+        msgspec.json.decode(line) for line in lines if any(f'"{e}"' in line for e in _EVENTS)
+    ]
+    return [entry for entry in entries if entry["event"] in _EVENTS]

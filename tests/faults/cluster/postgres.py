@@ -1,8 +1,8 @@
 """PostgreSQL as the engine of a cluster under faults: a primary and two standbys, on a disk.
 
-Whoever runs PostgreSQL has something that promotes a standby when the primary is gone. Here that is
-the fault ``leader-moved``: the primary is ended before another server is promoted, as such programs
-do, and comes back as a standby.
+An installation of PostgreSQL has a program that promotes a standby if the primary fails. Here the
+fault ``leader-moved`` does that: like such programs it ends the primary before it promotes another
+server, and the former primary comes back as a standby.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class PostgresFaults:
     def ports(self) -> Sequence[int]:
         return self._servers.ports
 
-    def named(self, ports: Sequence[int]) -> str:
+    def url_of(self, ports: Sequence[int]) -> str:
         return engine_at(ports)
 
     def leader(self) -> int:
         return self._servers.primary
 
     def move_leader(self, random: Random) -> str:
-        """The primary is ended, the standby that has most is promoted, and the one before begins
-        again as its standby."""
+        """End the primary, promote the most advanced standby, and restart the former primary as its
+        standby."""
         former = self._servers.primary
         self._servers.kill(former)
         chosen = self._servers.farthest_standby()
@@ -60,7 +60,7 @@ class PostgresFaults:
         self._servers.kill(number)
 
     def kill_postmaster(self) -> int:
-        """Send SIGKILL to the first process of the primary alone; gives the server's number."""
+        """Send SIGKILL only to the first process of the primary; return the server's number."""
         self._servers.kill_first_process(self._servers.primary)
         return self._servers.primary
 
@@ -74,17 +74,17 @@ class PostgresFaults:
         self._servers.thaw(number)
 
     def fill(self, number: int, room_bytes: int) -> None:
-        raise AssertionError("nobody fills it: the fault is left out")
+        raise AssertionError("the fault is left out for this engine")
 
     def make_room(self, number: int) -> None:
-        raise AssertionError("nobody fills it: the fault is left out")
+        raise AssertionError("the fault is left out for this engine")
 
 
 class PostgresKind:
     """See :class:`tests.faults.cluster.engines.EngineKind`."""
 
     name = "postgresql"
-    left_out: Mapping[str, str] = {
+    unsupported: Mapping[str, str] = {
         "copy-damaged": "damage of a server's files is found by PostgreSQL's own checksums, and "
         "told by it: tests/contract/test_postgres_faults.py",
         "engine-full": "PostgreSQL has no limit that could be lowered, and its servers share the "
@@ -97,11 +97,11 @@ class PostgresKind:
 
     @contextmanager
     def running(self, folder: Path, links: DemoLinks | None) -> Iterator[FaultyEngine]:
-        """``folder`` is not used: a server that does not run as root may not look into it."""
+        """``folder`` is not used: a server that does not run as root may not read it."""
 
-        def between(one: int, other: int, port: int) -> int:
-            assert links is not None, "asked for where there are some"
-            return links.open(server_named(one), server_named(other), port)
+        def between(server: int, peer: int, port: int) -> int:
+            assert links is not None, "only called if links exist"
+            return links.open(server_named(server), server_named(peer), port)
 
         settings = {"wal_keep_size": "256MB"}
         with PostgresServers(

@@ -1,4 +1,4 @@
-"""What a run on a cluster has found: a table for people; as JSON it is :class:`ClusterLoop`."""
+"""The results of a run on a cluster: a table for people; as JSON it is :class:`ClusterLoop`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tests.faults.report import as_table, traffic
 
 
 class ClusterLoop(Struct):
-    """One cluster, from its first node to its end."""
+    """The results of a cluster, from its first node to its end."""
 
     seed: int
     engine: str
     minutes: float
     load: float
-    """How many processes ran or waited on the machine, over the last five of these minutes."""
+    """Load average of the machine over the last five of these minutes."""
     lease_s: float
     takeovers: int
     pauses: list[Pauses]
     publishers: list[Publishing]
     consumers: list[Consuming]
     damages: list[str]
-    """Copies that were damaged, and what was told of it."""
+    """Damaged copies, and whether the damage was reported."""
     notes: list[str]
     violations: list[str]
 
@@ -33,8 +33,7 @@ class ClusterLoop(Struct):
 
 
 def table(loop: ClusterLoop) -> str:
-    """One loop: who published and consumed, what went wrong, and how long nothing was
-    acknowledged because of it."""
+    """Return the tables of one loop: publishers, consumers, faults and their pauses."""
     parts = [
         *traffic(loop.publishers, loop.consumers),
         as_table(

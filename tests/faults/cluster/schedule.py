@@ -1,5 +1,4 @@
-"""What goes wrong in a cluster, in which order and for how long: drawn from a seed, and nothing
-else."""
+"""The faults of a cluster, their order and their durations, drawn from a seed alone."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ class Fault(NamedTuple):
     """Seconds without faults before it."""
     for_s: float
     choice: float
-    """In 0..1: what else there is to draw."""
+    """A number in 0..1 for all further choices."""
 
 
 class Kind(NamedTuple):
     times: int
-    """In ten minutes, at least."""
+    """Minimum number in ten minutes."""
     least_s: float
     most_s: float
-    """How long it lasts."""
+    """Longest duration; ``least_s`` is the shortest."""
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -51,22 +50,22 @@ KINDS: Final[Mapping[str, Kind]] = {
     "name-taken": Kind(2, 0.0, 0.0),
     "started-early": Kind(2, 1.0, 5.0),
 }
-"""A server is one of the engine's. A freeze and a cut may be shorter or longer than the owner's
+"""A server is one of the engine's. Freezes and cuts may be shorter or longer than the owner's
 lease."""
 CUTS: Final = frozenset({"owner-cut", "owner-unheard", "owner-deaf", "clients-cut", "server-cut"})
 """Faults that need a network between nodes, servers and clients that can be cut."""
 UNMOUNTS: Final = frozenset({"blobs-unmounted"})
-"""Faults that need a folder of files which all nodes share."""
+"""Faults that need a folder of files that all nodes share."""
 USUAL_MINUTES: Final = 10.0
 MEASURED: Final = ("owner-killed", "owner-frozen", "owner-drained")
-"""Ways of a takeover whose pauses are measured by themselves."""
+"""Kinds of takeovers whose pauses are measured separately."""
 BACK_S: Final = 5.0
 QUIET_S: Final = 2.0
 
 
 def least_times(minutes: float, kinds: Sequence[str], times: int = 0) -> dict[str, int]:
-    """How often each kind of fault is played at least: ``times``, if that is given, and otherwise
-    its share of so many minutes."""
+    """Return the minimum number of each kind of fault: ``times`` if it is not 0, otherwise its
+    share of the minutes."""
     part = minutes / USUAL_MINUTES
     return {kind: times or max(1, round(KINDS[kind].times * part)) for kind in kinds}
 
@@ -74,7 +73,8 @@ def least_times(minutes: float, kinds: Sequence[str], times: int = 0) -> dict[st
 def faults(
     random: Random, minutes: float, kinds: Sequence[str], times_each: int = 0
 ) -> Iterator[Fault]:
-    """First those of :func:`least_times` in any order, then without an end as often as those."""
+    """Yield first the faults of :func:`least_times` in random order, then further ones without end
+    in the same proportions."""
     times = least_times(minutes, kinds, times_each)
     order = [kind for kind in kinds for _ in range(times[kind])]
     random.shuffle(order)
@@ -86,8 +86,8 @@ def faults(
 
 
 def measured(times: int, lease_s: float) -> Iterator[Fault]:
-    """Takeovers of each way, one way after the other, whose pauses nothing else is in: what was
-    killed comes back late, and what is frozen is so for longer than its lease."""
+    """Yield takeovers of each kind in turn, whose pauses contain nothing else: a killed owner
+    returns late, and a frozen one sleeps longer than its lease."""
     for what, for_s in zip(MEASURED, (BACK_S, lease_s + BACK_S, 0.0), strict=True):
         for _ in range(times):
             yield Fault(what, QUIET_S, for_s, choice=1.0)

@@ -1,5 +1,5 @@
-"""A short, fixed share of ``make faults ARGS=--cluster``: real processes, an owner killed, one
-frozen, a server of the engine killed, nothing lost. And controls, in which nothing may start."""
+"""A short, fixed part of ``make faults ARGS=--cluster``: real processes, an owner killed, one
+frozen, an engine's server killed, no losses. Also the controls, where no node may start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.cluster import unfenced
 from tests.faults.cluster.engines import kinds
 from tests.faults.cluster.nodes import UNREADABLE
 from tests.faults.cluster.report import table
-from tests.faults.cluster.run import ClusterGiven, play
+from tests.faults.cluster.run import ClusterSettings, play
 from tests.faults.cluster.wrong import refusal
 from tests.faults.report import as_json
 
@@ -29,32 +29,32 @@ CAST = (
 
 
 @pytest.mark.spec("X1", "X3", "D4", "D13", "M7", "M13")
-def test_a_cluster_under_real_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    loop = play(ClusterGiven(4_711, 0.1, tmp_path, kinds=KINDS, cast=CAST, lease_s=LEASE_S))
+def test_a_cluster_under_real_faults_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    loop = play(ClusterSettings(4_711, 0.1, tmp_path, kinds=KINDS, cast=CAST, lease_s=LEASE_S))
 
-    told = table(loop)
-    assert loop.is_well, told
-    assert {row.what for row in loop.pauses if row.times} == set(KINDS), told
-    assert loop.takeovers >= 1, told
-    assert min(row.acknowledged for row in loop.publishers) > 0, told
-    assert min(row.received for row in loop.consumers) > 0, told
+    report = table(loop)
+    assert loop.is_well, report
+    assert {row.what for row in loop.pauses if row.times} == set(KINDS), report
+    assert loop.takeovers >= 1, report
+    assert min(row.acknowledged for row in loop.publishers) > 0, report
+    assert min(row.received for row in loop.consumers) > 0, report
     assert sum(row.lost for row in loop.publishers) == 0
-    assert "0 acknowledged events lost: everything held" in told
+    assert "0 acknowledged events lost: everything held" in report
     assert b'"violations": []' in as_json([loop])
 
 
 @pytest.mark.spec("X3", "N3")
 def test_a_node_that_differs_never_owns_and_says_why(tmp_path: Path) -> None:
-    """An even seed: the files are in a folder."""
+    """An even seed, so that the files are in a folder."""
     loop = play(
-        ClusterGiven(
+        ClusterSettings(
             4_712, 0.0, tmp_path, kinds=DIFFERING_KINDS, cast=unfenced.CAST, lease_s=LEASE_S
         )
     )
 
-    told = table(loop)
-    assert loop.is_well, told
-    assert {row.what for row in loop.pauses if row.times} == set(DIFFERING_KINDS), told
+    report = table(loop)
+    assert loop.is_well, report
+    assert {row.what for row in loop.pauses if row.times} == set(DIFFERING_KINDS), report
 
 
 @pytest.mark.parametrize(
@@ -69,29 +69,29 @@ def test_no_node_starts_on_an_engine_that_would_lose(what: str, line: str, tmp_p
 
 
 @pytest.mark.spec("N3")
-def test_nodes_without_the_fence_are_found_to_do_harm_and_those_with_it_do_none(
+def test_nodes_without_the_fence_do_harm_and_those_with_it_do_none(
     tmp_path: Path,
 ) -> None:
-    """The owner is frozen with a block in its hands, and wakes once another node has served. On
-    JetStream: the harm is told at once there, by whoever reads the stream next."""
+    """The owner is frozen just before it sends a block, and wakes once another node has served. It
+    uses JetStream, where the next reader of the stream notices the harm at once."""
     if reason := kinds()["jetstream"].missing():
         pytest.skip(reason)
-    given = ClusterGiven(7, 0.1, tmp_path / "fenced", lease_s=LEASE_S, engine="jetstream")
-    without = replace(given, folder=tmp_path / "unfenced", program=unfenced.PROGRAM)
+    settings = ClusterSettings(7, 0.1, tmp_path / "fenced", lease_s=LEASE_S, engine="jetstream")
+    without = replace(settings, folder=tmp_path / "unfenced", program=unfenced.PROGRAM)
 
-    assert unfenced.harm(given) == ""
+    assert unfenced.harm(settings) == ""
     assert UNREADABLE in unfenced.harm(without)
 
 
 @pytest.mark.spec("N3")
-def test_a_node_that_starts_without_a_majority_of_the_engine_waits_and_serves_then(
+def test_a_node_that_starts_without_a_majority_of_the_engine_waits_and_then_serves(
     tmp_path: Path,
 ) -> None:
     if reason := kinds()["jetstream"].missing():
         pytest.skip(reason)
-    given = ClusterGiven(4_713, 0.0, tmp_path, cast=unfenced.CAST, lease_s=LEASE_S)
-    loop = play(replace(given, kinds=EARLY_KINDS, engine="jetstream"))
+    settings = ClusterSettings(4_713, 0.0, tmp_path, cast=unfenced.CAST, lease_s=LEASE_S)
+    loop = play(replace(settings, kinds=EARLY_KINDS, engine="jetstream"))
 
-    told = table(loop)
-    assert loop.is_well, told
-    assert {row.what for row in loop.pauses if row.times} == set(EARLY_KINDS), told
+    report = table(loop)
+    assert loop.is_well, report
+    assert {row.what for row in loop.pauses if row.times} == set(EARLY_KINDS), report

@@ -1,4 +1,4 @@
-"""Time without acknowledgements is told as the publishers had it."""
+"""Pauses without acknowledgements are those that the publishers had."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_a_pause_begins_with_the_fault_at_the_earliest() -> None:
     assert longest_ns([1, 105], began_ns=100, ended_ns=110) == 5
 
 
-def test_without_any_acknowledgement_it_lasts_as_long_as_was_looked() -> None:
+def test_without_any_acknowledgement_a_pause_lasts_until_the_end_of_the_fault() -> None:
     assert longest_ns([], began_ns=100, ended_ns=110) == 10
 
 
-def test_median_and_worst_are_of_a_kind_and_the_slowest_publisher_is_told_apart() -> None:
+def test_each_kind_has_median_and_worst_of_all_publishers_and_of_the_slowest() -> None:
     acknowledged = {
         "single": [n * S for n in (0, 1, 4, 10, 11, 12, 20, 21, 22, 23)],
         "named": [n * S for n in (0, 5, 10, 15, 20, 22)],

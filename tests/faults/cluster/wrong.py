@@ -1,4 +1,4 @@
-"""Controls: engines that would lose what they acknowledge, on which no node may start."""
+"""Controls: engines that would lose acknowledged events, on which no node may start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_testing.process import ServerDidNotStart
 from tests.faults.cluster.engine import SHARD, EngineServers
 from tests.faults.cluster.nodes import Node
 
-LAZILY: Final = '"2m"'
+SYNC_INTERVAL: Final = '"2m"'
 
 
 def _one_server(folder: Path) -> NatsServers:
@@ -22,8 +22,8 @@ def _one_server(folder: Path) -> NatsServers:
 
 
 def _lazy_sync(folder: Path) -> NatsServers:
-    """A majority is enough to start; so that each has one of them, two are wrong."""
-    return NatsServers(folder, sync={1: LAZILY, 2: LAZILY})
+    """A majority of the servers is wrong, because any majority is enough to start."""
+    return NatsServers(folder, sync={1: SYNC_INTERVAL, 2: SYNC_INTERVAL})
 
 
 SETTINGS: Final[Mapping[str, Callable[[Path], NatsServers]]] = {
@@ -32,7 +32,7 @@ SETTINGS: Final[Mapping[str, Callable[[Path], NatsServers]]] = {
     "one-replica": NatsServers,
     "memory": NatsServers,
 }
-"""What is wrong, with the servers that have it. The last two are wrong in the shard's stream."""
+"""Wrong settings with the servers that have them. The last two are wrong in the shard's stream."""
 STREAMS: Final[Mapping[str, Mapping[str, object]]] = {
     "one-replica": {"num_replicas": 1, "storage": "file"},
     "memory": {"num_replicas": SERVERS, "storage": "memory"},
@@ -40,7 +40,7 @@ STREAMS: Final[Mapping[str, Mapping[str, object]]] = {
 
 
 def refusal(what: str, folder: Path, lease_s: float) -> str:
-    """Why a node does not serve; empty when it does."""
+    """Return the reason why a node does not serve; "" if it serves."""
     for part in ("engine", "nodes"):
         (folder / part).mkdir(parents=True)
     with SETTINGS[what](folder / "engine") as servers:
@@ -58,7 +58,7 @@ def refusal(what: str, folder: Path, lease_s: float) -> str:
 
 
 def _reason(log: str) -> str:
-    """What the node says of it; a crash is none."""
+    """Return the reason that the node logged. A crash is not a reason."""
     for line in log.splitlines():
         if '"realm.failed"' in line:
             return str(msgspec.json.decode(line)["reason"])
