@@ -1,14 +1,14 @@
-"""``python -m tests.fuzz --seconds 600``: inputs without end for everything that reads bytes.
+"""``python -m tests.fuzz --seconds 600``: random inputs for all code that reads bytes of others.
 
-Each target gets its share of the time; ``--only NAME`` chooses some. With ``--atheris`` (from
-the dependency group ``fuzz``) inputs follow the code that earlier ones reached, and each target has
-a process of its own; without, a seed decides.
-``served`` is a realm in a process of its own, under requests of extreme values over every
-protocol. It has to live, to have less memory than ``--memory-mib``, and to answer the pings of an
-administrator within ``--ping-ms`` of its processor time.
-No input may take more than 5 s of processor time, nor all of them more than ``--memory-mib``
-beyond the memory before the first. ``--examples`` is for a run of a fixed size. An input that
-breaks a target is printed, with how to try it again: ``--input HEX`` or ``--input-file FILE``.
+Each target gets an equal share of the time; ``--only NAME`` chooses some. With ``--atheris`` (from
+the dependency group ``fuzz``) inputs are guided by the code that earlier ones reached, and each
+target has a separate process; without it a seed decides. ``served`` is a realm in a separate
+process, under requests with extreme values over every protocol. It must survive, use less memory
+than ``--memory-mib``, and answer the pings of an administrator within ``--ping-ms`` of its
+processor time. An input may take at most 5 s of processor time, and all inputs together at most
+``--memory-mib`` more memory than the process had before. ``--examples`` makes a run of a fixed
+size. An input that breaks a target is printed with the options that repeat it: ``--input HEX`` or
+``--input-file FILE``.
 """
 
 from __future__ import annotations
@@ -32,51 +32,52 @@ from tests.fuzz.targets import TARGETS, Target, missing
 
 SECONDS: Final = 120.0
 MEMORY_MIB: Final = 768
-"""Memory that the inputs of a target may take beyond that of its process at the start."""
+"""Memory that the inputs of a target may take in addition to that of the process at the start."""
 SERVED_MEMORY_MIB: Final = 400
-"""Bound on the memory of the process of `served`."""
+"""Memory that the process of `served` may have."""
 
 
 def main(arguments: list[str]) -> int:
-    asked = _parser().parse_args(arguments)
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # nothing is printed
-    names = asked.only or [*(name for name in TARGETS if not missing(name)), served.NAME]
-    if asked.input is not None or asked.input_file is not None:
-        _repeat(names[0], asked)
+    options = _parser().parse_args(arguments)
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # suppress all logs
+    names = options.only or [*(name for name in TARGETS if not missing(name)), served.NAME]
+    if options.input is not None or options.input_file is not None:
+        _repeat(names[0], options)
         return 0
-    whole_s = (asked.seconds or 0.0) + 60 * asked.minutes or SECONDS
+    whole_s = (options.seconds or 0.0) + 60 * options.minutes or SECONDS
     with contextlib.ExitStack() as ends:
-        corpora = asked.corpus or Path(ends.enter_context(tempfile.TemporaryDirectory()))
-        return 1 if _all(names, whole_s, asked, corpora=corpora) else 0
+        corpora = options.corpus or Path(ends.enter_context(tempfile.TemporaryDirectory()))
+        return 1 if _run_all(names, whole_s, options, corpora=corpora) else 0
 
 
-def _all(names: list[str], seconds: float, asked: argparse.Namespace, corpora: Path) -> int:
-    """Play each name for its share of the time; return how many inputs broke something."""
+def _run_all(names: list[str], seconds: float, options: argparse.Namespace, corpora: Path) -> int:
+    """Run each name for its share of the time; return the number of broken inputs."""
     broken = 0
-    if served.NAME in names:  # it gets as much time as all others together
+    if served.NAME in names:  # `served` gets as much time as all other targets together
         names = [name for name in names if name != served.NAME]
         seconds = seconds / 2 if names else seconds
-        broken += _served(asked, seconds, corpora / served.NAME)
+        broken += _attack_served(options, seconds, corpora / served.NAME)
     if not names:
         return broken
     seconds /= len(names)
-    memory_mib = MEMORY_MIB if asked.memory_mib is None else asked.memory_mib
-    if asked.atheris:
+    memory_mib = MEMORY_MIB if options.memory_mib is None else options.memory_mib
+    if options.atheris:
         for name in names:
             played = guided.play(name, seconds, memory_mib, corpus=corpora / name)
             broken += len(played.broken)
-            for what in played.broken:
-                sys.stdout.write(f"{what}\n")
+            for break_ in played.broken:
+                sys.stdout.write(f"{break_}\n")
             reached = f"{played.reached:,} branches and comparisons"
             _report(name, played.done, len(played.broken), reached)
         return broken
     for name in names:
         for seed in TARGETS[name].seeds():
-            TARGETS[name].run(seed)  # what is right is taken; and all of it is imported
+            # the valid inputs must pass, and import all code before the memory is limited
+            TARGETS[name].run(seed)
     if memory_mib:
         limit_memory(memory_mib << 20)
     for name in names:
-        done, count = _random(name, asked.seed, seconds, examples=asked.examples)
+        done, count = _random(name, options.seed, seconds, examples=options.examples)
         broken += count
         _report(name, done, count)
     return broken
@@ -87,35 +88,35 @@ def _report(name: str, done: int, broken: int, *more: str) -> None:
     sys.stdout.flush()
 
 
-def _repeat(name: str, asked: argparse.Namespace) -> None:
-    """Try one input again, or the requests of a file of `served`."""
-    if asked.input is not None:
-        content = bytes.fromhex(asked.input)
+def _repeat(name: str, options: argparse.Namespace) -> None:
+    """Run one input again, or the requests in a file of `served`."""
+    if options.input is not None:
+        content = bytes.fromhex(options.input)
     else:
-        content = asked.input_file.read_bytes()
+        content = options.input_file.read_bytes()
     if name == served.NAME:
         served.replay(content, SERVED_MEMORY_MIB << 20)
     else:
         TARGETS[name].run(content)
 
 
-def tried(name: str, target: Target, data: bytes) -> bool:
-    """Whether a target takes an input well; says so if it does not."""
+def passes(name: str, target: Target, data: bytes) -> bool:
+    """Return whether a target handles an input; print the input if not."""
     try:
         with in_time():
             target.run(data)
-    except Exception as error:  # noqa: BLE001  any of them is what is looked for
+    except Exception as error:  # # noqa: BLE001  any error is a finding
         sys.stdout.write(f"{name}: {error!r}\n  --only {name} --input {data.hex()}\n")
         return False
     return True
 
 
-def _served(asked: argparse.Namespace, seconds: float, corpus: Path) -> int:
-    """Attack a realm in a process of its own; return 1 if it broke."""
+def _attack_served(options: argparse.Namespace, seconds: float, corpus: Path) -> int:
+    """Attack a realm in a separate process; return 1 if it broke."""
 
     def report(outcome: served.Outcome) -> None:
-        own, resident = outcome.memory_bytes >> 20, outcome.resident_bytes >> 20
-        more = [f"{own} MiB of memory at most ({resident} MiB with mapped files)"]
+        own_mib, resident_mib = outcome.memory_bytes >> 20, outcome.resident_bytes >> 20
+        more = [f"{own_mib} MiB of memory at most ({resident_mib} MiB with mapped files)"]
         if outcome.pings:
             slowest = f"{1_000 * outcome.slowest_s:.0f} ms of processor time at most"
             more.append(f"{outcome.pings:,} pings of {slowest}")
@@ -125,12 +126,12 @@ def _served(asked: argparse.Namespace, seconds: float, corpus: Path) -> int:
         _report(served.NAME, outcome.done, int(bool(outcome.broken)), *more)
 
     outcome = served.attack(
-        asked.seed,
+        options.seed,
         seconds=seconds,
-        examples=asked.examples,
-        memory_bytes=(asked.memory_mib or SERVED_MEMORY_MIB) << 20,
-        ping_s_max=asked.ping_ms / 1_000,
-        corpus=corpus if asked.atheris else None,
+        examples=options.examples,
+        memory_bytes=(options.memory_mib or SERVED_MEMORY_MIB) << 20,
+        ping_s_max=options.ping_ms / 1_000,
+        corpus=corpus if options.atheris else None,
         report=report,
     )
     if outcome.broken:
@@ -145,7 +146,7 @@ def _random(name: str, seed: int, seconds: float, examples: int) -> tuple[int, i
     end_s = time.monotonic_ns() / 1e9 + seconds
     done = broken = 0
     while done < examples if examples else time.monotonic_ns() / 1e9 < end_s:
-        broken += not tried(name, target, mutated(random, seeds))
+        broken += not passes(name, target, mutated(random, seeds))
         done += 1
         if broken == 5:
             break
@@ -155,10 +156,16 @@ def _random(name: str, seed: int, seconds: float, examples: int) -> tuple[int, i
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     names: Sequence[str] = (*TARGETS, served.NAME)
-    parser.add_argument("--only", nargs="*", choices=names, help="these targets alone")
-    parser.add_argument("--seconds", type=float, help="of all together; 120 if not given")
-    parser.add_argument("--minutes", type=float, default=0.0, help="as many more")
-    parser.add_argument("--examples", type=int, default=0, help="inputs a target, not seconds")
+    parser.add_argument("--only", nargs="*", choices=names, help="only these targets")
+    parser.add_argument(
+        "--seconds", type=float, help="seconds of all targets together; default 120"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="minutes in addition to --seconds"
+    )
+    parser.add_argument(
+        "--examples", type=int, default=0, help="inputs for each target instead of a time"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--memory-mib", type=int, help="bound on memory: 768 more, of `served` 400")
     parser.add_argument("--ping-ms", type=float, default=500.0, help="of `served`; 0: any time")

@@ -1,8 +1,8 @@
-"""The real AMQP connection object of a real realm, fed with frames that are nearly right.
+"""The real AMQP connection object of a real realm, fed with almost valid frames.
 
-As with native connections there is no socket. What the connection did not foresee it logs and
-dies of, so the log is what tells; and however a conversation breaks off, nothing of it may stay:
-no client that counts as connected, no durable in anybody's hands, no temporary destination.
+As with native connections, no socket is involved. A connection logs unforeseen errors and ends, so
+the log is checked. After any end of a conversation no client may count as connected, no event may
+stay in flight, and no temporary destination may remain.
 """
 
 from __future__ import annotations
@@ -65,15 +65,16 @@ from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from tests.fuzz.connections import TURNS_MAX, Served, Wire
 
 TURNS_A_FRAME: Final = 10
-"""For the realm to attach a link and give it credit: a client waits for that."""
+"""Turns of the event loop for a frame: a client waits until the realm attaches its link and gives
+it credit."""
 _HEADER_BYTES: Final = 8
 
 
 class AmqpServed(Served):
     """The realm with AMQP connections."""
 
-    said = b""
-    """What the realm has answered last."""
+    answer = b""
+    """The last answer of the realm."""
 
     async def converse(self, data: bytes) -> None:
         from penstock_amqp.connection import AmqpHub
@@ -81,9 +82,9 @@ class AmqpServed(Served):
         connection, out = AmqpHub(self.listener).connection(), Wire()
         with capture_logs() as logged:
             connection.connection_made(out)
-            for piece in pieces(data):
+            for chunk in pieces(data):
                 if not out.is_closing():
-                    connection.data_received(piece)
+                    connection.data_received(chunk)
                     for _ in range(TURNS_A_FRAME):
                         await asyncio.sleep(0)
             for _ in range(TURNS_MAX):
@@ -91,9 +92,9 @@ class AmqpServed(Served):
             connection.connection_lost(None)
             for _ in range(TURNS_MAX):
                 await asyncio.sleep(0)
-        self.said = bytes(out.said)
+        self.answer = bytes(out.written)
         unforeseen = [line for line in logged if line["log_level"] in ("error", "critical")]
-        assert not unforeseen, f"nobody has thought of this: {unforeseen}"
+        assert not unforeseen, f"an unforeseen error of the connection: {unforeseen}"
 
 
 @lru_cache
@@ -104,24 +105,28 @@ def _served() -> AmqpServed:
 
 
 def serve(data: bytes) -> None:
-    """The bytes as they are, and then with the sizes of frames made to fit."""
-    _served().take(data)
-    _served().take(reframed(data))
+    """Converse with the bytes as they are, and with frame sizes that fit."""
+    _served().handle(data)
+    _served().handle(reframed(data))
 
 
 def messages(data: bytes) -> None:
-    """A message: its sections, and each value in them."""
+    """Read a message: its sections and each value in them."""
     try:
-        found = sections_of(data)
-        for encoded in (found.header, found.properties):
+        sections = sections_of(data)
+        for encoded in (sections.header, sections.properties):
             if encoded:
                 fields(encoded)
-        for encoded in (found.message_annotations, found.application_properties, found.footer):
+        for encoded in (
+            sections.message_annotations,
+            sections.application_properties,
+            sections.footer,
+        ):
             if encoded:
                 read(encoded)
-        for _, encoded in found.body:
+        for _, encoded in sections.body:
             value, end = read(encoded)
-            assert 0 < end <= len(encoded), "it has been read to somewhere else"
+            assert 0 < end <= len(encoded), "it ends outside of the value"
             encode(value)
     except RemoteProtocolViolation:
         return
@@ -132,8 +137,8 @@ def letters() -> Sequence[bytes]:
 
 
 def headers(data: bytes) -> None:
-    """The text of the headers ``amqp`` and ``mqtt`` of an event: its message is one that can be
-    read, whatever they say."""
+    """Read an event with the text as its header ``amqp`` and ``mqtt``: its message must be readable
+    whatever the headers have."""
     from penstock_amqp.outgoing import EncodedMessages
 
     text = data.decode("utf-8", "replace")
@@ -147,7 +152,7 @@ def headers(data: bytes) -> None:
 
 
 def header_texts() -> Sequence[bytes]:
-    """Headers that say much, and such as are nested."""
+    """Headers with many fields, and deeply nested ones."""
     encoded = b64encode(encode({Symbol("k"): [1, {"a": b"b"}]})).decode()
     return [
         b'{"body":"text","priority":200,"zero_ttl":true,"to":"x","message_id":"ulong"}',
@@ -175,33 +180,33 @@ _SYMBOLS: Final = {
 }
 
 
-def named(value: Any) -> Any:
-    """A value whose types of the standard are described by symbols."""
+def with_symbols(value: Any) -> Any:
+    """Return a value whose standard types are described by symbols."""
     if isinstance(value, list):
-        return [named(each) for each in value]
+        return [with_symbols(item) for item in value]
     if not isinstance(value, Described):
         return value
     code = value.descriptor
-    known = _SYMBOLS.get(code) if isinstance(code, ULong) else None
-    return Described(Symbol(f"amqp:{known}:list") if known else code, named(value.value))
+    name = _SYMBOLS.get(code) if isinstance(code, ULong) else None
+    return Described(Symbol(f"amqp:{name}:list") if name else code, with_symbols(value.value))
 
 
 def symbolic(conversation: bytes) -> bytes:
-    """A conversation in which each type of the standard is described by its symbol."""
-    found = []
-    for piece in pieces(conversation):
-        if piece.startswith(b"AMQP") or piece[5]:  # a sign-in has types of its own
-            found.append(piece)
+    """Return a conversation whose standard types are described by symbols."""
+    frames_ = []
+    for chunk in pieces(conversation):
+        if chunk.startswith(b"AMQP") or chunk[5]:  # a sign-in has its own types
+            frames_.append(chunk)
             continue
-        body = piece[_HEADER_BYTES:]
+        body = chunk[_HEADER_BYTES:]
         performative, end = read(body)
-        found.append(frame(encode(named(performative)) + body[end:]))
-    return b"".join(found)
+        frames_.append(frame(encode(with_symbols(performative)) + body[end:]))
+    return b"".join(frames_)
 
 
 @lru_cache
 def conversations() -> Sequence[bytes]:
-    """Each does something that is right, frame by frame; with codes, and again with symbols."""
+    """Valid conversations, frame by frame: with codes, and again with symbols."""
     numeric = _conversations()
     return [*numeric, *map(symbolic, numeric)]
 
@@ -246,24 +251,24 @@ def _conversations() -> Sequence[bytes]:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """Frames as far as there are any, and the rest."""
-    at = 0
-    while at < len(data):
-        is_header = data[at : at + 4] == b"AMQP"
-        size = _HEADER_BYTES if is_header else int.from_bytes(data[at : at + 4], "big")
-        end = at + max(size, _HEADER_BYTES)
-        yield data[at:end]
-        at = end
+    """Yield the complete frames, then the rest."""
+    start = 0
+    while start < len(data):
+        is_header = data[start : start + 4] == b"AMQP"
+        size = _HEADER_BYTES if is_header else int.from_bytes(data[start : start + 4], "big")
+        end = start + max(size, _HEADER_BYTES)
+        yield data[start:end]
+        start = end
 
 
 def reframed(data: bytes) -> bytes:
-    """Bytes with frame sizes that fit, as far as there are frames, so that a change inside of one
-    gets further than the reader of frames."""
-    found = []
-    for piece in pieces(data):
-        if piece.startswith(b"AMQP"):
-            found.append(piece)
+    """Return the bytes with frame sizes that fit, so that a change inside of a frame gets past the
+    reader of frames."""
+    frames_ = []
+    for chunk in pieces(data):
+        if chunk.startswith(b"AMQP"):
+            frames_.append(chunk)
         else:
-            inside = piece[4:].ljust(4, b"\0")
-            found.append((4 + len(inside)).to_bytes(4, "big") + b"\x02" + inside[1:])
-    return b"".join(found)
+            content = chunk[4:].ljust(4, b"\0")
+            frames_.append((4 + len(content)).to_bytes(4, "big") + b"\x02" + content[1:])
+    return b"".join(frames_)

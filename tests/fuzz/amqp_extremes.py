@@ -1,8 +1,8 @@
-"""Well-formed frames of AMQP whose values are extreme: each field of each performative, of what
-they carry, of a sign-in and of a message, by itself.
+"""Well-formed AMQP frames with extreme values: one at a time for each field of each performative,
+of the composites in it, of a sign-in and of a message.
 
-The fields are those of the tables that frames are read by, the values those of ``values.py`` in
-each type AMQP has; what a field's own check does not take has to be answered with an error.
+The fields come from the tables that the reader of frames uses, the values from ``values.py`` in
+every AMQP type. A value that a field's own check refuses must be answered with an error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tests.fuzz.amqp import AmqpServed
 from tests.fuzz.values import BYTES, FLOATS, INTEGERS, MANY, TEXTS
 
 FRAME_BYTES_MAX: Final = 65_536
-"""What the realm says when a connection opens."""
+"""The frame size that the realm states in its open."""
 RANGES: Final[dict[type[int], tuple[int, int]]] = {
     **{
         kind: (0, 2**bits - 1) for kind, bits in ((UByte, 8), (UShort, 16), (UInt, 32), (ULong, 64))
@@ -65,7 +65,7 @@ RANGES: Final[dict[type[int], tuple[int, int]]] = {
     },
 }
 _DEEP: Final = Raw(b"\x00\x53\x24" * 20_000 + b"\x45")
-"""Described values within each other, in little space."""
+"""Described values inside each other, in few bytes."""
 
 
 DESCRIPTORS: Final[Sequence[Any]] = (
@@ -85,7 +85,7 @@ DESCRIPTORS: Final[Sequence[Any]] = (
     Symbol("amqp:accepted:list"),
     Symbol(""),
 )
-"""Descriptors of any type; the standard has symbols and numbers of 64 bits."""
+"""Descriptors of any type; the standard only has symbols and numbers of 64 bits."""
 
 
 def _nested_arrays(levels: int) -> Raw:
@@ -96,7 +96,7 @@ def _nested_arrays(levels: int) -> Raw:
 
 
 _DEEP_ARRAYS: Final = _nested_arrays(3_000)
-"""Arrays within each other."""
+"""Arrays inside each other."""
 
 
 def _integers(kind: type[int]) -> list[Any]:
@@ -120,25 +120,25 @@ GROUPS: Final[Sequence[Sequence[Any]]] = (
         Described(ULong(0x24), []),
         Described(Symbol("x"), "y"),
         Described(ULong(2**64 - 1), []),
-        *(Described(each, []) for each in DESCRIPTORS),
+        *(Described(descriptor, []) for descriptor in DESCRIPTORS),
     ),
     (Array(1, b"\xa3\x01x"), Array(9, b"\xa3\x01x"), Array(2**32 - 1, b"\x40")),
     (Decimal(bytes(4)), *(Decimal(b"\xff" * size) for size in (4, 8, 16))),
     (_DEEP,),
     (_DEEP_ARRAYS,),
 )
-"""Values of each type; the first of a type is nothing special."""
+"""Values of each type; the first of each type is ordinary."""
 
 
 class Case(NamedTuple):
     what: str
     data: bytes
-    """The whole conversation."""
+    """All bytes of the conversation."""
     is_refused: bool = False
-    """Whether it has to be answered with an error."""
+    """Whether it must be answered with an error."""
 
 
-# --- what is there to be asked about -----------------------------------------------------
+# --- the objects of the conversations ---------------------------------------------------
 
 OPEN: Final = ("fuzz", "host", UInt(65_536), UShort(10), UInt(30_000))
 BEGIN: Final = (None, UInt(0), UInt(2_048), UInt(2_048))
@@ -168,24 +168,30 @@ def _attach(*, source: Any = None, target: Any = None, role: bool = True) -> lis
 
 
 class Place(NamedTuple):
-    """Where a composite comes in a conversation, and what is usual there."""
+    """A composite's position in a conversation, and its ordinary values."""
 
     before: bytes
     usual: Sequence[Any]
     wrap: Callable[[Raw], bytes]
-    """From the composite to the frames it comes in."""
+    """Return the frames that contain the encoded composite."""
     after: bytes
 
 
 def _as(code: int, *, payload: bytes = b"") -> Callable[[Raw], bytes]:
-    return lambda made: frame(made.data + payload)
+    return lambda composite_bytes: frame(composite_bytes.data + payload)
 
 
-def _within(code: int, *values: Any, at: int, payload: bytes = b"") -> Callable[[Raw], bytes]:
-    """As one field of a performative."""
+def _within(
+    code: int, *values: Any, field_index: int, payload: bytes = b""
+) -> Callable[[Raw], bytes]:
+    """Wrap a composite as one field of a performative."""
 
-    def wrap(made: Raw) -> bytes:
-        return said(code, *[made if i == at else v for i, v in enumerate(values)], payload=payload)
+    def wrap(composite_bytes: Raw) -> bytes:
+        return said(
+            code,
+            *[composite_bytes if i == field_index else v for i, v in enumerate(values)],
+            payload=payload,
+        )
 
     return wrap
 
@@ -197,8 +203,8 @@ _LATER: Final = frames.flow(1, 5) + ENDS
 
 
 def _places() -> Iterator[tuple[int, Composite, Place]]:
-    """Every composite there is, by its code."""
-    whole = {
+    """Yield every composite, with its code."""
+    performatives = {
         0x10: Place(AMQP, OPEN, _as(0x10), after=said(0x11, *BEGIN) + READ + ENDS),
         0x11: Place(AMQP + said(0x10, *OPEN), BEGIN, _as(0x11), after=READ + ENDS),
         0x12: Place(opened(), _attach(), _as(0x12), after=frames.flow(3, 5) + READ + ENDS),
@@ -225,10 +231,10 @@ def _places() -> Iterator[tuple[int, Composite, Place]]:
         0x18: Place(_HELD, (), _as(0x18), after=b""),
     }
     for code, composite in PERFORMATIVES.items():
-        yield code, composite, whole[code]
-    source = _within(0x12, *_attach(), at=5)
+        yield code, composite, performatives[code]
+    source = _within(0x12, *_attach(), field_index=5)
     yield 0x28, SOURCE, Place(opened(), _TERMINUS, source, after=frames.flow(3, 5) + READ + ENDS)
-    target = _within(0x12, *_attach(role=False), at=6)
+    target = _within(0x12, *_attach(role=False), field_index=6)
     after = frames.transfer(3, 0, _BODY) + READ + ENDS
     yield 0x29, TARGET, Place(opened(), _TERMINUS, target, after=after)
     yield 0x30, COORDINATOR, Place(opened(), (), target, after=READ + ENDS)
@@ -238,19 +244,19 @@ def _places() -> Iterator[tuple[int, Composite, Place]]:
         Place(
             _HELD,
             (Symbol("c"), "d", {}),
-            _within(0x16, UInt(1), True, None, at=2),
+            _within(0x16, UInt(1), True, None, field_index=2),
             after=said(0x18),
         ),
     )
-    state = _within(0x15, True, UInt(0), UInt(0), True, None, at=4)
+    state = _within(0x15, True, UInt(0), UInt(0), True, None, field_index=4)
     for code, composite in (*OUTCOMES, (0x34, TRANSACTIONAL)):
         yield code, composite, Place(_HELD, (), state, after=_LATER)
     for code, composite in ((0x31, DECLARE), (0x32, DISCHARGE)):
         yield code, composite, Place(opened() + DECLARING, (), _to_coordinator, after=ENDS)
 
 
-def _to_coordinator(made: Raw) -> bytes:
-    return frames.transfer(0, 0, section(0x77, made.data))
+def _to_coordinator(composite_bytes: Raw) -> bytes:
+    return frames.transfer(0, 0, section(0x77, composite_bytes.data))
 
 
 # --- the cases ---------------------------------------------------------------------------
@@ -261,7 +267,7 @@ def names() -> list[str]:
 
 
 def cases(name: str) -> Iterator[Case]:
-    """Conversations about one composite: as usual, and with one field extreme."""
+    """Yield conversations about one composite: with ordinary values, and with one extreme field."""
     if name == "sasl":
         yield from _sign_ins()
     elif name == "message":
@@ -273,30 +279,35 @@ def cases(name: str) -> Iterator[Case]:
             usual = [_mandatory(field) if value is None else value for field, value in pairs]
             yield _case(f"{name} as usual", code, composite, place=place, values=usual)
             yield from _descriptors(name, code, place, usual=usual)
-            for at, field in enumerate(composite.fields):
-                for value in _fitting(composite, at, usual):
-                    values = [*usual[:at], value, *usual[at + 1 :]]
+            for index, field in enumerate(composite.fields):
+                for value in _fitting(composite, index, usual):
+                    values = [*usual[:index], value, *usual[index + 1 :]]
                     yield _case(
                         f"{field.name} of {name}", code, composite, place=place, values=values
                     )
 
 
 def _descriptors(name: str, code: int, place: Place, usual: Sequence[Any]) -> Iterator[Case]:
-    """A composite by its symbol, by the long form of its code, and by what describes nothing."""
-    encoded = encode_list([each.data if isinstance(each, Raw) else encode(each) for each in usual])
+    """Yield a composite described by its symbol, by the long form of its code, and by unknown
+    descriptors."""
+    encoded = encode_list(
+        [value.data if isinstance(value, Raw) else encode(value) for value in usual]
+    )
     symbol, long = encode(Symbol(f"amqp:{name}:list")), b"\x80" + code.to_bytes(8, "big")
     for descriptor in (symbol, long):
-        made = Raw(b"\x00" + descriptor + encoded)
-        yield Case(f"{name} by {descriptor!r}", place.before + place.wrap(made) + place.after)
-    for other in DESCRIPTORS:
-        own = place.wrap(Raw(b"\x00" + encode(other) + encoded))
+        composite_bytes = Raw(b"\x00" + descriptor + encoded)
+        yield Case(
+            f"{name} by {descriptor!r}", place.before + place.wrap(composite_bytes) + place.after
+        )
+    for descriptor_ in DESCRIPTORS:
+        frames_ = place.wrap(Raw(b"\x00" + encode(descriptor_) + encoded))
         is_refused = code in PERFORMATIVES or code in (0x28, 0x29, 0x30)
         after = frame(b"") if is_refused else place.after
-        yield Case(f"{name} by {other!r}", place.before + own + after, is_refused)
+        yield Case(f"{name} by {descriptor_!r}", place.before + frames_ + after, is_refused)
 
 
 def _mandatory(field: Any) -> Any:
-    """What there has to be a value of, and nobody has said which."""
+    """Return a value for a mandatory field without an ordinary value."""
     if not field.is_mandatory:
         return None
     return next(group[0] for group in GROUPS if not _refused(field, group[0]))
@@ -310,77 +321,78 @@ def _refused(field: Any, value: Any) -> bool:
     return False
 
 
-def _fitting(composite: Composite, at: int, usual: Sequence[Any]) -> Iterator[Any]:
-    """All values of the types that a field takes, one of each other, and none."""
+def _fitting(composite: Composite, index: int, usual: Sequence[Any]) -> Iterator[Any]:
+    """Yield all values of the types that a field takes, one value of each other type, and none."""
     yield None
     for group in GROUPS:
-        if isinstance(group[0], Raw) or _refused(composite.fields[at], group[0]):
+        if isinstance(group[0], Raw) or _refused(composite.fields[index], group[0]):
             yield group[0]
         else:
             yield from group
 
 
 def _case(what: str, code: int, composite: Composite, place: Place, values: Sequence[Any]) -> Case:
-    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
-    made = Raw(frames.performative(code, *encoded))
-    own = place.wrap(made)
-    is_refused = _is_refused(composite, made.data, own)
-    after = frame(b"") if is_refused else place.after  # who is refused waits to be told so
-    return Case(what, place.before + own + after, is_refused)
+    encoded = [value.data if isinstance(value, Raw) else encode(value) for value in values]
+    composite_bytes = Raw(frames.performative(code, *encoded))
+    frames_ = place.wrap(composite_bytes)
+    is_refused = _is_refused(composite, composite_bytes.data, frames_)
+    after = frame(b"") if is_refused else place.after  # a refused client waits for the error
+    return Case(what, place.before + frames_ + after, is_refused)
 
 
-def _is_refused(composite: Composite, made: bytes, own: bytes) -> bool:
-    if len(own) > FRAME_BYTES_MAX:
+def _is_refused(composite: Composite, composite_bytes: bytes, frames_: bytes) -> bool:
+    if len(frames_) > FRAME_BYTES_MAX:
         return True
     try:
-        described, _ = read(made)
+        described, _ = read(composite_bytes)
         check_fields(composite, described.value)
     except (Unfit, RemoteProtocolViolation):
         return True
     return False
 
 
-def _each() -> Iterator[Any]:
+def _all_values() -> Iterator[Any]:
     for group in GROUPS:
         yield from group
 
 
 def _sign_ins() -> Iterator[Case]:
-    """Mechanism, first response and host of a sign-in, and what a challenge is answered with."""
-    for at in range(3):
-        for value in _each():
+    """Yield sign-ins with an extreme mechanism, response or host, and extreme answers to a
+    challenge."""
+    for index in range(3):
+        for value in _all_values():
             fields: list[Any] = [Symbol("PLAIN"), b"\0u\0p", "host"]
-            fields[at] = value
-            yield Case(f"field {at} of sasl-init", SASL + _sasl(SASL_INIT, *fields) + WORKING)
-    for value in _each():
-        begun = SASL + _sasl(SASL_INIT, Symbol("SCRAM-SHA-256"), b"n,,n=u,r=abc")
-        yield Case("sasl-response", begun + _sasl(0x43, value))
+            fields[index] = value
+            yield Case(f"field {index} of sasl-init", SASL + _sasl(SASL_INIT, *fields) + WORKING)
+    for value in _all_values():
+        sasl_init = SASL + _sasl(SASL_INIT, Symbol("SCRAM-SHA-256"), b"n,,n=u,r=abc")
+        yield Case("sasl-response", sasl_init + _sasl(0x43, value))
 
 
 def _sasl(code: int, *values: Any) -> bytes:
-    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
+    encoded = [value.data if isinstance(value, Raw) else encode(value) for value in values]
     return frame(frames.performative(code, *encoded), kind=1)
 
 
 FIELDS: Final = {0x70: 5, 0x73: 13}
-"""How many fields header and properties have (3.2)."""
+"""Number of fields of header and properties (3.2)."""
 MAPS: Final = (0x71, 0x72, 0x74, 0x78)
-"""Annotations, application properties, footer."""
+"""Codes of annotations, application properties and footer."""
 ANNOTATIONS: Final = (
     "x-opt-delivery-time",
     "x-opt-delivery-delay",
     "x-opt-penstock-properties",
 )
-"""Annotations that the realm understands."""
+"""Annotations that the realm evaluates."""
 
 
 def _messages() -> Iterator[Case]:
-    for value in (each for group in GROUPS for each in {0: group[0], 1: group[-1]}.values()):
+    for value in (value_ for group in GROUPS for value_ in {0: group[0], 1: group[-1]}.values()):
         encoded = value.data if isinstance(value, Raw) else encode(value)
         for code, count in FIELDS.items():
-            for at in range(count):
-                fields = [NULL] * at + [encoded]
-                yield _sent(f"field {at} of section 0x{code:x}", code, encode_list(fields))
+            for index in range(count):
+                fields = [NULL] * index + [encoded]
+                yield _sent(f"field {index} of section 0x{code:x}", code, encode_list(fields))
         for code in MAPS:
             yield _sent(f"section 0x{code:x}", code, encoded)
             yield _sent(f"a value in section 0x{code:x}", code, _mapped(b"\xa3\x01k", encoded))
@@ -396,12 +408,18 @@ def _mapped(key: bytes, value: bytes) -> bytes:
 
 
 def _sent(what: str, code: int, encoded: bytes) -> Case:
-    """In several frames, if it does not fit into one."""
+    """Return a conversation that sends a message, in several frames if it does not fit into one."""
     body = section(0x77, encode("x"))
-    own = section(code, encoded)
-    message = own if code == 0x77 else own + body if code < 0x77 else body + own
+    extreme_section = section(code, encoded)
+    message = (
+        extreme_section
+        if code == 0x77
+        else extreme_section + body
+        if code < 0x77
+        else body + extreme_section
+    )
     step = FRAME_BYTES_MAX - 1_024
-    parts = [message[at : at + step] for at in range(0, len(message), step)]
+    parts = [message[start : start + step] for start in range(0, len(message), step)]
     sent = b"".join(
         frames.transfer(0, 0, part, more=number < len(parts))
         for number, part in enumerate(parts, 1)
@@ -410,53 +428,55 @@ def _sent(what: str, code: int, encoded: bytes) -> Case:
     return Case(what, data + frames.receiver("r", 1, FROM_QUEUE) + ENDS)
 
 
-# --- asking ------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------
 
 
-def errors_in(heard: bytes) -> list[str]:
-    """The conditions that the realm ends links, sessions and connections with."""
-    return [str(error) for _, values in _heard(heard) for error in _errors_within(values)]
+def errors_in(answer: bytes) -> list[str]:
+    """Return the error conditions of links, sessions and connections that the realm has ended."""
+    return [
+        str(error) for _, values in _performatives_in(answer) for error in _errors_within(values)
+    ]
 
 
 def _errors_within(value: Any) -> Iterator[str]:
-    """Also those of a message that is rejected."""
+    """Yield the errors in a value, also those of a rejected message."""
     if isinstance(value, Described):
         if value.descriptor == 0x1D:
             yield value.value[0]
         yield from _errors_within(value.value)
     elif isinstance(value, list):
-        for each in value:
-            yield from _errors_within(each)
+        for item in value:
+            yield from _errors_within(item)
 
 
-def _heard(heard: bytes) -> Iterator[tuple[int, list[Any]]]:
-    """The performatives of its frames."""
-    at = 0
-    while at < len(heard):
-        if heard[at : at + 4] == b"AMQP":
-            at += 8
+def _performatives_in(answer: bytes) -> Iterator[tuple[int, list[Any]]]:
+    """Yield code and values of each performative."""
+    start = 0
+    while start < len(answer):
+        if answer[start : start + 4] == b"AMQP":
+            start += 8
             continue
-        size = int.from_bytes(heard[at : at + 4], "big")
-        if heard[at + 5] == 0 and size > 8:
-            found = performative_of(heard[at : at + size], 4 * heard[at + 4])
-            yield found.code, found.values
-        at += size
+        size = int.from_bytes(answer[start : start + 4], "big")
+        if answer[start + 5] == 0 and size > 8:
+            performative = performative_of(answer[start : start + size], 4 * answer[start + 4])
+            yield performative.code, performative.values
+        start += size
 
 
-def delivers(heard: bytes) -> bool:
-    """Whether a message has come."""
-    return any(code == 0x14 for code, _ in _heard(heard))
+def delivers(answer: bytes) -> bool:
+    """Return whether a message was delivered."""
+    return any(code == 0x14 for code, _ in _performatives_in(answer))
 
 
-def check(case: Case, heard: bytes) -> None:
-    """Raises ``AssertionError`` for an answer that is none, or of a fault of the realm."""
-    errors = errors_in(heard)
+def check(case: Case, answer: bytes) -> None:
+    """Raise ``AssertionError`` if the answer is missing or reports a fault of the realm."""
+    errors = errors_in(answer)
     assert "amqp:internal-error" not in errors, f"{case.what}: {errors}"
-    assert errors or not case.is_refused, f"{case.what} is taken"
+    assert errors or not case.is_refused, f"{case.what} is accepted"
 
 
 @lru_cache
 def served() -> AmqpServed:
-    made = AmqpServed()
-    atexit.register(made.close)
-    return made
+    composite_bytes = AmqpServed()
+    atexit.register(composite_bytes.close)
+    return composite_bytes

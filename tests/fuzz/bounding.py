@@ -1,4 +1,4 @@
-"""No hang, no memory without end: limits around code that reads what others have written."""
+"""Limits on processor time and memory for code that reads bytes of others."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from types import FrameType
 from typing import Final
 
 EXAMPLE_S: Final = 5.0
-"""Processor time one input may take; what is right takes milliseconds."""
+"""Processor time for one input; a valid one takes milliseconds."""
 
 
-class Hangs(AssertionError):
-    """Reading one input takes for ever, as far as anybody can tell."""
+class InputTimeout(AssertionError):
+    """An input took more processor time than allowed."""
 
 
 @contextlib.contextmanager
 def in_time(seconds: float = EXAMPLE_S) -> Iterator[None]:
-    """Raises :class:`Hangs` when the block takes more processor time. For the main thread."""
+    """Raise :class:`InputTimeout` if the block takes more processor time. Works in the main thread
+    only."""
 
-    def over(_number: int, _frame: FrameType | None) -> None:
-        raise Hangs(f"more than {seconds:g} s of processor time for one input")
+    def time_out(_number: int, _frame: FrameType | None) -> None:
+        raise InputTimeout(f"more than {seconds:g} s of processor time for one input")
 
-    before = signal.signal(signal.SIGPROF, over)
+    earlier_handler = signal.signal(signal.SIGPROF, time_out)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.signal(signal.SIGPROF, earlier_handler)
 
 
 def resident_bytes() -> int:
-    """Memory of the machine that this process has."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def limit_memory(more_bytes: int) -> None:
-    """From now on this process gets no more than so much beyond what it has; then ``MemoryError``
-    and its like are raised where it is asked for."""
+    """Limit this process to this much more memory than it has; further requests raise
+    ``MemoryError`` or a similar error."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     size = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))

@@ -1,5 +1,5 @@
 """Well-formed Arrow columns with extreme values: numbers, times and TTLs at the ends of their
-types, dictionaries and compressed buffers that are far larger than their bytes.
+types, and dictionaries and compressed buffers far larger than their bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock_core.columns.schema.layout import UTC_MICROSECONDS
 INTEGERS: Final = (-(2**63), -(2**31) - 1, -1, 0, 1, 2**31, 2**53 + 1, 2**62, 2**63 - 2, 2**63 - 1)
 ROWS: Final = 3
 PACKED_BYTES: Final = 32 << 20
-"""Size of a value that takes a few kilobytes once it is compressed."""
+"""Size of a value that takes a few kilobytes when compressed."""
 _TYPES: Final[dict[pa.DataType, tuple[Any, ...]]] = {
     pa.int8(): (-(2**7), 2**7 - 1),
     pa.uint64(): (0, 2**63, 2**64 - 1),
@@ -28,7 +28,7 @@ _TYPES: Final[dict[pa.DataType, tuple[Any, ...]]] = {
 
 @lru_cache
 def batches() -> tuple[tuple[str, pa.RecordBatch], ...]:
-    """Named batches, each with one extreme column."""
+    """Return named batches, each with one extreme column."""
     return tuple(_batches())
 
 
@@ -37,11 +37,11 @@ def _batches() -> Iterator[tuple[str, pa.RecordBatch]]:
     for value in INTEGERS:
         ttl = pa.array([value] * ROWS, pa.int64())
         yield f"ttl {value}", pa.record_batch({"data": data, "ttl": ttl})
-        at = ttl.view(UTC_MICROSECONDS)
-        yield f"deliver_at {value}", pa.record_batch({"data": data, "deliver_at": at})
+        times = ttl.view(UTC_MICROSECONDS)
+        yield f"deliver_at {value}", pa.record_batch({"data": data, "deliver_at": times})
         properties = pa.StructArray.from_arrays([ttl], names=["n"])
         yield f"property {value}", pa.record_batch({"data": data, "properties": properties})
-        headers = pa.StructArray.from_arrays([at, at], names=["expiration", "timestamp"])
+        headers = pa.StructArray.from_arrays([times, times], names=["expiration", "timestamp"])
         yield f"header {value}", pa.record_batch({"data": data, "headers": headers})
     for value in (-128, -1, 9, 10, 127):
         priority = pa.array([value] * ROWS, pa.int8())
@@ -57,7 +57,8 @@ def _batches() -> Iterator[tuple[str, pa.RecordBatch]]:
 
 
 def _strange_types(data: pa.Array) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Properties of types at their ends, most of which properties cannot have."""
+    """Yield properties of types at their ends; most of these types are not allowed for
+    properties."""
     widest = pa.array([2**63 - 1] * ROWS, pa.int64())
     for unit in ("s", "ms", "us", "ns"):
         for kind in (pa.timestamp(unit), pa.duration(unit), pa.timestamp(unit, "UTC")):
@@ -80,7 +81,7 @@ def _with_property(data: pa.Array, column: pa.Array) -> pa.RecordBatch:
 
 
 def _repeated(data: pa.Array) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Columns whose values are stored once for many rows."""
+    """Yield columns whose values are stored once for many rows."""
     large = pa.DictionaryArray.from_arrays([0] * ROWS, pa.array([bytes(PACKED_BYTES)], pa.binary()))
     yield "a dictionary as data", pa.record_batch({"data": large})
     shared = pa.DictionaryArray.from_arrays(pa.array([0] * 5_000, pa.int8()), ["x" * 200_000])
@@ -90,15 +91,15 @@ def _repeated(data: pa.Array) -> Iterator[tuple[str, pa.RecordBatch]]:
     yield "zeros", pa.record_batch({"data": pa.array([bytes(PACKED_BYTES)], pa.binary())})
     yield "nulls", pa.record_batch({"tag": pa.nulls(1 << 20, pa.string())})
     indices = pa.array([0] * ROWS, pa.int32())
-    again = pa.DictionaryArray.from_arrays(indices, data)
+    dictionary = pa.DictionaryArray.from_arrays(indices, data)
     for _ in range(3):
-        inner = pa.StructArray.from_arrays([again], names=["d"])
-        again = pa.DictionaryArray.from_arrays(indices, inner)
-    yield "dictionaries of dictionaries", _with_property(data, again)
+        inner = pa.StructArray.from_arrays([dictionary], names=["d"])
+        dictionary = pa.DictionaryArray.from_arrays(indices, inner)
+    yield "dictionaries of dictionaries", _with_property(data, dictionary)
 
 
 def stream(batch: pa.RecordBatch, codec: str | None = "zstd") -> bytes:
-    """An Arrow stream, compressed."""
+    """Return a compressed Arrow stream."""
     sink = pa.BufferOutputStream()
     options = ipc.IpcWriteOptions(compression=codec)
     with ipc.new_stream(sink, batch.schema, options=options) as writer:
@@ -107,8 +108,8 @@ def stream(batch: pa.RecordBatch, codec: str | None = "zstd") -> bytes:
 
 
 def messages_of(batch: pa.RecordBatch, codec: str | None = "zstd") -> tuple[bytes, list[bytes]]:
-    """The schema of a batch, and the messages of its dictionaries and of itself, compressed: what
-    a native client sends one by one."""
+    """Return the schema of a batch, and the compressed messages of its dictionaries and of itself,
+    as a native client sends them one by one."""
     reader = ipc.MessageReader.open_stream(pa.py_buffer(stream(batch, codec)))
     next(reader)
     return schema_bytes(batch.schema), [bytes(message.serialize()) for message in reader]

@@ -1,8 +1,8 @@
-"""The real connection object of a real realm, fed with frames that are nearly right.
+"""The real native connection object of a real realm, fed with almost valid frames.
 
-There is no socket: bytes go in where the transport would put them, so that whatever is raised
-there is raised here. Whoever breaks the protocol is shut out; a request that fails for a reason
-nobody thought of is answered as ``internal``, and that must not happen either.
+No socket is involved: bytes are passed in where the transport would pass them, so that errors are
+raised here. A client that breaks the protocol is disconnected. A request that fails for an
+unforeseen reason is answered as ``internal``, which must not happen either.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ from penstock_server.frontends.native.connection import Connection
 from penstock_server.settings.loading import load
 
 EXAMPLES_A_REALM: Final = 200
-"""Then there is a fresh one: what earlier inputs have made must not hide what later ones do."""
+"""After this many inputs the realm is replaced, so that state left by earlier inputs does not hide
+the effect of later ones."""
 TURNS_MAX: Final = 200
 UNSENT_BYTES_MAX: Final = 32 << 20
-"""More than that for some frames in would be a lever."""
+"""Bound on the answer to a few frames, which must not be much larger than they are."""
 
 SETTINGS: Final = load(overrides={"access.password_rounds": 4_096, "access.failure_delay_s": 0.0})
-"""Making passwords and refusing them is to take no time."""
+"""Fast settings for hashing passwords and refusing them."""
 UNFORESEEN: Final = (PenstockError.code, Internal.code)
-"""What a request is answered with where nobody thought of what has happened."""
+"""Codes of requests that failed for an unforeseen reason."""
 
 _LENGTHS: Final = struct.Struct("<II")
 
 
 class Wire(asyncio.Transport):
-    """Takes what the realm says, and is never in its way."""
+    """A transport that collects the realm's answer and always has room."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said = bytearray()
+        self.written = bytearray()
         self._closing = False
 
     def write(self, data: Any) -> None:
-        self.said += data
-        assert len(self.said) < UNSENT_BYTES_MAX, "a few frames are answered with a flood"
+        self.written += data
+        assert len(self.written) < UNSENT_BYTES_MAX, "the answer is far larger than its request"
 
     def close(self) -> None:
         self._closing = True
@@ -71,32 +72,32 @@ class Wire(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is always room."""
+        """Ignore the limits, because the transport always has room."""
 
     def pause_reading(self) -> None:
-        """What was fed is there already."""
+        """Ignore the request: all bytes are passed in at once."""
 
     def resume_reading(self) -> None:
-        """As above."""
+        """Ignore the request, as above."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
 
 class Served:
-    """A realm in memory on a loop of its own, and native connections to it."""
+    """A realm in memory with its own event loop, and native connections to it."""
 
     def __init__(self, examples_a_realm: int = EXAMPLES_A_REALM) -> None:
         self.loop = asyncio.new_event_loop()
-        self._each = examples_a_realm
-        self._left = 0
+        self._inputs_a_realm = examples_a_realm
+        self._inputs_left = 0
         self._tasks: list[asyncio.Task[Any]] = []
 
-    def take(self, data: bytes) -> None:
-        if not self._left:
+    def handle(self, data: bytes) -> None:
+        if not self._inputs_left:
             self.loop.run_until_complete(self.restart())
-            self._left = self._each
-        self._left -= 1
+            self._inputs_left = self._inputs_a_realm
+        self._inputs_left -= 1
         self.loop.run_until_complete(self._serve(data))
 
     def close(self) -> None:
@@ -126,10 +127,10 @@ class Served:
         await self.converse(data)
         for task in self._tasks:
             assert not task.done(), f"the realm has ended: {task}"
-        assert not self.listener.connections, "a connection that is gone is still counted"
+        assert not self.listener.connections, "a closed connection is still counted"
 
     async def converse(self, data: bytes) -> None:
-        """One connection, from its first byte to its loss."""
+        """Play one connection, from its first byte to its loss."""
         connection, out = Connection(self.listener), Wire()
         connection.connection_made(out)
         rest = memoryview(data)
@@ -144,14 +145,14 @@ class Served:
             await asyncio.sleep(0)
         connection.connection_lost(None)
         await asyncio.sleep(0)
-        for message in _heard(bytes(out.said)):
+        for message in _messages_in(bytes(out.written)):
             unforeseen = isinstance(message, wire.Failed) and message.code in UNFORESEEN
-            assert not unforeseen, f"nobody has thought of this: {message}"
+            assert not unforeseen, f"an unforeseen error of the connection: {message}"
 
 
-def _heard(said: bytes) -> Iterator[wire.FromServer]:
+def _messages_in(written: bytes) -> Iterator[wire.FromServer]:
     reader = FrameReader()
-    reader.receive(said)
+    reader.receive(written)
     for header, _ in reader.frames():
         yield wire.decode_from_server(header)
 
@@ -164,23 +165,23 @@ def _served() -> Served:
 
 
 def serve(data: bytes) -> None:
-    """The bytes as they are, and then with the lengths of frames made to fit."""
-    _served().take(data)
-    _served().take(reframed(data))
+    """Converse with the bytes as they are, and with frame lengths that fit."""
+    _served().handle(data)
+    _served().handle(reframed(data))
 
 
 @lru_cache
 def conversations() -> Sequence[bytes]:
-    """Each says hello and then does something that is right."""
+    """Valid conversations: a hello, and then requests."""
     batch = body_of([Event(b"abc", properties={"n": 1}), Event(b"d", properties={"n": 2})])
-    schema, body = schema_bytes(batch.schema), bytes(batch_bytes(batch))
+    schema, rows = schema_bytes(batch.schema), bytes(batch_bytes(batch))
     create = wire.Asked(1, CreateChannel("orders", Definition(keys={"n": 2})))
-    publish = wire.Asked(2, PublishEvents(ChannelId(1), "p", 1, schema=1, sizes=(len(body),)))
-    said: list[list[tuple[wire.Message, bytes]]] = [
-        [(create, b""), (wire.Schema(1), schema), (publish, body)],
+    publish = wire.Asked(2, PublishEvents(ChannelId(1), "p", 1, schema=1, sizes=(len(rows),)))
+    exchanges: list[list[tuple[wire.Message, bytes]]] = [
+        [(create, b""), (wire.Schema(1), schema), (publish, rows)],
         [
             (wire.Schema(1), schema),
-            (wire.Asked(3, StageEvents(ChannelId(1), "s", 1, sizes=(len(body),))), body),
+            (wire.Asked(3, StageEvents(ChannelId(1), "s", 1, sizes=(len(rows),))), rows),
         ],
         [
             (create, b""),
@@ -213,20 +214,29 @@ def conversations() -> Sequence[bytes]:
     ]
     hello = [PREFACE, *frame(wire.encode(wire.Hello("fuzz", "fuzz")))]
     return [
-        b"".join([*hello, *(part for each in one for part in frame(wire.encode(each[0]), each[1]))])
-        for one in said
+        b"".join(
+            [
+                *hello,
+                *(
+                    part
+                    for message_and_body in exchange
+                    for part in frame(wire.encode(message_and_body[0]), message_and_body[1])
+                ),
+            ]
+        )
+        for exchange in exchanges
     ]
 
 
 def reframed(data: bytes) -> bytes:
-    """Bytes with frame lengths that fit, as far as there are frames, so that a change inside of one
-    gets further than the reader of frames."""
-    found, at = [data[: len(PREFACE)]], len(PREFACE)
-    while at + _LENGTHS.size <= len(data):
-        length, header = _LENGTHS.unpack_from(data, at)
-        end = min(at + 4 + length, len(data))
-        inside = data[at + _LENGTHS.size : end]
-        header = min(header, len(inside))
-        found.append(_LENGTHS.pack(4 + len(inside), header) + inside)
-        at = max(end, at + _LENGTHS.size)
-    return b"".join(found)
+    """Return the bytes with frame lengths that fit, so that a change inside of a frame gets past
+    the reader of frames."""
+    frames, start = [data[: len(PREFACE)]], len(PREFACE)
+    while start + _LENGTHS.size <= len(data):
+        length, header = _LENGTHS.unpack_from(data, start)
+        end = min(start + 4 + length, len(data))
+        content = data[start + _LENGTHS.size : end]
+        header = min(header, len(content))
+        frames.append(_LENGTHS.pack(4 + len(content), header) + content)
+        start = max(end, start + _LENGTHS.size)
+    return b"".join(frames)

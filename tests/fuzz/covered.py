@@ -1,8 +1,9 @@
-"""The package with a counter in each branch, and a server that tells how many branches it reached.
+"""A copy of the packages with a counter in each branch, and a server that reports the number of
+branches reached.
 
-``make_covered_copy`` copies the package and compiles it with a call in each branch; the copy runs
-as ``python -m tests.fuzz.covered serve …``. The call is ``set.add`` with the branch's number,
-some 50 ns. The process that sends inputs asks for the count after each of them.
+``make_covered_copy`` copies the packages and compiles them with a call in each branch; the copy
+runs as ``python -m tests.fuzz.covered serve …``. The call is ``set.add`` with the branch's number,
+some 50 ns. The process that sends the inputs asks for the count after each of them.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from typing import Final
 SOCKET: Final = "FUZZ_BRANCHES_SOCKET"
 """Environment variable with the path of the socket."""
 REACHED: Final = "__reached__"
-"""Builtin function that the branches call."""
+"""Name of the builtin function that the branches call."""
 COVERED: Final = ("penstock_amqp", "penstock_core", "penstock_mqtt", "penstock_server")
-"""Packages with counters, apart from the command line: a realm hardly uses the others."""
+"""Packages with counters, except their command lines: a realm hardly uses the other packages."""
 PATIENCE_S: Final = 60.0
 _ANSWER: Final = struct.Struct("<Q")
 _UNCHECKED: Final = (1).to_bytes(4, "little") + bytes(8)
-"""Flags and hash of compiled code that Python does not compare with its source (PEP 552)."""
+"""Flags and hash of compiled code that Python does not compare with the source (PEP 552)."""
 
 
 class Branches(ast.NodeTransformer):
-    """Puts a call of ``REACHED`` into each branch of a module."""
+    """Inserts a call of ``REACHED`` into each branch of a module."""
 
     def __init__(self) -> None:
         self._numbers = count()
 
     @property
     def count(self) -> int:
-        """Branches so far; for use after the last module."""
+        """Number of branches; to be read after the last module."""
         return next(self._numbers)
 
-    def covered(self, source: str, path: str) -> ast.Module:
+    def with_counters(self, source: str, path: str) -> ast.Module:
         tree = self.visit(ast.parse(source, path))
         assert isinstance(tree, ast.Module)
         return ast.fix_missing_locations(tree)
@@ -74,14 +75,16 @@ class Branches(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(self._call(place)), place)
 
     def _expression(self, branch: ast.expr) -> ast.expr:
-        """``REACHED`` returns None, so the value is that of the branch."""
+        """Add the counter to an expression: ``REACHED`` returns None, so the value is that of the
+        branch."""
         return ast.copy_location(ast.BoolOp(ast.Or(), [self._call(branch), branch]), branch)
 
 
 def make_covered_copy(folder: Path) -> int:
-    """Copy the packages into a folder for ``PYTHONPATH``; return how many branches they have."""
+    """Copy the packages into a folder for ``PYTHONPATH``; return their number of branches."""
     for name in COVERED:
-        spec = importlib.util.find_spec(name)  # an import would come before the counters
+        # an import would happen before the counters are installed
+        spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
         source = Path(spec.origin).parent
@@ -90,7 +93,7 @@ def make_covered_copy(folder: Path) -> int:
     for path in sorted(folder.rglob("*.py")):
         if "cli" in path.relative_to(folder).parts:
             continue
-        tree = branches.covered(path.read_text(), str(path))
+        tree = branches.with_counters(path.read_text(), str(path))
         compiled = Path(importlib.util.cache_from_source(str(path)))
         compiled.parent.mkdir(exist_ok=True)
         code = marshal.dumps(compile(tree, str(path), "exec", dont_inherit=True))
@@ -99,31 +102,32 @@ def make_covered_copy(folder: Path) -> int:
 
 
 class BranchCount:
-    """The count of a covered server, asked for over its socket."""
+    """The branch count of a covered server, read over its socket."""
 
     def __init__(self, path: Path) -> None:
-        self._line = socket.socket(socket.AF_UNIX)
-        self._line.settimeout(PATIENCE_S)
-        self._line.connect(str(path))
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(PATIENCE_S)
+        self._connection.connect(str(path))
 
     def read(self) -> int:
-        """Return the branches reached so far. Raises ``OSError`` if the server has ended."""
-        self._line.sendall(b"?")
-        answer = self._line.recv(_ANSWER.size)
+        """Return the number of branches reached so far. Raises ``OSError`` if the server has
+        ended."""
+        self._connection.sendall(b"?")
+        answer = self._connection.recv(_ANSWER.size)
         if len(answer) < _ANSWER.size:
             raise ConnectionResetError("the server has ended")
         [reached] = _ANSWER.unpack(answer)
         return int(reached)
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
 
 def _answer(listening: socket.socket, reached: set[int]) -> None:
-    line, _ = listening.accept()
-    with line:
-        while line.recv(1):
-            line.sendall(_ANSWER.pack(len(reached)))
+    connection, _ = listening.accept()
+    with connection:
+        while connection.recv(1):
+            connection.sendall(_ANSWER.pack(len(reached)))
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""Requests of extreme values in every protocol, and changed copies of those that reached new code.
+"""Requests with extreme values in every protocol, and changed copies of requests that reached new
+code.
 
-A seed decides what :func:`drawn` yields. :class:`Guided` mixes its requests with changed copies of
-earlier ones; which these are depends on the code they reached.
+A seed determines the requests of :func:`drawn`. :class:`Guided` mixes them with changed copies of
+earlier ones, selected by the code they reached.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from tests.fuzz.mutating import mutated
 
 PROTOCOLS: Final = ("native", "http", "amqp", "mqtt")
 AT_A_TIME: Final = 12
-"""Requests of one kind that are drawn together; then comes another."""
+"""Number of requests of one kind in a row."""
 COLUMNS: Final = "columns"
-"""Clients of the native protocol that publish extreme columns."""
+"""Name for native clients that publish extreme columns."""
 KEPT_MAX: Final = 2_000
-"""Inputs of a protocol that are kept to be changed."""
+"""Number of inputs of a protocol that are kept for changed copies."""
 KEPT_BYTES_MAX: Final = 256 << 10
 """Size of the largest input that is kept."""
 CHANGED_SHARE: Final = 0.6
@@ -46,23 +47,23 @@ class Drawn(NamedTuple):
     """All bytes of one connection."""
 
 
-def encoded(requests: list[Drawn]) -> bytes:
-    """The content of a file with requests to repeat."""
-    return msgspec.msgpack.encode([(each.protocol, each.data) for each in requests])
+def encode_requests(requests: list[Drawn]) -> bytes:
+    """Encode requests as the content of a file that repeats them."""
+    return msgspec.msgpack.encode([(request.protocol, request.data) for request in requests])
 
 
-def decoded(content: bytes) -> list[Drawn]:
+def decode_requests(content: bytes) -> list[Drawn]:
     pairs = msgspec.msgpack.decode(content, type=list[tuple[str, bytes]])
     return [Drawn("repeated", protocol, data) for protocol, data in pairs]
 
 
 def protocols() -> list[str]:
-    """Protocols that can be served on this machine."""
-    return [each for each in PROTOCOLS if each != "amqp" or find_spec("proton")]
+    """Return the protocols that can be served on this machine."""
+    return [protocol for protocol in PROTOCOLS if protocol != "amqp" or find_spec("proton")]
 
 
 def drawn(seed: int) -> Iterator[Drawn]:
-    """Requests without end, the same for the same seed."""
+    """Yield requests without end, the same for the same seed."""
     chance = Random(f"served/{seed}")
     while True:
         yield from _DRAWING[chance.choice(protocols())](chance)
@@ -71,7 +72,7 @@ def drawn(seed: int) -> Iterator[Drawn]:
 def _native(chance: Random) -> Iterator[Drawn]:
     name = chance.choice((*sorted(extremes.kinds()), *[COLUMNS] * 3))
     if name == "DeleteChannel":
-        return  # what the others are about
+        return  # the other requests need this channel
     if name == COLUMNS:
         for what, data in chance.sample(extremes.publishes(), AT_A_TIME):
             yield Drawn(what, "native", data)
@@ -115,19 +116,20 @@ _DRAWING: Final = {"native": _native, "http": _http, "amqp": _amqp, "mqtt": _mqt
 
 # --- changed copies ----------------------------------------------------------------------
 
-_FITTED: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+_CORRECTED: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "native": connections.reframed,
-    "http": http.fitted,
+    "http": http.with_length,
     "amqp": amqp.reframed,
     "mqtt": mqtt_connections.reframed,
 }
-"""Functions that make stated lengths fit again."""
+"""Functions that correct the lengths stated in a request."""
 
 
 class Guided:
-    """Requests of a seed, and changed copies of the requests that reached new code.
+    """Requests of a seed, and changed copies of requests that reached new code.
 
-    These are kept in a folder, also for the next run."""
+    The latter are kept in a folder, also for the next run.
+    """
 
     def __init__(self, seed: int, corpus: Path) -> None:
         self._corpus = corpus
@@ -157,7 +159,7 @@ class Guided:
         return sum(map(len, self._kept.values()))
 
     def keep(self, request: Drawn) -> None:
-        """Make changed copies of this request, too: it reached new code."""
+        """Keep a request that reached new code, so that changed copies of it are made."""
         kept = self._kept[request.protocol]
         if len(request.data) > KEPT_BYTES_MAX or request.data in kept:
             return
@@ -173,5 +175,5 @@ class Guided:
         recent = kept[-50:] if self._chance.random() < 0.5 else kept
         data = mutated(self._chance, recent)
         if self._chance.random() < 0.7:
-            data = _FITTED[protocol](data)
+            data = _CORRECTED[protocol](data)
         return Drawn("a changed copy", protocol, data)

@@ -1,9 +1,9 @@
-"""Well-formed requests whose values are extreme: every field of every message, one at a time and
+"""Well-formed native requests with extreme values: every field of every message, one at a time and
 several together.
 
-The messages are made from the types the protocol decodes into, so a field that is added is tried
-without a word here. Where an ordinary value is needed, it names what :func:`_furnish` has made:
-channel 1 with events, a shared durable that holds some of them, a queue, an open transaction.
+The messages are made from the types that the protocol decodes into, so new fields are included
+automatically. Ordinary values refer to objects that :func:`furniture` creates: channel 1 with
+events, a shared durable that holds some of them, a queue, an open transaction.
 """
 
 from __future__ import annotations
@@ -41,46 +41,49 @@ from tests.fuzz.values import usual_of, values_of
 ROUNDS: Final = 12
 """Rounds with several extreme values at a time, for each message."""
 LATER: Final = 21
-"""The request of each conversation that is answered once those before it are through."""
+"""Number of the request that is answered once those before it are done."""
 PLAIN_BYTES_MAX: Final = 8 << 20
 """Batches up to this size are not compressed."""
 EXAMPLES_A_REALM: Final = 8
-"""Few: a request may delete what the next ones are about."""
+"""A small number, because a request may delete the objects of the next ones."""
 
 
 class Extremes(Served):
-    """A realm with something in it, and a client that has its hands on all of it."""
+    """A realm with the objects that the requests refer to."""
 
     async def restart(self) -> None:
         await super().restart()
-        for said in furniture():
-            await self.converse(said)
+        for conversation_ in setup_conversations():
+            await self.converse(conversation_)
 
 
 def kinds() -> dict[str, inspect.StructType]:
-    """Every message a client may send, by name."""
+    """Return every message that a client may send, by name."""
     union = inspect.type_info(wire.from_clients.knowing(*TAGS).type)
     assert isinstance(union, inspect.UnionType)
-    found = [each for each in union.types if isinstance(each, inspect.StructType)]
-    return {each.cls.__name__: each for each in found}
+    types = [
+        message_type for message_type in union.types if isinstance(message_type, inspect.StructType)
+    ]
+    return {message_type.cls.__name__: message_type for message_type in types}
 
 
 def messages(name: str, seed: int = 0) -> Iterator[bytes]:
-    """Headers of one kind of message: each field extreme by itself, then several at a time."""
+    """Yield headers of one kind of message: each field extreme by itself, then several at a
+    time."""
     kind = kinds()[name]
     usual = [usual_of(field) for field in kind.fields]
-    for at, field in enumerate(kind.fields):
+    for index, field in enumerate(kind.fields):
         if field.name == "request":
             continue
         for value in values_of(field.type):
-            yield _encoded(kind, [*usual[:at], value, *usual[at + 1 :]])
+            yield _encoded(kind, [*usual[:index], value, *usual[index + 1 :]])
     chance = random.Random(f"{name} {seed}")
     for _ in range(ROUNDS):
         values = [
-            before
+            usual_value
             if field.name == "request" or chance.random() < 0.4
             else chance.choice(list(values_of(field.type)))
-            for before, field in zip(usual, kind.fields, strict=True)
+            for usual_value, field in zip(usual, kind.fields, strict=True)
         ]
         yield _encoded(kind, values)
 
@@ -89,7 +92,7 @@ def _encoded(kind: inspect.StructType, values: Sequence[Any]) -> bytes:
     return msgspec.msgpack.encode([kind.tag, *values])
 
 
-# --- asking ------------------------------------------------------------------------------
+# --- conversations ---------------------------------------------------------------------
 
 
 @lru_cache
@@ -108,11 +111,11 @@ def _hello(session: str) -> bytes:
     return PREFACE + _frames((wire.Hello("fuzz", session), b""))
 
 
-def furniture() -> list[bytes]:
-    """What there is for the requests to speak of: each by a client of its own, one after the
-    other."""
+def setup_conversations() -> list[bytes]:
+    """Return conversations that create the objects of the requests: each is a separate client, to
+    be played in order."""
     schema, body = schema_and_batch()
-    said: list[list[tuple[wire.Message, bytes]]] = [
+    exchanges: list[list[tuple[wire.Message, bytes]]] = [
         [(wire.Asked(1, CreateChannel("orders", Definition(keys={"n": 20}))), b"")],
         [(wire.Asked(1, CreateChannel("q", Definition(kind="queue"))), b"")],
         [(wire.Asked(1, CreateDurable(ChannelId(1), "d", "shared", start=FromEarliest())), b"")],
@@ -131,12 +134,12 @@ def furniture() -> list[bytes]:
             ),
         ],
     ]
-    return [_hello(f"furniture {n}") + _frames(*each) for n, each in enumerate(said)]
+    return [_hello(f"furniture {n}") + _frames(*exchange) for n, exchange in enumerate(exchanges)]
 
 
 def conversation(header: bytes, body: bytes = b"") -> bytes:
-    """A client that holds events of a durable, reads a channel, says this, and goes on working
-    with whatever it has made."""
+    """Return a conversation of a client that holds events of a durable, reads a channel, sends this
+    header and body, and continues to work with the objects."""
     schema, batch = schema_and_batch()
     after: list[tuple[wire.Message, bytes]] = [
         (
@@ -173,35 +176,39 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
 def publishes() -> Sequence[tuple[str, bytes]]:
     """Clients that publish and stage extreme columns, with their dictionaries as separate
     messages, and look at what became of them."""
-    found = []
+    conversations = []
     for what, batch in columns_extremes.batches():
         codec = "zstd" if batch.nbytes > PLAIN_BYTES_MAX else None
         schema, bodies = columns_extremes.messages_of(batch, codec)
         sizes, body = tuple(map(len, bodies)), b"".join(bodies)
-        said: list[tuple[wire.Message, bytes]] = [(wire.Schema(1), schema)]
+        messages_: list[tuple[wire.Message, bytes]] = [(wire.Schema(1), schema)]
         for channel in (1, 2):
             message = PublishEvents(ChannelId(channel), f"p{channel}", 1, schema=1, sizes=sizes)
-            said.append((wire.Asked(10 + channel, message), body))
-        said.append((wire.Asked(13, StageEvents(ChannelId(1), "columns", 1, sizes=sizes)), body))
-        said.append((wire.Asked(14, Subscribe(ChannelId(1), 3, FromEarliest(), credit=100)), b""))
-        said.append((wire.Asked(LATER, DescribeChannel("orders")), b""))
-        found.append((f"publish: {what}", _hello("columns") + _frames(*said)))
-    return tuple(found)
+            messages_.append((wire.Asked(10 + channel, message), body))
+        messages_.append(
+            (wire.Asked(13, StageEvents(ChannelId(1), "columns", 1, sizes=sizes)), body)
+        )
+        messages_.append(
+            (wire.Asked(14, Subscribe(ChannelId(1), 3, FromEarliest(), credit=100)), b"")
+        )
+        messages_.append((wire.Asked(LATER, DescribeChannel("orders")), b""))
+        conversations.append((f"publish: {what}", _hello("columns") + _frames(*messages_)))
+    return tuple(conversations)
 
 
 @lru_cache
 def served() -> Extremes:
-    made = Extremes(EXAMPLES_A_REALM)
-    atexit.register(made.close)
-    return made
+    server = Extremes(EXAMPLES_A_REALM)
+    atexit.register(server.close)
+    return server
 
 
 def headers() -> list[bytes]:
-    """Some of each kind, to be changed further."""
+    """Return some headers of each kind, for further changes."""
     return [header for name in kinds() for header in [*messages(name)][::25]]
 
 
 def serve(data: bytes) -> None:
-    """One header, as :func:`messages` makes them, without a body and with a batch as its body."""
-    served().take(conversation(data))
-    served().take(conversation(data, schema_and_batch()[1]))
+    """Send one header, as :func:`messages` makes them, without a body and with a batch as body."""
+    served().handle(conversation(data))
+    served().handle(conversation(data, schema_and_batch()[1]))

@@ -1,8 +1,8 @@
-"""Targets guided by coverage: Atheris plays each in a process of its own.
+"""Targets guided by coverage: Atheris runs each in a separate process.
 
-``python -m tests.fuzz.guided NAME SECONDS FOLDER`` is that process. It instruments the package as
-it imports it, and begins with the inputs in ``FOLDER/corpus``. An input that breaks the target ends
-the process and becomes a file in ``FOLDER``.
+``python -m tests.fuzz.guided NAME SECONDS FOLDER`` is that process. It instruments the package at
+import, and begins with the inputs in ``FOLDER/corpus``. An input that breaks the target ends the
+process and becomes a file in ``FOLDER``.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Final, NamedTuple
 from tests.fuzz.bounding import in_time, resident_bytes
 
 LEAST_S: Final = 5.0
-"""Seconds of inputs that a target gets even where its share is shorter than its start."""
+"""Minimum seconds of inputs for a target, even if its share is shorter than its start."""
 ENDS_S: Final = 600.0
-"""Seconds after its share at which a process is ended: on a busy machine minutes go by before its
-first input."""
+"""Seconds after its share at which a process is killed: on a busy machine it may take minutes until
+its first input."""
 HANGS_S: Final = 120
-"""Seconds of one input after which libFuzzer ends the process: code in C does not notice that its
-processor time is up."""
+"""Seconds after which libFuzzer ends a process that works on one input: C code does not notice the
+limit on processor time."""
 BROKEN_MAX: Final = 5
-"""Inputs that break a target, after which it is not played any more."""
+"""Number of inputs that break a target before it is given up."""
 _INPUTS: Final = re.compile(r"stat::number_of_executed_units: +(\d+)")
 _REACHED: Final = re.compile(r"cov: (\d+)")
 _ERROR: Final = re.compile(r"=== Uncaught Python exception: ===\n(.*)")
@@ -35,23 +35,23 @@ _ERROR: Final = re.compile(r"=== Uncaught Python exception: ===\n(.*)")
 
 class Played(NamedTuple):
     done: int
-    """Inputs of the process."""
+    """Number of inputs."""
     reached: int
     """Branches and comparisons that libFuzzer counts as reached."""
     broken: tuple[str, ...]
-    """What broke, with the file of the input."""
+    """Errors, each with the file of its input."""
 
 
 def play(name: str, seconds: float, memory_mib: int, corpus: Path) -> Played:
-    """Play a target for a time; a process that an input ended is followed by another."""
+    """Run a target for a time; a process that an input has ended is followed by another."""
     done = reached = 0
     broken: list[str] = []
     end_s = time.perf_counter() + seconds
     while (left_s := end_s - time.perf_counter()) > 0 and len(broken) < BROKEN_MAX:
-        one = _play_once(name, left_s, memory_mib, corpus=corpus)
-        done, reached = done + one.done, max(reached, one.reached)
-        broken += one.broken
-        if not one.broken:
+        outcome = _play_once(name, left_s, memory_mib, corpus=corpus)
+        done, reached = done + outcome.done, max(reached, outcome.reached)
+        broken += outcome.broken
+        if not outcome.broken:
             break
     return Played(done, reached, tuple(broken))
 
@@ -71,18 +71,18 @@ def _play_once(name: str, seconds: float, memory_mib: int, corpus: Path) -> Play
                 process.kill()
                 status = process.wait()
                 is_late = True
-        told = log.read_text(errors="replace")
-        inputs = sum(map(int, _INPUTS.findall(told)))
-        reached = max(map(int, _REACHED.findall(told)), default=0)
-        broken = [_kept(name, file, told) for file in _artifacts(folder)]
+        log_text = log.read_text(errors="replace")
+        inputs = sum(map(int, _INPUTS.findall(log_text)))
+        reached = max(map(int, _REACHED.findall(log_text)), default=0)
+        broken = [_keep_input(name, file, log_text) for file in _artifacts(folder)]
         if is_late and not broken:
             broken = [
                 f"{name}: the process was ended {ENDS_S:.0f} s after its {seconds:.0f} s, and had "
                 f"played {inputs} inputs: none broke it, so the machine is too busy, or it hangs "
-                f"outside them:\n{told[-4_000:]}"
+                f"outside them:\n{log_text[-4_000:]}"
             ]
         elif status and not broken:
-            broken = [f"{name}: the process ended with status {status}:\n{told[-4_000:]}"]
+            broken = [f"{name}: the process ended with status {status}:\n{log_text[-4_000:]}"]
         return Played(inputs, reached, tuple(broken))
 
 
@@ -91,17 +91,17 @@ def _artifacts(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if path.name.startswith(kinds)]
 
 
-def _kept(name: str, file: Path, told: str) -> str:
-    """Keep an input that broke a target; return what happened and how to repeat it."""
+def _keep_input(name: str, file: Path, log_text: str) -> str:
+    """Keep an input that broke a target; return the error and the options that repeat it."""
     kept = Path(tempfile.gettempdir()) / f"penstock-fuzz-{name}-{file.name}"
     shutil.copyfile(file, kept)
-    errors = _ERROR.findall(told)
-    what = errors[-1] if errors else told.strip().splitlines()[-1]
+    errors = _ERROR.findall(log_text)
+    what = errors[-1] if errors else log_text.strip().splitlines()[-1]
     return f"{name}: {what}\n  --only {name} --input-file {kept}"
 
 
 def main(arguments: list[str]) -> None:
-    """Play one target until its time is up; libFuzzer ends the process."""
+    """Run one target until its time is up; libFuzzer ends the process."""
     name, seconds, folder, memory_mib, corpus = arguments
     begun_s = time.perf_counter()
     import atheris
@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> None:
         target = TARGETS[name]
         seeds = target.seeds()
         for seed in seeds:
-            target.run(seed)  # imports all modules that it needs
+            target.run(seed)  # import all modules that the target needs
     place = Path(corpus)
     place.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds):

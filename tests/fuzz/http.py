@@ -1,8 +1,7 @@
-"""The real HTTP connection object of a real realm, fed with requests that are nearly right.
+"""The real HTTP connection object of a real realm, fed with almost valid requests.
 
-As with the others there is no socket. What a request meets that nobody foresaw is logged and
-answered with 500, so the log is what tells; and whatever was asked, once its connection is gone
-the request has to come to an end.
+As with the others, no socket is involved. An unforeseen error of a request is logged and answered
+with 500, so the log is checked. Every request must end once its connection is lost.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ class HttpServed(Served):
     async def restart(self) -> None:
         await super().restart()
         self._http = http_server(self.listener, SETTINGS)
-        await self._feed(b"".join(furniture()))
+        await self._feed(b"".join(setup_requests()))
 
     async def converse(self, data: bytes) -> None:
         with capture_logs() as logged:
             await self._feed(data)
         unforeseen = [line for line in logged if line["log_level"] in ("error", "critical")]
-        assert not unforeseen, f"nobody has thought of this: {unforeseen}"
+        assert not unforeseen, f"an unforeseen error of the connection: {unforeseen}"
 
     async def _feed(self, data: bytes) -> None:
         peer, out = HttpConnection(self._http), Wire()
         peer.connection_made(out)
-        for at in range(0, len(data), PIECE_BYTES):
+        for start in range(0, len(data), PIECE_BYTES):
             if not out.is_closing():
-                peer.data_received(data[at : at + PIECE_BYTES])
+                peer.data_received(data[start : start + PIECE_BYTES])
                 await asyncio.sleep(0)
         for _ in range(TURNS_MAX):
             await asyncio.sleep(0)
         peer.connection_lost(None)
         if tasks := set(self._http.uvicorn.tasks):
-            _, left = await asyncio.wait(tasks, timeout=END_S)
-            assert not left, f"its client is gone, and it goes on: {left}"
+            _, unfinished = await asyncio.wait(tasks, timeout=END_S)
+            assert not unfinished, f"a request continues after the loss of its client: {unfinished}"
 
 
 @lru_cache
@@ -66,19 +65,21 @@ def _served() -> HttpServed:
 
 
 def serve(data: bytes) -> None:
-    """The bytes as they are, and then with the length of the body that is there."""
-    _served().take(data)
-    _served().take(fitted(data))
+    """Converse with the bytes as they are, and with the right length of the body."""
+    _served().handle(data)
+    _served().handle(with_length(data))
 
 
-def fitted(data: bytes) -> bytes:
-    """The last request with a length that fits: what has changed is then in what is read."""
+def with_length(data: bytes) -> bytes:
+    """Return the data with the last request's length corrected, so that the change is in bytes that
+    are read."""
     head, gap, body = data.rpartition(b"\r\n\r\n")
     return _LENGTH.sub(rb"\g<1>%d\g<2>" % len(body), head) + gap + body
 
 
 def request(line: str, body: bytes = b"", kind: str = "application/json") -> bytes:
-    """``line``: the method, and the path below the API's base or from the root."""
+    """Return a request. ``line``: the method, and the path below the API's base or from the
+    root."""
     method, _, path = line.partition(" ")
     where = path if path.startswith("/") else f"{BASE}/{path}"
     head = f"{method} {where} HTTP/1.1\r\nhost: localhost\r\n"
@@ -87,8 +88,8 @@ def request(line: str, body: bytes = b"", kind: str = "application/json") -> byt
     return f"{head}\r\n".encode() + body
 
 
-def furniture() -> Sequence[bytes]:
-    """What requests speak of."""
+def setup_requests() -> Sequence[bytes]:
+    """Return requests that create the objects of the others."""
     return [
         request("POST channels", b'{"name": "a", "attributes": {"keys": {"n": 2}}}'),
         request("POST channels/a/events", _LINES, "application/x-ndjson"),
@@ -116,11 +117,11 @@ def conversations() -> Sequence[bytes]:
     new = (
         b'{"name": "b/c", "attributes": {"type": "reliable", "ttl": 5, "storage": {"priority": 2}}}'
     )
-    piece = b"%x\r\n" % len(_LINES) + _LINES + b"\r\n0\r\n\r\n"
+    chunk = b"%x\r\n" % len(_LINES) + _LINES + b"\r\n0\r\n\r\n"
     chunked = b"\r\ntransfer-encoding: chunked\r\n"
     pushed = request("POST queues/q/events", _LINES, "application/x-ndjson")
     return [
-        *furniture(),
+        *setup_requests(),
         request("POST channels", new) + request("GET channels?limit=5&after=a"),
         request("POST channels/a/events", arrow, "application/vnd.apache.arrow.stream"),
         request("GET channels/a/events?start=0&limit=10&selector=n%20%3E%201&data_bytes=2"),
@@ -134,5 +135,5 @@ def conversations() -> Sequence[bytes]:
         request("GET channels/a/durables/d/events?limit=3") + request("GET channels/a/missing"),
         request("GET channels/a/export") + request("GET realm") + request("GET /metrics"),
         request("GET /") + request("GET /health") + request("GET openapi.json"),
-        _LENGTH.sub(b"", pushed).replace(b"\r\n\r\n" + _LINES, chunked + b"\r\n" + piece),
+        _LENGTH.sub(b"", pushed).replace(b"\r\n\r\n" + _LINES, chunked + b"\r\n" + chunk),
     ]

@@ -1,8 +1,9 @@
-"""Well-formed requests over HTTP whose values are extreme: each part of the path, each parameter
-and each field of a body of every route, by itself.
+"""Well-formed HTTP requests with extreme values: one at a time for each part of the path, each
+parameter and each field of a body of every route.
 
-They are made from the table of routes and the types its requests are read into, with the values of
-``values.py``; what a type does not take has to be refused, and the field named.
+They are made from the table of routes and the types of its requests, with the values of
+``values.py``. A value that a type does not allow must be refused, and the refusal must name its
+field.
 """
 
 from __future__ import annotations
@@ -32,31 +33,32 @@ from tests.fuzz.http import END_S, HttpServed, request
 from tests.fuzz.values import JSON, TEXTS, structs_of, usual_of, values_of
 
 PATHS: Final = {"channel": "a", "queue": "q", "durable": "d", "event_id": "0"}
-"""What there is; of other parts of a path there is nothing."""
+"""Existing objects; other parts of a path name nothing that exists."""
 PATH_CHARACTERS_MAX: Final = 1_024
 PIECE_BYTES: Final = 64 << 10
 TURNS: Final = 50
 PATIENCE_S: Final = 0.05
-"""How long to wait for an answer that may take its time, such as an event's."""
+"""Wait for an answer that may come late, such as an event."""
 NAMES: Final = {"source": "a", "destination": "q"}
-"""Fields that name what there is."""
+"""Fields that name existing objects."""
 _numbers: Final = count()
-"""Each name for something new is another one."""
+"""Makes each new name unique."""
 
 
 class Case(NamedTuple):
     what: str
     data: bytes
-    """The whole request."""
+    """All bytes of the request."""
     refused: str = ""
-    """What the answer has to name, as its value is beyond a bound; empty: it may be taken."""
+    """Text that the refusal must contain, because the value is beyond a bound; empty if the value
+    may be accepted."""
 
 
 class Answer(NamedTuple):
     status: int
-    """0: there was none yet."""
+    """0: no answer yet."""
     reason: str
-    """Why it was refused."""
+    """Error text of a refusal."""
 
 
 def routes() -> dict[str, Route]:
@@ -64,7 +66,7 @@ def routes() -> dict[str, Route]:
 
 
 def cases(name: str) -> Iterator[Case]:
-    """Requests of one route: as usual, and with one value extreme."""
+    """Yield requests of one route: with ordinary values, and with one extreme value."""
     route = routes()[name]
     usual = dict.fromkeys(_parts(route), "1") | PATHS
     body, kind = _usual_body(route)
@@ -89,38 +91,40 @@ def _request(
     kind: str,
     query: Mapping[str, str] | None = None,
 ) -> bytes:
-    """With what the query has to have, and what ``query`` says besides."""
+    """Return a request with the required parameters of its query and those in ``query``."""
     where = route.path
     for part in _parts(route):
         where = where.replace(f"{{{part}}}", quote(path[part], safe=""))
-    given = urlencode({**_needed(route), **(query or {})})
-    return request(f"{route.method} {where}{'?' if given else ''}{given}", body, kind)
+    encoded_query = urlencode({**_required(route), **(query or {})})
+    return request(
+        f"{route.method} {where}{'?' if encoded_query else ''}{encoded_query}", body, kind
+    )
 
 
-def _needed(route: Route) -> dict[str, str]:
-    """What the query of a route has to have."""
+def _required(route: Route) -> dict[str, str]:
+    """Return the required parameters of a route's query."""
     fields = _fields_of(TABLE.signatures[route].query)
     return {field.encode_name: _plain(usual_of(field)) for field in fields if field.required}
 
 
 def _fields_of(kind: Any) -> Sequence[inspect.Field]:
-    found = inspect.type_info(kind)
-    assert isinstance(found, inspect.StructType)
-    return found.fields
+    struct = inspect.type_info(kind)
+    assert isinstance(struct, inspect.StructType)
+    return struct.fields
 
 
 def _parameters(route: Route, usual: dict[str, str], body: bytes, kind: str) -> Iterator[Case]:
-    wanted = TABLE.signatures[route].query
-    for field in _fields_of(wanted):
+    query_type = TABLE.signatures[route].query
+    for field in _fields_of(query_type):
         for value in values_of(field.type, JSON):
             if value is None:
                 continue
             text = bytes(value).decode() if isinstance(value, msgspec.Raw) else _plain(value)
-            given = {field.encode_name: text}
+            extreme = {field.encode_name: text}
             is_long = len(quote(text)) > PIECE_BYTES
-            is_beyond = _is_no(wanted, {**_needed(route), **given})
+            is_beyond = _is_invalid(query_type, {**_required(route), **extreme})
             refused = "anything" if is_long else field.encode_name if is_beyond else ""
-            sent = _request(route, usual, body, kind=kind, query=given)
+            sent = _request(route, usual, body, kind=kind, query=extreme)
             yield Case(f"{field.encode_name} of the query", sent, refused)
 
 
@@ -128,59 +132,61 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _is_no(kind: Any, given: dict[str, str]) -> bool:
-    """Whether a query is none of a route's."""
+def _is_invalid(kind: Any, query: dict[str, str]) -> bool:
+    """Return whether a query is invalid for its type."""
     try:
-        msgspec.convert(given, kind, strict=False)
+        msgspec.convert(query, kind, strict=False)
     except (msgspec.ValidationError, OverflowError):
         return True
     return False
 
 
 def _usual_body(route: Route) -> tuple[bytes, str]:
-    wanted = TABLE.signatures[route].body
-    if wanted is None:
+    body_type = TABLE.signatures[route].body
+    if body_type is None:
         return b"", "application/json"
-    if wanted is Upload:
+    if body_type is Upload:
         return b"x" * 600, TAR
-    if wanted is Content:
+    if body_type is Content:
         return b'{"text": "x"}', NDJSON
-    found = inspect.type_info(wanted)
-    assert isinstance(found, inspect.StructType)
-    return _encoded(next(structs_of(found, JSON))[1]), "application/json"
+    struct = inspect.type_info(body_type)
+    assert isinstance(struct, inspect.StructType)
+    return _encoded(next(structs_of(struct, JSON))[1]), "application/json"
 
 
 def _bodies(route: Route, usual: dict[str, str]) -> Iterator[Case]:
-    wanted = TABLE.signatures[route].body
-    if wanted in (None, Upload):
+    body_type = TABLE.signatures[route].body
+    if body_type in (None, Upload):
         for data in (b"[" * 100_000, b"\x00" * 1_024, b'{"a": 1}'):
-            kind = TAR if wanted is Upload else "application/json"
+            kind = TAR if body_type is Upload else "application/json"
             yield Case("the body", _request(route, usual, data, kind=kind), "anything")
         return
-    for one in (NewEvent, NewEvents) if wanted is Content else (wanted,):
-        found = inspect.type_info(one)
-        assert isinstance(found, inspect.StructType)
-        for field, value in structs_of(found, JSON):
-            if one is NewEvents and field == "events" and not value["events"]:
-                continue  # then it is one event, and has no such field
+    for event_type in (NewEvent, NewEvents) if body_type is Content else (body_type,):
+        struct = inspect.type_info(event_type)
+        assert isinstance(struct, inspect.StructType)
+        for field, value in structs_of(struct, JSON):
+            if event_type is NewEvents and field == "events" and not value["events"]:
+                continue  # the body is a single event then, without this field
             data = _encoded(value)
-            refused = "" if _is_one(data, one) else field if _is_one(data, Any) else "anything"
+            refused = (
+                "" if _is_valid(data, event_type) else field if _is_valid(data, Any) else "anything"
+            )
             if route.is_open and len(data) > OPEN_BYTES_MAX:
                 refused = "anything"
             yield Case(
-                f"{field} of {one.__name__}",
+                f"{field} of {event_type.__name__}",
                 _request(route, usual, data, kind="application/json"),
                 refused,
             )
-            if one is NewEvent:
+            if event_type is NewEvent:
                 what = f"{field} of a line"
                 yield Case(what, _request(route, usual, data, kind=NDJSON))
-    if wanted is Content:
+    if body_type is Content:
         yield from _streams(route, usual)
 
 
 def _streams(route: Route, usual: dict[str, str]) -> Iterator[Case]:
-    """Bodies of Arrow."""
+    """Yield bodies of Arrow."""
     for data in (b"", b"x" * (1 << 20), b"\xff" * 64):
         yield Case("Arrow", _request(route, usual, data, kind=ARROW), "anything")
     for what, batch in columns_extremes.batches():
@@ -188,8 +194,8 @@ def _streams(route: Route, usual: dict[str, str]) -> Iterator[Case]:
         yield Case(f"Arrow: {what}", _request(route, usual, data, kind=ARROW))
 
 
-def _is_one(data: bytes, kind: Any) -> bool:
-    """Whether a body is one of a kind."""
+def _is_valid(data: bytes, kind: Any) -> bool:
+    """Return whether a body is valid for its type."""
     try:
         msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError):
@@ -198,66 +204,68 @@ def _is_one(data: bytes, kind: Any) -> bool:
 
 
 LEAST = {"lease_ms": 100}
-"""Numbers for which the usual 1 is too small."""
+"""Fields that need more than the usual 1."""
 
 
 def _encoded(value: Any) -> bytes:
     if isinstance(value, dict):
-        known = {**NAMES, "name": f"n{next(_numbers)}"}
-        value = {name: known.get(name, v) if v == "orders" else v for name, v in value.items()}
+        replacements = {**NAMES, "name": f"n{next(_numbers)}"}
+        value = {
+            name: replacements.get(name, v) if v == "orders" else v for name, v in value.items()
+        }
         value = {name: LEAST[name] if v == 1 and name in LEAST else v for name, v in value.items()}
     return msgspec.json.encode(value)
 
 
-# --- asking ------------------------------------------------------------------------------
+# --- the exchange ----------------------------------------------------------------------
 
 
 class HttpExtremes(HttpServed):
-    """A realm with something in it, and somebody who asks."""
+    """A realm with the objects of the requests, and a client."""
 
-    def ask(self, case: Case) -> Answer:
-        """Raises ``AssertionError`` for whatever nobody has thought of."""
-        if not self._left:
+    def exchange(self, case: Case) -> Answer:
+        """Return the answer to a request. Raises ``AssertionError`` for an unforeseen error."""
+        if not self._inputs_left:
             self.loop.run_until_complete(self.restart())
-            self._left = self._each
-        self._left -= 1
-        answer: Answer = self.loop.run_until_complete(self._asked(case))
+            self._inputs_left = self._inputs_a_realm
+        self._inputs_left -= 1
+        answer: Answer = self.loop.run_until_complete(self._exchange(case))
         for task in self._tasks:
             assert not task.done(), f"{case.what}: the realm has ended: {task}"
         return answer
 
-    async def _asked(self, case: Case) -> Answer:
+    async def _exchange(self, case: Case) -> Answer:
         with capture_logs() as logged:
-            said = await self._said(case.data, PATIENCE_S if not case.refused else END_S)
+            answer = await self._answer_to(case.data, PATIENCE_S if not case.refused else END_S)
         broken = [line for line in logged if line["log_level"] in ("error", "critical")]
-        assert not broken, f"{case.what}: nobody has thought of this: {broken}"
-        return answer_of(said)
+        assert not broken, f"{case.what}: an unforeseen error: {broken}"
+        return answer_of(answer)
 
-    async def _said(self, data: bytes, patience_s: float) -> bytes:
+    async def _answer_to(self, data: bytes, patience_s: float) -> bytes:
         peer, out = HttpConnection(self._http), Wire()
         peer.connection_made(out)
-        for at in range(0, len(data), PIECE_BYTES):
+        for start in range(0, len(data), PIECE_BYTES):
             if not out.is_closing():
-                peer.data_received(data[at : at + PIECE_BYTES])
+                peer.data_received(data[start : start + PIECE_BYTES])
                 await asyncio.sleep(0)
         for _ in range(TURNS):
-            if out.said:
+            if out.written:
                 break
             await asyncio.sleep(0)
         tasks = set(self._http.uvicorn.tasks)
-        if tasks and not out.said:
+        if tasks and not out.written:
             await asyncio.wait(tasks, timeout=patience_s)
         for _ in range(TURNS):
             await asyncio.sleep(0)
         peer.connection_lost(None)
         if tasks := set(self._http.uvicorn.tasks):
-            _, left = await asyncio.wait(tasks, timeout=END_S)
-            assert not left, f"its client is gone, and it goes on: {left}"
-        return bytes(out.said)
+            _, unfinished = await asyncio.wait(tasks, timeout=END_S)
+            assert not unfinished, f"a request continues after the loss of its client: {unfinished}"
+        return bytes(out.written)
 
 
-def answer_of(said: bytes) -> Answer:
-    head, _, body = said.partition(b"\r\n\r\n")
+def answer_of(answer: bytes) -> Answer:
+    head, _, body = answer.partition(b"\r\n\r\n")
     if not head:
         return Answer(0, "")
     status = int(head.split(b" ", 2)[1])
@@ -268,7 +276,7 @@ def answer_of(said: bytes) -> Answer:
 
 
 def check(case: Case, answer: Answer) -> None:
-    """Raises ``AssertionError`` for an answer that is none, or not clear."""
+    """Raise ``AssertionError`` if the answer is missing or unclear."""
     shown = f"{case.what}: {answer}"
     assert answer.status < 500 or answer.status in (503, 507), shown
     if case.refused:
@@ -277,7 +285,7 @@ def check(case: Case, answer: Answer) -> None:
 
 
 def is_stream(name: str) -> bool:
-    """Whether what a route answers with has no end."""
+    """Return whether the answer of a route has no end."""
     return TABLE.signatures[routes()[name]].answer is Events
 
 
@@ -285,6 +293,6 @@ def is_stream(name: str) -> bool:
 def served() -> HttpExtremes:
     import atexit
 
-    made = HttpExtremes(100)
-    atexit.register(made.close)
-    return made
+    server = HttpExtremes(100)
+    atexit.register(server.close)
+    return server

@@ -1,7 +1,7 @@
-"""Events of others that become columns: Arrow streams with dictionaries and views, properties
-nested on many levels, numbers at the ends of their types.
+"""Events of others that become columns: Arrow streams with dictionaries and views, deeply nested
+properties, and numbers at the ends of their types.
 
-What is let in has to be shown, too: as events, as a flat table, and to selectors.
+Accepted events must also be readable: as events, as a flat table, and by selectors.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ ROWS_MAX: Final = 10_000
 _SELECTORS: Final = ("n > 9007199254740992", "deep[] = 1 OR deep.k[].k = 'x'", "p IS NULL")
 
 
-def shown(body: pa.RecordBatch) -> None:
-    """Everything that readers make of a body that was let in."""
+def check_readable(body: pa.RecordBatch) -> None:
+    """Read an accepted body in every way."""
     batch = stamp(body, Span(0, body.num_rows), 0)
     events = EventBatch(batch)
     for event in events:
         _ = event.properties
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numbers that have no exact double
+        warnings.simplefilter("ignore")  # for numbers without an exact double
         assert events.to_table().num_rows == body.num_rows
     for text in _SELECTORS:
         assert len(Selector(text).mask(batch, now_us=10)) == body.num_rows
 
 
 def streams(data: bytes) -> None:
-    """An Arrow stream, as HTTP takes it."""
+    """Read an Arrow stream, as HTTP accepts it."""
     with contextlib.suppress(InvalidEvent):
         for body in bodies_of_table(table_from_stream(data, rows_max=ROWS_MAX)):
-            shown(body)
+            check_readable(body)
 
 
 @lru_cache
 def some_streams() -> Sequence[bytes]:
-    """Plain ones, dictionaries that are small, and ones that are packed: one value of 16 MiB, or
-    one that many rows share."""
+    """Plain streams, ones with small dictionaries, and ones whose values are much larger than the
+    stream: one value of 16 MiB, or one that many rows share."""
     texts = pa.array(["new", "sent", None] * 20)
     nested = pa.StructArray.from_arrays([texts.dictionary_encode()], names=["s"])
     large = pa.array([bytes(16 << 20)], pa.binary()).dictionary_encode()
@@ -95,30 +95,30 @@ def _stream(batch: pa.RecordBatch, codec: str | None = None) -> bytes:
 
 
 def cells(data: bytes) -> None:
-    """The column of properties that fit no column, as a client may send it."""
+    """Read the column of properties that fit no other column, as a client may send it."""
     body = body_of([Event(b"")]).append_column("more", pa.array([data], pa.binary()))
     with contextlib.suppress(InvalidEvent):
         check_body(body)
-        shown(body)
+        check_readable(body)
 
 
 def some_cells() -> Sequence[bytes]:
-    """Each of a property with some levels of lists or maps, up to the bound and beyond."""
-    found = [overflow.encoded({"n": NUMBERS[4], "p": [1, "a", *NUMBERS[7:]]})]
+    """Cells with a property of some levels of lists or maps, up to the bound and beyond."""
+    cells_ = [overflow.encoded({"n": NUMBERS[4], "p": [1, "a", *NUMBERS[7:]]})]
     for levels in (2, NESTING_MAX, NESTING_MAX + 1, 300):
         node: Any = ["l", 1]
         for level in range(levels):
             node = ["a", [node]] if level % 2 else ["m", {"k": node}]
-        found.append(overflow.of_nodes({"deep": node}))
-    return [*found, b"\x81\xa4deep" + b"\x92\xa1a\x91" * 100_000]
+        cells_.append(overflow.of_nodes({"deep": node}))
+    return [*cells_, b"\x81\xa4deep" + b"\x92\xa1a\x91" * 100_000]
 
 
 def documents(data: bytes) -> None:
-    """A line of JSON that is an event, and the body that it becomes."""
+    """Read a line of JSON that is an event, and the body that it becomes."""
     with contextlib.suppress(InvalidEvent, InvalidArgument, TypeError):
         body = body_of([event_of(data)])
         check_body(body)
-        shown(body)
+        check_readable(body)
 
 
 def some_documents() -> Sequence[bytes]:
@@ -132,12 +132,12 @@ def some_documents() -> Sequence[bytes]:
 
 
 def numbers(data: bytes) -> None:
-    """A record batch whose numbers of one property have two types."""
+    """Read a record batch with numbers of two types in one property."""
     schema = numbered().schema
     with contextlib.suppress(InvalidEvent):
         body = batch_from(data, schema)
         check_body(body)
-        shown(body)
+        check_readable(body)
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""What MQTT makes of payloads and of events that anybody has published."""
+"""Conversions of MQTT payloads, and of other publishers' events into MQTT messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _COUNTS: Final = MessageCounts()
 
 
 def payloads(data: bytes) -> None:
-    """A JSON payload, alone and with others: it is columns, properties, or refused."""
-    made = JsonColumns(("topic",))
-    (row,) = made.rows([data], ())
+    """Read a JSON payload, alone and with others: it becomes columns or properties, or is
+    refused."""
+    columns = JsonColumns(("topic",))
+    (row,) = columns.rows([data], ())
     if json_nesting(data) > NESTING_MAX:
         assert isinstance(row, MqttViolation)
-    made.columns([data, *[b'{"b":1}'] * FEW], {}, ())
-    made.columns([data] * FEW, {}, ())
+    columns.columns([data, *[b'{"b":1}'] * FEW], {}, ())
+    columns.columns([data] * FEW, {}, ())
 
 
 def some_payloads() -> list[bytes]:
@@ -33,8 +34,8 @@ def some_payloads() -> list[bytes]:
 
 
 def events(data: bytes) -> None:
-    """An event with these bytes as each of its parts: its message is written in every version,
-    without what MQTT cannot express."""
+    """Convert an event with these bytes in each of its parts to messages of every version; parts
+    that MQTT cannot express are left out."""
     text = data.decode(errors="replace")
     for ttl in _TTLS:
         parts = {"correlation_id": text, "reply_to": text, "mqtt": text, "amqp": text}

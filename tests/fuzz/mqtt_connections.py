@@ -1,7 +1,7 @@
-"""The real MQTT connection object of a real realm, fed with packets that are nearly right.
+"""The real MQTT connection object of a real realm, fed with almost valid packets.
 
-As with the other protocols there is no socket. An unforeseen error of a connection is logged, so
-the log decides; afterwards no client may count as connected.
+As with the other protocols, no socket is involved. A connection logs unforeseen errors, so the log
+is checked; afterwards no client may count as connected.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from tests.fuzz.connections import SETTINGS, TURNS_MAX, Served, Wire
 
 PIECE_BYTES: Final = 65_536
 TURNS_A_PACKET: Final = 10
-"""Turns of the event loop in which the realm answers a CONNECT or a SUBSCRIBE."""
+"""Turns of the event loop until the realm has answered a CONNECT or a SUBSCRIBE."""
 _LENGTH_BYTES_MAX: Final = 4
 
 
 class MqttServed(Served):
     """The realm with MQTT connections."""
 
-    said = b""
+    answer = b""
     """The last answer of the realm."""
     has_closed = False
     """Whether the realm closed the last connection."""
@@ -64,14 +64,14 @@ class MqttServed(Served):
         with capture_logs() as logged:
             connection.connection_made(out)
             for packet in pieces(data):
-                for at in range(0, len(packet), PIECE_BYTES):
+                for start in range(0, len(packet), PIECE_BYTES):
                     if not out.is_closing():
-                        connection.data_received(packet[at : at + PIECE_BYTES])
+                        connection.data_received(packet[start : start + PIECE_BYTES])
                 for _ in range(TURNS_A_PACKET):
                     await asyncio.sleep(0)
             for _ in range(TURNS_MAX):
                 await asyncio.sleep(0)
-            self.said, self.has_closed = bytes(out.said), out.is_closing()
+            self.answer, self.has_closed = bytes(out.written), out.is_closing()
             connection.connection_lost(None)
             for _ in range(TURNS_MAX):
                 await asyncio.sleep(0)
@@ -88,29 +88,29 @@ def _served() -> MqttServed:
 
 def serve(data: bytes) -> None:
     """Converse with the bytes as they are, and with lengths that fit their packets."""
-    _served().take(data)
-    _served().take(reframed(data))
+    _served().handle(data)
+    _served().handle(reframed(data))
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """The packets of a conversation; the last may be cut off."""
-    at = 0
-    while at < len(data):
-        begin = at + 1
+    """Yield the packets of a conversation; the last may be incomplete."""
+    start = 0
+    while start < len(data):
+        begin = start + 1
         length = shift = 0
-        while begin < len(data) and begin - at <= _LENGTH_BYTES_MAX:
+        while begin < len(data) and begin - start <= _LENGTH_BYTES_MAX:
             byte = data[begin]
             length |= (byte & 0x7F) << shift
             begin, shift = begin + 1, shift + 7
             if byte < 0x80:
                 break
-        yield data[at : begin + length]
-        at = begin + length
+        yield data[start : begin + length]
+        start = begin + length
 
 
 def reframed(data: bytes) -> bytes:
-    """Bytes whose last packet has the length that it states, so that a change inside of a packet
-    gets further than the reader of packets."""
+    """Return the bytes with a last packet of the stated length, so that a change inside of a packet
+    gets past the reader of packets."""
     packets = list(pieces(data))
     if not packets:
         return data
@@ -118,15 +118,15 @@ def reframed(data: bytes) -> bytes:
     return b"".join(packets[:-1]) + last[:1] + variable_bytes(len(last[2:])) + last[2:]
 
 
-def said(*packets: Packet, version: int = MQTT_5) -> bytes:
-    """A conversation of a client ``fuzz``."""
+def conversation(*packets: Packet, version: int = MQTT_5) -> bytes:
+    """Return a conversation of a client ``fuzz``."""
     connect = ConnectPacket("fuzz", version)
     return b"".join(packet_bytes(packet, version) for packet in (connect, *packets))
 
 
 @lru_cache
 def conversations() -> Sequence[bytes]:
-    """Conversations that are right, in both versions, and some that are large or too large."""
+    """Valid conversations in both versions, including large and too large ones."""
     will = Will("gone", b"x", 1, retain=True)
     message = PublishPacket("a/b", b'{"n": 1}', 1, packet_id=1)
     subscribe = SubscribePacket(2, (TopicSubscription("a/#", 2),))
@@ -149,10 +149,14 @@ def conversations() -> Sequence[bytes]:
         [DisconnectPacket(Reason.DISCONNECT_WITH_WILL, PacketProperties(session_expiry_s=0))],
     ]
     return [
-        *(said(*packets) for packets in common + newer),
-        *(said(*packets, version=MQTT_3) for packets in common),
+        *(conversation(*packets) for packets in common + newer),
+        *(conversation(*packets, version=MQTT_3) for packets in common),
         packet_bytes(ConnectPacket("c", will=will, user="u", password=b"p"), MQTT_5),
         packet_bytes(ConnectPacket("c", MQTT_3, clean_start=False, will=will), MQTT_3),
         packet_bytes(ConnectPacket("c", clean_start=False, properties=expiring), MQTT_5),
-        said() + b"\x82" + variable_bytes(FILTERS_BYTES_MAX) + b"\0\1\0" + bytes(FILTERS_BYTES_MAX),
+        conversation()
+        + b"\x82"
+        + variable_bytes(FILTERS_BYTES_MAX)
+        + b"\0\1\0"
+        + bytes(FILTERS_BYTES_MAX),
     ]

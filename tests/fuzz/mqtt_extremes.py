@@ -1,8 +1,8 @@
-"""Packets of MQTT 3.1.1 and 5 with extreme values: each field, each property and each size of each
-packet a client may send, by itself.
+"""MQTT 3.1.1 and 5 packets with extreme values: one at a time for each field, each property and
+each size of each packet that a client may send.
 
-Fields are made of bytes, so values that a field may not have are among them. The reader of packets
-decides which packets the realm has to refuse.
+Fields are encoded as bytes, so they include invalid values. The reader of packets decides which
+packets the realm has to refuse.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ KINDS: Final[Mapping[str, int]] = {
 }
 """Packets that a client sends, by name."""
 ANY_PUBLISH_BYTES: Final = 32 << 20
-"""More than any PUBLISH here has, and fewer than the largest length that is tried."""
+"""Larger than any PUBLISH here, and smaller than the largest length that is tried."""
 _FLAGS: Final = {numbers.PUBREL: 2, numbers.SUBSCRIBE: 2, numbers.UNSUBSCRIBE: 2}
 _ANSWERS: Final = ("puback", "pubrec", "pubrel", "pubcomp")
 _MESSAGE: Final = b'{"n": 1}'
@@ -69,7 +69,7 @@ _MESSAGE: Final = b'{"n": 1}'
 class Case(NamedTuple):
     what: str
     data: bytes
-    """The whole conversation."""
+    """All bytes of the conversation."""
     is_refused: bool = False
     """Whether the realm has to close the connection."""
 
@@ -99,10 +99,10 @@ BYTES: Final = tuple(bytes((value,)) for value in (0, 1, 2, 3, 4, 0x10, 0x7F, 0x
 VARIABLES: Final = (
     *map(variable_bytes, (1, 0, 127, 128, 16_384, VARIABLE_MAX)),
     b"\x80\0",
-    b"\xff\xff\xff\xff\x7f",  # longer than they have to be
+    b"\xff\xff\xff\xff\x7f",  # longer than necessary
 )
 REASONS: Final = sorted({*Reason, 0x03, 0x05, 0x7F, 0xA3, 0xFF})
-"""All reason codes there are, and some that are not."""
+"""All defined reason codes, and some undefined ones."""
 _VALUES: Final[Mapping[Any, Sequence[bytes]]] = {
     Cursor.byte: BYTES,
     Cursor.two_bytes: TWO_BYTES,
@@ -111,25 +111,26 @@ _VALUES: Final[Mapping[Any, Sequence[bytes]]] = {
 }
 
 
-def _values_of(known: Property) -> Sequence[bytes]:
-    if (values := _VALUES.get(known.type.read)) is not None:
+def _values_of(property_: Property) -> Sequence[bytes]:
+    if (values := _VALUES.get(property_.type.read)) is not None:
         return values
-    if known.type.read in (Cursor.text, Cursor.binary):
+    if property_.type.read in (Cursor.text, Cursor.binary):
         return _texts()
     return [text + _sized(b"v") for text in _texts()]
 
 
 def _properties() -> Iterator[tuple[str, bytes]]:
-    """Encoded properties, with their length: each value of each, and many of those that repeat."""
-    for known in PROPERTIES:
-        number = bytes((known.number,))
-        for value in _values_of(known):
-            yield known.name, variable_bytes(len(number + value)) + number + value
-        usual = number + _values_of(known)[0]
+    """Yield encoded properties with their length: each property with each of its values, and
+    repeatable ones many times."""
+    for property_ in PROPERTIES:
+        number = bytes((property_.number,))
+        for value in _values_of(property_):
+            yield property_.name, variable_bytes(len(number + value)) + number + value
+        usual = number + _values_of(property_)[0]
         for times in (2, USER_PROPERTIES_MAX, USER_PROPERTIES_MAX + 1, 8_000):
-            if times == 2 or known.is_repeated:
+            if times == 2 or property_.is_repeated:
                 yield (
-                    f"{times} times {known.name}",
+                    f"{times} times {property_.name}",
                     variable_bytes(len(usual) * times) + usual * times,
                 )
     pair = b"\x26" + _sized(b"n") + _sized(b"v" * 60_000)
@@ -162,7 +163,7 @@ def _connect(**parts: bytes) -> bytes:
     return _packet(numbers.CONNECT, b"".join(fields.values()))
 
 
-def _own(version: int, encoded: bytes = b"\0") -> bytes:
+def _properties_of(version: int, encoded: bytes = b"\0") -> bytes:
     return encoded if version == MQTT_5 else b""
 
 
@@ -181,9 +182,9 @@ def _connects(version: int) -> Iterator[tuple[str, bytes]]:
         yield "user", _connect(flags=b"\x82", rest=text, version=number)
         secret = _sized(b"u") + text
         yield "password", _connect(flags=b"\xc2", rest=secret, version=number)
-        will = _own(version) + text + _sized(b"x")
+        will = _properties_of(version) + text + _sized(b"x")
         yield "topic of the will", _connect(flags=b"\x2e", rest=will, version=number)
-        will = _own(version) + _sized(b"a") + text
+        will = _properties_of(version) + _sized(b"a") + text
         yield "payload of the will", _connect(flags=b"\x0e", rest=will, version=number)
     if version == MQTT_5:
         for what, encoded in _properties():
@@ -193,18 +194,24 @@ def _connects(version: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _publishes(version: int) -> Iterator[tuple[str, bytes]]:
-    own = _own(version)
+    properties = _properties_of(version)
     for flags in range(16):
-        body = _sized(b"a/b") + (b"\0\1" if flags & 6 else b"") + own + _MESSAGE
+        body = _sized(b"a/b") + (b"\0\1" if flags & 6 else b"") + properties + _MESSAGE
         yield "flags", _packet(numbers.PUBLISH, body, flags)
     for text in _texts():
-        yield "topic", _packet(numbers.PUBLISH, text + own + _MESSAGE)
-        yield "topic of one retained", _packet(numbers.PUBLISH, text + b"\0\1" + own + b"x", 3)
+        yield "topic", _packet(numbers.PUBLISH, text + properties + _MESSAGE)
+        yield (
+            "topic of one retained",
+            _packet(numbers.PUBLISH, text + b"\0\1" + properties + b"x", 3),
+        )
     for value in TWO_BYTES:
         for flags in (2, 4):
-            yield "packet id", _packet(numbers.PUBLISH, _sized(b"a") + value + own + b"x", flags)
+            yield (
+                "packet id",
+                _packet(numbers.PUBLISH, _sized(b"a") + value + properties + b"x", flags),
+            )
     for payload in payloads():
-        yield "payload", _packet(numbers.PUBLISH, _sized(b"a") + b"\0\1" + own + payload, 2)
+        yield "payload", _packet(numbers.PUBLISH, _sized(b"a") + b"\0\1" + properties + payload, 2)
     if version == MQTT_5:
         for what, encoded in _properties():
             body = _sized(b"a") + b"\0\1" + encoded + _MESSAGE
@@ -212,7 +219,7 @@ def _publishes(version: int) -> Iterator[tuple[str, bytes]]:
 
 
 def payloads() -> Iterator[bytes]:
-    """Payloads of JSON with nesting and numbers beyond what columns can hold, and large ones."""
+    """Yield JSON payloads with nesting and numbers beyond the limits of columns, and large ones."""
     for levels in (101, 3_000, 100_000):
         yield b'{"a":' + b"[" * levels + b"]" * levels + b"}"
         yield b'{"a":' * levels + b"1" + b"}" * levels
@@ -234,17 +241,20 @@ def _acknowledgements(kind: int, version: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _subscribes(kind: int, version: int) -> Iterator[tuple[str, bytes]]:
-    own, option = _own(version), b"\1" if kind == numbers.SUBSCRIBE else b""
+    properties, option = _properties_of(version), b"\1" if kind == numbers.SUBSCRIBE else b""
     for value in TWO_BYTES:
-        yield "packet id", _packet(kind, value + own + _sized(b"a") + option)
+        yield "packet id", _packet(kind, value + properties + _sized(b"a") + option)
     for text in _texts():
-        yield "filter", _packet(kind, b"\0\1" + own + text + option)
+        yield "filter", _packet(kind, b"\0\1" + properties + text + option)
     for options in range(64) if option else ():
-        yield "options", _packet(kind, b"\0\1" + own + _sized(b"a") + bytes((options,)))
+        yield "options", _packet(kind, b"\0\1" + properties + _sized(b"a") + bytes((options,)))
     many = b"".join(_sized(b"f/%d/+" % number) + option for number in range(MANY))
-    yield "many filters", _packet(kind, b"\0\1" + own + many)
-    yield "one filter many times", _packet(kind, b"\0\1" + own + (_sized(b"#") + option) * MANY)
-    yield "no filter", _packet(kind, b"\0\1" + own)
+    yield "many filters", _packet(kind, b"\0\1" + properties + many)
+    yield (
+        "one filter many times",
+        _packet(kind, b"\0\1" + properties + (_sized(b"#") + option) * MANY),
+    )
+    yield "no filter", _packet(kind, b"\0\1" + properties)
     if version == MQTT_5:
         for what, encoded in _properties():
             yield what, _packet(kind, b"\0\1" + encoded + _sized(b"a/#") + option)
@@ -258,7 +268,8 @@ def _ends(kind: int, version: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _sizes(kind: int) -> Iterator[tuple[str, bytes]]:
-    """Packets of sizes at the bounds, filled with zeros, and lengths without their packets."""
+    """Yield packets with sizes at the bounds, filled with zeros, and lengths without their
+    packets."""
     first = bytes((kind << 4 | _FLAGS.get(kind, 0),))
     for bound in (CONTROL_BYTES_MAX, FILTERS_BYTES_MAX, CONNECT_BYTES_MAX, 1 << 20):
         for size in (bound - 6, bound + 1):
@@ -292,34 +303,42 @@ def _packets(name: str, version: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _opening(version: int) -> bytes:
-    """A client that receives its own messages, and has one of each kind in flight."""
-    wanted = SubscribePacket(1, (TopicSubscription("a/#", 2),))
-    packets = (ConnectPacket("fuzz", version), wanted, PublishPacket("a", _MESSAGE, 1, packet_id=1))
+    """Return the start of a conversation: the client receives its own messages, and has one of each
+    kind in flight."""
+    subscribe = SubscribePacket(1, (TopicSubscription("a/#", 2),))
+    packets = (
+        ConnectPacket("fuzz", version),
+        subscribe,
+        PublishPacket("a", _MESSAGE, 1, packet_id=1),
+    )
     return b"".join(packet_bytes(packet, version) for packet in packets)
 
 
 def working(version: int = MQTT_5) -> bytes:
-    """A client that is sent its own message."""
+    """Return a conversation in which a client receives its own message."""
     ends = packet_bytes(DisconnectPacket(), version)
     answers = (PubackPacket(1), PubrecPacket(2))
     return (
-        _opening(version) + b"".join(packet_bytes(each, version) for each in answers) + PING + ends
+        _opening(version)
+        + b"".join(packet_bytes(answer, version) for answer in answers)
+        + PING
+        + ends
     )
 
 
 def cases(name: str) -> Iterator[Case]:
-    """Conversations about one packet, in both versions."""
+    """Yield conversations about one packet, in both versions."""
     for version in (MQTT_5, MQTT_3):
         for what, packet in _packets(name, version):
-            before = b"" if name == "connect" else _opening(version)
-            shown = f"{what} of {name}, version {version}"
-            yield Case(shown, before + packet + PING, _is_refused(packet, version, before))
+            opening = b"" if name == "connect" else _opening(version)
+            description = f"{what} of {name}, version {version}"
+            yield Case(description, opening + packet + PING, _is_refused(packet, version, opening))
 
 
-def _is_refused(packet: bytes, version: int, before: bytes) -> bool:
-    """Whether the reader of packets refuses it; a packet that is cut off may be completed."""
-    reader = PacketReader(ANY_PUBLISH_BYTES if before else CONNECT_BYTES_MAX)
-    reader.is_strict = bool(before)
+def _is_refused(packet: bytes, version: int, opening: bytes) -> bool:
+    """Return whether the reader of packets refuses a packet; an incomplete one may be completed."""
+    reader = PacketReader(ANY_PUBLISH_BYTES if opening else CONNECT_BYTES_MAX)
+    reader.is_strict = bool(opening)
     reader.receive(packet)
     try:
         for first, body in reader.packets():
@@ -329,18 +348,18 @@ def _is_refused(packet: bytes, version: int, before: bytes) -> bool:
     return False
 
 
-def delivers(said: bytes) -> bool:
-    """Whether the realm sent a message."""
-    return any(packet[0] >> 4 == numbers.PUBLISH for packet in pieces(said))
+def delivers(answer: bytes) -> bool:
+    """Return whether the realm sent a message."""
+    return any(packet[0] >> 4 == numbers.PUBLISH for packet in pieces(answer))
 
 
-def check(case: Case, said: bytes, *, has_closed: bool) -> None:
-    """Raise ``AssertionError`` if a packet that is malformed was taken."""
-    assert has_closed or not case.is_refused, f"{case.what} is taken"
+def check(case: Case, answer: bytes, *, has_closed: bool) -> None:
+    """Raise ``AssertionError`` if a malformed packet was accepted."""
+    assert has_closed or not case.is_refused, f"{case.what} is accepted"
 
 
 @lru_cache
 def served() -> MqttServed:
-    made = MqttServed()
-    atexit.register(made.close)
-    return made
+    server = MqttServed()
+    atexit.register(server.close)
+    return server

@@ -1,7 +1,7 @@
-"""Input that is nearly right: bytes of the real thing, changed in a few places.
+"""Almost valid input: valid bytes, changed in a few places.
 
-Two ways to the same changes: drawn by Hypothesis, which makes a failing one small, and by a plain
-random number generator, which is fast and goes on for hours.
+The same changes come from two sources: Hypothesis, which minimizes a failing input, and a plain
+random number generator, fast enough for runs of hours.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ CHANGES_MAX: Final = 6
 ANY_BYTES_MAX: Final = 400
 
 Change = tuple[int, int, int]
-"""What is done, where (taken modulo the length), and with what."""
+"""Kind of change, position (modulo the length), and value."""
 
 
 def changed(content: bytes, changes: Sequence[Change]) -> bytes:
-    """Bytes with these changes, one after the other."""
-    found = bytearray(content)
-    for what, where, value in changes:
-        at = where % (len(found) + 1)
-        match what % 8:
+    """Apply changes one after the other."""
+    data = bytearray(content)
+    for kind, position, value in changes:
+        offset = position % (len(data) + 1)
+        match kind % 8:
             case 0 | 1:
-                found[at : at + 1] = bytes((value % 256,))
+                data[offset : offset + 1] = bytes((value % 256,))
             case 2:
-                found[at : at + 1] = bytes(byte ^ 1 << value % 8 for byte in found[at : at + 1])
+                data[offset : offset + 1] = bytes(
+                    byte ^ 1 << value % 8 for byte in data[offset : offset + 1]
+                )
             case 3:
-                at -= at % 4
+                offset -= offset % 4
                 word = ODD_WORDS[value % len(ODD_WORDS)]
-                found[at : at + 4] = word.to_bytes(4, "little")
+                data[offset : offset + 4] = word.to_bytes(4, "little")
             case 4:
-                del found[at : at + value % 64]
+                del data[offset : offset + value % 64]
             case 5:
-                del found[at:]
+                del data[offset:]
             case 6:
-                found[at:at] = found[max(0, at - value % 64) : at]
+                data[offset:offset] = data[max(0, offset - value % 64) : offset]
             case _:
-                found[at:at] = bytes((ODD_BYTES[value % len(ODD_BYTES)],)) * (value % 16)
-    return bytes(found)
+                data[offset:offset] = bytes((ODD_BYTES[value % len(ODD_BYTES)],)) * (value % 16)
+    return bytes(data)
 
 
 def mutated(random: Random, seeds: Sequence[bytes]) -> bytes:
-    """One of the seeds, changed; now and then bytes of any kind."""
+    """Return a changed seed; sometimes arbitrary bytes."""
     if random.random() < 0.05:
         return random.randbytes(random.randrange(ANY_BYTES_MAX))
     count = random.randrange(1, CHANGES_MAX + 1)
@@ -59,7 +61,7 @@ def mutated(random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def mutations(seeds: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """Changes drawn by Hypothesis."""
+    """Return a strategy for changes drawn by Hypothesis."""
     change = st.tuples(st.integers(0, 7), st.integers(0, 1 << 16), st.integers(0, 255))
     changes = st.lists(change, max_size=CHANGES_MAX)
     nearly = st.builds(changed, st.sampled_from(list(seeds)), changes)

@@ -1,10 +1,10 @@
-"""A realm in a process of its own under requests of extreme values, in every protocol and for as
-long as wanted.
+"""A realm in a separate process under requests with extreme values, in every protocol and for any
+time.
 
-The process has to live, its memory to stay below a bound, its log to be without a fault, and the
-pings of an administrator to take less than a bound of the server's processor time. ``drawing.py``
-makes the requests. In a guided run the server counts the branches it reaches, and requests that
-reach new ones are changed further.
+The process must survive, its memory must stay below a bound, its log must have no faults, and pings
+of an administrator must take less than a bound of the server's processor time. ``drawing.py`` makes
+the requests. In a guided run the server counts its branches, and requests that reach new ones are
+changed further.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ from penstock_core.wire.native.frames import FrameReader, frame
 from penstock_testing.process import ServerProcess
 from tests.fuzz import covered, extremes, mqtt_extremes
 from tests.fuzz.covered import BranchCount
-from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded
-from tests.fuzz.http import furniture, request
+from tests.fuzz.drawing import Drawn, Guided, decode_requests, drawn, encode_requests
+from tests.fuzz.http import request, setup_requests
 from tests.fuzz.pinging import Pinging, cpu_s, memory_of
 
 NAME: Final = "served"
-FURNISHED_EVERY: Final = 200
-"""Requests may delete what the next ones are about, or pause publishing."""
-LOOKED_EVERY: Final = 20
-"""Requests between two looks at the log."""
+SETUP_EVERY: Final = 200
+"""Number of requests after which the objects are created again: requests may delete them, or pause
+publishing."""
+CHECK_EVERY: Final = 20
+"""Number of requests between two checks of the log."""
 PATIENCE_S: Final = 2.0
-"""A client hangs up if it has no answer by then."""
+"""A client disconnects if it has no answer by then."""
 IDLE_S: Final = 0.05
-"""A client hangs up earlier if the server does not work for so long: it waits for more bytes."""
+"""A client disconnects earlier if the server has been idle for this long: it waits for more
+bytes."""
 IDLE_CPU_S: Final = 0.005
 """Processor time that an idle server uses for pings meanwhile."""
 REPEATED_BYTES: Final = 32 << 20
-"""Bytes of the last requests that are kept in a file when something breaks."""
+"""Bytes of the last requests that are kept in a file when the realm breaks."""
 REPORTED_EVERY_S: Final = 60.0
 READ_BYTES: Final = 1 << 16
 LIMITS: Final = {
@@ -59,7 +61,7 @@ LIMITS: Final = {
     "PENSTOCK_LIMITS_DURABLES_PER_CHANNEL_MAX": "100",
     "PENSTOCK_ACCESS_PASSWORD_ROUNDS": "4096",
 }
-"""What a realm may keep counts as its memory, so this one keeps little."""
+"""Small limits, because stored events count as memory of the realm."""
 FAULTS: Final = frozenset(("error", "critical"))
 
 
@@ -67,7 +69,7 @@ _LAST: Final = b"".join(map(bytes, frame(wire.encode(wire.Asked(extremes.LATER, 
 
 
 class Broken(AssertionError):
-    """What a realm under attack must not come to."""
+    """A failure of a realm under attack."""
 
 
 class Attacked:
@@ -76,7 +78,7 @@ class Attacked:
     def __init__(
         self, memory_bytes: int, ping_s_max: float = 0.0, *, is_guided: bool = False
     ) -> None:
-        """``memory_bytes`` is the most memory of the process's own, ``ping_s_max`` the most
+        """``memory_bytes``: the most private memory of the process. ``ping_s_max``: the most
         processor time of a ping (0: no pings). ``is_guided``: the server counts its branches."""
         self._memory_bytes_max = memory_bytes
         self._ping_s_max = ping_s_max
@@ -84,20 +86,22 @@ class Attacked:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-fuzz-")
         self.server = self._make_server(Path(self._folder.name))
         self._ends = contextlib.ExitStack()
-        self._looked_at = 0
+        self._checked_lines = 0
         self.memory_bytes = 0
-        """Most memory that the process has had of its own, by :meth:`_measure`."""
+        """Most private memory of the process, by :meth:`_measure`."""
         self.resident_bytes = 0
-        """Most resident memory of the process, with the pages of mapped files."""
+        """Most resident memory of the process, including the pages of mapped files."""
         self._pinging: Pinging | None = None
         self.branches = 0
-        """Branches of the package, in a guided run."""
+        """Number of branches of the packages, in a guided run."""
         self._branch_count: BranchCount | None = None
 
     def _make_server(self, folder: Path) -> ServerProcess:
         is_amqp_installed = find_spec("proton") is not None
         copy, branches = folder / "copy", folder / "branches"
-        own = {"PYTHONPATH": str(copy), covered.SOCKET: str(branches)} if self._is_guided else {}
+        own_environment = (
+            {"PYTHONPATH": str(copy), covered.SOCKET: str(branches)} if self._is_guided else {}
+        )
         return ServerProcess(
             folder / "data",
             "--http",
@@ -106,7 +110,7 @@ class Attacked:
             "--mqtt-port",
             "0",
             *(("--amqp-port", "0") if is_amqp_installed else ()),
-            environment={**LIMITS, **own},
+            environment={**LIMITS, **own_environment},
             program=("-m", "tests.fuzz.covered" if self._is_guided else "penstock"),
         )
 
@@ -121,7 +125,7 @@ class Attacked:
             if self._is_guided:
                 self._branch_count = BranchCount(folder / "branches")
                 ends.callback(self._branch_count.close)
-            self.furnish()
+            self.set_up()
             if self._ping_s_max:
                 self._pinging = Pinging(self.server.port, self.server.pid)
                 ends.enter_context(self._pinging)
@@ -136,39 +140,39 @@ class Attacked:
     ) -> None:
         self._ends.close()
 
-    # --- asking --------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------
 
-    def furnish(self) -> None:
-        """What the requests are about, as far as it is gone."""
-        self.ask(Drawn("furniture", "http", request("PATCH realm", b'{"paused": false}')))
-        for said in extremes.furniture():
-            self.ask(Drawn("furniture", "native", said + _LAST))
-        for said in furniture():
-            self.ask(Drawn("furniture", "http", said))
+    def set_up(self) -> None:
+        """Create the objects of the requests again, as far as they are missing."""
+        self.send(Drawn("furniture", "http", request("PATCH realm", b'{"paused": false}')))
+        for conversation in extremes.setup_conversations():
+            self.send(Drawn("furniture", "native", conversation + _LAST))
+        for conversation in setup_requests():
+            self.send(Drawn("furniture", "http", conversation))
 
-    def ask(self, request: Drawn) -> None:
-        """Send a request on a connection of its own, and wait for its answer."""
+    def send(self, request: Drawn) -> None:
+        """Send a request on a new connection, and wait for its answer."""
         is_answered = _IS_ANSWERED[request.protocol]
         end_s = time.perf_counter() + PATIENCE_S
         with (
-            contextlib.suppress(OSError),  # the server has hung up, or takes its time
-            socket.create_connection(("127.0.0.1", self._ports[request.protocol])) as line,
+            contextlib.suppress(OSError),  # the server has closed the connection, or is slow
+            socket.create_connection(("127.0.0.1", self._ports[request.protocol])) as connection,
         ):
-            line.settimeout(PATIENCE_S)
-            line.sendall(request.data)
-            line.settimeout(IDLE_S)
-            heard = b""
-            while not is_answered(heard) and time.perf_counter() < end_s:
+            connection.settimeout(PATIENCE_S)
+            connection.sendall(request.data)
+            connection.settimeout(IDLE_S)
+            answer = b""
+            while not is_answered(answer) and time.perf_counter() < end_s:
                 used_s = cpu_s(self.server.pid)
                 try:
-                    part = line.recv(READ_BYTES)
+                    received = connection.recv(READ_BYTES)
                 except TimeoutError:
                     if cpu_s(self.server.pid) - used_s < IDLE_CPU_S:
                         break
                     continue
-                if not part:
+                if not received:
                     break
-                heard += part
+                answer += received
 
     @cached_property
     def _ports(self) -> dict[str, int]:
@@ -178,18 +182,20 @@ class Attacked:
         ports = {name: int(url.rpartition(":")[2].strip("/")) for name, url in urls.items()}
         return {**ports, "native": self.server.port}
 
-    # --- looking -------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------
 
     def _measure(self) -> None:
         measured = [memory_of(self.server.pid)]
         if self._pinging is not None:
             measured.append(self._pinging.memory)
-        self.memory_bytes = max(self.memory_bytes, *(own for own, _ in measured))
+        self.memory_bytes = max(
+            self.memory_bytes, *(private_bytes for private_bytes, _ in measured)
+        )
         self.resident_bytes = max(self.resident_bytes, *(resident for _, resident in measured))
 
     @property
     def slowest_s(self) -> float:
-        """Most processor time of a ping so far."""
+        """Most processor time of a ping so far, in seconds."""
         return 0.0 if self._pinging is None else self._pinging.slowest_s
 
     @property
@@ -202,11 +208,11 @@ class Attacked:
         return 0 if self._branch_count is None else self._branch_count.read()
 
     def check(self) -> None:
-        """Raise :class:`Broken` for a process that has ended, a fault in its log, too much memory
-        or a ping that took too long."""
+        """Raise :class:`Broken` if the process has ended, its log has a fault, or memory or a ping
+        exceeds its bound."""
         self.check_figures()
-        lines = self.server.lines[self._looked_at :]
-        self._looked_at += len(lines)
+        lines = self.server.lines[self._checked_lines :]
+        self._checked_lines += len(lines)
         for line in lines:
             with contextlib.suppress(json.JSONDecodeError):
                 if json.loads(line).get("level") in FAULTS:
@@ -226,13 +232,13 @@ class Attacked:
             spent = f"{self.slowest_s * 1e3:.0f} ms of processor time"
             raise Broken(f"a ping took {spent}; {self._ping_s_max * 1e3:.0f} ms are allowed")
 
-    def works(self) -> None:
+    def check_another_client(self) -> None:
         """Raise :class:`Broken` if another client cannot work."""
         try:
             with penstock.connect(self.server.url) as session:
-                own = session.channels.create("own/of-somebody-else")
-                own.publish(b"x")
-                with own.subscribe(start="earliest", timeout=30) as subscription:
+                channel = session.channels.create("own/of-somebody-else")
+                channel.publish(b"x")
+                with channel.subscribe(start="earliest", timeout=30) as subscription:
                     batch = subscription.next_batch()
                 session.channels.delete("own/of-somebody-else")
         except penstock.PenstockError as error:
@@ -242,15 +248,16 @@ class Attacked:
 
 
 def _make_channels(data: Path) -> None:
-    """Make the channels of the requests before those of MQTT: requests go by their numbers."""
+    """Create the channels of the requests before those of MQTT, because requests use their
+    numbers."""
     with penstock.Realm(data) as realm, realm.connect() as session:
         session.channels.create("orders", keys={"n": 20})
         session.queues.create("q")
 
 
-def is_answered(heard: bytes) -> bool:
-    """Whether an answer over HTTP is whole, or has no end."""
-    head, gap, body = heard.partition(b"\r\n\r\n")
+def is_answered(answer: bytes) -> bool:
+    """Return whether an HTTP answer is complete, or is a stream."""
+    head, gap, body = answer.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name == b"content-length":
@@ -258,27 +265,27 @@ def is_answered(heard: bytes) -> bool:
     return bool(gap)
 
 
-def has_worked(heard: bytes) -> bool:
-    """Whether a native conversation has been answered up to what follows its request."""
+def has_worked(answer: bytes) -> bool:
+    """Return whether a native conversation was answered up to the request after the extreme one."""
     reader = FrameReader()
-    reader.receive(heard)
+    reader.receive(answer)
     for header, _ in reader.frames():
-        found = wire.decode_from_server(header)
-        if isinstance(found, wire.Done | wire.Failed) and found.request == extremes.LATER:
+        message = wire.decode_from_server(header)
+        if isinstance(message, wire.Done | wire.Failed) and message.request == extremes.LATER:
             return True
     return False
 
 
-def is_pinged(heard: bytes) -> bool:
-    """Whether a conversation of MQTT was answered up to the ping at its end."""
-    return heard.endswith(mqtt_extremes.PONG)
+def is_pinged(answer: bytes) -> bool:
+    """Return whether an MQTT conversation was answered up to the ping at its end."""
+    return answer.endswith(mqtt_extremes.PONG)
 
 
 _IS_ANSWERED: Final[dict[str, Callable[[bytes], bool]]] = {
     "native": has_worked,
     "http": is_answered,
     "mqtt": is_pinged,
-    "amqp": lambda heard: False,  # the server hangs up
+    "amqp": lambda answer: False,  # the server closes the connection
 }
 
 
@@ -286,7 +293,7 @@ _IS_ANSWERED: Final[dict[str, Callable[[bytes], bool]]] = {
 
 
 class LastRequests:
-    """The last requests, as many as ``REPEATED_BYTES`` have room for."""
+    """The last requests, up to ``REPEATED_BYTES``."""
 
     def __init__(self) -> None:
         self._requests: deque[Drawn] = deque()
@@ -306,19 +313,19 @@ class LastRequests:
 class Outcome(NamedTuple):
     done: int
     broken: str
-    """What broke, and how to repeat it; empty if nothing did."""
+    """The failure and how to repeat it; empty if the realm did not break."""
     slowest_s: float
-    """Most processor time of a ping."""
+    """Most processor time of a ping, in seconds."""
     pings: int
     memory_bytes: int
-    """Most memory of the process's own."""
+    """Most private memory of the process."""
     resident_bytes: int
-    """Most resident memory, with the pages of mapped files."""
+    """Most resident memory, including the pages of mapped files."""
     reached: int
     """Branches reached, of ``branches``; 0 unless the run was guided."""
     branches: int
     kept: int
-    """Inputs of the corpus."""
+    """Number of inputs in the corpus."""
 
 
 def attack(
@@ -331,8 +338,8 @@ def attack(
     corpus: Path | None = None,
     report: Callable[[Outcome], None] = lambda _: None,
 ) -> Outcome:
-    """Send requests for a time, or a number of requests, or until something breaks. ``corpus``
-    makes it a guided run, whose inputs are kept there. ``report`` is called each minute."""
+    """Send requests for a time, or a number of requests, or until the realm breaks. ``corpus``
+    makes the run guided; its inputs are kept there. ``report`` is called every minute."""
     last = LastRequests()
     done, broken, reached = 0, "", 0
     guided = None if corpus is None else Guided(seed, corpus)
@@ -360,31 +367,31 @@ def attack(
                 if done >= examples if examples else now_s - begun_s >= seconds:
                     break
                 last.add(request)
-                realm.ask(request)
+                realm.send(request)
                 done += 1
                 if guided is not None and (count := realm.reached) > reached:
                     guided.keep(request)
                     reached = count
-                if done % FURNISHED_EVERY == 0:
-                    realm.furnish()
-                realm.check() if done % LOOKED_EVERY == 0 else realm.check_figures()
+                if done % SETUP_EVERY == 0:
+                    realm.set_up()
+                realm.check() if done % CHECK_EVERY == 0 else realm.check_figures()
                 if now_s - reported_s >= REPORTED_EVERY_S:
                     report(outcome())
                     reported_s = now_s
             realm.check()
-            realm.furnish()
-            realm.works()
-        except (Broken, OSError) as error:  # OSError: the server does not count any more
+            realm.set_up()
+            realm.check_another_client()
+        except (Broken, OSError) as error:  # OSError: the covered server has ended
             repeating = _how_to_repeat(seed, done, last.requests, is_guided=guided is not None)
             broken = f"{error}\n{repeating}"
         return outcome()
 
 
 def _how_to_repeat(seed: int, done: int, last: list[Drawn], *, is_guided: bool) -> str:
-    """Commands that repeat all requests, or the last ones; a guided run depends on more than its
-    seed."""
+    """Return the options that repeat all requests, or only the last ones; a guided run depends on
+    more than its seed."""
     path = Path(tempfile.gettempdir()) / f"penstock-fuzz-{seed}-{done}"
-    path.write_bytes(encoded(last))
+    path.write_bytes(encode_requests(last))
     shown = [f"the last of {done} requests: {last[-1].protocol} {last[-1].what}"] if last else []
     if not is_guided:
         shown.append(f"  --only {NAME} --seed {seed} --examples {done}")
@@ -394,8 +401,8 @@ def _how_to_repeat(seed: int, done: int, last: list[Drawn], *, is_guided: bool) 
 def replay(content: bytes, memory_bytes: int) -> None:
     """Send the requests of a file. Raises :class:`Broken`."""
     with Attacked(memory_bytes) as realm:
-        for request in decoded(content):
-            realm.ask(request)
+        for request in decode_requests(content):
+            realm.send(request)
             realm.check()
-        realm.furnish()  # a request may have paused publishing
-        realm.works()
+        realm.set_up()  # a request may have paused publishing
+        realm.check_another_client()

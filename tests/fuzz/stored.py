@@ -1,4 +1,4 @@
-"""Whole directories with one file in them changed: a realm's, and a table's."""
+"""Whole directories of a realm or a table, with one changed file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _scratch() -> Path:
 
 
 def toml(data: bytes) -> Mapping[str, Any]:
-    """A document, or the refusal its reader has for one that is none."""
+    """Read a document; raise ``InvalidArgument`` if it is not TOML."""
     try:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -44,19 +44,19 @@ def toml(data: bytes) -> Mapping[str, Any]:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [path for path in found if path.name != "LOCK"]
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path for path in paths if path.name != "LOCK"]
 
 
 def _seed(folder: Path, path: Path) -> bytes:
-    """A file's name, a line break, and what is in it without the room behind it."""
+    """Return a file's name, a line break, and its content without unused room at the end."""
     name = str(path.relative_to(folder)).encode()
     return name + b"\n" + path.read_bytes().rstrip(b"\0")
 
 
-def _spoilt(folder: Path, data: bytes) -> Path:
-    """A copy of a directory in which one file is what ``data`` says; the same directory where
-    that names none."""
+def _damaged_copy(folder: Path, data: bytes) -> Path:
+    """Return a copy of a directory in which ``data`` replaces one file; an unchanged copy if it
+    names no file."""
     copy = _scratch() / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
@@ -72,7 +72,7 @@ def _spoilt(folder: Path, data: bytes) -> Path:
 
 @lru_cache
 def _realm() -> Path:
-    """A directory with a bit of everything: sealed events, a snapshot, pages, durables."""
+    """Return a directory with sealed events, a snapshot, pages and durables."""
     folder = _scratch() / "realm"
     with penstock.Realm(folder, **QUICK) as realm, realm.connect() as session:
         orders = session.channels.create("orders", storage={"events_per_spindle": 50})
@@ -93,7 +93,7 @@ def _realm() -> Path:
     with penstock.Realm(folder, **QUICK) as realm, realm.connect() as session:
         session.channels.get("rest").purge()
         session.channels.get("grown").publish(b"in the journal")
-    for path in folder.glob("journal/*.log"):  # no room behind it: copies are small
+    for path in folder.glob("journal/*.log"):  # without the unused room, so that copies are small
         path.write_bytes(path.read_bytes().rstrip(b"\0"))
     return folder
 
@@ -103,8 +103,9 @@ def directories() -> Sequence[bytes]:
 
 
 def open_directory(data: bytes) -> None:
-    """A realm opens and serves what is there, or says why not; ``verify`` looks at it, too."""
-    folder = _spoilt(_realm(), data)
+    """Open a realm: it serves its events, or refuses with a reason. ``verify`` reads the directory,
+    too."""
+    folder = _damaged_copy(_realm(), data)
     with suppress(PenstockError):
         asyncio.run(verify_store(folder))
     with ExitStack() as stack:
@@ -123,16 +124,16 @@ def open_directory(data: bytes) -> None:
 @lru_cache
 def blocks() -> tuple[bytes, ...]:
     """The insides of journal blocks, some of each sort."""
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     for path in _realm().glob("journal/*.log"):
         data = path.read_bytes()
         header = read_file_header(data)
         assert header is not None, "it is whole"
-        for piece in scan(data, header.identity, header.first).pieces:
-            assert piece.header is not None, "it is whole"
-            body = piece.start + BLOCK_HEADER_SIZE
-            found[piece.header.length] = data[body : body + piece.header.length]
-    return tuple(content for size, content in sorted(found.items()) if size < 50_000)
+        for block in scan(data, header.identity, header.first).pieces:
+            assert block.header is not None, "it is whole"
+            body = block.start + BLOCK_HEADER_SIZE
+            contents[block.header.length] = data[body : body + block.header.length]
+    return tuple(content for size, content in sorted(contents.items()) if size < 50_000)
 
 
 @lru_cache
@@ -159,8 +160,8 @@ def tables() -> Sequence[bytes]:
 
 
 def read_table(data: bytes) -> None:
-    """The list of commits of a plain Parquet table, as an archive has one."""
-    folder = _spoilt(_table(), data)
+    """Read the commits of a Parquet table, as an archive has one."""
+    folder = _damaged_copy(_table(), data)
     try:
         table = Table.open(str(folder), "parquet")
         if table.exists:

@@ -1,7 +1,7 @@
-"""What reads bytes of others, and what it may say to them: an answer, or an error made for it.
+"""All readers of bytes of others, with their allowed results: an answer, or a documented error.
 
-Each target is a function of bytes that returns when all is well and raises what should not be:
-any exception but those that the reader documents. ``seeds`` are inputs that are right.
+A target is a function of bytes that returns if the reader behaves, and raises otherwise: any
+exception except those that the reader documents. ``seeds`` are valid inputs.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def body() -> pa.RecordBatch:
 
 
 def frames(data: bytes) -> None:
-    """Bytes of a connection, as they come from a client."""
+    """Bytes of a native connection, from a client."""
     reader = FrameReader(preface=PREFACE, frame_bytes_max=64 << 10)
     with contextlib.suppress(RemoteProtocolViolation):
         reader.receive(data)
@@ -122,7 +122,7 @@ def frames(data: bytes) -> None:
 
 
 def answers(data: bytes) -> None:
-    """Messages as they come from a realm."""
+    """Messages of a native connection, from a realm."""
     reader = FrameReader()
     with contextlib.suppress(RemoteProtocolViolation):
         reader.receive(data)
@@ -131,18 +131,18 @@ def answers(data: bytes) -> None:
 
 
 def mqtt_packets(data: bytes) -> None:
-    """Packets of MQTT, in the version that their first byte says; what is read is written again,
-    and means the same."""
+    """MQTT packets in the version that their first byte states; they are read, written and read
+    again, with the same result."""
     version = MQTT_3 if data[:1] == b"\x04" else MQTT_5
     reader = PacketReader(64 << 10)
     reader.receive(data[1:])
     with contextlib.suppress(MqttViolation):
         for first, raw in reader.packets():
             packet = packet_of(first, raw, version)
-            own = getattr(packet, "version", version)
-            again = PacketReader()
-            again.receive(packet_bytes(packet, own))
-            assert [packet_of(*each, own) for each in again.packets()] == [packet]
+            own_version = getattr(packet, "version", version)
+            reread = PacketReader()
+            reread.receive(packet_bytes(packet, own_version))
+            assert [packet_of(*packet_, own_version) for packet_ in reread.packets()] == [packet]
 
 
 def _mqtt_packets() -> list[bytes]:
@@ -165,34 +165,42 @@ def _mqtt_packets() -> list[bytes]:
         PubackPacket(7, properties=PacketProperties(user_properties=(("n", "v" * 40_000),) * 2)),
         PublishPacket("a", properties=PacketProperties(message_expiry_s=(1 << 32) - 1)),
     ]
-    each = [packet_bytes(packet, MQTT_5) for packet in packets]
+    encoded = [packet_bytes(packet, MQTT_5) for packet in packets]
     plain: list[Packet] = [
         PublishPacket("a/b", b"x", 1, packet_id=7),
         SubscribePacket(1, (TopicSubscription("#"),)),
     ]
-    old = [packet_bytes(packet, MQTT_3) for packet in plain]
-    return [b"\5" + b"".join(each), *(b"\5" + one for one in each), b"\4" + b"".join(old)]
+    older = [packet_bytes(packet, MQTT_3) for packet in plain]
+    return [
+        b"\5" + b"".join(encoded),
+        *(b"\5" + packet_bytes_ for packet_bytes_ in encoded),
+        b"\4" + b"".join(older),
+    ]
 
 
-def _asked() -> list[bytes]:
-    said = [
+def _client_messages() -> list[bytes]:
+    messages_ = [
         wire.Hello("c", "s"),
         wire.Asked(1, ListChannels()),
         wire.Asked(2, CreateChannel("orders", Definition(keys={"a": 1}, ttl=5))),
         wire.Asked(3, PublishEvents(ChannelId(1), "p", 1, schema=1, sizes=(100,))),
     ]
-    each = [b"".join(wire_frame(wire.encode(message))) for message in said]
-    return [PREFACE + b"".join(each), *(PREFACE + one for one in each), *nested.native_frames()]
+    frames_ = [b"".join(wire_frame(wire.encode(message))) for message in messages_]
+    return [
+        PREFACE + b"".join(frames_),
+        *(PREFACE + frame_ for frame_ in frames_),
+        *nested.native_frames(),
+    ]
 
 
-def _answered() -> list[bytes]:
-    said = [
+def _realm_messages() -> list[bytes]:
+    messages_ = [
         wire.Welcome("id", "realm", "0", event_bytes_max=1, frame_bytes_max=2),
         wire.Failed(1, "invalid-name", "no"),
         wire.Done(2, {"first_id": 1, "count": 2}),
         wire.Delivery(1, 1, 2, first_id=7, at_us=0, redeliveries=((1, (Span(7, 8),)),)),
     ]
-    framed = [b"".join(wire_frame(wire.encode(message))) for message in said]
+    framed = [b"".join(wire_frame(wire.encode(message))) for message in messages_]
     return [*framed, *nested.native_frames()]
 
 
@@ -200,19 +208,19 @@ def _answered() -> list[bytes]:
 
 
 def bodies(data: bytes) -> None:
-    """A record batch of a schema that is right."""
+    """A record batch with a valid schema."""
     with contextlib.suppress(InvalidEvent):
-        found = batch_from(data, body().schema)
-        check_body(found)
-        found.to_pylist()  # what was let in can be read
-        batch_bytes(found)
+        batch = batch_from(data, body().schema)
+        check_body(batch)
+        batch.to_pylist()  # an accepted batch can be read
+        batch_bytes(batch)
 
 
 def schemas(data: bytes) -> None:
-    """A schema, and what the rules for columns make of it."""
+    """A schema, checked by the rules for columns."""
     with contextlib.suppress(InvalidEvent):
         schema = schema_from(data)
-        check_schema(schema)  # of other types Arrow crashes where it is to make nulls
+        check_schema(schema)  # Arrow crashes when it makes nulls of other types
         try:
             rows = [pa.nulls(1, field.type) for field in schema]
         except (pa.ArrowException, ValueError):  # Arrow itself cannot make one
@@ -228,18 +236,18 @@ def _schemas() -> list[bytes]:
 
 @lru_cache
 def _bodies() -> list[bytes]:
-    """Batches of the schema, and small ones that are large once they are not compressed."""
+    """Batches of the schema, and small ones that are large when decompressed."""
     large = body_of([Event(bytes(columns_extremes.PACKED_BYTES)) for _ in range(3)])
     _, messages = columns_extremes.messages_of(large)
     return [bytes(batch_bytes(body())), bytes(packed_bytes(body())), *messages]
 
 
 def selectors(data: bytes) -> None:
-    """The text of a selector, and what it selects."""
+    """The text of a selector, and its evaluation."""
     with contextlib.suppress(InvalidSelector, UnicodeDecodeError):
         selector = Selector(data.decode())
         assert len(selector.mask(body(), now_us=10)) == len(EVENTS)
-        assert Selector(selector.text) == selector, "its own words mean the same"
+        assert Selector(selector.text) == selector, "its text is an equal selector"
 
 
 SELECTORS: Final = (
@@ -256,9 +264,9 @@ SELECTORS: Final = (
 
 
 def journal(data: bytes) -> None:
-    """A file of the journal, and the blocks in it that are whole."""
-    found = scan(data, IDENTITY, 1)
-    assert all(piece.start <= piece.end for piece in found.pieces)
+    """A file of the journal, and its complete blocks."""
+    scanned = scan(data, IDENTITY, 1)
+    assert all(block.start <= block.end for block in scanned.pieces)
 
 
 def _journal() -> list[bytes]:
@@ -274,11 +282,11 @@ def _journal() -> list[bytes]:
 
 
 def blocks(data: bytes) -> None:
-    """The inside of a block, after its checksum has been found right. What it does not know a
-    newer version may have written."""
+    """The content of a block after its checksum was verified. A newer version may have written
+    unknown parts."""
     with contextlib.suppress(Damaged, NewerFormat):
-        _, found = decode_block(memoryview(data))
-        for part in found:
+        _, parts = decode_block(memoryview(data))
+        for part in parts:
             bytes(part)
 
 
@@ -297,7 +305,7 @@ def _records() -> list[bytes]:
 
 
 def segments(data: bytes) -> None:
-    """A file of sealed events, its index right."""
+    """A file of sealed events with a valid index."""
     index = _segment().index
     reader = SegmentReader(memoryview(data), index)
     for number, place in enumerate(index.batches):
@@ -332,7 +340,7 @@ def _manifests() -> list[bytes]:
     return [manifest.encoded(), *nested.documents(), *nested.documents(b"events")]
 
 
-# --- what people write -------------------------------------------------------------------
+# --- texts of users ---------------------------------------------------------------------
 
 
 def settings(data: bytes) -> None:
@@ -391,18 +399,19 @@ def descriptors(data: bytes) -> None:
 
 
 def _descriptors() -> list[bytes]:
-    """Also types inside one another, and one that is inside itself by way of many others."""
+    """Descriptors, including types inside one another, and one that contains itself through many
+    others."""
     return [shop(), a_chain(20), a_chain(NESTING_MAX), a_chain(9_000), a_chain(200, closed=True)]
 
 
 def messages(data: bytes) -> None:
-    """A message of a type that is known."""
-    known = descriptors_of(shop())
+    """A message of a known type."""
+    descriptors_ = descriptors_of(shop())
     for kind in ("shop.Order", "shop.Tree"):
         with contextlib.suppress(InvalidEvent):
-            known.decoded(kind, data)
+            descriptors_.decoded(kind, data)
         with contextlib.suppress(InvalidEvent):
-            known.table(kind, pa.array([data], pa.binary()))
+            descriptors_.table(kind, pa.array([data], pa.binary()))
 
 
 def _messages() -> list[bytes]:
@@ -414,7 +423,7 @@ TARGETS: Final[dict[str, Target]] = {
     "amqp": Target(amqp.serve, amqp.conversations),
     "amqp_messages": Target(amqp.messages, lambda: [*amqp.letters(), *nested.amqp_messages()]),
     "amqp_headers": Target(amqp.headers, amqp.header_texts),
-    "frames": Target(frames, _asked),
+    "frames": Target(frames, _client_messages),
     "mqtt_packets": Target(mqtt_packets, _mqtt_packets),
     "mqtt_payloads": Target(mqtt.payloads, mqtt.some_payloads),
     "mqtt_events": Target(mqtt.events, mqtt.some_events),
@@ -422,7 +431,7 @@ TARGETS: Final[dict[str, Target]] = {
     "mqtt_connections": Target(mqtt_connections.serve, mqtt_connections.conversations),
     "connections": Target(connections.serve, connections.conversations),
     "http": Target(http.serve, http.conversations),
-    "answers": Target(answers, _answered),
+    "answers": Target(answers, _realm_messages),
     "bodies": Target(bodies, _bodies),
     "schemas": Target(schemas, _schemas),
     "streams": Target(in_columns.streams, in_columns.some_streams),
@@ -444,14 +453,14 @@ TARGETS: Final[dict[str, Target]] = {
     "descriptors": Target(descriptors, _descriptors),
     "messages": Target(messages, _messages),
 }
-"""By what is read. The HTTP interface is asked for by its OpenAPI document, too, with its tests."""
+"""Targets by name. Tests of the HTTP interface also make requests from its OpenAPI document."""
 
 NEEDS: Final = {"amqp": "proton", "amqp_headers": "proton"}
-"""Targets that need a module which is not on every machine."""
+"""Targets that need an optional module."""
 
 
 def missing(name: str) -> str:
-    """Why a target cannot be fuzzed here; empty when it can."""
+    """Return the reason why a target cannot run here; empty if it can."""
     module = NEEDS.get(name, "")
     if not module or find_spec(module) is not None:
         return ""

@@ -1,4 +1,5 @@
-"""Every field of every message beyond its bounds: the realm lives, and nobody else notices."""
+"""Every field of every message beyond its bounds: the realm survives, and other clients are not
+affected."""
 
 from __future__ import annotations
 
@@ -15,27 +16,27 @@ from tests.fuzz.extremes import ROUNDS, conversation, kinds, messages, publishes
 
 
 @pytest.mark.slow
-def test_every_request_there_is_is_tried() -> None:
-    asked = {kind.__name__ for kind in TAGS.values()}
+def test_every_request_is_tried() -> None:
+    requests = {kind.__name__ for kind in TAGS.values()}
 
-    assert asked <= set(kinds())
-    with_fields = [name for name in asked if len(kinds()[name].fields) > 1]
+    assert requests <= set(kinds())
+    with_fields = [name for name in requests if len(kinds()[name].fields) > 1]
     assert all(len(list(messages(name))) > ROUNDS for name in with_fields)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(kinds()))
-def test_no_value_of_a_request_harms_anybody_else(name: str) -> None:
+def test_no_value_of_a_request_harms_other_clients(name: str) -> None:
     for header in messages(name):
         with in_time():
-            served().take(conversation(header))
+            served().handle(conversation(header))
 
 
 @pytest.mark.slow
-def test_no_column_of_a_batch_harms_anybody_else() -> None:
+def test_no_column_of_a_batch_harms_other_clients() -> None:
     for _, data in publishes():
         with in_time():
-            served().take(data)
+            served().handle(data)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,8 @@ def test_an_id_that_no_event_can_have_ends_nothing(message: wire.Message) -> Non
     serve(wire.encode(message))
 
 
-def test_a_connection_that_ends_as_it_opens_a_seat_waits_for_nobody() -> None:
-    """Else its session could never open another one."""
+def test_a_connection_that_ends_while_it_opens_a_seat_leaves_no_opening_behind() -> None:
+    """Otherwise its session could never open another seat."""
     for _ in range(2):  # one after the other
         serve(wire.encode(wire.Proof(b"not expected here")))
 

@@ -1,5 +1,5 @@
-"""A realm in a process of its own lives through requests of extreme values, in bounded memory; how
-quickly it answers meanwhile is for ``make fuzz`` to measure."""
+"""A realm in a separate process survives requests with extreme values, in bounded memory; ``make
+fuzz`` measures how quickly it answers meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.__main__ import main
-from tests.fuzz.drawing import Drawn, Guided, decoded, drawn, encoded
+from tests.fuzz.drawing import Drawn, Guided, decode_requests, drawn, encode_requests
 from tests.fuzz.pinging import memory_in
 from tests.fuzz.served import Attacked, Broken, attack, is_answered
 
@@ -40,17 +40,17 @@ def test_a_server_that_counts_its_branches_leads_to_inputs_that_reach_more(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_what_breaks_is_told_with_the_seed_and_the_request(
+def test_a_failure_is_printed_with_the_seed_and_the_request(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A bound on memory that no process can keep to."""
+    """The bound on memory is too small for any process."""
     status = main(["--only", "served", "--seed", "3", "--examples", "5", "--memory-mib", "1"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
     assert status == 1
-    assert "1 MiB are allowed" in said
-    assert "--only served --seed 3 --examples 1" in said
-    path = said.split("--input-file ")[1].split()[0]
+    assert "1 MiB are allowed" in output
+    assert "--only served --seed 3 --examples 1" in output
+    path = output.split("--input-file ")[1].split()[0]
     assert main(["--only", "served", "--input-file", path]) == 0
 
 
@@ -66,19 +66,19 @@ def test_a_process_that_ends_is_noticed() -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_asks_the_same_again_in_every_protocol() -> None:
-    first = [(one.what, one.protocol) for one in islice(drawn(5), 150)]
+def test_a_seed_draws_the_same_requests_in_every_protocol() -> None:
+    first = [(request.what, request.protocol) for request in islice(drawn(5), 150)]
 
-    assert first == [(one.what, one.protocol) for one in islice(drawn(5), 150)]
-    assert first != [(one.what, one.protocol) for one in islice(drawn(6), 150)]
+    assert first == [(request.what, request.protocol) for request in islice(drawn(5), 150)]
+    assert first != [(request.what, request.protocol) for request in islice(drawn(6), 150)]
     assert {protocol for _, protocol in first} >= {"native", "http"}
 
 
 def test_requests_to_repeat_are_kept_whole() -> None:
     last = [Drawn("one", "http", b"GET"), Drawn("other", "mqtt", b"\xc0\0")]
 
-    repeated = [Drawn("repeated", each.protocol, each.data) for each in last]
-    assert decoded(encoded(last)) == repeated
+    repeated = [Drawn("repeated", request.protocol, request.data) for request in last]
+    assert decode_requests(encode_requests(last)) == repeated
 
 
 def test_pages_of_mapped_files_are_not_memory_of_the_process() -> None:

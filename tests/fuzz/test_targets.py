@@ -1,6 +1,6 @@
-"""Whatever is read: an answer or the error made for it, in time, in bounded memory.
+"""Every reader returns an answer or a documented error, in bounded time and memory.
 
-A short, fixed share of what ``make fuzz`` does for hours.
+This is a short, fixed part of ``make fuzz``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock_testing.process import search_path
-from tests.fuzz.bounding import Hangs, in_time
+from tests.fuzz.bounding import InputTimeout, in_time
 from tests.fuzz.mutating import mutations
 from tests.fuzz.targets import TARGETS, Target, missing
 
@@ -30,12 +30,12 @@ SLOW = {
     "http": 60,
     "mqtt_connections": 60,
 }
-"""Targets with directories and realms behind them, and how many inputs they get here."""
+"""Targets with directories or realms, and their number of inputs here."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_what_is_right_is_taken_and_what_is_nearly_right_harms_nobody(name: str) -> None:
+def test_valid_inputs_pass_and_almost_valid_ones_do_no_harm(name: str) -> None:
     if reason := missing(name):
         pytest.skip(reason)
     target = TARGETS[name]
@@ -80,7 +80,7 @@ def test_no_input_makes_a_reader_take_memory_without_bound(names: tuple[str, ...
     if reason := "".join(map(missing, names)):
         pytest.skip(reason)
     command = [sys.executable, "-m", "tests.fuzz", "--only", *names]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--examples", "100", "--memory-mib", str(MEMORY_MIB)],
         env={**os.environ, "PYTHONPATH": search_path()},
         cwd=ROOT,
@@ -89,31 +89,31 @@ def test_no_input_makes_a_reader_take_memory_without_bound(names: tuple[str, ...
         check=False,
     )
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" 0 broken") == len(names)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.count(" 0 broken") == len(names)
 
 
 def _takes_all_memory(data: bytes) -> None:
     assert data or bytearray(1 << 40)
 
 
-def test_a_reader_without_bounds_would_be_found() -> None:
-    """The limits themselves: for ever is too long, and everything too much."""
+def test_the_limits_stop_an_endless_and_a_greedy_reader() -> None:
+    """Checks the limits themselves."""
 
-    def turns_round(_: bytes) -> None:
+    def loop_forever(_: bytes) -> None:
         while True:
             pass
 
-    greedy, endless = Target(_takes_all_memory, list), Target(turns_round, list)
+    greedy, endless = Target(_takes_all_memory, list), Target(loop_forever, list)
     with pytest.raises(MemoryError):
         greedy.run(b"")
-    with pytest.raises(Hangs), in_time(0.05):
+    with pytest.raises(InputTimeout), in_time(0.05):
         endless.run(b"")
 
 
 @given(st.data())
 @settings(max_examples=20, derandomize=True, database=None)
-def test_an_input_that_is_nearly_right_mostly_is(data: st.DataObject) -> None:
+def test_almost_valid_inputs_are_close_to_their_seed(data: st.DataObject) -> None:
     seed = bytes(range(200))
     drawn = data.draw(mutations([seed]))
 

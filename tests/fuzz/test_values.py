@@ -1,4 +1,5 @@
-"""The table of extreme values: what it makes, and that what is asked has bounds to go beyond."""
+"""The table of extreme values: its values fit the types, and every field of a request has a bound
+to exceed."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from tests.fuzz import extremes
 from tests.fuzz.values import JSON, TEXTS, structs_of, unbounded, values_of
 
 HELD_ELSEWHERE = {
-    # By the size of the header they come in.
+    # by the size of the header that contains them
     "Hello": {"data: Bytes"},
     "Proof": {"data: Bytes"},
     "BeginImport": {"manifest: Bytes"},
     "Bury": {"reason: Str"},
     "CommitStagedParts": {"parts: VarTuple"},
-    # One of some, looked at by `AclChange`'s route.
+    # one of a few values, checked by the route of `AclChange`
     "AclChange": {"rights: Str"},
 }
-"""Fields without a bound of their own, and what holds them."""
+"""Fields without their own bound, and the code that bounds them."""
 ATTRIBUTES = frozenset(
     (
         "type",
@@ -43,63 +44,65 @@ ATTRIBUTES = frozenset(
         "topics",
     )
 )
-"""Attributes of channels and queues: `check_limits` of the core and the directory hold them,
-whoever asks and in whatever protocol."""
+"""Attributes of channels and queues: `check_limits` of the core and the directory bound them for
+all protocols."""
 EVENT = frozenset(
     ("data", "data_base64", "tag", "properties", "types", "headers", "message", "ttl", "deliver_at")
 )
-"""Parts of an event: its size is bounded as a whole (SEM E7), its times by the columns they go
-into."""
+"""Parts of an event: its size is bounded as a whole (SEM E7), its times by the types of their
+columns."""
 
 
-def _asked() -> dict[str, type]:
-    found: dict[str, type] = {name: kind.cls for name, kind in extremes.kinds().items()}
+def _request_types() -> dict[str, type]:
+    types: dict[str, type] = {name: kind.cls for name, kind in extremes.kinds().items()}
     for signature in TABLE.signatures.values():
         for kind in (signature.query, signature.body):
             if kind not in (None, Content, Upload):
-                found[kind.__name__] = kind
-    return found | {"NewEvent": NewEvent, "NewEvents": NewEvents}
+                types[kind.__name__] = kind
+    return types | {"NewEvent": NewEvent, "NewEvents": NewEvents}
 
 
-@pytest.mark.parametrize("name", sorted(_asked()))
-def test_every_field_of_what_is_asked_has_a_bound(name: str) -> None:
-    """A new one has to have one, too: then it is tried beyond it over every way in."""
-    found = unbounded(inspect.type_info(_asked()[name]))
-    left = {
+@pytest.mark.parametrize("name", sorted(_request_types()))
+def test_every_field_of_a_request_has_a_bound(name: str) -> None:
+    """A new field needs a bound, too, so that values beyond it are tried over every protocol."""
+    unbounded_fields = unbounded(inspect.type_info(_request_types()[name]))
+    remaining = {
         what
-        for what in found
+        for what in unbounded_fields
         if what not in HELD_ELSEWHERE.get(name, ())
         and not ATTRIBUTES & set(what.split(": ")[:2])
         and not (name in ("NewEvent", "NewEvents") and EVENT & set(what.split(": ")[:2]))
     }
 
-    assert left == set(), f"{name}: bound it by a type of core.bounds, or say here what holds it"
+    assert remaining == set(), (
+        f"{name}: bound it by a type of core.bounds, or say here what holds it"
+    )
 
 
-class Asked(msgspec.Struct):
+class Request(msgspec.Struct):
     count: Annotated[int, Meta(ge=1, le=1_000)]
     name: Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
     times: Annotated[list[float], Meta(max_length=5)] = []
 
 
-def test_a_type_that_says_its_bounds_is_tried_just_beyond_them() -> None:
-    kind = inspect.type_info(Asked)
+def test_a_type_with_bounds_is_tried_just_beyond_them() -> None:
+    kind = inspect.type_info(Request)
     assert isinstance(kind, inspect.StructType)
-    made = list(structs_of(kind, JSON))
+    values_made = list(structs_of(kind, JSON))
     by_field = {
-        name: [value[name] for field, value in made if field == name]
+        name: [value[name] for field, value in values_made if field == name]
         for name in ("count", "name", "times")
     }
 
     assert {0, 1_001, 2**63} <= {n for n in by_field["count"] if isinstance(n, int)}
     lengths = {len(text) for text in by_field["name"] if isinstance(text, str)}
     assert {NAME_CHARACTERS_MAX, NAME_CHARACTERS_MAX + 1, 1 << 20} <= lengths
-    assert 6 in {len(each) for each in by_field["times"] if isinstance(each, tuple)}
+    assert 6 in {len(times) for times in by_field["times"] if isinstance(times, tuple)}
     assert all(any(value is JSON.nested for value in values) for values in by_field.values())
 
 
-def test_there_is_a_value_of_every_type_that_is_asked_for() -> None:
-    for kind in _asked().values():
+def test_every_type_of_a_request_has_a_value() -> None:
+    for kind in _request_types().values():
         for field in inspect.type_info(kind).fields:  # type: ignore[attr-defined]  # a StructType
             assert next(values_of(field.type)) is not Ellipsis
     assert len(TEXTS) == len(set(TEXTS))

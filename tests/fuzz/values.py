@@ -1,8 +1,8 @@
-"""One table of values that no bound leaves room for, for whatever is asked in whatever protocol.
+"""One table of extreme values for the requests of every protocol.
 
-:func:`values_of` makes them for a type that a decoder decodes into: those of the table, and for a
-type that says its own bounds the values just beyond these. So a field that is added to a message
-of any protocol is tried without a word here. The first value of a type is nothing special.
+:func:`values_of` yields values for a type that a decoder decodes into: those of the table and, if
+the type has bounds, the values just beyond them. So new fields of any message are included
+automatically. The first value of a type is ordinary.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FLOATS: Final = (-1.0, 0.0, 1e-308, 1e308, float("inf"), -float("inf"), float("n
 LENGTHS: Final = tuple(
     sorted({value + 1 for name, value in vars(bounds).items() if name.endswith("CHARACTERS_MAX")})
 )
-"""How long texts are: one more than each bound there is for any."""
+"""Lengths of texts: one more than each bound on a text."""
 TEXTS: Final = (
     "",
     "a",
@@ -61,15 +61,15 @@ TEXTS: Final = (
 )
 BYTES: Final = (b"", b"\x00", b"\xff" * 300, b"x" * 100_000)
 MANY: Final = 3_000
-"""Things in a list that says no bound of its own."""
+"""Number of items in a list without a bound."""
 DEPTH: Final = 100_000
 
 
 class Form(NamedTuple):
-    """What one encoding can write and Python's types cannot hold, or its encoder does not write."""
+    """Values that an encoding can express but Python's types or their encoder cannot."""
 
     nested: msgspec.Raw
-    """Lists within lists."""
+    """Lists inside lists."""
     numbers: tuple[msgspec.Raw, ...]
 
 
@@ -109,7 +109,8 @@ USUAL: Final[dict[str, Any]] = {
     "credit": 5,
     "count": 5,
 }
-"""By a field's name: what makes a request of which one other field is extreme a likely one."""
+"""Ordinary values by field name, which make a request with one extreme field otherwise
+plausible."""
 
 
 def usual_of(field: inspect.Field) -> Any:
@@ -127,21 +128,21 @@ def usual_of(field: inspect.Field) -> Any:
 
 
 def is_text(kind: inspect.Type) -> bool:
-    """Whether a text is what it takes."""
+    """Return whether a type accepts texts."""
     if isinstance(kind, inspect.Metadata):
         return is_text(kind.type)
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-    return any(isinstance(each, inspect.StrType) for each in kinds)
+    return any(isinstance(member, inspect.StrType) for member in kinds)
 
 
 def values_of(kind: inspect.Type, form: Form = NATIVE) -> Iterator[Any]:
-    """Values of a type that its decoder takes or has to refuse."""
+    """Yield values that the decoder of a type accepts or has to refuse."""
     match kind:
         case inspect.Metadata(type=inner):
             yield from values_of(inner, form)
         case inspect.UnionType(types):
-            for each in types:
-                yield from values_of(each, form)
+            for member in types:
+                yield from values_of(member, form)
         case inspect.BoolType():
             yield from (False, True)
         case inspect.NoneType() | inspect.AnyType():
@@ -149,7 +150,7 @@ def values_of(kind: inspect.Type, form: Form = NATIVE) -> Iterator[Any]:
         case inspect.LiteralType(values):
             yield from (*values, "nonsense")
         case inspect.StructType() | inspect.DictType() | inspect.TupleType():
-            yield from _of_parts(kind, form)
+            yield from _composites(kind, form)
         case inspect.NamedTupleType():
             yield (0, 3)  # a span
             yield from ((first, first + 1) for first in INTEGERS if first + 1 < 2**64)
@@ -187,14 +188,14 @@ def _scalars(kind: inspect.Type, form: Form) -> Iterator[Any]:
 
 
 def _lists(kind: inspect.VarTupleType | inspect.ListType, form: Form) -> Iterator[Any]:
-    each = list(values_of(kind.item_type, form))
-    yield (each[0],)
+    items = list(values_of(kind.item_type, form))
+    yield (items[0],)
     yield ()
-    yield from ((one,) for one in each)
-    yield tuple(each[:1] * (MANY if kind.max_length is None else kind.max_length + 1))
+    yield from ((item,) for item in items)
+    yield tuple(items[:1] * (MANY if kind.max_length is None else kind.max_length + 1))
 
 
-def _of_parts(
+def _composites(
     kind: inspect.StructType | inspect.DictType | inspect.TupleType, form: Form
 ) -> Iterator[Any]:
     match kind:
@@ -210,39 +211,40 @@ def _of_parts(
         case inspect.TupleType(item_types=items):
             parts = [list(values_of(one, form)) for one in items]
             yield tuple(part[0] for part in parts)
-            for at, part in enumerate(parts):
+            for position, part in enumerate(parts):
                 for value in part:
-                    yield tuple(value if i == at else p[0] for i, p in enumerate(parts))
+                    yield tuple(value if i == position else p[0] for i, p in enumerate(parts))
 
 
 def structs_of(kind: inspect.StructType, form: Form = NATIVE) -> Iterator[tuple[str, Any]]:
-    """One as usual, and ones with one field extreme, and its name."""
+    """Yield an ordinary struct, then structs with one extreme field; each with the name of that
+    field."""
     usual = {field.encode_name: usual_of(field) for field in kind.fields}
     tag = {} if kind.tag is None else {kind.tag_field: kind.tag}
 
-    def made(values: dict[str, Any]) -> Any:
+    def encoded(values: dict[str, Any]) -> Any:
         if kind.array_like:
             return [*tag.values(), *values.values()]
         return {**tag, **values}
 
-    yield "", made(usual)
+    yield "", encoded(usual)
     for field in kind.fields:
         for value in values_of(field.type, form):
-            yield field.encode_name, made({**usual, field.encode_name: value})
+            yield field.encode_name, encoded({**usual, field.encode_name: value})
 
 
 def unbounded(kind: inspect.Type) -> Sequence[str]:
-    """What of a type has no bound but that of the whole request: nothing, for most."""
+    """Return the unbounded parts of a type, by field; most types have none."""
     match kind:
         case inspect.Metadata(type=inner):
             return unbounded(inner)
         case inspect.UnionType(types=inner) | inspect.TupleType(item_types=inner):
-            return [what for each in inner for what in unbounded(each)]
+            return [part for member in inner for part in unbounded(member)]
         case inspect.StructType():
             return [
-                f"{field.encode_name}: {what}"
+                f"{field.encode_name}: {part}"
                 for field in kind.fields
-                for what in unbounded(field.type)
+                for part in unbounded(field.type)
             ]
         case inspect.VarTupleType() | inspect.ListType():
             return [*_without_length(kind), *unbounded(kind.item_type)]

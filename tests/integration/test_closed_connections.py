@@ -57,6 +57,6 @@ def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
     kind, conversations = PROTOCOLS[protocol]
     with closing(kind()) as served:
         for conversation in conversations:
-            served.take(conversation[: int(share * len(conversation))])
+            served.handle(conversation[: int(share * len(conversation))])
 
         assert left() <= KEPT

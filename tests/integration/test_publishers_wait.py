@@ -23,7 +23,7 @@ from penstock_server.frontends.native.connection import Connection
 from tests.fuzz import connections
 from tests.fuzz.amqp import AmqpServed, pieces
 from tests.fuzz.connections import TURNS_MAX, Served, Wire
-from tests.fuzz.mqtt_connections import MqttServed, said
+from tests.fuzz.mqtt_connections import MqttServed, conversation
 
 
 class Case(NamedTuple):
@@ -43,8 +43,8 @@ CASES: Final = {
     ),
     "mqtt": Case(
         MqttServed,
-        said(PublishPacket("a/b", b"x", 1, packet_id=1)),
-        said(SubscribePacket(2, (TopicSubscription("a/#", 1),))),
+        conversation(PublishPacket("a/b", b"x", 1, packet_id=1)),
+        conversation(SubscribePacket(2, (TopicSubscription("a/#", 1),))),
     ),
 }
 
@@ -93,7 +93,7 @@ async def turns() -> None:
 def test_who_sends_no_events_is_read_while_publishers_wait(protocol: str) -> None:
     case = CASES[protocol]
     with closing(case.kind()) as served:
-        served.take(case.other)  # there is a realm from now on
+        served.handle(case.other)  # there is a realm from now on
         served.listener.pending_bytes = served.listener.realm.limits.backlog_bytes_max + 1
         publisher = served.loop.run_until_complete(talk(served, case.publisher))
         other = served.loop.run_until_complete(talk(served, case.other))
