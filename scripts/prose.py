@@ -1,5 +1,5 @@
-"""Count wordings in the packages and benchmarks that a technical reader stumbles over, for each
-1,000 texts.
+"""Count wordings in packages, benchmarks and test programs that a technical reader stumbles over,
+for each 1,000 texts.
 
 Texts are docstrings (also those below attributes), comments and the texts of raised errors. Names
 are those of functions and local values. A count says where to read; rewrite the sentence or name
@@ -32,6 +32,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 RECORD: Final = Path(__file__).with_name("prose.toml")
 BENCHMARKS: Final = "bench"
 """Folder of the benchmarks, which are counted like a package."""
+TEST_PROGRAMS: Final = ("tests/sim", "tests/faults", "tests/fuzz")
+"""Folders of tests that are also programs, which are counted like packages."""
 
 NAMES: Final = frozenset(
     {
@@ -174,8 +176,7 @@ def prose_by_package(sources: Iterable[Source]) -> dict[str, Prose]:
     counts: Counter[str] = Counter()
     hits: dict[str, list[Hit]] = {}
     for source in sources:
-        parts = source.path.parts
-        package = parts[parts.index("packages") + 1] if "packages" in parts else BENCHMARKS
+        package = _package_of(source.path)
         texts = list(texts_of(source))
         counts[package] += len(texts)
         hits.setdefault(package, []).extend(hits_in(source, texts))
@@ -251,7 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", metavar="RULE", choices=[rule.name for rule in RULES])
     parser.add_argument("--record", action="store_true", help=f"lower {RECORD.name}")
     given = parser.parse_args(arguments)
-    measured = prose_by_package((*workspace_sources(ROOT), *sources_below(ROOT / BENCHMARKS)))
+    folders = (BENCHMARKS, *TEST_PROGRAMS)
+    others = (source for folder in folders for source in sources_below(ROOT / folder))
+    measured = prose_by_package((*workspace_sources(ROOT), *others))
     if unknown := set(given.packages) - set(measured):
         parser.error(f"no package {', '.join(sorted(unknown))}; there are {', '.join(measured)}")
     if given.record:
@@ -266,6 +269,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     print(*table(chosen), sep="\n")
     return 0
+
+
+def _package_of(path: Path) -> str:
+    """Return the name of the folder that a file is counted with."""
+    parts = path.relative_to(ROOT).parts if path.is_absolute() else path.parts
+    return parts[1] if parts[0] in ("packages", "tests") else parts[0]
 
 
 def _on_one_line(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from scripts.prose import BENCHMARKS
+from scripts.prose import BENCHMARKS, TEST_PROGRAMS
 from scripts.weight.source import Source, sources_below, workspace_sources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,3 +71,10 @@ def sources() -> tuple[Source, ...]:
 def bench_sources() -> tuple[Source, ...]:
     """Every module of the benchmarks."""
     return sources_below(ROOT / BENCHMARKS, tree_of)
+
+
+@cache
+def program_sources() -> tuple[Source, ...]:
+    """Every module of the test programs: simulation, faults and fuzzing."""
+    folders = (ROOT / folder for folder in TEST_PROGRAMS)
+    return tuple(source for folder in folders for source in sources_below(folder, tree_of))
