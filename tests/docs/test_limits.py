@@ -80,7 +80,7 @@ NO_MEMORY: Final = {
         "penstock_core.columns.schema.number_columns.EXACT_MAX",
         "penstock_core.columns.schema.values._INT64_MAX",
         "penstock_core.columns.selectors.accesses.PREFIX_CHARACTERS_MAX",
-        "penstock_core.columns.selectors.lanes._INT64_MAX",
+        "penstock_core.columns.selectors.typed_columns._INT64_MAX",
         "penstock_core.columns.selectors.parser.PATTERN_MAX",
         "penstock_core.columns.selectors.references._INDEX_MAX",
         "penstock_core.columns.selectors.tokens.LENGTH_MAX",

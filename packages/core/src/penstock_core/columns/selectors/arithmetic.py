@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.selectors.expressions import ArithmeticOperator
-from penstock_core.columns.selectors.lanes import (
+from penstock_core.columns.selectors.typed_columns import (
     Column,
-    Lane,
-    LaneType,
+    ColumnType,
+    TypedColumn,
     Value,
     floor_divided,
     merged,
@@ -40,7 +40,7 @@ _LEAST: Final = -(1 << 63)
 
 
 def calculated(operator: ArithmeticOperator, left: Value, right: Value) -> Value:
-    """Return the value of ``left operator right``, without a lane for types that cannot be
+    """Return the value of ``left operator right``, without a typed column for types that cannot be
     combined."""
     return merged(
         tuple(
@@ -53,39 +53,43 @@ def calculated(operator: ArithmeticOperator, left: Value, right: Value) -> Value
 
 def negated(value: Value) -> Value:
     """Return ``-value``."""
-    zero = Lane(LaneType.INTEGER, pa.scalar(0, pa.int64()))
+    zero = TypedColumn(ColumnType.INTEGER, pa.scalar(0, pa.int64()))
     return tuple(
         # The smallest integer has no negative: the checked subtraction makes it unknown.
-        _calculated(ArithmeticOperator.SUBTRACT, zero, lane)
-        if lane.kind is LaneType.INTEGER
-        else Lane(LaneType.FLOAT, pc.negate(lane.column))
-        for lane in numeric(value)
+        _calculated(ArithmeticOperator.SUBTRACT, zero, typed_column)
+        if typed_column.kind is ColumnType.INTEGER
+        else TypedColumn(ColumnType.FLOAT, pc.negate(typed_column.column))
+        for typed_column in numeric(value)
     )
 
 
 def numeric(value: Value) -> Value:
-    """Return the numeric lanes of a value, with times as milliseconds since the epoch."""
-    lanes = []
-    for lane in value:
-        if lane.kind in (LaneType.INTEGER, LaneType.FLOAT):
-            lanes.append(lane)
-        elif lane.kind is LaneType.TIME:
-            lanes.append(Lane(LaneType.INTEGER, floor_divided(lane.column, 1_000)))
-    return merged(tuple(lanes))
+    """Return the numeric columns of a value, with times as milliseconds since the epoch."""
+    typed_columns = []
+    for typed_column in value:
+        if typed_column.kind in (ColumnType.INTEGER, ColumnType.FLOAT):
+            typed_columns.append(typed_column)
+        elif typed_column.kind is ColumnType.TIME:
+            typed_columns.append(
+                TypedColumn(ColumnType.INTEGER, floor_divided(typed_column.column, 1_000))
+            )
+    return merged(tuple(typed_columns))
 
 
-def _calculated(operator: ArithmeticOperator, left: Lane, right: Lane) -> Lane:
-    """Return the result of an operation on two lanes, unknown after a division by zero."""
+def _calculated(operator: ArithmeticOperator, left: TypedColumn, right: TypedColumn) -> TypedColumn:
+    """Return the result of an operation on two typed columns, unknown after a division by zero."""
     divisor = right.column
     if operator is ArithmeticOperator.DIVIDE:
         nothing = pa.scalar(None, divisor.type)
         divisor = pc.if_else(pc.equal(divisor, pa.scalar(0, divisor.type)), nothing, divisor)
-    if left.kind is LaneType.INTEGER and right.kind is LaneType.INTEGER:
-        return Lane(LaneType.INTEGER, _whole_result(operator, left.column, divisor))
+    if left.kind is ColumnType.INTEGER and right.kind is ColumnType.INTEGER:
+        return TypedColumn(ColumnType.INTEGER, _whole_result(operator, left.column, divisor))
     left_floats, right_floats = (
         pc.cast(column, pa.float64(), safe=False) for column in (left.column, divisor)
     )
-    return Lane(LaneType.FLOAT, getattr(pc, _FLOATING[operator])(left_floats, right_floats))
+    return TypedColumn(
+        ColumnType.FLOAT, getattr(pc, _FLOATING[operator])(left_floats, right_floats)
+    )
 
 
 def _whole_result(operator: ArithmeticOperator, left: Column, right: Column) -> Column:

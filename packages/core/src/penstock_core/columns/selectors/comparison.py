@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.selectors.expressions import Comparison
-from penstock_core.columns.selectors.lanes import (
+from penstock_core.columns.selectors.typed_columns import (
     UNKNOWN,
     Column,
-    LaneType,
+    ColumnType,
     Value,
     first_known,
     floor_divided,
@@ -50,8 +50,8 @@ MIRRORED: Final = {
     Comparison.AT_LEAST: Comparison.AT_MOST,
 }
 """The equivalent comparison with its sides swapped, for each comparison."""
-_TIMES: Final = (LaneType.TIME, LaneType.MOMENT)
-_NUMBERS: Final = (LaneType.INTEGER, LaneType.FLOAT)
+_TIMES: Final = (ColumnType.TIME, ColumnType.MOMENT)
+_NUMBERS: Final = (ColumnType.INTEGER, ColumnType.FLOAT)
 _EQUALITIES: Final = (Comparison.EQUAL, Comparison.UNEQUAL)
 _EXACT: Final = float(1 << 53)
 """Whole numbers below this bound convert to float without loss."""
@@ -69,25 +69,25 @@ def compared(operator: Comparison, left: Value, right: Value) -> Column:
 
 
 def _compared(
-    operator: Comparison, left_kind: LaneType, left: Column, right_kind: LaneType, right: Column
+    operator: Comparison, left_kind: ColumnType, left: Column, right_kind: ColumnType, right: Column
 ) -> Column | None:
-    """Return the comparison of two lanes; None if their types do not compare."""
+    """Return the comparison of two typed columns; None if their types do not compare."""
     # A time compares with a number as milliseconds since 1970; its own unit is microseconds.
-    if left_kind is LaneType.TIME and right_kind in _NUMBERS:
-        left_kind, left = LaneType.INTEGER, floor_divided(left, 1_000)
-    elif right_kind is LaneType.TIME and left_kind in _NUMBERS:
-        right_kind, right = LaneType.INTEGER, floor_divided(right, 1_000)
-    if (left_kind is LaneType.TIME and right_kind in _TIMES) or (
-        left_kind is LaneType.MOMENT and right_kind is LaneType.TIME
+    if left_kind is ColumnType.TIME and right_kind in _NUMBERS:
+        left_kind, left = ColumnType.INTEGER, floor_divided(left, 1_000)
+    elif right_kind is ColumnType.TIME and left_kind in _NUMBERS:
+        right_kind, right = ColumnType.INTEGER, floor_divided(right, 1_000)
+    if (left_kind is ColumnType.TIME and right_kind in _TIMES) or (
+        left_kind is ColumnType.MOMENT and right_kind is ColumnType.TIME
     ):
         return getattr(pc, _FUNCTIONS[operator])(left, right)
-    if left_kind is LaneType.INTEGER and right_kind is LaneType.FLOAT:
+    if left_kind is ColumnType.INTEGER and right_kind is ColumnType.FLOAT:
         return _mixed(operator, left, right)
-    if left_kind is LaneType.FLOAT and right_kind is LaneType.INTEGER:
+    if left_kind is ColumnType.FLOAT and right_kind is ColumnType.INTEGER:
         return _mixed(MIRRORED[operator], right, left)
-    if left_kind is not right_kind or left_kind in (LaneType.OTHER, LaneType.MOMENT):
+    if left_kind is not right_kind or left_kind in (ColumnType.OTHER, ColumnType.MOMENT):
         return None
-    if left_kind is LaneType.TRUTH and operator not in _EQUALITIES:
+    if left_kind is ColumnType.TRUTH and operator not in _EQUALITIES:
         return None
     return getattr(pc, _FUNCTIONS[operator])(left, right)
 

@@ -1,7 +1,7 @@
 """Compiles an expression to a function over frames, once per selector.
 
 Conditions return a nullable boolean column (null = unknown) and combine by Kleene's logic. Values
-return lanes. No step works on single events.
+return typed columns. No step works on single events.
 """
 
 from __future__ import annotations
@@ -54,11 +54,14 @@ from penstock_core.columns.selectors.frames import (
     is_list,
     resolved,
 )
-from penstock_core.columns.selectors.lanes import (
+from penstock_core.columns.selectors.outcomes import key_text
+from penstock_core.columns.selectors.patterns import Check, search
+from penstock_core.columns.selectors.topic_search import topic_search
+from penstock_core.columns.selectors.typed_columns import (
     UNKNOWN,
     Column,
-    Lane,
-    LaneType,
+    ColumnType,
+    TypedColumn,
     Value,
     first_known,
     kleene_and,
@@ -66,17 +69,14 @@ from penstock_core.columns.selectors.lanes import (
     rows_of,
     truth,
 )
-from penstock_core.columns.selectors.outcomes import key_text
-from penstock_core.columns.selectors.patterns import Check, search
-from penstock_core.columns.selectors.topic_search import topic_search
 from penstock_core.columns.selectors.wording import canonical
 
 Condition = Callable[[RowFrame], Column]
 Valued = Callable[[RowFrame], Value]
 
-_SETS: Final[dict[type[Expression], tuple[LaneType, pa.DataType]]] = {
-    Text: (LaneType.TEXT, pa.string()),
-    Integer: (LaneType.INTEGER, pa.int64()),
+_SETS: Final[dict[type[Expression], tuple[ColumnType, pa.DataType]]] = {
+    Text: (ColumnType.TEXT, pa.string()),
+    Integer: (ColumnType.INTEGER, pa.int64()),
 }
 
 
@@ -170,9 +170,15 @@ def _in(node: In) -> Condition:
         option_set = pa.array([getattr(option, "value", None) for option in node.options], stored)
 
     def evaluate(frame: RowFrame) -> Column:
-        lanes = subject(frame)
-        columns = [_member(lane.column, option_set) for lane in lanes if lane.kind is kind]
-        rest = tuple(lane for lane in lanes if lane.kind is not kind)
+        typed_columns = subject(frame)
+        columns = [
+            _member(typed_column.column, option_set)
+            for typed_column in typed_columns
+            if typed_column.kind is kind
+        ]
+        rest = tuple(
+            typed_column for typed_column in typed_columns if typed_column.kind is not kind
+        )
         if rest:
             options[:] = options or map(value, node.options)
             outcomes = [compared(Comparison.EQUAL, rest, option(frame)) for option in options]
@@ -192,16 +198,16 @@ def _member(column: Column, option_set: Column) -> Column:
 def _like(subject: Valued, find: Callable[[Column, Check], Column]) -> Condition:
     def evaluate(frame: RowFrame) -> Column:
         frame.check()
-        texts = [column for kind, column in subject(frame) if kind is LaneType.TEXT]
+        texts = [column for kind, column in subject(frame) if kind is ColumnType.TEXT]
         return first_known([find(column, frame.check) for column in texts])
 
     return evaluate
 
 
-def _present(lanes: Value) -> Column:
+def _present(typed_columns: Value) -> Column:
     present: Column = pa.scalar(False)
-    for lane in lanes:
-        present = pc.or_(present, pc.is_valid(lane.column))
+    for typed_column in typed_columns:
+        present = pc.or_(present, pc.is_valid(typed_column.column))
     return present
 
 
@@ -221,7 +227,7 @@ def value(node: Expression) -> Valued:
             return lambda frame: negated(inner(frame))
         case _ if isinstance(node, CONDITIONS):
             holds = condition(node)
-            return lambda frame: (Lane(LaneType.TRUTH, holds(frame)),)
+            return lambda frame: (TypedColumn(ColumnType.TRUTH, holds(frame)),)
         case _:
             return _function(node)
 
@@ -242,20 +248,20 @@ def _function(node: Expression) -> Valued:
 
 
 def _constant(node: Text | Integer | Float | Truth) -> Value:
-    """Return a literal as a value; text that is a valid time also has a lane of times."""
+    """Return a literal as a value; text that is a valid time also has a column of type MOMENT."""
     match node:
         case Text(text):
-            lane = Lane(LaneType.TEXT, pa.scalar(text, pa.string()))
+            typed_column = TypedColumn(ColumnType.TEXT, pa.scalar(text, pa.string()))
             moment = microseconds(text)
             if moment is None:
-                return (lane,)
-            return (lane, Lane(LaneType.MOMENT, pa.scalar(moment, pa.int64())))
+                return (typed_column,)
+            return (typed_column, TypedColumn(ColumnType.MOMENT, pa.scalar(moment, pa.int64())))
         case Integer(number):
-            return (Lane(LaneType.INTEGER, pa.scalar(number, pa.int64())),)
+            return (TypedColumn(ColumnType.INTEGER, pa.scalar(number, pa.int64())),)
         case Float(number):
-            return (Lane(LaneType.FLOAT, pa.scalar(number, pa.float64())),)
+            return (TypedColumn(ColumnType.FLOAT, pa.scalar(number, pa.float64())),)
         case Truth(answer):
-            return (Lane(LaneType.TRUTH, pa.scalar(answer)),)
+            return (TypedColumn(ColumnType.TRUTH, pa.scalar(answer)),)
 
 
 def microseconds(text: str) -> int | None:

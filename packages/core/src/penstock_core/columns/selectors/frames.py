@@ -12,18 +12,18 @@ from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.schema.layout import LOGICAL_NAME, PRIORITY_DEFAULT
 from penstock_core.columns.selectors.expressions import Each, Step
 from penstock_core.columns.selectors.headers import HEADERS
-from penstock_core.columns.selectors.lanes import (
-    Column,
-    LaneType,
-    Value,
-    floor_divided,
-    lane_of,
-    rows_of,
-    value_of,
-)
 from penstock_core.columns.selectors.outcomes import PredicateOutcomes
 from penstock_core.columns.selectors.overflow import Overflow, steps_inside
 from penstock_core.columns.selectors.patterns import Check, unlimited
+from penstock_core.columns.selectors.typed_columns import (
+    Column,
+    ColumnType,
+    Value,
+    floor_divided,
+    rows_of,
+    typed_column_of,
+    value_of,
+)
 
 
 class Root(NamedTuple):
@@ -214,8 +214,12 @@ class EventFrame:
 
     def _times(self, column: Column | None) -> list[Column]:
         """Return the column in microseconds; empty unless it holds times."""
-        lane = None if column is None else lane_of(column)
-        return [lane.column] if lane is not None and lane.kind is LaneType.TIME else []
+        typed_column = None if column is None else typed_column_of(column)
+        return (
+            [typed_column.column]
+            if typed_column is not None and typed_column.kind is ColumnType.TIME
+            else []
+        )
 
     def _delivery_mode(self, header: Column | None) -> Column:
         """Return the header, or by default the event's flag ``persistent``, which is true by
@@ -278,8 +282,11 @@ class ElementFrame:
     def _read(self, steps: tuple[Step, ...]) -> Value:
         if steps == self._steps:
             return value_of(resolved(self._elements, self._tail))
-        lanes = self._outer.lookup(steps)
-        return tuple(lane._replace(column=lane.column.take(self._events)) for lane in lanes)
+        typed_columns = self._outer.lookup(steps)
+        return tuple(
+            typed_column._replace(column=typed_column.column.take(self._events))
+            for typed_column in typed_columns
+        )
 
     def data(self) -> Column:
         return self._outer.data().take(self._events)

@@ -11,10 +11,10 @@ import pyarrow as pa
 from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.selectors.expressions import DataText, Distance, DistanceUnit
 from penstock_core.columns.selectors.frames import RowFrame
-from penstock_core.columns.selectors.lanes import (
+from penstock_core.columns.selectors.typed_columns import (
     Column,
-    Lane,
-    LaneType,
+    ColumnType,
+    TypedColumn,
     Value,
     first_known,
     numbers_of,
@@ -36,13 +36,13 @@ _UTF8: Final = (
 
 def now(frame: RowFrame) -> Value:
     """Return the value of ``NOW()``: milliseconds since the epoch."""
-    return (Lane(LaneType.INTEGER, pa.scalar(frame.now_us // 1_000, pa.int64())),)
+    return (TypedColumn(ColumnType.INTEGER, pa.scalar(frame.now_us // 1_000, pa.int64())),)
 
 
 def data_length(frame: RowFrame) -> Value:
     """Return the value of ``EVENTDATA.LENGTH()``: bytes of the event's data; 0 if the batch has no
     data."""
-    return (Lane(LaneType.INTEGER, pc.binary_length(frame.data()).cast(pa.int64())),)
+    return (TypedColumn(ColumnType.INTEGER, pc.binary_length(frame.data()).cast(pa.int64())),)
 
 
 def data_text(node: DataText, frame: RowFrame) -> Value:
@@ -50,11 +50,11 @@ def data_text(node: DataText, frame: RowFrame) -> Value:
     UTF-8."""
     part = pc.binary_slice(frame.data().cast(pa.binary()), node.offset, node.offset + node.length)
     try:
-        return (Lane(LaneType.TEXT, part.cast(pa.string())),)
+        return (TypedColumn(ColumnType.TEXT, part.cast(pa.string())),)
     except pa.ArrowInvalid:  # some rows are not UTF-8: they become unknown
         valid = pc.match_substring_regex(part, _UTF8)
         part = pc.if_else(valid, part, pa.scalar(None, pa.binary()))
-        return (Lane(LaneType.TEXT, part.cast(pa.string())),)
+        return (TypedColumn(ColumnType.TEXT, part.cast(pa.string())),)
 
 
 def distance(node: Distance, frame: RowFrame) -> Value:
@@ -72,15 +72,15 @@ def distance(node: Distance, frame: RowFrame) -> Value:
     )
     # For opposite points, rounding may raise the value slightly above 1.
     arc = 2 * EARTH_RADIUS[node.unit] * np.arcsin(np.sqrt(np.minimum(half, 1.0)))
-    return (Lane(LaneType.FLOAT, pa.array(arc, mask=no_latitude | no_longitude)),)
+    return (TypedColumn(ColumnType.FLOAT, pa.array(arc, mask=no_latitude | no_longitude)),)
 
 
 def _degrees(frame: RowFrame, name: str, limit: int) -> tuple[Any, Any]:
     """Return the values of a coordinate, and a mask of rows where it is missing or out of range."""
     columns: list[Column] = [
-        pc.cast(lane.column, pa.float64(), safe=False)
-        for lane in frame.lookup((name,))
-        if lane.kind in (LaneType.INTEGER, LaneType.FLOAT)
+        pc.cast(typed_column.column, pa.float64(), safe=False)
+        for typed_column in frame.lookup((name,))
+        if typed_column.kind in (ColumnType.INTEGER, ColumnType.FLOAT)
     ]
     if not columns:
         return np.zeros(frame.rows), np.ones(frame.rows, dtype=bool)

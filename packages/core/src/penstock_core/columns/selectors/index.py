@@ -29,9 +29,14 @@ from penstock_core.columns.selectors.accesses import (
     accesses_of,
 )
 from penstock_core.columns.selectors.frames import EventFrame
-from penstock_core.columns.selectors.lanes import Lane, LaneType, floor_divided, rows_of
 from penstock_core.columns.selectors.ranges import RangeTable
 from penstock_core.columns.selectors.selector import Selector
+from penstock_core.columns.selectors.typed_columns import (
+    ColumnType,
+    TypedColumn,
+    floor_divided,
+    rows_of,
+)
 
 Rows = npt.NDArray[np.int64]
 
@@ -43,10 +48,10 @@ VALUE_COST: Final = 0.5
 """Approximate cost of looking up one value, in microseconds."""
 
 _FAMILIES: Final = {
-    LaneType.TEXT: ValueFamily.TEXT,
-    LaneType.INTEGER: ValueFamily.NUMBER,
-    LaneType.FLOAT: ValueFamily.NUMBER,
-    LaneType.TRUTH: ValueFamily.TRUTH,
+    ColumnType.TEXT: ValueFamily.TEXT,
+    ColumnType.INTEGER: ValueFamily.NUMBER,
+    ColumnType.FLOAT: ValueFamily.NUMBER,
+    ColumnType.TRUTH: ValueFamily.TRUTH,
 }
 
 
@@ -111,8 +116,8 @@ class _Table:
             case NumberRange():
                 self.ranges.remove(access, text)
 
-    def look_up_of(self, kind: LaneType) -> Callable[[Any], Iterable[str]] | None:
-        """Return the lookup function for values of a lane; None if no selector requires such
+    def look_up_of(self, kind: ColumnType) -> Callable[[Any], Iterable[str]] | None:
+        """Return the lookup function for values of a type; None if no selector requires such
         values."""
         family = _FAMILIES.get(kind)
         equal = {} if family is None else self.equal.get(family, {})
@@ -260,12 +265,16 @@ class SelectorIndex:
         return candidates
 
     def _look_up(
-        self, candidates: CandidateSelectors, table: _Table, lanes: Sequence[Lane], rows: int
+        self,
+        candidates: CandidateSelectors,
+        table: _Table,
+        typed_columns: Sequence[TypedColumn],
+        rows: int,
     ) -> None:
         """Add the selectors that the values of a property lead to."""
-        is_single = len(lanes) == 1
-        for kind, column in _lanes(lanes):
-            look_up = table.look_up_of(kind) if kind is not LaneType.TIME else _moments(table)
+        is_single = len(typed_columns) == 1
+        for kind, column in _lookup_columns(typed_columns):
+            look_up = table.look_up_of(kind) if kind is not ColumnType.TIME else _moments(table)
             if look_up is None:
                 continue
             for value, rows_of_value in _values(column, rows):
@@ -276,12 +285,12 @@ class SelectorIndex:
                         candidates.inexact[text] = None
 
 
-def _lanes(lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Yield the lanes used for lookups. A time is also a number."""
-    for lane in lanes:
-        yield lane
-        if lane.kind is LaneType.TIME:
-            yield Lane(LaneType.INTEGER, floor_divided(lane.column, 1_000))
+def _lookup_columns(typed_columns: Sequence[TypedColumn]) -> Iterator[TypedColumn]:
+    """Yield the typed columns used for lookups. A time is also a number."""
+    for typed_column in typed_columns:
+        yield typed_column
+        if typed_column.kind is ColumnType.TIME:
+            yield TypedColumn(ColumnType.INTEGER, floor_divided(typed_column.column, 1_000))
 
 
 def _moments(table: _Table) -> Callable[[Number], Iterable[str]] | None:

@@ -22,7 +22,7 @@ from penstock_core.columns.selectors.expressions import (
     walk,
 )
 from penstock_core.columns.selectors.headers import HEADERS
-from penstock_core.columns.selectors.lanes import Column
+from penstock_core.columns.selectors.typed_columns import Column
 from penstock_core.columns.selectors.wording import canonical
 
 Key = tuple[object, str]

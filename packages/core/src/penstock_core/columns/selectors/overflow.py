@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock_core.columns.schema import overflow
 from penstock_core.columns.schema.layout import LOGICAL_NAME
 from penstock_core.columns.selectors.expressions import Step
-from penstock_core.columns.selectors.lanes import Column
+from penstock_core.columns.selectors.typed_columns import Column
 from penstock_core.vocabulary.errors import InvalidEvent
 
 _ELEMENT: Final = ""

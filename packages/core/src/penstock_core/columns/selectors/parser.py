@@ -120,7 +120,7 @@ class _Parser:
         token = self._reader.token
         if token.text == "NOT" and token.kind is TokenKind.KEYWORD and minimum <= _NOT:
             self._reader.advance()
-            return self._grown(Not(self._condition(_NOT)))
+            return self._one_level_deeper(Not(self._condition(_NOT)))
         if token.kind is TokenKind.SIGN and token.text in ("+", "-"):
             return self._signed()
         if self._reader.accept("("):
@@ -147,7 +147,7 @@ class _Parser:
             case Float(floating) if not str(floating).startswith("-"):
                 return self._leaf(Float(-floating))
             case _:
-                return self._grown(Negative(operand))
+                return self._one_level_deeper(Negative(operand))
 
     def _operand(self) -> Expression:
         """Parse a name, a function call or a literal."""
@@ -195,7 +195,7 @@ class _Parser:
             operator = ArithmeticOperator(self._reader.advance().text)
             expression = Arithmetic(operator, left, self._expression(power + 1))
         self._height = max(height, self._height)
-        return self._grown(expression)
+        return self._one_level_deeper(expression)
 
     def _chain(self, left: Expression, power: int, start: Token) -> Expression:
         """Parse all operands of a chain of AND or OR into one node."""
@@ -208,7 +208,7 @@ class _Parser:
             operands += right.operands if isinstance(right, kind) else (right,)
             height = max(height, self._height)
         self._height = height
-        return self._grown(kind(tuple(operands)))
+        return self._one_level_deeper(kind(tuple(operands)))
 
     def _predicate(self, left: Expression, start: Token) -> Expression:
         """Parse the predicate whose left operand is ``left``."""
@@ -307,7 +307,8 @@ class _Parser:
         self._height = 1
         return expression
 
-    def _grown(self, expression: Expression) -> Expression:
+    def _one_level_deeper(self, expression: Expression) -> Expression:
+        """Count one more level of nesting and return the expression. Raises if it is too deep."""
         self._height += 1
         self._check_height(self._height)
         return expression

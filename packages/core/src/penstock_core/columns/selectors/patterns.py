@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock_core.columns.schema import compute as pc
-from penstock_core.columns.selectors.lanes import Column
+from penstock_core.columns.selectors.typed_columns import Column
 
 _ANY: Final = "%"
 _ONE: Final = "_"

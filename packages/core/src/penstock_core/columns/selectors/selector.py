@@ -30,7 +30,6 @@ from penstock_core.columns.selectors.expressions import (
 from penstock_core.columns.selectors.faults import fault
 from penstock_core.columns.selectors.frames import EventFrame, MessageAccess
 from penstock_core.columns.selectors.headers import column_path
-from penstock_core.columns.selectors.lanes import rows_of
 from penstock_core.columns.selectors.outcomes import stamped_texts
 from penstock_core.columns.selectors.parser import parse
 from penstock_core.columns.selectors.patterns import search_row_bytes, search_work
@@ -38,6 +37,7 @@ from penstock_core.columns.selectors.statistics import ColumnStatistics, StoreSt
 from penstock_core.columns.selectors.summaries import statistics_in
 from penstock_core.columns.selectors.tokens import LENGTH_MAX
 from penstock_core.columns.selectors.topic_search import topic_search_work
+from penstock_core.columns.selectors.typed_columns import rows_of
 from penstock_core.columns.selectors.wording import canonical
 from penstock_core.vocabulary.text_cache import TextCache
 

@@ -10,8 +10,8 @@ from typing import Final
 import pyarrow as pa
 
 from penstock_core.columns.schema import compute as pc
-from penstock_core.columns.selectors.lanes import Column
 from penstock_core.columns.selectors.patterns import Check
+from penstock_core.columns.selectors.typed_columns import Column
 from penstock_core.vocabulary.topics import has_wildcards
 
 _LEVEL: Final = "[^/]*"

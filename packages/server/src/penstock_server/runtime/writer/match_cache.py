@@ -11,8 +11,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock_core.columns.events.batch import Int64s, ids_of
-from penstock_core.columns.selectors.lanes import Column
 from penstock_core.columns.selectors.outcomes import Key, PredicateOutcomes
+from penstock_core.columns.selectors.typed_columns import Column
 from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_server.runtime.store.bodies import Body, SelectorKey
 

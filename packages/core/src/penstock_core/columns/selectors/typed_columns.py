@@ -1,8 +1,8 @@
-"""The values of a name, split into lanes by type.
+"""The values of a name, split into typed columns.
 
 A property may hold numbers in some events and text in others. It is stored as one column per type
-and read as one *value* with several lanes. In every row at most one lane is set, so an operation
-works lane by lane and merges the results.
+and read as one *value* with several typed columns. In every row at most one of them is set, so an
+operation works on one typed column after the other and merges the results.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-class LaneType(Enum):
-    """The type of the values in a lane, and how they are stored."""
+class ColumnType(Enum):
+    """The type of a typed column, and how its values are stored."""
 
     TRUTH = "bool"
     TEXT = "string"
@@ -34,12 +34,14 @@ class LaneType(Enum):
     OTHER = "anything; present or not is all that counts"
 
 
-class Lane(NamedTuple):
-    kind: LaneType
+class TypedColumn(NamedTuple):
+    """The values of a name that have one type; null in the other rows."""
+
+    kind: ColumnType
     column: Column
 
 
-Value = tuple[Lane, ...]
+Value = tuple[TypedColumn, ...]
 
 UNKNOWN: Final[Column] = pa.nulls(1, pa.bool_())[0]
 """The scalar null. The first call of ``pa.scalar`` would import pandas if it is installed."""
@@ -47,12 +49,12 @@ UNKNOWN: Final[Column] = pa.nulls(1, pa.bool_())[0]
 
 def value_of(columns: list[Column]) -> Value:
     """Return the value of a name that is stored in ``columns``."""
-    lanes = (lane_of(column) for column in columns)
-    return tuple(lane for lane in lanes if lane is not None)
+    typed_columns = map(typed_column_of, columns)
+    return tuple(typed_column for typed_column in typed_columns if typed_column is not None)
 
 
-def lane_of(column: Column) -> Lane | None:
-    """Return the lane of a stored column; None for a type that only holds nulls."""
+def typed_column_of(column: Column) -> TypedColumn | None:
+    """Return the typed column of a stored column; None for a type that only holds nulls."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
@@ -60,33 +62,34 @@ def lane_of(column: Column) -> Lane | None:
     if pa.types.is_null(kind):
         return None
     if pa.types.is_boolean(kind):
-        return Lane(LaneType.TRUTH, column)
+        return TypedColumn(ColumnType.TRUTH, column)
     if pa.types.is_timestamp(kind):
-        return Lane(LaneType.TIME, _microseconds(column))
+        return TypedColumn(ColumnType.TIME, _microseconds(column))
     if pa.types.is_uint64(kind):
         return _unsigned(column)
     if pa.types.is_decimal(kind):
-        return Lane(LaneType.OTHER, column)
-    for lane_type, test, stored in _STORED:
+        return TypedColumn(ColumnType.OTHER, column)
+    for column_type, test, stored in _STORED:
         if test(kind):
-            return Lane(lane_type, column if kind == stored else column.cast(stored))
-    return Lane(LaneType.OTHER, column)
+            return TypedColumn(column_type, column if kind == stored else column.cast(stored))
+    return TypedColumn(ColumnType.OTHER, column)
 
 
 _STORED: Final = (
-    (LaneType.TEXT, pa.types.is_string, pa.string()),
-    (LaneType.TEXT, pa.types.is_large_string, pa.string()),
-    (LaneType.INTEGER, pa.types.is_integer, pa.int64()),
-    (LaneType.FLOAT, pa.types.is_floating, pa.float64()),
+    (ColumnType.TEXT, pa.types.is_string, pa.string()),
+    (ColumnType.TEXT, pa.types.is_large_string, pa.string()),
+    (ColumnType.INTEGER, pa.types.is_integer, pa.int64()),
+    (ColumnType.FLOAT, pa.types.is_floating, pa.float64()),
 )
 
 
-def _unsigned(column: Column) -> Lane:
-    """Return the lane of unsigned numbers. They become the nearest doubles if one exceeds int64."""
+def _unsigned(column: Column) -> TypedColumn:
+    """Return the typed column of unsigned numbers. They become the nearest doubles if one exceeds
+    int64."""
     maximum = pc.max(column).as_py()
     if maximum is None or maximum <= _INT64_MAX:
-        return Lane(LaneType.INTEGER, column.cast(pa.int64()))
-    return Lane(LaneType.FLOAT, column.cast(pa.float64(), safe=False))
+        return TypedColumn(ColumnType.INTEGER, column.cast(pa.int64()))
+    return TypedColumn(ColumnType.FLOAT, column.cast(pa.float64(), safe=False))
 
 
 def _microseconds(column: Column) -> Column:
@@ -119,17 +122,17 @@ def numbers_of(column: Column) -> tuple[Any, Any]:
     return filled.to_numpy(zero_copy_only=False), absent
 
 
-def merged(lanes: Value) -> Value:
-    """Return a value with at most one lane per kind, merged from ``lanes``."""
-    by_kind: dict[LaneType, Column] = {}
-    for kind, column in lanes:
+def merged(typed_columns: Value) -> Value:
+    """Return a value with at most one typed column per kind, merged from ``typed_columns``."""
+    by_kind: dict[ColumnType, Column] = {}
+    for kind, column in typed_columns:
         by_kind[kind] = pc.coalesce(by_kind[kind], column) if kind in by_kind else column
-    return tuple(Lane(kind, column) for kind, column in by_kind.items())
+    return tuple(TypedColumn(kind, column) for kind, column in by_kind.items())
 
 
 def truth(value: Value) -> Column:
     """Return a value as a condition: unknown where it is neither true nor false."""
-    columns = [column for kind, column in value if kind is LaneType.TRUTH]
+    columns = [column for kind, column in value if kind is ColumnType.TRUTH]
     return first_known(columns)
 
 
