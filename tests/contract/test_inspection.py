@@ -145,7 +145,7 @@ def test_a_stream_with_other_settings_is_named_with_the_command(servers: NatsSer
 
     assert set(found) == {"streams"}
     assert "num_replicas is 1, not 3" in found["streams"]
-    assert "To change: nats stream edit edited-shard-0" in found["streams"]
+    assert "To fix: nats stream edit edited-shard-0" in found["streams"]
 
 
 def test_a_stream_that_is_gone_is_told(servers: NatsServers) -> None:
@@ -170,7 +170,7 @@ def test_a_server_that_syncs_now_and_then_is_named(tmp_path: Path) -> None:
 
     assert set(names) == {"sync"}
     assert "server n1" in names["sync"]
-    assert "To change: sync_interval: always within jetstream" in names["sync"]
+    assert "To fix: set sync_interval: always within jetstream" in names["sync"]
 
 
 def test_servers_that_are_away_are_told_and_not_waited_for(tmp_path: Path) -> None:

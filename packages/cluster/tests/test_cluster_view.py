@@ -124,7 +124,7 @@ async def test_ports_that_nobody_reaches_are_told() -> None:
 async def test_an_engine_without_a_majority_is_told_and_not_waited_for() -> None:
     servers = EngineServers()
     owner, others = await owner_and_others(servers)
-    servers.present = 1
+    servers.running = 1
 
     found = await examined(servers)
 
@@ -153,7 +153,7 @@ class DeadInspector(MemoryInspector):
 @simulated
 async def test_servers_that_are_down_are_waited_for_once() -> None:
     servers = EngineServers()
-    servers.present = 1
+    servers.running = 1
     began_s = the_loop().time()
 
     found = await examine(DeadInspector(servers), the_loop(), LEASE_S)

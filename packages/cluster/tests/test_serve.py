@@ -150,7 +150,7 @@ async def test_a_node_refuses_a_stream_that_has_one_replica_or_was_made_anew(
     await streams.add_stream(found)
     anew = refusal(node(servers, tmp_path / "n1", name="anew"))
     assert "stream anew-shard-0 was re-created" in anew
-    assert "To change: restore the stream from a backup" in anew
+    assert "To fix: restore the stream from a backup" in anew
 
     for stream in ("KV_anew", "anew-shard-0", "anew-blobs-0"):
         await streams.delete_stream(stream)
@@ -163,7 +163,7 @@ def test_a_node_refuses_servers_that_put_on_disk_later(tmp_path: Path) -> None:
     with NatsServers(tmp_path, sync=dict.fromkeys(range(3), "2m")) as lazy:
         reason = refusal(node(lazy, tmp_path / "n1"))
 
-    assert "To change: sync_interval: always" in reason
+    assert "To fix: set sync_interval: always" in reason
     assert not (tmp_path / "n1" / "journal").exists()
 
 
@@ -179,7 +179,7 @@ def test_a_node_refuses_servers_of_an_old_version(servers: NatsServers, tmp_path
         reason = refusal(old)
 
     assert "is NATS 2.13.4, and 2.14 or newer is needed" in reason
-    assert "To change: install nats-server 2.14 or newer there" in reason
+    assert "To fix: install nats-server 2.14 or newer there" in reason
 
 
 def test_a_node_names_the_other_clusters_on_its_engine(

@@ -65,7 +65,7 @@ def filled(servers: EngineServers) -> EngineServers:
 
 
 def test_status_shows_owner_nodes_and_servers(filled: EngineServers, run: Run) -> None:
-    filled.present = 2
+    filled.running = 2
     ran = run("status")
 
     assert ran.exit_code == 0, ran.output
@@ -104,7 +104,7 @@ def test_status_says_whose_appends_are_missing(filled: EngineServers, run: Run) 
     KIND.inspector_type = Lagging
     lag = "sync always, 162 appends behind on the server that has the fewest"
     for present, expected in ((3, lag), (2, f"{lag} (a server is down)")):
-        filled.present = present
+        filled.running = present
 
         rows = [" ".join(row.split()) for row in run("status").stdout.splitlines()]
 
@@ -120,7 +120,7 @@ def test_status_of_no_cluster_says_so(run: Run) -> None:
 
 
 def test_status_without_a_majority_names_what_is_wrong(filled: EngineServers, run: Run) -> None:
-    filled.present = 1
+    filled.running = 1
     ran = run("status")
 
     assert ran.exit_code == 1
@@ -143,7 +143,7 @@ def test_doctor_finds_nothing_wrong_in_a_sound_cluster(filled: EngineServers, ru
 
 
 def test_doctor_fails_with_the_line_to_change(filled: EngineServers, run: Run) -> None:
-    filled.present = 1
+    filled.running = 1
     ran = run("doctor")
 
     assert ran.exit_code == 1
@@ -375,13 +375,15 @@ def test_a_port_that_is_not_reached_fails() -> None:
 def test_what_an_engine_says_is_split_from_what_to_change() -> None:
     checks = [
         EngineCheck(
-            name="sync", finding="a is lazy. To change: sync_interval: always", is_ok=False
+            name="sync", finding="a is lazy. To fix: set sync_interval: always", is_ok=False
         ),
         EngineCheck(name="version", finding="NATS 2.15", is_ok=True),
     ]
     found = ClusterExamined(seen=None, failure="", checks=checks, ports=[])
     told = list(checks_of("orders", found))
 
-    assert told[0] == Check("engine sync", "failed", "a is lazy.", remedy="sync_interval: always")
+    assert told[0] == Check(
+        "engine sync", "failed", "a is lazy.", remedy="set sync_interval: always"
+    )
     assert told[1] == Check("engine version", "ok", "NATS 2.15")
     assert told[2].status == "failed"

@@ -176,7 +176,7 @@ def test_a_node_that_is_gone_is_removed(
 
 
 def test_without_a_majority_nothing_is_waited_for(servers: EngineServers, run: Run) -> None:
-    servers.present = 1
+    servers.running = 1
 
     ran = run("move", "n2")
 

@@ -88,7 +88,9 @@ def test_three_servers_that_keep_everything_are_fine() -> None:
 
 
 def with_room(*rooms: int) -> list[ServerState]:
-    return [structs.replace(server, room=room) for server, room in zip(FINE, rooms, strict=True)]
+    return [
+        structs.replace(server, free_bytes=room) for server, room in zip(FINE, rooms, strict=True)
+    ]
 
 
 def test_the_room_is_that_of_a_majority() -> None:
@@ -339,7 +341,9 @@ def read_as(varz: Said, jsz: Said) -> ServerState:
 def test_a_server_is_what_its_monitoring_says() -> None:
     state = read_as(VARZ, JSZ)
 
-    assert structs.replace(state, monitor=FINE[0].monitor) == structs.replace(FINE[0], room=900)
+    assert structs.replace(state, monitor=FINE[0].monitor) == structs.replace(
+        FINE[0], free_bytes=900
+    )
 
 
 @pytest.mark.slow
@@ -375,25 +379,25 @@ def test_a_stream_as_it_was_made_is_fine() -> None:
     [
         (
             {"num_replicas": 1},
-            "num_replicas is 1, not 3. To change: nats stream edit s --replicas=3",
+            "num_replicas is 1, not 3. To fix: nats stream edit s --replicas=3",
         ),
-        ({"max_age": 10}, "max_age is 10, not 0. To change: nats stream edit s --max-age=0"),
-        ({"max_bytes": 9}, "To change: nats stream edit s --max-bytes=-1"),
+        ({"max_age": 10}, "max_age is 10, not 0. To fix: nats stream edit s --max-age=0"),
+        ({"max_bytes": 9}, "To fix: nats stream edit s --max-bytes=-1"),
         (
             {"discard": "old"},
-            "discard is old, not new. To change: nats stream edit s --discard=new",
+            "discard is old, not new. To fix: nats stream edit s --discard=new",
         ),
         (
             {"storage": "memory"},
-            "storage is memory, not file. To change: storage in the configuration",
+            "storage is memory, not file. To fix: correct storage in the configuration",
         ),
         ({"deny_delete": False}, "deny_delete is False, not True"),
         ({"allow_direct": True}, "allow_direct is True, not False"),
-        ({"subjects": ["s.frames", "x"]}, "To change: nats stream edit s --subjects=s.frames"),
+        ({"subjects": ["s.frames", "x"]}, "To fix: nats stream edit s --subjects=s.frames"),
         ({"mirror": {"name": "other"}}, "mirror is {'name': 'other'}, not None"),
         (
             {"num_replicas": 1, "max_age": 10, "sealed": True},
-            "edit s --replicas=3 --max-age=0; sealed in the configuration of the stream",
+            "edit s --replicas=3 --max-age=0; correct sealed in the configuration of the stream",
         ),
     ],
 )

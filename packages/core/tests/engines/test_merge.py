@@ -22,7 +22,7 @@ from penstock_testing.play import publish, span
 @pytest.mark.spec("C4")
 @pytest.mark.parametrize("keys", [{}, {"k": 2}, {"k": 1, "l": 1}])
 def test_without_exactly_one_key_of_depth_one_it_is_refused(keys: dict[str, int]) -> None:
-    with pytest.raises(InvalidArgument, match="exactly one publish key, of depth 1"):
+    with pytest.raises(InvalidArgument, match="exactly one publish key with depth 1"):
         Directory(rules()).decide_create("rates", Definition(engine="merge", keys=keys))
 
 

@@ -165,9 +165,9 @@ def test_storage_properties_out_of_bounds_are_refused(storage: Storage, reason: 
     [
         ({"engine": "jms,merge", "keys": {"k": 1}}, "jms and merge cannot be combined"),
         ({"engine": "merge + jms"}, "jms and merge cannot be combined"),
-        ({"engine": "merge"}, "exactly one publish key, of depth 1"),
-        ({"engine": "merge", "keys": {"k": 2}}, "exactly one publish key, of depth 1"),
-        ({"engine": "merge", "keys": {"k": 1, "l": 1}}, "exactly one publish key, of depth 1"),
+        ({"engine": "merge"}, "exactly one publish key with depth 1, because"),
+        ({"engine": "merge", "keys": {"k": 2}}, "one state for each value; the keys are {'k': 2}"),
+        ({"engine": "merge", "keys": {"k": 1, "l": 1}}, "the keys are {'k': 1, 'l': 1}"),
         ({"kind": "queue", "engine": "jms"}, "a queue takes engine default only"),
         ({"keys": {"k": 0}}, "publish key k has depth 0"),
         ({"keys": {"": 1}}, "cannot be a publish key"),

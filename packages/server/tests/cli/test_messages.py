@@ -121,7 +121,7 @@ def test_a_printed_message_can_be_published_again(
         (("--message", "shop.Nothing", "{}"), "unknown message type 'shop.Nothing'"),
         (("--message", "shop.Order", '{"nope": 1}'), "not a shop.Order"),
         (("--message", "shop.Order"), "give the message as DATA or a --file"),
-        (("--message", "shop.Order", "--file", "x.csv"), "messages are read from lines of JSON"),
+        (("--message", "shop.Order", "--file", "x.csv"), "x.csv cannot be read with --message"),
     ],
 )
 def test_data_that_is_not_such_a_message_is_not_published(

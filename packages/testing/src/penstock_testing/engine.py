@@ -121,7 +121,8 @@ class EngineServers:
     """The state of the servers of an engine, which all nodes share."""
 
     def __init__(self, servers: int = 3) -> None:
-        self.servers = self.present = servers
+        self.servers = self.running = servers
+        """Number of servers, and number of those that are running."""
         self.writers = count(1)
         self.records = MemoryRegistry()
         self.logs: dict[int, ShardLog] = {}
@@ -203,10 +204,10 @@ class MemoryEngine:
         return self.stores(self.servers.blobs(shard), self.requests)
 
     async def health(self) -> EngineHealth:
-        servers, present = await self.requests.until_answered(
-            lambda: (self.servers.servers, self.servers.present)
+        servers, running = await self.requests.until_answered(
+            lambda: (self.servers.servers, self.servers.running)
         )
-        return _health(servers, present)
+        return _health(servers, running)
 
     async def close(self) -> None:
         for journal in self._journals:
@@ -228,26 +229,26 @@ class MemoryInspector:
         return {key: record for key, record in records_by_key.items() if record is not None}
 
     async def health(self) -> EngineHealth:
-        return _health(self._servers.servers, self._servers.present)
+        return _health(self._servers.servers, self._servers.running)
 
     async def servers(self) -> Sequence[EngineServer]:
-        """Return the servers, those that are present first; the first server is the leader."""
+        """Return the servers, the running ones first; the first server is the leader."""
         return [
             EngineServer(
                 name=f"server-{number}",
                 address="memory",
                 version="1",
                 leads=self._has_quorum and number == 1,
-                failure="" if number <= self._servers.present else "it is not running",
+                failure="" if number <= self._servers.running else "it is not running",
             )
             for number in range(1, self._servers.servers + 1)
         ]
 
     async def checks(self, shard: int) -> Sequence[EngineCheck]:
-        """Return one check: the number of present servers."""
-        description = f"{self._servers.present} of {self._servers.servers} servers are present"
+        """Return one check: the number of running servers."""
+        description = f"{self._servers.running} of {self._servers.servers} servers are present"
         if not self._has_quorum:
-            description += ". To change: start a majority of them"
+            description += ". To fix: start a majority of them"
         return [EngineCheck(name="servers", finding=description, is_ok=self._has_quorum)]
 
     async def clusters(self) -> Sequence[str]:
@@ -259,17 +260,17 @@ class MemoryInspector:
 
     @property
     def _has_quorum(self) -> bool:
-        return self._servers.present * 2 > self._servers.servers
+        return self._servers.running * 2 > self._servers.servers
 
 
-def _health(servers: int, present: int) -> EngineHealth:
-    has_quorum = present * 2 > servers
+def _health(servers: int, running: int) -> EngineHealth:
+    has_quorum = running * 2 > servers
     return EngineHealth(
         kind="memory",
         version="1",
         has_quorum=has_quorum,
         servers=servers,
-        present=present,
+        present=running,
         leader="memory" if has_quorum else "",
     )
 

@@ -94,7 +94,7 @@ class NodeDirectory:
             stored = f"the realm {identity}" if identity else "no realm"
             raise Damaged(
                 f"the engine has {stored} under the name {self.record.cluster!r}, and this node "
-                f"has served {served}: the engine's data was deleted or re-created. To change: "
+                f"has served {served}: the engine's data was deleted or re-created. To fix: "
                 f"restore it from a backup of the engine; to start without that data, delete "
                 f"{self._path} of every node"
             )

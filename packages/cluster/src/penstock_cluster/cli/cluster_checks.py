@@ -17,7 +17,7 @@ from penstock_server.cli.shared.output import size
 
 APART_S_MAX: Final = APART_US_MAX / SECOND_US
 """A node whose clock is off by more than this claims nothing."""
-_REMEDY_MARK: Final = " To change: "
+_REMEDY_MARK: Final = " To fix: "
 _MISSING_NODES_REMEDY: Final = (
     "start the others, or have them forgotten: penstock cluster remove NODE; a drained one takes "
     "part again after penstock cluster drain NODE --end"

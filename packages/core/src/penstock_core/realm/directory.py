@@ -331,7 +331,8 @@ class Directory:
             )
         if definition.engine == "merge" and list(definition.keys.values()) != [1]:
             raise InvalidArgument(
-                "engine merge needs exactly one publish key, of depth 1: the state it merges into"
+                "engine merge needs exactly one publish key with depth 1, because it keeps one "
+                f"state for each value; the keys are {dict(definition.keys)}"
             )
         if definition.kind == "queue" and definition.engine != "default":
             raise InvalidArgument(

@@ -42,13 +42,15 @@ _ABANDONED_AFTER_US: Final = 3_600_000_000
 
 
 class BlobHead(Struct, frozen=True):
-    """The parts of a blob."""
+    """Description of a blob: its size, its checksum, and the part of the subjects of its chunks
+    that names it."""
 
     size: int
     checksum: int
     """xxh3_64 of the whole blob."""
     where: str
-    """Subject of its chunks; empty after the blob was deleted."""
+    """The part that the subjects of the blob's chunks have in common, after ``chunk``; empty after
+    the blob was deleted."""
     chunk_bytes: int
 
     @property

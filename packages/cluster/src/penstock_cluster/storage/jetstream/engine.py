@@ -236,8 +236,8 @@ class JetStreamEngine:
         room = self._connected().payload_max - _PAYLOAD_KEPT
         if room <= HEAD_BYTES:
             raise Unavailable(
-                f"the engine takes messages of {room + _PAYLOAD_KEPT} bytes only. To change: "
-                f"max_payload: 8MB in nats-server.conf of each server"
+                f"the engine takes messages of {room + _PAYLOAD_KEPT} bytes only. To fix: "
+                f"set max_payload: 8MB in nats-server.conf of each server"
             )
         return min(self._frame_bytes_max, room)
 
@@ -270,7 +270,8 @@ class JetStreamEngine:
         return await self._offload(partial(read_server, monitor, self._tls))
 
     async def _reconnected(self) -> None:
-        """Check once more: the server that answers now may have been reconfigured."""
+        """Check the settings of all servers again: the server of the new connection may have been
+        reconfigured."""
         self._start_check()
 
     def _start_check(self) -> None:

@@ -107,18 +107,18 @@ class ServerState(Struct, frozen=True):
     name: str = ""
     version: str = ""
     is_clustered: bool = False
-    """Whether it is configured as one of several."""
+    """Whether the server is configured as one of several."""
     syncs_always: bool = False
     sync_interval_s: float = 0.0
-    room: int = 0
-    """Bytes that it may still store."""
+    free_bytes: int = 0
+    """Bytes that the server may still store."""
     leader: str = ""
     """Leader of the cluster according to this server; empty if it knows none."""
     peers: frozenset[str] = frozenset()
     """All servers of the cluster that it knows by name."""
     cluster_size: int = 0
     failure: str = ""
-    """Reason why it could not be read, or does not know its state."""
+    """Reason why the server could not be read, or does not know its state."""
 
 
 def monitors_of(servers: Iterable[str]) -> list[str]:
@@ -149,7 +149,7 @@ def read_server(monitor: str, tls: SSLContext | None = None) -> ServerState:
         failure=failure,
         syncs_always=jsz.config.sync_always,
         sync_interval_s=jsz.config.sync_interval / 1e9,
-        room=max(0, jsz.config.max_storage - jsz.storage),
+        free_bytes=max(0, jsz.config.max_storage - jsz.storage),
         leader=meta.leader,
         peers=frozenset({varz.server_name, *(peer.name for peer in meta.replicas)}),
         cluster_size=meta.cluster_size,
@@ -191,12 +191,12 @@ def room_of(servers: Sequence[ServerState]) -> int | None:
     """Return the bytes that fit on a majority of the servers; None if too few were read."""
     readable = [server for server in servers if not server.failure]
     size = max((server.cluster_size for server in readable), default=_SERVERS)
-    return room_of_majority((server.room for server in readable), max(size, len(servers)))
+    return room_of_majority((server.free_bytes for server in readable), max(size, len(servers)))
 
 
 def rooms_of(servers: Sequence[ServerState]) -> dict[str, int]:
     """Return the bytes that each server may still store, by its name, of those that were read."""
-    return {server.name: server.room for server in servers if not server.failure}
+    return {server.name: server.free_bytes for server in servers if not server.failure}
 
 
 def are_joining(servers: Sequence[ServerState]) -> bool:
@@ -232,7 +232,7 @@ def check_version(server: ServerState) -> None:
         oldest = ".".join(map(str, OLDEST))
         raise Unavailable(
             f"{_where(server)} is NATS {server.version}, and {oldest} or newer is needed. "
-            f"To change: install nats-server {oldest} or newer there"
+            f"To fix: install nats-server {oldest} or newer there"
         )
 
 
@@ -241,7 +241,7 @@ def check_sync(server: ServerState) -> None:
     if not server.syncs_always:
         raise Unavailable(
             f"{_where(server)} acknowledges data before it is on its disk: it syncs every "
-            f"{server.sync_interval_s:,.10g} s. To change: sync_interval: always within "
+            f"{server.sync_interval_s:,.10g} s. To fix: set sync_interval: always within "
             f"jetstream {{ ... }} of its nats-server.conf"
         )
 
@@ -253,7 +253,7 @@ def check_number(server: ServerState) -> None:
     if is_known and server.cluster_size < _SERVERS:
         raise Unavailable(
             f"{_where(server)} is one of {max(1, server.cluster_size)} servers, and "
-            f"{_SERVERS} have to keep each stream. To change: cluster {{ name: NAME, "
+            f"{_SERVERS} have to keep each stream. To fix: set cluster {{ name: NAME, "
             f"listen: HOST:PORT, routes: [nats://OTHER:PORT, ...] }} in nats-server.conf of "
             f"{_SERVERS} servers"
         )

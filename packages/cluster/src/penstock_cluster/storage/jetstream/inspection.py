@@ -115,7 +115,7 @@ class JetStreamInspector:
                 address=state.monitor,
                 version=state.version,
                 leads=bool(state.name) and state.name == leader,
-                room=None if state.failure else state.room,
+                room=None if state.failure else state.free_bytes,
                 failure=state.failure,
             )
             for state in await self._read_states()
@@ -228,7 +228,7 @@ class JetStreamInspector:
             return "nothing was stored yet"
         blocks = await (await self._open_journal(shard)).verify()
         if holes := await self._holes(shard):
-            raise Damaged(f"{'; '.join(holes)}. To change: {_REPLACE}")
+            raise Damaged(f"{'; '.join(holes)}. To fix: {_REPLACE}")
         return f"the checksums of {blocks:,} blocks match, and no readable copy lacks messages"
 
     async def _holes(self, shard: int) -> list[str]:
@@ -311,7 +311,7 @@ def _servers(states: Sequence[ServerState]) -> EngineCheck:
         return replace(check, not_checked=tuple(silent))
     problem = (
         f"only {names} of {len(states)} servers answer, and a majority has to ({'; '.join(silent)})"
-        f". To change: start the others; if they run, http_port: {guard.MONITORING_PORT} in their "
+        f". To fix: start the others; if they run, set http_port: {guard.MONITORING_PORT} in their "
         f"nats-server.conf"
     )
     return EngineCheck(name="servers", finding=problem, is_ok=False)

@@ -65,7 +65,7 @@ READ_ONLY_EPOCH: Final = 1 << 62
 _POLLS_MAX: Final = 100
 """Polls of a stream that does not show an acknowledged frame, before this counts as damage."""
 _RESTORE: Final = (
-    "Data that its owner had acknowledged is missing. To change: restore the stream from a backup "
+    "Data that its owner had acknowledged is missing. To fix: restore the stream from a backup "
     "of the engine, or the realm from a backup of the realm"
 )
 
@@ -134,7 +134,7 @@ class JetStreamJournal:
 
     @property
     def appends(self) -> bool:
-        """Whether it is open for appends, as far as this node knows."""
+        """Whether the journal is open for appends, as far as this node knows."""
         return self._ended is None and not self.stream.is_closed
 
     @property
@@ -162,7 +162,7 @@ class JetStreamJournal:
 
     async def inspect(self) -> None:
         """Check an unopened stream; a missing stream is fine before the first start. Raises
-        ``Unavailable``, with the line to change."""
+        ``Unavailable``; its text ends with the remedy."""
         mark = await self._marks.read()
         if not await self.stream.exists():
             self._check_was_never_created(mark)

@@ -61,7 +61,7 @@ class EngineRoom:
         room = self.free_bytes
         if room is not None and size + reserve > room:
             raise StorageFailed(
-                f"the engine has room for {room} bytes, not for {size} and the {reserve} that are "
-                f"kept free. To change: a larger max_file_store within jetstream {{ ... }} of "
-                f"nats-server.conf, or a larger disk"
+                f"the storage engine has {room} free bytes; {size} bytes are to be written, and "
+                f"{reserve} must stay free. To fix: raise max_file_store in jetstream {{ ... }} of "
+                f"nats-server.conf, or use a larger disk"
             )

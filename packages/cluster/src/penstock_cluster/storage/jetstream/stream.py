@@ -142,7 +142,7 @@ class NatsStream:
         self.damage: dict[str, str] = {}
         """Newest damage found on each server, as text for operators."""
         self.was_seen = False
-        """Whether it was created or found here; from then on it has to exist."""
+        """Whether the stream was created or found here; from then on it has to exist."""
         self._connection = connection
         self._leader_connection: NatsConnection | None = None
         """Connection to the leader, while it is used."""
@@ -381,7 +381,7 @@ class NatsStream:
 
 
 _NOT_CLUSTERED: Final = (
-    "the engine is a single server, and three have to keep each stream. To change: in "
+    "the engine is a single server, and three have to keep each stream. To fix: add to "
     "nats-server.conf of each of three servers the line "
     "cluster {{ name: NAME, listen: HOST:PORT, routes: [nats://OTHER:PORT, ...] }} ({})"
 )
@@ -408,11 +408,10 @@ def check_settings(info: StreamInfo, expected: Mapping[str, object]) -> None:
     edits = [f"{_OPTIONS[s]}={_option_value(value)}" for s, _, value in wrong if s in _OPTIONS]
     others = [setting for setting, _, _ in wrong if setting not in _OPTIONS]
     changes = [f"nats stream edit {name} {' '.join(edits)}"] if edits else []
-    changes += [f"{', '.join(others)} in the configuration of the stream"] if others else []
+    changes += [f"correct {', '.join(others)} in the configuration of the stream"] if others else []
     change = "; ".join(changes)
     raise Unavailable(
-        f"stream {name} has other settings than Penstock gave it: {differences}. "
-        f"To change: {change}"
+        f"stream {name} has other settings than Penstock gave it: {differences}. To fix: {change}"
     )
 
 

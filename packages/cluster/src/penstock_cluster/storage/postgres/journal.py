@@ -46,7 +46,7 @@ SELECT EXISTS (SELECT FROM penstock_register WHERE register = '{MARKS}' AND key 
 FROM (VALUES (1)) AS one LEFT JOIN penstock_head ON journal = $1
 """
 _RESTORE: Final = (
-    "To change: restore the database from a backup, or promote a standby that has everything"
+    "To fix: restore the database from a backup, or promote a standby that has everything"
 )
 FENCE: Final = """
 UPDATE penstock_head SET epoch = $2, writer = $3 WHERE journal = $1 AND epoch <= $2

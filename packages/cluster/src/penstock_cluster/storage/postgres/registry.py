@@ -121,20 +121,20 @@ class PostgresWatch:
 
     def __init__(self, servers: Servers, register: str, prefix: str) -> None:
         self._servers = servers
-        self._arguments = (register, prefix)
-        self._contents_before: dict[str, VersionedRecord] | None = None
+        self._register_and_prefix = (register, prefix)
+        self._previous_contents: dict[str, VersionedRecord] | None = None
         self._unreported: dict[str, VersionedRecord | None] = {}
         self._changed = asyncio.Event()
         self._listener: Any = None
 
     def note(self, key: str, record: VersionedRecord | None) -> None:
         """Report a change that this node has made."""
-        if key.startswith(self._arguments[1]):
+        if key.startswith(self._register_and_prefix[1]):
             self._unreported[key] = record
-            if self._contents_before is not None:
-                self._contents_before.pop(key, None)
+            if self._previous_contents is not None:
+                self._previous_contents.pop(key, None)
                 if record is not None:
-                    self._contents_before[key] = record
+                    self._previous_contents[key] = record
             self._changed.set()
 
     def __aiter__(self) -> PostgresWatch:
@@ -154,17 +154,17 @@ class PostgresWatch:
         return key, self._unreported.pop(key)
 
     async def _contents(self) -> dict[str, VersionedRecord]:
-        rows = await self._servers.ask(lambda c: c.fetch(CONTENTS, *self._arguments))
+        rows = await self._servers.ask(lambda c: c.fetch(CONTENTS, *self._register_and_prefix))
         return {row["key"]: VersionedRecord(row["version"], row["value"]) for row in rows}
 
     def _compare(self, contents: dict[str, VersionedRecord]) -> None:
-        previous = contents if self._contents_before is None else self._contents_before
+        previous = contents if self._previous_contents is None else self._previous_contents
         for key in previous.keys() - contents.keys():
             self._unreported[key] = None
         for key, record in contents.items():
             if previous.get(key) != record:
                 self._unreported[key] = record
-        self._contents_before = contents
+        self._previous_contents = contents
 
     async def _listen(self) -> None:
         if self._listener is not None and not self._listener.is_closed():
@@ -173,5 +173,5 @@ class PostgresWatch:
             self._listener = await self._servers.listening(CHANNEL, self._on_notification)
 
     def _on_notification(self, *notification: Any) -> None:
-        if notification[-1] == self._arguments[0]:
+        if notification[-1] == self._register_and_prefix[0]:
             self._changed.set()

@@ -282,7 +282,10 @@ def _publish_file(
     from penstock_server.cli.shared.files import LINES, open_events
 
     if message is not None and file != "-" and not file.lower().endswith(LINES):
-        raise typer.BadParameter(f"messages are read from lines of JSON: {' or '.join(LINES)}")
+        raise typer.BadParameter(
+            f"{file} cannot be read with --message; give a file that ends in {' or '.join(LINES)}, "
+            f"or - for standard input"
+        )
     with session(url) as realm:
         target = _target(realm, kind, name, delta=delta)
         if message is None:
