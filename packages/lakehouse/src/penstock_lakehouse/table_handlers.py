@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from penstock_lakehouse.channel_tables import LoadedTable
 
 
-async def load_table(by: Caller, request: LoadTable) -> LoadedTable:
+async def load_table(caller: Caller, request: LoadTable) -> LoadedTable:
     # Imported here because it loads Parquet and Avro, and the handlers of all packages are loaded
     # with the first request that needs one of them.
     from penstock_lakehouse.channel_tables import tables_of
 
-    opened = by.realm.shard.state.opened(request.channel)
-    return await tables_of(by.realm).load(
-        request.channel, opened.epoch(by.realm.identity), by.principal
+    opened = caller.realm.shard.state.opened(request.channel)
+    return await tables_of(caller.realm).load(
+        request.channel, opened.epoch(caller.realm.identity), caller.principal
     )
 
 

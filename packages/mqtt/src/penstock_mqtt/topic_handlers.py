@@ -34,9 +34,9 @@ EVERY: Final = "#"
 Levels = tuple[str, ...]
 
 
-async def describe_mqtt(by: Caller, request: topics.DescribeMqtt) -> topics.MqttInfo:
+async def describe_mqtt(caller: Caller, request: topics.DescribeMqtt) -> topics.MqttInfo:
     _check(request.filter)
-    service, view = by.realm.connections.mqtt, by.realm.view
+    service, view = caller.realm.connections.mqtt, caller.realm.view
     all_topics = None if service is None else view.named(service.channel)
     channels = [view.store(ChannelId(number)) for number in view.topics.since]
     channels.sort(key=lambda store: "" if store is None else store.name)
@@ -46,7 +46,7 @@ async def describe_mqtt(by: Caller, request: topics.DescribeMqtt) -> topics.Mqtt
         channels=tuple(
             _topics_of(store, request.filter)
             for store in (all_topics, *channels)
-            if store is not None and by.allows(READ[0], store.name)
+            if store is not None and caller.allows(READ[0], store.name)
         ),
     )
 
@@ -68,15 +68,17 @@ def _check(filter_text: str) -> None:
         raise InvalidArgument(fault)
 
 
-async def list_mqtt_sessions(by: Caller, request: topics.ListMqttSessions) -> topics.SessionsPage:
-    service = by.realm.connections.mqtt
+async def list_mqtt_sessions(
+    caller: Caller, request: topics.ListMqttSessions
+) -> topics.SessionsPage:
+    service = caller.realm.connections.mqtt
     if service is None:
         return topics.SessionsPage(sessions=(), next=None)
     return service.sessions_after(request.after, request.limit)
 
 
-async def end_mqtt_session(by: Caller, request: topics.EndMqttSession) -> None:
-    service = by.realm.connections.mqtt
+async def end_mqtt_session(caller: Caller, request: topics.EndMqttSession) -> None:
+    service = caller.realm.connections.mqtt
     if service is None:
         raise NameDoesNotExist("the realm does not serve MQTT, so no session of it can be ended")
     await service.end_session(request.client_id, request.user)
@@ -85,11 +87,11 @@ async def end_mqtt_session(by: Caller, request: topics.EndMqttSession) -> None:
 # --- by level -----------------------------------------------------------------------------
 
 
-async def list_topics(by: Caller, request: topics.ListTopics) -> topics.TopicLevels:
+async def list_topics(caller: Caller, request: topics.ListTopics) -> topics.TopicLevels:
     prefix = () if request.prefix is None else tuple(request.prefix.split("/"))
     after = None if request.after is None else tuple(request.after.split("/"))
-    store = _read_through(by, request.channel)
-    tree = by.realm.view.topic_tree(store)
+    store = _read_through(caller, request.channel)
+    tree = caller.realm.view.topic_tree(store)
     below = tree.below(request.prefix)
     levels: list[topics.TopicLevel] = []
     for word in sorted(below):
@@ -98,7 +100,7 @@ async def list_topics(by: Caller, request: topics.ListTopics) -> topics.TopicLev
             continue
         counts = _LevelCounts(level, request.depth)
         names = filter(tree.__contains__, _names_at("/".join(level), below[word]))
-        async for names_slice in _with_events(by.realm, store.number, names):
+        async for names_slice in _with_events(caller.realm, store.number, names):
             counts.add(names_slice)
         rows = counts.rows()
         levels += rows if after is None else [row for row in rows if _levels_of(row) > after]
@@ -172,16 +174,16 @@ async def _with_events(
         await asyncio.sleep(0)
 
 
-def _read_through(by: Caller, channel: ChannelId) -> StoreView:
+def _read_through(caller: Caller, channel: ChannelId) -> StoreView:
     """Return the store to read through a channel: for the channel of all topics the store of
     retained messages, which may contain messages of every channel with topics; otherwise the
     channel itself. Raises ``AccessDenied``, ``InvalidArgument``, ``NameDoesNotExist``."""
-    directory = by.realm.directory
+    directory = caller.realm.directory
     retained = directory.internal.retained_id
     if retained is None or channel != directory.find(directory.internal.mqtt_channel):
-        return _keyed(by.realm, channel)
-    _check_rights_through(by, channel, READ)
-    return _keyed(by.realm, retained)
+        return _keyed(caller.realm, channel)
+    _check_rights_through(caller, channel, READ)
+    return _keyed(caller.realm, retained)
 
 
 def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
@@ -198,51 +200,51 @@ def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
     return store
 
 
-async def open_retained(by: Caller, request: topics.OpenRetained) -> ChannelOpened:
-    _check_rights_through(by, request.channel, READ)
-    if (channel_id := by.realm.directory.internal.retained_id) is None:
+async def open_retained(caller: Caller, request: topics.OpenRetained) -> ChannelOpened:
+    _check_rights_through(caller, request.channel, READ)
+    if (channel_id := caller.realm.directory.internal.retained_id) is None:
         raise NameDoesNotExist("the realm has no retained messages: it has not served MQTT yet")
-    return by.realm.shard.state.opened(channel_id)
+    return caller.realm.shard.state.opened(channel_id)
 
 
-async def forget_retained(by: Caller, request: topics.ForgetRetained) -> int:
+async def forget_retained(caller: Caller, request: topics.ForgetRetained) -> int:
     _check(request.filter)
-    channel_id = by.realm.directory.internal.retained_id
+    channel_id = caller.realm.directory.internal.retained_id
     if channel_id is None:
         return 0
-    _check_rights_through(by, request.channel, PURGE)
+    _check_rights_through(caller, request.channel, PURGE)
     read_request = topics.ReadRetained(request.channel, request.filter, 1)
     count = 0
-    for event_id in await _ids_of(by.realm, channel_id, read_request):
-        count += await by.realm.subscriptions.purge(channel_id, event_id, event_id, selector="")
+    for event_id in await _ids_of(caller.realm, channel_id, read_request):
+        count += await caller.realm.subscriptions.purge(channel_id, event_id, event_id, selector="")
     return count
 
 
-def _check_rights_through(by: Caller, channel: ChannelId, pair: Pair) -> None:
+def _check_rights_through(caller: Caller, channel: ChannelId, pair: Pair) -> None:
     """Check the additional rights for retained messages, which may belong to every channel with
     topics. ``channel`` must be the channel of all topics. Raises ``AccessDenied``,
     ``InvalidArgument``."""
-    directory = by.realm.directory
+    directory = caller.realm.directory
     if channel != directory.find(directory.internal.mqtt_channel):
         raise InvalidArgument(
             f"retained messages are read through the channel of all topics, "
             f"{directory.internal.mqtt_channel!r}, and no other"
         )
     for operation, name in rights_through(directory, pair):
-        by.realm.access.require(by.principal, operation, name)
+        caller.realm.access.require(caller.principal, operation, name)
 
 
 # --- by filter ----------------------------------------------------------------------------
 
 
-async def read_retained(by: Caller, request: topics.ReadRetained) -> topics.RetainedEvents:
+async def read_retained(caller: Caller, request: topics.ReadRetained) -> topics.RetainedEvents:
     _check(request.filter)
-    store = _read_through(by, request.channel)
+    store = _read_through(caller, request.channel)
     if request.filter == EVERY:
-        pages = batches_of(by.realm, store.number, request.first_id, page_max=request.limit + 1)
+        pages = batches_of(caller.realm, store.number, request.first_id, page_max=request.limit + 1)
     else:
-        ids = await _ids_of(by.realm, store.number, request)
-        pages = batches_at(by.realm, store.number, ids, page_max=request.limit + 1)
+        ids = await _ids_of(caller.realm, store.number, request)
+        pages = batches_at(caller.realm, store.number, ids, page_max=request.limit + 1)
     events: list[Event] = []
     async for page in pages:
         events += filter(lambda event: _is_retained(request.filter, event), _events_in(page))

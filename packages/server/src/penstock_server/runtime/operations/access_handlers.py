@@ -12,76 +12,78 @@ from penstock_server.runtime.access.accounts import new_password
 from penstock_server.runtime.operations.callers import Caller
 
 
-async def log_in(by: Caller, request: access.LogIn) -> access.LoggedIn:
-    control = by.realm.access
-    host = by.principal.host
+async def log_in(caller: Caller, request: access.LogIn) -> access.LoggedIn:
+    control = caller.realm.access
+    host = caller.principal.host
     # Read first: if the password changes during the check, the new session ends at once.
     checked_password = control.accounts.password_mark(request.user)
-    principal = await control.password(request.user, request.password, host, secure=by.is_secure)
+    principal = await control.password(
+        request.user, request.password, host, secure=caller.is_secure
+    )
     control.require(principal, "session.open")
     login = await control.logins.open(principal, checked_password)
     control.signed_in(principal, "console")
     return access.LoggedIn(id=login.id, csrf=login.csrf, me=control.me(principal))
 
 
-async def log_out(by: Caller, request: access.LogOut) -> None:
-    await by.realm.access.logins.close(request.id)
+async def log_out(caller: Caller, request: access.LogOut) -> None:
+    await caller.realm.access.logins.close(request.id)
 
 
-async def change_password(by: Caller, request: access.ChangePassword) -> None:
-    control = by.realm.access
-    control.check_private(by.principal.host, secure=by.is_secure)
-    await control.change_own(by.principal, request.old, request.new)
+async def change_password(caller: Caller, request: access.ChangePassword) -> None:
+    control = caller.realm.access
+    control.check_private(caller.principal.host, secure=caller.is_secure)
+    await control.change_own(caller.principal, request.old, request.new)
 
 
-async def reset_password(by: Caller, request: access.ResetPassword) -> None:
-    control = by.realm.access
-    if control.is_own_password(by.principal, request.name):
+async def reset_password(caller: Caller, request: access.ResetPassword) -> None:
+    control = caller.realm.access
+    if control.is_own_password(caller.principal, request.name):
         raise IllegalState(
             "change your own password at me/password, which also requires the old one"
         )
     await control.accounts.set_password(request.name, request.password)
 
 
-async def add_user(by: Caller, request: access.AddUser) -> access.CreatedUser:
+async def add_user(caller: Caller, request: access.AddUser) -> access.CreatedUser:
     password = new_password() if request.password is None else request.password
-    user = await by.realm.access.accounts.create_user(request.name, password)
+    user = await caller.realm.access.accounts.create_user(request.name, password)
     return access.CreatedUser(
         name=user.name, password=password if request.password is None else None
     )
 
 
-async def who(by: Caller, _: access.WhoAmI) -> access.Me:
-    return by.realm.access.me(by.principal)
+async def who(caller: Caller, _: access.WhoAmI) -> access.Me:
+    return caller.realm.access.me(caller.principal)
 
 
-async def users(by: Caller, _: access.ListUsers) -> list[access.UserInfo]:
-    return by.realm.access.accounts.users()
+async def users(caller: Caller, _: access.ListUsers) -> list[access.UserInfo]:
+    return caller.realm.access.accounts.users()
 
 
-async def groups(by: Caller, _: access.ListGroups) -> list[access.GroupInfo]:
-    return by.realm.access.accounts.groups()
+async def groups(caller: Caller, _: access.ListGroups) -> list[access.GroupInfo]:
+    return caller.realm.access.accounts.groups()
 
 
-async def entries(by: Caller, request: access.ListEntries) -> access.AclInfo:
-    return by.realm.access.accounts.entries(request.kind, request.name)
+async def entries(caller: Caller, request: access.ListEntries) -> access.AclInfo:
+    return caller.realm.access.accounts.entries(request.kind, request.name)
 
 
-async def begin_password(by: Caller, _: access.BeginPassword) -> access.PasswordChallenge:
-    verifier = by.realm.access.own_verifier(by.principal)
-    by.password_nonce = secrets.token_bytes(NONCE_BYTES)
+async def begin_password(caller: Caller, _: access.BeginPassword) -> access.PasswordChallenge:
+    verifier = caller.realm.access.own_verifier(caller.principal)
+    caller.password_nonce = secrets.token_bytes(NONCE_BYTES)
     return access.PasswordChallenge(
-        salt=verifier.salt, rounds=verifier.rounds, nonce=by.password_nonce
+        salt=verifier.salt, rounds=verifier.rounds, nonce=caller.password_nonce
     )
 
 
-async def set_password(by: Caller, request: access.SetPassword) -> None:
-    control = by.realm.access
-    nonce, by.password_nonce = by.password_nonce, b""  # each nonce is valid for one try
-    if control.is_own_password(by.principal, request.name):
+async def set_password(caller: Caller, request: access.SetPassword) -> None:
+    control = caller.realm.access
+    nonce, caller.password_nonce = caller.password_nonce, b""  # each nonce is valid for one try
+    if control.is_own_password(caller.principal, request.name):
         message = access.password_change_message(nonce, request.name, request.verifier)
         await control.check_old(
-            by.principal,
+            caller.principal,
             lambda verifier: bool(nonce) and is_proven(request.proof, verifier, message),
         )
     await control.accounts.set_password(request.name, request.verifier)
@@ -94,15 +96,15 @@ def check_exists(directory: Directory, kind: str, name: str) -> None:
         directory.channel_id_of(name, kind)
 
 
-async def grant(by: Caller, request: access.Grant) -> access.AclInfo:
-    check_exists(by.realm.directory, request.kind, request.name)
-    return await by.realm.access.accounts.grant(
+async def grant(caller: Caller, request: access.Grant) -> access.AclInfo:
+    check_exists(caller.realm.directory, request.kind, request.name)
+    return await caller.realm.access.accounts.grant(
         request.kind, request.name, request.subject, rights=request.rights
     )
 
 
-async def delete_user(by: Caller, request: access.DeleteUser) -> None:
+async def delete_user(caller: Caller, request: access.DeleteUser) -> None:
     """Delete a user, and end the sessions of MQTT that would outlive it."""
-    await by.realm.access.accounts.delete_user(request.name)
-    if by.realm.connections.mqtt is not None:
-        await by.realm.connections.mqtt.end_sessions_of(request.name)
+    await caller.realm.access.accounts.delete_user(request.name)
+    if caller.realm.connections.mqtt is not None:
+        await caller.realm.connections.mqtt.end_sessions_of(request.name)

@@ -24,33 +24,37 @@ Batches = Sequence[Sequence[Body]]
 Beginner = Callable[[Caller, Any, Reply, Batches], None]
 
 
-def _publish(by: Caller, request: publishing.PublishEvents, reply: Reply, batches: Batches) -> None:
+def _publish(
+    caller: Caller, request: publishing.PublishEvents, reply: Reply, batches: Batches
+) -> None:
     def on_reply(span: Any, error: BaseException | None) -> None:
         answer = None if error else publishing.Published(span[0], span[1] - span[0])
         reply(answer, error)
 
     [bodies] = batches
-    by.realm.publish(
+    caller.realm.publish(
         request.channel,
         bodies,
         # An empty name stays empty: the publish has no producer then.
-        request.producer and by.owned(request.producer),
+        request.producer and caller.owned(request.producer),
         sequence=request.sequence,
         reply=on_reply,
-        publisher=by.publisher,
+        publisher=caller.publisher,
     )
 
 
-def _stage(by: Caller, request: publishing.StageEvents, reply: Reply, batches: Batches) -> None:
+def _stage(caller: Caller, request: publishing.StageEvents, reply: Reply, batches: Batches) -> None:
     [bodies] = batches
     # Refuses events that are too large now, not only when the stage is committed.
-    by.realm.digest(bodies)
-    by.realm.stages.put(by.owned(request.stage), request.channel, bodies)
+    caller.realm.digest(bodies)
+    caller.realm.stages.put(caller.owned(request.stage), request.channel, bodies)
     reply(None, None)
 
 
-def _commit_stages(by: Caller, request: publishing.CommitStages, reply: Reply, _: Batches) -> None:
-    realm, stages = by.realm, [by.owned(name) for name in request.stages]
+def _commit_stages(
+    caller: Caller, request: publishing.CommitStages, reply: Reply, _: Batches
+) -> None:
+    realm, stages = caller.realm, [caller.owned(name) for name in request.stages]
 
     def on_reply(span: Any, error: BaseException | None) -> None:
         if error is not None:
@@ -59,22 +63,24 @@ def _commit_stages(by: Caller, request: publishing.CommitStages, reply: Reply, _
         realm.stages.committed(stages)
         reply(publishing.Published(span[0], span[1] - span[0]), None)
 
-    producer = by.owned(request.producer)
+    producer = caller.owned(request.producer)
     realm.commit(
         request.channel,
         stages,
         producer,
         sequence=request.sequence,
         reply=on_reply,
-        publisher=by.publisher,
+        publisher=caller.publisher,
     )
 
 
 def _commit_parts(
-    by: Caller, request: publishing.CommitStagedParts, reply: Reply, _: Batches
+    caller: Caller, request: publishing.CommitStagedParts, reply: Reply, _: Batches
 ) -> None:
-    realm = by.realm
-    parts = [(channel, [by.owned(name) for name in stages]) for channel, stages in request.parts]
+    realm = caller.realm
+    parts = [
+        (channel, [caller.owned(name) for name in stages]) for channel, stages in request.parts
+    ]
 
     def on_reply(spans: Any, error: BaseException | None) -> None:
         if error is not None:
@@ -82,32 +88,32 @@ def _commit_parts(
             return
         for _, stages in parts:
             realm.stages.committed(stages)
-        if (permits := by.permits) is not None:
+        if (permits := caller.permits) is not None:
             # A producer that sends its batch again gets the remembered spans of that batch.
             channels = {channel for channel, _ in parts}
             spans = tuple(span for span in spans if permits.may_hear_of(span[0], channels))
         reply(transactions.TransactionInfo("committed", spans), None)
 
-    producer = by.owned(request.producer)
+    producer = caller.owned(request.producer)
     realm.transactions.commit_staged(
-        parts, producer, request.sequence, reply=on_reply, publisher=by.publisher
+        parts, producer, request.sequence, reply=on_reply, publisher=caller.publisher
     )
 
 
-def _drop_stages(by: Caller, request: publishing.DropStages, reply: Reply, _: Batches) -> None:
-    by.realm.stages.drop([by.owned(name) for name in request.stages])
+def _drop_stages(caller: Caller, request: publishing.DropStages, reply: Reply, _: Batches) -> None:
+    caller.realm.stages.drop([caller.owned(name) for name in request.stages])
     reply(None, None)
 
 
 def _commit_transaction(
-    by: Caller,
+    caller: Caller,
     request: transactions.CommitTransaction,
     reply: Reply,
     batches: Batches,
 ) -> None:
-    realm = by.realm
+    realm = caller.realm
     parts = [
-        StorePart(part.channel, [*bodies], [by.owned(name) for name in part.stages])
+        StorePart(part.channel, [*bodies], [caller.owned(name) for name in part.stages])
         for part, bodies in zip(request.parts, batches, strict=True)
     ]
 
@@ -124,13 +130,13 @@ def _commit_transaction(
         for part in request.leaving
     ]
     realm.transactions.commit(
-        by.owned(request.transaction), parts, on_reply, by.publisher, leaving=leaving
+        caller.owned(request.transaction), parts, on_reply, caller.publisher, leaving=leaving
     )
 
 
-def _settle(by: Caller, request: subscriptions.Settle, reply: Reply, _: Batches) -> None:
-    by.realm.subscriptions.settle(
-        by.seat(request.subscription),
+def _settle(caller: Caller, request: subscriptions.Settle, reply: Reply, _: Batches) -> None:
+    caller.realm.subscriptions.settle(
+        caller.seat(request.subscription),
         checked(request.spans),
         lambda _, error: reply(None, error),
         roll_back=request.roll_back,

@@ -51,8 +51,10 @@ def _on(
     return kind, handler
 
 
-def _create_durable(by: Caller, request: durables.CreateDurable) -> Awaitable[durables.DurableInfo]:
-    return by.realm.subscriptions.create_durable(
+def _create_durable(
+    caller: Caller, request: durables.CreateDurable
+) -> Awaitable[durables.DurableInfo]:
+    return caller.realm.subscriptions.create_durable(
         request.channel,
         request.name,
         request.kind,
@@ -63,9 +65,9 @@ def _create_durable(by: Caller, request: durables.CreateDurable) -> Awaitable[du
     )
 
 
-def _redrive(by: Caller, request: joins.Redrive) -> Awaitable[joins.Redriven]:
-    may = partial(by.realm.access.require_publish, by.principal)
-    return by.realm.redrive(
+def _redrive(caller: Caller, request: joins.Redrive) -> Awaitable[joins.Redriven]:
+    may = partial(caller.realm.access.require_publish, caller.principal)
+    return caller.realm.redrive(
         request.source, request.destination, request.selector, dry_run=request.dry_run, may=may
     )
 
@@ -80,26 +82,28 @@ def checked(spans: Spans) -> Spans:
     return spans
 
 
-async def put_import(by: Caller, request: transfers.PutImport, content: memoryview | None) -> None:
+async def put_import(
+    caller: Caller, request: transfers.PutImport, content: memoryview | None
+) -> None:
     """Add the bytes sent with the request to a file of an import."""
     if not content:
         raise RemoteProtocolViolation("a part of a file is empty; send at least one byte")
-    await by.realm.imports.put(
-        by.session, request.import_, request.file, offset=request.offset, content=content
+    await caller.realm.imports.put(
+        caller.session, request.import_, request.file, offset=request.offset, content=content
     )
 
 
 async def copy_in(
-    by: Caller, request: joins.CopyIn, content: memoryview | None
+    caller: Caller, request: joins.CopyIn, content: memoryview | None
 ) -> joins.CopiesTaken:
     """Store the copies that a node of the cluster has sent with the request."""
     # Copies keep the publishers of their origin, which clients must not choose.
-    if not by.is_node:
+    if not caller.is_node:
         raise AccessDenied("only nodes of the cluster may send copies; publish events instead")
     copies = copies_from(request.parts, memoryview(b"") if content is None else content)
-    number = by.realm.directory.channel_id_of(request.destination)
+    number = caller.realm.directory.channel_id_of(request.destination)
     work = TakeCopies(number, request.archive, request.producer, copies=copies)
-    copies_taken: joins.CopiesTaken = await by.realm.shard.ask(work)
+    copies_taken: joins.CopiesTaken = await caller.realm.shard.ask(work)
     return copies_taken
 
 
@@ -109,38 +113,43 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             # Channels and queues
             _on(
                 channels.CreateChannel,
-                lambda by, request: by.realm.create_channel(request.name, request.definition),
+                lambda caller, request: caller.realm.create_channel(
+                    request.name, request.definition
+                ),
             ),
             _on(
                 channels.OpenChannel,
-                lambda by, request: by.realm.open_channel(request.name, request.kind),
+                lambda caller, request: caller.realm.open_channel(request.name, request.kind),
             ),
             _on(
                 channels.DeleteChannel,
-                lambda by, request: by.realm.delete_channel(request.name, request.kind),
+                lambda caller, request: caller.realm.delete_channel(request.name, request.kind),
             ),
             _on(
                 channels.EditChannel,
-                lambda by, request: by.realm.edit_channel(request.name, request.definition),
+                lambda caller, request: caller.realm.edit_channel(request.name, request.definition),
             ),
-            _on(channels.ListChannels, lambda by, request: by.realm.list_channels(request.kind)),
+            _on(
+                channels.ListChannels,
+                lambda caller, request: caller.realm.list_channels(request.kind),
+            ),
             _on(
                 channels.DescribeChannel,
-                lambda by, request: by.realm.describe_channel(request.name, request.kind),
+                lambda caller, request: caller.realm.describe_channel(request.name, request.kind),
             ),
             _on(
                 channels.MaintainChannel,
-                lambda by, request: by.realm.maintain(request.name, request.kind),
+                lambda caller, request: caller.realm.maintain(request.name, request.kind),
             ),
             _on(
                 channels.PurgeChannel,
-                lambda by, request: by.realm.subscriptions.purge(
+                lambda caller, request: caller.realm.subscriptions.purge(
                     request.channel, request.first_id, request.last_id, selector=request.selector
                 ),
             ),
             _on(
                 channels.CountPurge,
-                lambda by, request: by.realm.subscriptions.purge(
+                lambda caller, request: caller.realm.subscriptions.purge(
                     request.channel,
                     request.first_id,
                     request.last_id,
@@ -150,13 +159,13 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             ),
             _on(
                 channels.DescribeColumns,
-                lambda by, request: columns(by.realm.shard, request.channel),
+                lambda caller, request: columns(caller.realm.shard, request.channel),
             ),
             _on(
                 channels.Locate,
-                lambda by, request: locate(
-                    by.realm.shard,
-                    by.realm.dispatch,
+                lambda caller, request: locate(
+                    caller.realm.shard,
+                    caller.realm.dispatch,
                     request.channel,
                     span=Span(request.first_id, request.end_id),
                     publishers=request.publishers,
@@ -164,31 +173,34 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             ),
             _on(
                 channels.DescribeMissing,
-                lambda by, request: missing(
-                    by.realm.shard, request.channel, Span(request.first_id, request.end_id)
+                lambda caller, request: missing(
+                    caller.realm.shard, request.channel, Span(request.first_id, request.end_id)
                 ),
             ),
-            _on(channels.OpenSchedule, lambda by, request: by.realm.schedule_of(request.channel)),
+            _on(
+                channels.OpenSchedule,
+                lambda caller, request: caller.realm.schedule_of(request.channel),
+            ),
             # Request and reply
             _on(
                 requesting.OpenReplyQueue,
-                lambda by, request: by.realm.reply_queues.open(
-                    by.realm.access,
-                    by.principal,
+                lambda caller, request: caller.realm.reply_queues.open(
+                    caller.realm.access,
+                    caller.principal,
                     request.name,
-                    by.session_for(request.name),
-                    by.owner,
+                    caller.session_for(request.name),
+                    caller.owner,
                 ),
             ),
             _on(
                 requesting.CloseReplyQueue,
-                lambda by, request: by.realm.reply_queues.close(
-                    by.realm.access, by.principal, request.name
+                lambda caller, request: caller.realm.reply_queues.close(
+                    caller.realm.access, caller.principal, request.name
                 ),
             ),
             _on(
                 requesting.OpenReplyTo,
-                lambda by, request: by.realm.reply_queues.open_address(request.address),
+                lambda caller, request: caller.realm.reply_queues.open_address(request.address),
             ),
             # Reads with a single answer
             _on(reading.BrowseEvents, reading_handlers.browse_events),
@@ -210,21 +222,23 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(durables.CreateDurable, _create_durable),
             _on(
                 durables.DeleteDurable,
-                lambda by, request: by.realm.subscriptions.delete_durable(
+                lambda caller, request: caller.realm.subscriptions.delete_durable(
                     request.channel, request.name
                 ),
             ),
             _on(
                 durables.ListDurables,
-                lambda by, request: by.realm.subscriptions.durables(request.channel),
+                lambda caller, request: caller.realm.subscriptions.durables(request.channel),
             ),
             _on(
                 durables.DescribeDurable,
-                lambda by, request: by.realm.subscriptions.durable(request.channel, request.name),
+                lambda caller, request: caller.realm.subscriptions.durable(
+                    request.channel, request.name
+                ),
             ),
             _on(
                 durables.PurgeDurable,
-                lambda by, request: by.realm.subscriptions.purge_durable(
+                lambda caller, request: caller.realm.subscriptions.purge_durable(
                     request.channel,
                     request.name,
                     request.first_id,
@@ -234,7 +248,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             ),
             _on(
                 durables.CountDurablePurge,
-                lambda by, request: by.realm.subscriptions.purge_durable(
+                lambda caller, request: caller.realm.subscriptions.purge_durable(
                     request.channel,
                     request.name,
                     request.first_id,
@@ -245,121 +259,135 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             ),
             _on(
                 durables.UnbindDurable,
-                lambda by, request: by.realm.subscriptions.unbind(request.channel, request.name),
+                lambda caller, request: caller.realm.subscriptions.unbind(
+                    request.channel, request.name
+                ),
             ),
             _on(
                 durables.SeekDurable,
-                lambda by, request: by.realm.subscriptions.seeking.seek(
+                lambda caller, request: caller.realm.subscriptions.seeking.seek(
                     request.channel, request.name, request.to, key=request.key
                 ),
             ),
             _on(
                 durables.PreviewSeek,
-                lambda by, request: by.realm.subscriptions.seeking.preview(
+                lambda caller, request: caller.realm.subscriptions.seeking.preview(
                     request.channel, request.name, request.to
                 ),
             ),
             _on(
                 durables.DescribeOutstanding,
-                lambda by, request: by.realm.subscriptions.holding.outstanding(
+                lambda caller, request: caller.realm.subscriptions.holding.outstanding(
                     request.channel, request.name, Span(request.first_id, request.end_id)
                 ),
             ),
             _on(
                 subscriptions.Hold,
-                lambda by, request: by.realm.subscriptions.holding.hold(
-                    by.seat(request.subscription), Span(request.first_id, request.end_id)
+                lambda caller, request: caller.realm.subscriptions.holding.hold(
+                    caller.seat(request.subscription), Span(request.first_id, request.end_id)
                 ),
             ),
             _on(
                 subscriptions.Extend,
-                lambda by, request: by.realm.subscriptions.holding.extend(
-                    by.seat(request.subscription), checked(request.spans), request.time_ms
+                lambda caller, request: caller.realm.subscriptions.holding.extend(
+                    caller.seat(request.subscription), checked(request.spans), request.time_ms
                 ),
             ),
             _on(
                 subscriptions.Bury,
-                lambda by, request: by.realm.subscriptions.holding.bury(
-                    by.seat(request.subscription), checked(request.spans), request.reason
+                lambda caller, request: caller.realm.subscriptions.holding.bury(
+                    caller.seat(request.subscription), checked(request.spans), request.reason
                 ),
             ),
             # Durables over patterns
             _on(
                 patterns.CreatePatternDurable,
-                lambda by, request: by.realm.pattern_durables.create(request),
+                lambda caller, request: caller.realm.pattern_durables.create(request),
             ),
             _on(
                 patterns.DeletePatternDurable,
-                lambda by, request: by.realm.pattern_durables.delete(request.pattern, request.name),
+                lambda caller, request: caller.realm.pattern_durables.delete(
+                    request.pattern, request.name
+                ),
             ),
             _on(
                 patterns.ListPatternDurables,
-                lambda by, request: by.realm.pattern_durables.list(),
+                lambda caller, request: caller.realm.pattern_durables.list(),
             ),
             # Transactions
             _on(
                 transactions.BeginTransaction,
-                lambda by, request: by.realm.transactions.begin(
-                    by.owned(request.transaction), request.channels
+                lambda caller, request: caller.realm.transactions.begin(
+                    caller.owned(request.transaction), request.channels
                 ),
             ),
             _on(
                 transactions.AbortTransaction,
-                lambda by, request: by.realm.transactions.abort(by.owned(request.transaction)),
+                lambda caller, request: caller.realm.transactions.abort(
+                    caller.owned(request.transaction)
+                ),
             ),
             _on(
                 transactions.DescribeTransaction,
-                lambda by, request: by.realm.transactions.describe(by.owned(request.transaction)),
+                lambda caller, request: caller.realm.transactions.describe(
+                    caller.owned(request.transaction)
+                ),
             ),
             # Copies of stores and of the realm
             _on(
                 transfers.BeginExport,
-                lambda by, request: by.realm.exports.begin(by.session, request.name, request.kind),
+                lambda caller, request: caller.realm.exports.begin(
+                    caller.session, request.name, request.kind
+                ),
             ),
             _on(
                 transfers.ReadExport,
-                lambda by, request: by.realm.exports.read(
-                    by.session, request.export, request.file, offset=request.offset
+                lambda caller, request: caller.realm.exports.read(
+                    caller.session, request.export, request.file, offset=request.offset
                 ),
             ),
             _on(
                 transfers.EndExport,
-                lambda by, request: by.realm.exports.end(by.session, request.export),
+                lambda caller, request: caller.realm.exports.end(caller.session, request.export),
             ),
             _on(
                 transfers.BeginImport,
-                lambda by, request: by.realm.imports.begin(
-                    by.session, request.name, request.manifest
+                lambda caller, request: caller.realm.imports.begin(
+                    caller.session, request.name, request.manifest
                 ),
             ),
             _on(
                 transfers.CommitImport,
-                lambda by, request: by.realm.imports.commit(by.session, request.import_),
+                lambda caller, request: caller.realm.imports.commit(
+                    caller.session, request.import_
+                ),
             ),
             _on(
                 transfers.AbortImport,
-                lambda by, request: by.realm.imports.abort(by.session, request.import_),
+                lambda caller, request: caller.realm.imports.abort(caller.session, request.import_),
             ),
             _on(transfers.ExportTar, tar_handlers.export_tar),
             _on(
                 transfers.BeginBackup,
-                lambda by, request: by.realm.backups.begin(by.session, by.version),
+                lambda caller, request: caller.realm.backups.begin(caller.session, caller.version),
             ),
             _on(
                 transfers.ReadBackup,
-                lambda by, request: by.realm.backups.read(
-                    by.session, request.backup, request.file, offset=request.offset
+                lambda caller, request: caller.realm.backups.read(
+                    caller.session, request.backup, request.file, offset=request.offset
                 ),
             ),
             _on(
                 transfers.EndBackup,
-                lambda by, request: by.realm.backups.end(
-                    by.session, request.backup, is_complete=request.is_complete
+                lambda caller, request: caller.realm.backups.end(
+                    caller.session, request.backup, is_complete=request.is_complete
                 ),
             ),
             # The realm
-            _on(realms.DescribeRealm, lambda by, request: by.realm.describe(by.version)),
-            _on(realms.PausePublishing, lambda by, request: by.realm.pause(request.paused)),
+            _on(
+                realms.DescribeRealm, lambda caller, request: caller.realm.describe(caller.version)
+            ),
+            _on(realms.PausePublishing, lambda caller, request: caller.realm.pause(request.paused)),
             _on(realms.ListConnections, realm_handlers.list_connections),
             _on(realms.EndConnection, realm_handlers.end_connection),
             _on(realms.DescribeCluster, realm_handlers.describe_cluster),
@@ -369,19 +397,21 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(realms.ReadHistory, realm_handlers.read_history),
             _on(
                 joins.CreateJoin,
-                lambda by, request: by.realm.joins.create(
+                lambda caller, request: caller.realm.joins.create(
                     request.source,
                     request.destination,
                     request.selector,
                     request.archive,
-                    by.principal,
+                    caller.principal,
                 ),
             ),
             _on(
                 joins.DeleteJoin,
-                lambda by, request: by.realm.joins.delete(request.source, request.destination),
+                lambda caller, request: caller.realm.joins.delete(
+                    request.source, request.destination
+                ),
             ),
-            _on(joins.ListJoins, lambda by, request: by.realm.joins.list()),
+            _on(joins.ListJoins, lambda caller, request: caller.realm.joins.list()),
             _on(joins.Redrive, _redrive),
             # Users and rights
             _on(access.WhoAmI, access_handlers.who),
@@ -395,7 +425,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(access.ListUsers, access_handlers.users),
             _on(
                 access.CreateUser,
-                lambda by, request: by.realm.access.accounts.create_user(
+                lambda caller, request: caller.realm.access.accounts.create_user(
                     request.name, request.verifier
                 ),
             ),
@@ -403,31 +433,31 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(access.ListGroups, access_handlers.groups),
             _on(
                 access.CreateGroup,
-                lambda by, request: by.realm.access.accounts.create_group(
+                lambda caller, request: caller.realm.access.accounts.create_group(
                     request.name, request.members
                 ),
             ),
             _on(
                 access.ChangeGroup,
-                lambda by, request: by.realm.access.accounts.change_group(
+                lambda caller, request: caller.realm.access.accounts.change_group(
                     request.name, request.add, request.remove
                 ),
             ),
             _on(
                 access.DeleteGroup,
-                lambda by, request: by.realm.access.accounts.delete_group(request.name),
+                lambda caller, request: caller.realm.access.accounts.delete_group(request.name),
             ),
             _on(access.ListEntries, access_handlers.entries),
             _on(access.Grant, access_handlers.grant),
             _on(
                 access.Revoke,
-                lambda by, request: by.realm.access.accounts.revoke(
+                lambda caller, request: caller.realm.access.accounts.revoke(
                     request.kind, request.name, request.subject, rights=request.rights
                 ),
             ),
             _on(
                 access.ReadAudit,
-                lambda by, request: by.realm.access.audit.read(
+                lambda caller, request: caller.realm.access.audit.read(
                     kind=request.kind, before=request.before, limit=request.limit
                 ),
             ),

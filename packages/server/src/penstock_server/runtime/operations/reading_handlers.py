@@ -45,33 +45,33 @@ SAMPLE: Final = 5
 # --- pages of events ----------------------------------------------------------------------
 
 
-async def browse_events(by: Caller, request: reading.BrowseEvents) -> reading.BrowsedEvents:
+async def browse_events(caller: Caller, request: reading.BrowseEvents) -> reading.BrowsedEvents:
     if request.newest:
-        return await _browse_newest(by, request)
-    selector = await _selector_of(by, request)
-    outlet = Collected(by.session, selector, _fits(by, request.channel, request.limit))
+        return await _browse_newest(caller, request)
+    selector = await _selector_of(caller, request)
+    outlet = Collected(caller.session, selector, _fits(caller, request.channel, request.limit))
     last_id = None if request.end_id is None else request.end_id - 1
     opened: list[OpenedSubscription] = []
 
     async def subscribe() -> OpenedSubscription:
         opened.append(
             await _subscribe_to_browse(
-                by, request.channel, request.start, outlet=outlet, last_id=last_id
+                caller, request.channel, request.start, outlet=outlet, last_id=last_id
             )
         )
         return opened[0]
 
-    next_id = await collect(by.realm, request.channel, outlet, subscribe=subscribe)
+    next_id = await collect(caller.realm, request.channel, outlet, subscribe=subscribe)
     end = (opened[0].stop_id or 0) if next_id is None else next_id
     return reading.BrowsedEvents(
         events=outlet.events(), first_id=opened[0].first_id, end_id=end, next_id=next_id
     )
 
 
-async def _browse_newest(by: Caller, request: reading.BrowseEvents) -> reading.BrowsedEvents:
+async def _browse_newest(caller: Caller, request: reading.BrowseEvents) -> reading.BrowsedEvents:
     page = await newest(
-        by.realm,
-        by.session,
+        caller.realm,
+        caller.session,
         request.channel,
         selector=request.selector,
         limit=request.limit,
@@ -85,92 +85,94 @@ async def _browse_newest(by: Caller, request: reading.BrowseEvents) -> reading.B
 
 
 async def _selector_of(
-    by: Caller, request: reading.BrowseEvents | reading.BrowseOutstanding | reading.PopEvents
+    caller: Caller, request: reading.BrowseEvents | reading.BrowseOutstanding | reading.PopEvents
 ) -> Selector | None:
-    return await by.realm.dispatch.choosing.parse(request.selector) if request.selector else None
+    return (
+        await caller.realm.dispatch.choosing.parse(request.selector) if request.selector else None
+    )
 
 
-def _fits(by: Caller, channel: ChannelId, limit: int) -> int:
-    return count_that_fits(by.realm.view.store(channel), limit)
+def _fits(caller: Caller, channel: ChannelId, limit: int) -> int:
+    return count_that_fits(caller.realm.view.store(channel), limit)
 
 
 async def _subscribe_to_browse(
-    by: Caller,
+    caller: Caller,
     channel: ChannelId,
     start: AnyStart,
     outlet: Collected,
     last_id: int | None = None,
 ) -> OpenedSubscription:
-    return await by.realm.subscriptions.subscribe(
+    return await caller.realm.subscriptions.subscribe(
         channel, start, outlet, credit=outlet.count_max, browse=True, last_id=last_id
     )
 
 
 async def browse_outstanding(
-    by: Caller, request: reading.BrowseOutstanding
+    caller: Caller, request: reading.BrowseOutstanding
 ) -> reading.BrowsedEvents:
-    selector = await _selector_of(by, request)
-    fits = _fits(by, request.channel, request.limit)
-    outlet = Collected(by.session, selector, fits, first_id=request.first_id)
+    selector = await _selector_of(caller, request)
+    fits = _fits(caller, request.channel, request.limit)
+    outlet = Collected(caller.session, selector, fits, first_id=request.first_id)
     opened: list[OpenedSubscription] = []
 
     async def subscribe() -> OpenedSubscription:
         opened.append(
-            await by.realm.subscriptions.browse_durable(
+            await caller.realm.subscriptions.browse_durable(
                 request.channel, request.durable, outlet, credit=fits, first_id=request.first_id
             )
         )
         return opened[0]
 
-    next_id = await collect(by.realm, request.channel, outlet, subscribe=subscribe)
+    next_id = await collect(caller.realm, request.channel, outlet, subscribe=subscribe)
     end = (opened[0].stop_id or 0) if next_id is None else next_id
     return reading.BrowsedEvents(
         events=outlet.events(), first_id=request.first_id, end_id=end, next_id=next_id
     )
 
 
-async def read_event(by: Caller, request: reading.ReadEvent) -> Event:
+async def read_event(caller: Caller, request: reading.ReadEvent) -> Event:
     channel, event_id = request.channel, request.event_id
-    store = by.realm.view.store(channel)
-    outlet = Collected(by.session, None, 1)
+    store = caller.realm.view.store(channel)
+    outlet = Collected(caller.session, None, 1)
     await collect(
-        by.realm,
+        caller.realm,
         channel,
         outlet,
         subscribe=lambda: _subscribe_to_browse(
-            by, channel, FromId(event_id), outlet=outlet, last_id=event_id
+            caller, channel, FromId(event_id), outlet=outlet, last_id=event_id
         ),
     )
     if events := outlet.events():
         return events[0]
-    missing_spans = await missing(by.realm.shard, channel, Span(event_id, event_id + 1))
+    missing_spans = await missing(caller.realm.shard, channel, Span(event_id, event_id + 1))
     causes = ", ".join(span.cause for span in missing_spans) or "never"
     assert store is not None, "a browse of the store has succeeded"
     raise NameDoesNotExist(f"{store.kind} {store.name} has no event {event_id} ({causes})")
 
 
-async def pop_events(by: Caller, request: reading.PopEvents) -> list[Event]:
+async def pop_events(caller: Caller, request: reading.PopEvents) -> list[Event]:
     """Take events from a queue and acknowledge them before the answer is sent.
 
     If the connection is lost then, so are the events; a transactional reader avoids this.
     """
-    subscriptions = by.realm.subscriptions
-    outlet = Collected(by.session, await _selector_of(by, request), request.count)
+    subscriptions = caller.realm.subscriptions
+    outlet = Collected(caller.session, await _selector_of(caller, request), request.count)
     opened = await subscriptions.attach(
         request.channel, READERS, outlet, window=request.count, pull=True
     )
     try:
         subscriptions.demand(opened.number, request.count)
         await outlet.wait(max(request.timeout_s, GRACE_S))
-        by.check(request)  # the right may have been revoked while waiting
+        caller.check(request)  # the right may have been revoked while waiting
         events = outlet.events()
-        await _acknowledge(by, opened.number, events)
+        await _acknowledge(caller, opened.number, events)
     finally:
         subscriptions.detach(opened.number)
     return events
 
 
-async def _acknowledge(by: Caller, subscription: int, events: list[Event]) -> None:
+async def _acknowledge(caller: Caller, subscription: int, events: list[Event]) -> None:
     ids = IdSet.from_ids(event.event_id for event in events if event.event_id is not None)
     if not ids:
         return
@@ -184,7 +186,7 @@ async def _acknowledge(by: Caller, subscription: int, events: list[Event]) -> No
         else:
             settled.set_exception(error)
 
-    by.realm.subscriptions.settle(
+    caller.realm.subscriptions.settle(
         subscription, tuple(ids.spans), reply, roll_back=False, previous=False
     )
     try:
@@ -197,62 +199,68 @@ async def _acknowledge(by: Caller, subscription: int, events: list[Event]) -> No
 # --- leases -------------------------------------------------------------------------------
 
 
-def _lease_owner(by: Caller) -> str:
+def _lease_owner(caller: Caller) -> str:
     """Return the owner of the caller's leases: the user, from any machine. If the caller has not
     signed in, the owner is the user on this machine."""
-    return by.principal.name if by.owner == ANONYMOUS else by.owner
+    return caller.principal.name if caller.owner == ANONYMOUS else caller.owner
 
 
-async def fetch_events(by: Caller, request: consuming.FetchEvents) -> consuming.Fetched:
+async def fetch_events(caller: Caller, request: consuming.FetchEvents) -> consuming.Fetched:
     selector = (
-        await by.realm.dispatch.choosing.parse(request.selector) if request.selector else None
+        await caller.realm.dispatch.choosing.parse(request.selector) if request.selector else None
     )
-    return await by.realm.leases.fetch(
+    return await caller.realm.leases.fetch(
         request,
-        _lease_owner(by),
-        by.principal.name,
+        _lease_owner(caller),
+        caller.principal.name,
         selector=selector,
-        check=lambda: by.check(request),
+        check=lambda: caller.check(request),
     )
 
 
-def _may_consume(by: Caller) -> Callable[[str], None]:
+def _may_consume(caller: Caller) -> Callable[[str], None]:
     """Return a check that raises ``AccessDenied`` for a channel that the caller may not
     consume."""
-    return lambda name: by.realm.access.require(by.principal, TAKE[0], name)
+    return lambda name: caller.realm.access.require(caller.principal, TAKE[0], name)
 
 
-async def fetch_from_pattern(by: Caller, request: consuming.FetchFromPattern) -> consuming.Fetched:
+async def fetch_from_pattern(
+    caller: Caller, request: consuming.FetchFromPattern
+) -> consuming.Fetched:
     selector = (
-        await by.realm.dispatch.choosing.parse(request.selector) if request.selector else None
+        await caller.realm.dispatch.choosing.parse(request.selector) if request.selector else None
     )
-    return await by.realm.leases.fetch_from_pattern(
-        request, _lease_owner(by), by.principal.name, selector=selector, check=_may_consume(by)
+    return await caller.realm.leases.fetch_from_pattern(
+        request,
+        _lease_owner(caller),
+        caller.principal.name,
+        selector=selector,
+        check=_may_consume(caller),
     )
 
 
 async def settle_lease(
-    by: Caller, request: consuming.SettleLease | consuming.SettlePatternLease
+    caller: Caller, request: consuming.SettleLease | consuming.SettlePatternLease
 ) -> consuming.Settled:
-    return await by.realm.leases.settle(request, _lease_owner(by), _may_consume(by))
+    return await caller.realm.leases.settle(request, _lease_owner(caller), _may_consume(caller))
 
 
 async def extend_lease(
-    by: Caller, request: consuming.ExtendLease | consuming.ExtendPatternLease
+    caller: Caller, request: consuming.ExtendLease | consuming.ExtendPatternLease
 ) -> consuming.Settled:
-    return await by.realm.leases.extend(request, _lease_owner(by))
+    return await caller.realm.leases.extend(request, _lease_owner(caller))
 
 
 # --- counts of events ---------------------------------------------------------------------
 
 
-async def summarize_dead(by: Caller, request: reading.SummarizeDead) -> reading.DeadSummary:
-    outlet = DeadEvents(by.session, request.limit)
+async def summarize_dead(caller: Caller, request: reading.SummarizeDead) -> reading.DeadSummary:
+    outlet = DeadEvents(caller.session, request.limit)
     next_id = await collect(
-        by.realm,
+        caller.realm,
         request.channel,
         outlet,
-        subscribe=lambda: _subscribe_to_browse(by, request.channel, FromId(0), outlet=outlet),
+        subscribe=lambda: _subscribe_to_browse(caller, request.channel, FromId(0), outlet=outlet),
     )
     return outlet.summary(is_complete=next_id is None)
 
@@ -275,16 +283,18 @@ class MatchCount(Collected):
             self.done.set()
 
 
-async def explain_selector(by: Caller, request: reading.ExplainSelector) -> reading.SelectorAnswer:
+async def explain_selector(
+    caller: Caller, request: reading.ExplainSelector
+) -> reading.SelectorAnswer:
     # Imported here because few realms explain selectors, and every start would pay for it.
     from penstock_core.columns.selectors.checking import checked
     from penstock_core.columns.selectors.explaining import explained
 
     name = destination_name(request.channel) if request.channel else ""
-    kind: Kind = "queue" if by.sees_queue(name) else "channel"
-    opened = await by.realm.open_channel(name, kind) if name else None
+    kind: Kind = "queue" if caller.sees_queue(name) else "channel"
+    opened = await caller.realm.open_channel(name, kind) if name else None
     try:
-        selector = await by.realm.dispatch.choosing.parse(request.selector)
+        selector = await caller.realm.dispatch.choosing.parse(request.selector)
     except MalformedSelector as error:
         return reading.SelectorAnswer(
             valid=False,
@@ -295,10 +305,10 @@ async def explain_selector(by: Caller, request: reading.ExplainSelector) -> read
         )
     stored = None
     if opened is not None:
-        stored = schema_from(await columns(by.realm.shard, opened.channel))
+        stored = schema_from(await columns(caller.realm.shard, opened.channel))
         messages = _messages_of(opened.name, opened.definition.descriptors)
         stored = stored if messages is None else messages.seen_in(stored)
-    chooses, remarks = await by.realm.dispatch.choosing.for_text(
+    chooses, remarks = await caller.realm.dispatch.choosing.for_text(
         request.selector,
         lambda: (explained(selector.expression), checked(selector.expression, stored)),
     )
@@ -313,7 +323,7 @@ async def explain_selector(by: Caller, request: reading.ExplainSelector) -> read
         remarks=tuple(remarks.remarks),
         chosen=None
         if opened is None
-        else await _chosen(by, selector, opened.channel, name=opened.name, kind=kind),
+        else await _chosen(caller, selector, opened.channel, name=opened.name, kind=kind),
     )
 
 
@@ -328,13 +338,16 @@ def _messages_of(name: str, descriptors: Any) -> Messages | None:
 
 
 async def _chosen(
-    by: Caller, selector: Selector, channel: ChannelId, name: str, kind: Kind
+    caller: Caller, selector: Selector, channel: ChannelId, name: str, kind: Kind
 ) -> reading.Chosen:
-    outlet = MatchCount(by.session, selector)
+    outlet = MatchCount(caller.session, selector)
     next_id = await collect(
-        by.realm, channel, outlet, subscribe=lambda: _matched(by, channel, kind, outlet=outlet)
+        caller.realm,
+        channel,
+        outlet,
+        subscribe=lambda: _matched(caller, channel, kind, outlet=outlet),
     )
-    store = by.realm.view.store(channel)
+    store = caller.realm.view.store(channel)
     return reading.Chosen(
         channel=name,
         events=0 if store is None else len(store.stored),
@@ -345,20 +358,20 @@ async def _chosen(
 
 
 async def _matched(
-    by: Caller, channel: ChannelId, kind: Kind, outlet: MatchCount
+    caller: Caller, channel: ChannelId, kind: Kind, outlet: MatchCount
 ) -> OpenedSubscription:
     if kind == "queue":
         counting: Outlet = outlet
-        return await by.realm.subscriptions.browse_durable(
+        return await caller.realm.subscriptions.browse_durable(
             channel, READERS, counting, credit=MATCHES_MAX
         )
-    return await _subscribe_to_browse(by, channel, FromId(0), outlet=outlet)
+    return await _subscribe_to_browse(caller, channel, FromId(0), outlet=outlet)
 
 
-async def read_key_state(by: Caller, request: reading.ReadKeyState) -> Event:
-    event = await _state_of(by.realm.shard, request.channel, request.key)
+async def read_key_state(caller: Caller, request: reading.ReadKeyState) -> Event:
+    event = await _state_of(caller.realm.shard, request.channel, request.key)
     if event is None:
-        store = by.realm.view.store(request.channel)
+        store = caller.realm.view.store(request.channel)
         name = "" if store is None else store.name
         raise NameDoesNotExist(f"channel {name} has no state of the key {request.key!r}")
     return event
@@ -367,22 +380,22 @@ async def read_key_state(by: Caller, request: reading.ReadKeyState) -> Event:
 # --- the schedule -------------------------------------------------------------------------
 
 
-async def list_scheduled(by: Caller, request: reading.ListScheduled) -> reading.ScheduledPage:
+async def list_scheduled(caller: Caller, request: reading.ListScheduled) -> reading.ScheduledPage:
     store_name = None if request.channel is None else destination_name(request.channel)
     if store_name is not None:
-        by.realm.view.required(store_name)
+        caller.realm.view.required(store_name)
     kinds: tuple[Kind, ...] = ("channel", "queue")
-    names = [(name, kind) for kind in kinds for name in await by.realm.list_channels(kind)]
+    names = [(name, kind) for kind in kinds for name in await caller.realm.list_channels(kind)]
     remaining = request.limit
     stores: list[reading.WaitingEvents] = []
     for name, kind in sorted(names):
         is_wanted = store_name in (None, name) and name >= request.first_name
-        if not is_wanted or not by.allows(READING[kind], name):
+        if not is_wanted or not caller.allows(READING[kind], name):
             continue
         if not remaining:
             return reading.ScheduledPage(tuple(stores), (0, name))
         first = request.first_number if name == request.first_name else 0
-        waiting, next_number = await _waiting(by, name, kind, first=first, limit=remaining)
+        waiting, next_number = await _waiting(caller, name, kind, first=first, limit=remaining)
         remaining -= len(waiting.events)
         stores.append(waiting)
         if next_number is not None:
@@ -391,33 +404,35 @@ async def list_scheduled(by: Caller, request: reading.ListScheduled) -> reading.
 
 
 async def _waiting(
-    by: Caller, name: str, kind: Kind, first: int, limit: int
+    caller: Caller, name: str, kind: Kind, first: int, limit: int
 ) -> tuple[reading.WaitingEvents, int | None]:
     """Return the events that wait for one store, from number ``first`` on, and the first number of
     the next page."""
-    store = await by.realm.open_channel(name, kind)
-    hidden = await by.realm.schedule_of(store.channel)
+    store = await caller.realm.open_channel(name, kind)
+    hidden = await caller.realm.schedule_of(store.channel)
     if hidden is None:
         return reading.WaitingEvents(store, kind, ()), None
-    outlet = Collected(by.session, None, limit)
+    outlet = Collected(caller.session, None, limit)
     next_number = await collect(
-        by.realm,
+        caller.realm,
         hidden.channel,
         outlet,
-        subscribe=lambda: _subscribe_to_browse(by, hidden.channel, FromId(first), outlet=outlet),
+        subscribe=lambda: _subscribe_to_browse(
+            caller, hidden.channel, FromId(first), outlet=outlet
+        ),
     )
     return reading.WaitingEvents(store, kind, outlet.events()), next_number
 
 
-async def cancel_scheduled(by: Caller, request: reading.CancelScheduled) -> None:
-    hidden = await by.realm.schedule_of(request.channel)
+async def cancel_scheduled(caller: Caller, request: reading.CancelScheduled) -> None:
+    hidden = await caller.realm.schedule_of(request.channel)
     purged = 0
     if hidden is not None:
-        purged = await by.realm.subscriptions.purge(
+        purged = await caller.realm.subscriptions.purge(
             hidden.channel, request.number, request.number, selector=""
         )
     if not purged:
-        store = by.realm.view.store(request.channel)
+        store = caller.realm.view.store(request.channel)
         name = "its store" if store is None else store.name
         raise IllegalState(
             f"event number {request.number} does not wait for {name}: it was published or "

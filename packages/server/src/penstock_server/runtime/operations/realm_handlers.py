@@ -15,8 +15,10 @@ CHANNELS_MAX: Final = 1_000
 """Maximum number of channels and queues in one answer with counters."""
 
 
-async def list_connections(by: Caller, _: realms.ListConnections) -> list[realms.ConnectionInfo]:
-    now_s, now_us = asyncio.get_running_loop().time(), by.realm.clock.now_us()
+async def list_connections(
+    caller: Caller, _: realms.ListConnections
+) -> list[realms.ConnectionInfo]:
+    now_s, now_us = asyncio.get_running_loop().time(), caller.realm.clock.now_us()
     return [
         realms.ConnectionInfo(
             id=str(state.number),
@@ -31,18 +33,18 @@ async def list_connections(by: Caller, _: realms.ListConnections) -> list[realms
             unsent_bytes=state.unsent_bytes,
             is_stalled=state.is_stalled,
         )
-        for state in by.realm.connections.states()
+        for state in caller.realm.connections.states()
     ]
 
 
-async def describe_cluster(by: Caller, _: realms.DescribeCluster) -> realms.ClusterInfo:
-    return by.realm.cluster()
+async def describe_cluster(caller: Caller, _: realms.DescribeCluster) -> realms.ClusterInfo:
+    return caller.realm.cluster()
 
 
-async def end_connection(by: Caller, request: realms.EndConnection) -> None:
+async def end_connection(caller: Caller, request: realms.EndConnection) -> None:
     # Only the canonical form of a number is an id: not "007", and not digits of other scripts.
     is_number = request.id.isdecimal() and len(request.id) < 19
-    connection = by.realm.connections.find(int(request.id)) if is_number else None
+    connection = caller.realm.connections.find(int(request.id)) if is_number else None
     if connection is None or str(int(request.id)) != request.id:
         raise NameDoesNotExist(
             f"connection {request.id[:40]!r} does not exist; list the connections for their ids"
@@ -50,16 +52,18 @@ async def end_connection(by: Caller, request: realms.EndConnection) -> None:
     connection.end(ConnectionLost("an administrator has ended the connection"))
 
 
-async def list_pipelines(by: Caller, _: realms.ListPipelines) -> list[realms.PipelineInfo]:
+async def list_pipelines(caller: Caller, _: realms.ListPipelines) -> list[realms.PipelineInfo]:
     def lag(name: str, next_id: int) -> int | None:
-        store = by.realm.view.named(name)
+        store = caller.realm.view.named(name)
         return None if store is None else max(0, store.next_id - next_id)
 
-    return await pipelines_in(by.realm.pipeline_folders, lag)
+    return await pipelines_in(caller.realm.pipeline_folders, lag)
 
 
-async def describe_pipeline(by: Caller, request: realms.DescribePipeline) -> realms.PipelineInfo:
-    for pipeline in await list_pipelines(by, realms.ListPipelines()):
+async def describe_pipeline(
+    caller: Caller, request: realms.DescribePipeline
+) -> realms.PipelineInfo:
+    for pipeline in await list_pipelines(caller, realms.ListPipelines()):
         if pipeline.name == request.name:
             return pipeline
     raise NameDoesNotExist(
@@ -67,8 +71,8 @@ async def describe_pipeline(by: Caller, request: realms.DescribePipeline) -> rea
     )
 
 
-async def read_rates(by: Caller, request: realms.ReadRates) -> realms.RatesNow:
-    realm, name = by.realm, request.channel
+async def read_rates(caller: Caller, request: realms.ReadRates) -> realms.RatesNow:
+    realm, name = caller.realm, request.channel
     now_us = realm.clock.now_us()
     channels: list[realms.ChannelRates] = []
     durables: list[realms.DurableRates] = []
@@ -92,13 +96,13 @@ async def read_rates(by: Caller, request: realms.ReadRates) -> realms.RatesNow:
     )
 
 
-async def read_history(by: Caller, request: realms.ReadHistory) -> realms.HistoryInfo:
+async def read_history(caller: Caller, request: realms.ReadHistory) -> realms.HistoryInfo:
     if request.durable is not None and request.channel is None:
         raise InvalidArgument(
             f"durable {request.durable[:80]!r} was given without a channel; name its channel, too"
         )
-    await by.realm.history.take_in_turns()
-    return by.realm.history.read(request.channel, request.durable)
+    await caller.realm.history.take_in_turns()
+    return caller.realm.history.read(request.channel, request.durable)
 
 
 def _channel(store: StoreView) -> realms.ChannelRates:

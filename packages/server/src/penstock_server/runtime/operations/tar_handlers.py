@@ -26,10 +26,10 @@ from penstock_server.runtime.transfer.exports import Exports
 from penstock_server.runtime.transfer.tar import Tar
 
 
-async def export_tar(by: Caller, request: ExportTar) -> ExportedTar:
+async def export_tar(caller: Caller, request: ExportTar) -> ExportedTar:
     """Begin an export and return its size and parts. All files are read once before the answer,
     because the manifest, which comes first, has their checksums."""
-    realm, kind = by.realm, request.kind
+    realm, kind = caller.realm, request.kind
     # This is a separate session, because all calls over HTTP share one, and `leave` ends all
     # exports of a session.
     session = f"tar-{secrets.token_hex(8)}"
@@ -45,8 +45,8 @@ async def export_tar(by: Caller, request: ExportTar) -> ExportedTar:
 
     # An export may take hours: the user may be deleted, or lose the right, in the meantime.
     def check() -> None:
-        realm.access.check_still(by.principal, realm.clock.now_us())
-        realm.access.require(by.principal, operation_on(ExportTar, kind), export.name)
+        realm.access.check_still(caller.principal, realm.clock.now_us())
+        realm.access.require(caller.principal, operation_on(ExportTar, kind), export.name)
 
     return ExportedTar(
         name=f"{file_part(export.name)}.tar",
@@ -57,15 +57,15 @@ async def export_tar(by: Caller, request: ExportTar) -> ExportedTar:
 
 
 async def import_tar(
-    by: Caller, request: ImportTar, parts: AsyncGenerator[bytes, None]
+    caller: Caller, request: ImportTar, parts: AsyncGenerator[bytes, None]
 ) -> ChannelOpened:
-    realm = by.realm
+    realm = caller.realm
     tar = Tar(parts)
     encoded = await tar.manifest()
     manifest = manifest_from(encoded)
     name = destination_name(request.name or manifest.name)
-    if by.permits is not None:
-        by.permits.check_rest(BeginImport(name, encoded))
+    if caller.permits is not None:
+        caller.permits.check_rest(BeginImport(name, encoded))
     session = f"tar-{secrets.token_hex(8)}"
     try:
         import_id = await realm.imports.begin(session, name, encoded)
@@ -85,9 +85,9 @@ async def import_tar(
             async def work() -> ChannelOpened:
                 return await realm.imports.commit(session, import_id)
 
-            if by.permits is None:
+            if caller.permits is None:
                 return await work()
-            opened: ChannelOpened = await by.permits.permitted(commit, work)
+            opened: ChannelOpened = await caller.permits.permitted(commit, work)
             return opened
     finally:
         realm.imports.leave(session)
