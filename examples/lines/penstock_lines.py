@@ -119,7 +119,7 @@ class LineConnection(HostedConnection):
 
 class LineOutlet(Outlet):
     selector = None
-    writable = True
+    is_writable = True
     subscription = owed = 0
 
     def __init__(self, connection: LineConnection, caller: Caller, channel: str) -> None:

@@ -63,4 +63,4 @@ def test_a_connection_that_ends_while_it_opens_a_seat_leaves_no_opening_behind()
     for _ in range(2):  # one after the other
         serve(wire.encode(wire.Proof(b"not expected here")))
 
-    assert not served().listener.opening
+    assert not served().listener.openings

@@ -144,7 +144,7 @@ def test_handshakes_of_http_have_places_and_give_way(
     assert is_hung_up_on(half[0]), "the one that was waited for longest"
     for each in half[1:]:
         each.close()
-    eventually(lambda: not server.arriving and not server.places.guests)
+    eventually(lambda: not server.arriving and not server.places.connections)
 
 
 @pytest.mark.parametrize("settings", [{"http__connections_per_address_max": 2}], ids=["2"])

@@ -64,7 +64,7 @@ class Found(NamedTuple):
 class Outlet:
     """A subscription's receiver: a queue of its deliveries."""
 
-    writable = True
+    is_writable = True
 
     def __init__(self, session: str, selector: str = "") -> None:
         self.session = session

@@ -23,5 +23,5 @@ def listen_with(realm: penstock.Realm, **limits: Any) -> str:
     url = realm.listen_amqp()
     service = service_of(realm)
     service.limits = replace(service.limits, **limits)
-    service.open_transactions = Buffers(2 * service.limits.transaction_bytes_max, small_bytes=0)
+    service.transaction_bytes = Buffers(2 * service.limits.transaction_bytes_max, small_bytes=0)
     return url

@@ -32,7 +32,7 @@ class Watched:
             self.gate.began(object())
             self.gate.wrote()
 
-    def has_states(self) -> None:
+    def note_transfer_state(self) -> None:
         self.said.append(("connection", "has states"))
 
     def fail(self, condition: str, text: str) -> None:

@@ -58,7 +58,7 @@ class World:
             for connection in self.listener.connections
             if isinstance(connection, Connection)
         ]
-        await self.until(lambda: any(not connection.writable for connection in connections))
+        await self.until(lambda: any(not connection.is_writable for connection in connections))
 
 
 @asynccontextmanager

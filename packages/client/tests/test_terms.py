@@ -101,7 +101,7 @@ def test_a_node_that_calls_itself_otherwise_than_the_session_does_is_not_left_fo
     terms.welcomed_by(owners(1, A, A, B))  # a connection is notified before the session continues
     terms.welcomed(welcome(A, B))
 
-    assert terms.named == A
+    assert terms.announced_owner == A
     assert not terms.note_owners(owners(2, A, A, B))
 
 
@@ -178,7 +178,7 @@ def test_a_session_whose_owner_has_fallen_silent_is_relayed_to_it_in_the_end() -
             break  # welcome
 
     assert tried == [B, A, B]
-    assert terms.at == B
+    assert terms.current_address == B
 
 
 def test_a_session_at_an_address_that_no_node_calls_its_own_stays_there() -> None:

@@ -82,7 +82,7 @@ async def test_a_client_that_is_relayed_goes_to_the_owner_itself_if_it_reaches_i
 
     session = await aio.connect(other.url)
 
-    at = session.connection.terms.at
+    at = session.connection.terms.current_address
     assert at is not None
     assert at.port == owner.native
     await until(lambda: not len(other.relays))

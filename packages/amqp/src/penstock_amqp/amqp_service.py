@@ -98,9 +98,10 @@ class AmqpService:
         self._kept: WeakValueDictionary[str, UserKept] = WeakValueDictionary()
         """Bytes kept for each user's receivers until they settle them, by user. Weak: an entry
         lives as long as one of the user's connections."""
-        self.open_transactions = Buffers(2 * limits.transaction_bytes_max, small_bytes=0)
-        """Bytes of messages in open transactions. A user who is alone may have half of them, as
-        much as one connection."""
+        self.transaction_bytes = Buffers(2 * limits.transaction_bytes_max, small_bytes=0)
+        """Counts the bytes of messages in open transactions, by user. A user may hold half of what
+        the other users leave free. If no other user has open transactions, that is
+        ``transaction_bytes_max``, the limit of one connection."""
         self.realm.dispatch.on_gone(self.links.end_producers)
 
     def kept_by(self, user: str) -> UserKept:

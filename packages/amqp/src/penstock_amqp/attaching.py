@@ -21,7 +21,7 @@ from penstock_amqp.addresses import (
     resolve_destination,
     temporary_name,
 )
-from penstock_amqp.consumers import Consumer, ConsumerPeer, Manner
+from penstock_amqp.consumers import Consumer, ConsumerMode, ConsumerPeer
 from penstock_amqp.kept import retain
 from penstock_amqp.kept_messages import ConnectionKept, LinkRoom
 from penstock_amqp.link_ends import IncomingLink, OutgoingLink
@@ -92,23 +92,23 @@ class Attached:
         self.link = retain(link)
         self._steal = steal
         self.takes_events = bool(link.is_sender and not is_lookup(link))
-        """Whether the peer receives events on it, from a subscription or a queue."""
+        """Whether the peer receives events on the link, from a subscription or a queue."""
         self.is_closed = False
-        """The peer has closed it, possibly before it was opened on this side."""
+        """Whether the peer has closed the link, possibly before it was opened on this side."""
         self.is_lost = False
         """Whether the peer's connection has been lost."""
         self.is_ended = False
-        """The realm has ended it, so the peer's own detach needs no answer."""
+        """Whether the realm has ended the link, so that the peer's own detach needs no answer."""
         self.is_stolen = False
-        """A newer link of the same name has replaced it."""
+        """Whether a newer link of the same name has replaced the link."""
         self.is_detached_by_peer = False
-        """The peer has detached a link that the realm had ended."""
+        """Whether the peer has detached the link after the realm had ended it."""
         self.opened = asyncio.Event()
-        """Set once the attempt to open it has succeeded or failed."""
+        """Set once the attempt to open the link has succeeded or failed."""
         self.released = asyncio.Event()
-        """Set once everything that depended on it in the realm has ended."""
+        """Set once all objects of the realm that depended on the link have ended."""
         self.older: NamedLink | None = None
-        """The link of the same name that it replaces."""
+        """The link of the same name that this link replaces."""
         self.producer: LinkProducer | None = None
         self.consumer: Consumer | None = None
         self.incoming: IncomingLink | None = None
@@ -295,8 +295,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
     ) -> Consumer:
         connection, number = self._connection, destination.number
         request_type = WatchEvents if terms.copies else Attach
-        manner = Manner(seat=not terms.copies, browse=terms.copies)
-        consumer = self._make_consumer(destination, manner, selector, request_type=request_type)
+        mode = ConsumerMode(has_seat=not terms.copies, browse=terms.copies)
+        consumer = self._make_consumer(destination, mode, selector, request_type=request_type)
         if terms.copies:
             watch = WatchEvents(number, FromEarliest(), 0)
             opened = await open_subscription(connection.caller, watch, consumer)
@@ -314,9 +314,9 @@ class Attaching(ConnectionPart[AttachingPeer]):
         selector: Selector | None,
         terms: ReceiverTerms,
     ) -> Consumer:
-        manner = Manner(seat=False)
+        mode = ConsumerMode(has_seat=False)
         consumer = self._make_consumer(
-            destination, manner, selector, request_type=Subscribe, no_local=terms.no_local
+            destination, mode, selector, request_type=Subscribe, no_local=terms.no_local
         )
         place = self._place_of(link_name) if destination.is_jms else ""
         # With the JMS engine, FromEarliest means now, or the position kept for a subscriber whose
@@ -335,7 +335,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
     def _make_consumer(
         self,
         destination: LinkDestination,
-        manner: Manner,
+        mode: ConsumerMode,
         selector: Selector | None,
         request_type: type[Request[Any]],
         *,
@@ -345,7 +345,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         connection = self._connection
         connection.check_on(request_type, destination)
         number = destination.number
-        consumer = Consumer(connection, number, manner, selector=selector, no_local=no_local)
+        consumer = Consumer(connection, number, mode, selector=selector, no_local=no_local)
         consumer.needs = (request_type, destination)
         return consumer
 
@@ -379,9 +379,9 @@ class Attaching(ConnectionPart[AttachingPeer]):
             raise NameDoesNotExist(f"{destination.name} has no durable {name}")
         kind = durable.type
         selector = None if kind.stores_selector else selector
-        manner = Manner(seat=True, cumulative=kind.cumulative)
+        mode = ConsumerMode(has_seat=True, cumulative=kind.cumulative)
         consumer = self._make_consumer(
-            destination, manner, selector, request_type=Attach, no_local=terms.no_local
+            destination, mode, selector, request_type=Attach, no_local=terms.no_local
         )
         attach = Attach(number, 0, name, pull=True)
         place = self._place_of(attached.link.name)

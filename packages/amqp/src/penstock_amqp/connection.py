@@ -86,7 +86,7 @@ class AmqpConnection(HostedConnection):
         self.service = service
         self.container = ""
         """The peer's container id; for JMS clients, the client id."""
-        self.writable = True
+        self.is_writable = True
         self._incomplete = service.listener.incomplete.open(Principal(ANONYMOUS, ""))
         self.in_flight_bytes = 0
         """Bytes of messages that are not yet stored."""
@@ -105,7 +105,7 @@ class AmqpConnection(HostedConnection):
         self._not_admitted: PenstockError | None = None
         """Reason for a refusal that can be sent only after the open frame."""
         self._sole: SoleConnection | None = None
-        """Its entry, if it claims to be the only connection of its container."""
+        """The connection's entry, if it claims to be the only connection of its container."""
         self._is_backed_up = False
         self._in_progress = 0
         self._flush_is_due = False
@@ -163,7 +163,7 @@ class AmqpConnection(HostedConnection):
             self._ticking.cancel()
         self._reading.end()
         self.is_open = False
-        self.writable = False
+        self.is_writable = False
         self._asker.go()
         self._sign_in = None
         self.listener.closed(self)
@@ -254,9 +254,10 @@ class AmqpConnection(HostedConnection):
         """Pass checked frames to the engine."""
         self.engine.feed(data)
 
-    def has_states(self) -> None:
-        """Make the engine read the states of transfers, which may name a transaction."""
-        self.engine.has_states = True
+    def note_transfer_state(self) -> None:
+        """Make the engine read the delivery state of each transfer from now on: a state may name a
+        transaction."""
+        self.engine.reads_states = True
 
     def fail(self, condition: str, text: str) -> None:
         """End the connection, because the peer has violated the protocol."""
@@ -477,10 +478,10 @@ class AmqpConnection(HostedConnection):
             self._transport.write(data)
 
     def _check_writable(self) -> None:
-        writable = self._can_write and not self._is_backed_up and self._transport is not None
-        if writable != self.writable:
-            self.writable = writable
-            self.realm.subscriptions.stall(self.session, stalled=not writable)
+        is_writable = self._can_write and not self._is_backed_up and self._transport is not None
+        if is_writable != self.is_writable:
+            self.is_writable = is_writable
+            self.realm.subscriptions.stall(self.session, stalled=not is_writable)
 
     @property
     def is_congested(self) -> bool:
@@ -593,7 +594,7 @@ class AmqpConnection(HostedConnection):
             f"AMQP 1.0 {self.container}",
             subscriptions=self.links.consumers,
             requests=self._in_progress,
-            is_stalled=not self.writable,
+            is_stalled=not self.is_writable,
         )
 
 

@@ -35,20 +35,21 @@ from penstock_server.runtime.writer.unit_of_work import Acknowledged
 _log = logger("penstock.amqp")
 
 
-class Manner(Struct, frozen=True):
+class ConsumerMode(Struct, frozen=True):
     """Properties of a consumer that decide how its events are held and settled."""
 
-    seat: bool
-    """Whether it has a seat at a queue or durable, so the realm tracks its events in flight."""
+    has_seat: bool
+    """Whether the consumer has a seat at a queue or durable, so that the realm tracks its events in
+    flight."""
     cumulative: bool = False
     """Whether the acknowledgement of an event includes all earlier events."""
     browse: bool = False
 
     @property
-    def keeps(self) -> bool:
+    def keeps_unsettled(self) -> bool:
         """Whether the link keeps unsettled events and delivers returned ones again itself, because
         the realm would not, or only at the next attach."""
-        return not self.browse and (self.cumulative or not self.seat)
+        return not self.browse and (self.cumulative or not self.has_seat)
 
 
 class ConsumerTransactions(Protocol):
@@ -63,7 +64,7 @@ class ConsumerPeer(AmqpPeer, Protocol):
     """The part of a connection that consumers use."""
 
     session: str
-    writable: bool
+    is_writable: bool
     """Whether the connection can take more messages now."""
 
     @property
@@ -82,7 +83,7 @@ class Consumer:
         self,
         connection: ConsumerPeer,
         number: ChannelId,
-        manner: Manner,
+        mode: ConsumerMode,
         selector: Selector | None,
         *,
         no_local: bool = False,
@@ -92,7 +93,7 @@ class Consumer:
         self._realm = connection.service.realm
         self.number = number
         """Id of the channel or queue."""
-        self.manner = manner
+        self.mode = mode
         self.session = connection.session
         self.selector = selector
         self.subscription = 0
@@ -104,7 +105,7 @@ class Consumer:
         """The request that opened it, to which the user must keep the right, and its
         destination."""
         self.confirms = False
-        """Whether it reports settled ids to the realm, so that it can resume after a lost
+        """Whether the consumer reports settled ids to the realm, so that it can resume after a lost
         connection (SEM J5)."""
         self._confirming: deque[list[int]] = deque()
         """Ids in reports that the realm has not answered yet."""
@@ -126,8 +127,8 @@ class Consumer:
     # --- the realm's side ----------------------------------------------------------------
 
     @property
-    def writable(self) -> bool:
-        return self._connection.writable
+    def is_writable(self) -> bool:
+        return self._connection.is_writable
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Deliver events. Never raises, because the caller serves other consumers, too."""
@@ -142,7 +143,7 @@ class Consumer:
             self._waiting = deque(
                 held_event for held_event in self._waiting if held_event[0] not in recalled
             )
-            if self.manner.cumulative:  # a seek may go back to acknowledged events
+            if self.mode.cumulative:  # a seek may go back to acknowledged events
                 self.kept.forget_all(recalled)
                 self._through = self._newest = -1
             self._realm.subscriptions.recall_seen(self.subscription)
@@ -168,7 +169,7 @@ class Consumer:
         link = self.link
         messages = self._service.messages.messages_of(rows)
         ids = messages.ids
-        if not self.manner.seat:
+        if not self.mode.has_seat:
             self._granted -= len(ids)
         if self.is_over or link is None or link.is_over:
             return
@@ -176,7 +177,7 @@ class Consumer:
         counts = _redelivery_counts(redeliveries, ids) if redeliveries else {}
         own_container = self._connection.container if self._no_local else None
         credit, send = link.credit, self._connection.engine.send
-        keeps, size_max = self.manner.keeps and not link.settled, link.message_bytes_max
+        keeps, size_max = self.mode.keeps_unsettled and not link.settled, link.message_bytes_max
         skipped: list[int] = []
         sent: list[int] = []
         kept, kept_bytes = self.kept.by_id, 0
@@ -212,7 +213,7 @@ class Consumer:
         not count as delivered (2.7.3)."""
         link = self.link
         assert link is not None, "events are delivered only on a link"
-        if self.manner.seat and not self.manner.keeps:
+        if self.mode.has_seat and not self.mode.keeps_unsettled:
             self.give_back(ids, counted=False)
         self._connection.end_link(
             link,
@@ -252,7 +253,7 @@ class Consumer:
         if link is None or self.is_over:
             return
         self._send_held()
-        if self.manner.seat:
+        if self.mode.has_seat:
             if not self._is_grant_requested:
                 self._is_grant_requested = True
                 self._realm.subscriptions.grant(self.number, self)
@@ -308,7 +309,7 @@ class Consumer:
         link = self.link
         assert link is not None, "only a link has credit"
         surplus = len(self._waiting) - max(0, link.credit)
-        if surplus > 0 and not self.manner.keeps and self.manner.seat:
+        if surplus > 0 and not self.mode.keeps_unsettled and self.mode.has_seat:
             surplus_ids = [self._waiting.pop()[0] for _ in range(surplus)]
             self.give_back(surplus_ids, counted=False)
 
@@ -412,9 +413,9 @@ class Consumer:
     def acknowledgement_for(self, ids: Sequence[int]) -> Acknowledged | None:
         """Return the acknowledgement to send to the realm for consumed events; None if the realm
         needs none. The caller then calls :meth:`record_consumed`."""
-        if not self.manner.seat:
+        if not self.mode.has_seat:
             return None
-        if not self.manner.cumulative:
+        if not self.mode.cumulative:
             spans = IdSet.from_ids(sorted(ids)).spans
             return Acknowledged(self.number, self.subscription, spans)
         acknowledged_ids = frozenset(ids)
@@ -487,12 +488,12 @@ class Consumer:
         delivers them again.
         """
         reply = reply or _log_failure
-        if self.manner.keeps and elsewhere:
+        if self.mode.keeps_unsettled and elsewhere:
             self._skip(ids, reply, delay_ms)
-        elif self.manner.keeps:
+        elif self.mode.keeps_unsettled:
             reply(None, None)  # before the event is sent again under the same tag
             self._deliver_again(ids, counted=counted)
-        elif not self.manner.seat:  # a browser holds nothing
+        elif not self.mode.has_seat:  # a browser holds nothing
             reply(None, None)
         else:
             spans = IdSet.from_ids(sorted(ids)).spans
@@ -509,7 +510,7 @@ class Consumer:
     def _skip(self, ids: Sequence[int], reply: Reply, delay_ms: int | None) -> None:
         """Skip events that this client refuses. The next client of a durable gets them; on a topic
         they count as consumed by this subscriber."""
-        if not self.manner.seat:
+        if not self.mode.has_seat:
             self.record_consumed(ids, None)
             reply(None, None)
             return
@@ -545,7 +546,7 @@ class Consumer:
     @property
     def _moves_dead(self) -> bool:
         store = self._realm.view.store(self.number)
-        return self.manner.seat and store is not None and store.moves_dead
+        return self.mode.has_seat and store is not None and store.moves_dead
 
     async def _bury(self, event_id: int, reason: str, reply: Reply) -> None:
         error: PenstockError | None = None

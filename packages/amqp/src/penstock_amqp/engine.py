@@ -100,7 +100,8 @@ class EngineListener(Protocol):
         ...
 
     def happened(self, event: Event) -> None:
-        """Another event has occurred; events are reported in order."""
+        """Handle a Proton event for which this interface has no other method. Events are reported
+        in order."""
         ...
 
     def too_large(self, link: IncomingLink) -> None:
@@ -158,8 +159,9 @@ class AmqpEngine:
         self._last = b""
         """Bytes to send after everything that Proton has to send."""
         self._scratch_pointer, self._scratch_view = _scratch.pointer, _scratch.view
-        self.has_states = False
-        """Whether the peer has sent a transfer with a state: it may name a transaction."""
+        self.reads_states = False
+        """Whether the delivery state of each transfer is read: the peer has sent a transfer with a
+        state, which may name a transaction."""
         self._tag: Pointer = ffi.new("pn_delivery_tag_t *")
 
     # --- bytes in and out ----------------------------------------------------------------
@@ -395,7 +397,7 @@ class AmqpEngine:
         else:
             message = self._read(pointer, size)
         pn.pn_link_advance(pointer)
-        if self.has_states and pn.pn_delivery_remote_state(delivery) == TRANSACTIONAL:
+        if self.reads_states and pn.pn_delivery_remote_state(delivery) == TRANSACTIONAL:
             transaction = transaction_of(Delivery.wrap(delivery))
             link.transactions[len(link.messages)] = transaction
         link.messages.append(message)

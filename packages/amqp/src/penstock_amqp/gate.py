@@ -79,8 +79,9 @@ class Watched(Protocol):
         """Process frames that have passed the check."""
         ...
 
-    def has_states(self) -> None:
-        """Expect states in transfers: the next transfer has one, and others may follow."""
+    def note_transfer_state(self) -> None:
+        """Make the engine read the delivery state of each transfer from now on: the next transfer
+        has one, and it may name a transaction."""
         ...
 
 
@@ -120,8 +121,8 @@ class _Session(Struct):
     has_window: bool = False
     """Whether this side's begin, which gives the peer a window, has been sent."""
     is_over: bool = False
-    """Whether this side has ended it with an error; its frames are ignored until the peer ends it,
-    too."""
+    """Whether this side has ended the session with an error; its frames are ignored until the peer
+    ends it, too."""
 
 
 class Gate:
@@ -404,7 +405,7 @@ class Gate:
             text = "a transfer was sent before the session had a window; wait for the begin"
             raise Offence(WINDOW, text, of_session=True)
         if values[7] is not None:
-            self._watched.has_states()
+            self._watched.note_transfer_state()
         begins, identity = not link.is_partial, (values[1], values[2], values[3])
         error = (
             self._check_first_transfer(state, link, identity)

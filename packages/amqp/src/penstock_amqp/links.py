@@ -46,15 +46,15 @@ class Links(ConnectionPart[LinksPeer]):
         self._attaching = Attaching(connection)
         self._links: dict[int, Attached] = {}
         self.former_released: asyncio.Event | None = None
-        """Event of the connection that was closed for this one: set once it has given everything
-        back, and only then are links opened here. None if no wait is needed."""
+        """The :attr:`released` of the connection that was closed for this one: links are opened
+        here only after it is set. None if no wait is needed."""
         self.released = asyncio.Event()
-        """Set once the connection is over and its links have given everything back."""
+        """Set once the connection has ended and its links have given all events back."""
         self._awaiting_detach: dict[int, Attached] = {}
         """Links that the realm has ended, until the peer detaches them."""
-        self._failed: dict[int, asyncio.Event] = {}
-        """Events of the sessions that the realm has ended, set once the session's links have
-        ended."""
+        self._links_ended: dict[int, asyncio.Event] = {}
+        """By hash of a session that the realm has ended: the asyncio.Event that is set once the
+        links of the session have ended."""
 
     def __len__(self) -> int:
         return len(self._links)
@@ -216,7 +216,7 @@ class Links(ConnectionPart[LinksPeer]):
     async def _end_consumer(self, attached: Attached) -> None:
         consumer = attached.consumer
         assert consumer is not None, "the caller has checked it"
-        if attached.is_stolen and not consumer.manner.seat:
+        if attached.is_stolen and not consumer.mode.has_seat:
             consumer.lose()  # the position is kept for the new link of this name (SEM J5)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -301,18 +301,18 @@ class Links(ConnectionPart[LinksPeer]):
 
     def fail_session(self, session: Session, condition: str, description: str) -> None:
         """End a session from this side with a reason; the peer still has to end it, too."""
-        done = self._failed[hash(session)] = asyncio.Event()
+        links_ended = self._links_ended[hash(session)] = asyncio.Event()
         session.condition = Condition(condition, description)
-        self._connection.spawn(self._end_failed_session, session, done)
+        self._connection.spawn(self._end_failed_session, session, links_ended)
 
-    async def _end_failed_session(self, session: Session, done: asyncio.Event) -> None:
+    async def _end_failed_session(self, session: Session, links_ended: asyncio.Event) -> None:
         try:
             await self._end_links_of(session)
             if self._connection.is_open:
                 session.close()
                 self._connection.flush_soon()
         finally:
-            done.set()
+            links_ended.set()
 
     async def _end_links_of(self, session: Session) -> None:
         for attached in list(self._links.values()):
@@ -324,8 +324,8 @@ class Links(ConnectionPart[LinksPeer]):
 
     async def end_session(self, session: Session) -> None:
         """End a session that the peer has ended."""
-        if (failed := self._failed.pop(hash(session), None)) is not None:
-            await failed.wait()
+        if (links_ended := self._links_ended.pop(hash(session), None)) is not None:
+            await links_ended.wait()
         await self._end_links_of(session)
         link_ends = []
         for key, attached in list(self._awaiting_detach.items()):
@@ -355,7 +355,7 @@ class Links(ConnectionPart[LinksPeer]):
                 if link_end is not None:
                     self._engine.drop(link_end)
             consumer = attached.consumer
-            if attached.is_lost and consumer is not None and not consumer.manner.seat:
+            if attached.is_lost and consumer is not None and not consumer.mode.has_seat:
                 consumer.lose()
         if links:
             self._connection.spawn(self._release_links, links)

@@ -41,7 +41,7 @@ cache."""
 
 
 class AmqpExtras(Struct, frozen=True, omit_defaults=True):
-    """The content of the header."""
+    """The event header ``amqp``: the parts of an AMQP message that no column can hold."""
 
     body: str = "data"
     """Kind of body: ``data``, ``text`` (a string value; the event's data is its UTF-8), ``binary``

@@ -22,7 +22,7 @@ class Spawner(Protocol):
     def spawn(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run a coroutine that waits for the realm as a task of this connection."""
+        """Run, as a task of this connection, a coroutine that waits for the realm."""
         ...
 
 

@@ -83,7 +83,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
                 f"of {size} more exceeds the limit of {bytes_max}; commit more often"
             )
         if self._held_bytes is None:  # the user is known by now
-            self._held_bytes = self._connection.service.open_transactions.open(
+            self._held_bytes = self._connection.service.transaction_bytes.open(
                 self._connection.principal
             )
         if not self._held_bytes.fits(self._size + size):

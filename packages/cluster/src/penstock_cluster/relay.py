@@ -243,7 +243,7 @@ class RelayChooser(Sniffer):
         front_end: str,
         wants_relay: WantsRelay,
         local: Callable[[], asyncio.BaseProtocol],
-        places: WaitingPlaces,
+        places: UndecidedConnections,
     ) -> None:
         """``local`` creates the protocol that answers here."""
         super().__init__(places.patience_s, places.enter, places.leave)
@@ -293,17 +293,17 @@ class RelayChooser(Sniffer):
         hand_over(transport, protocol, self._data)
 
 
-class WaitingPlaces(Protocol):
+class UndecidedConnections(Protocol):
     """Limits the number of connections whose protocol is not known yet."""
 
     patience_s: float
     """Longest silence of a connection, in seconds."""
 
-    def enter(self, waiting: RelayChooser) -> bool:
+    def enter(self, chooser: RelayChooser) -> bool:
         """Count a connection. Returns whether the limit allows it."""
         ...
 
-    def leave(self, waiting: RelayChooser) -> None:
+    def leave(self, chooser: RelayChooser) -> None:
         """Stop counting a connection."""
         ...
 

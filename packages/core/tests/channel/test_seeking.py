@@ -193,7 +193,7 @@ def test_an_older_one_that_arrives_late_is_not_done_again(restart: Any) -> None:
     assert outstanding(play) == [4, 5]
     last = play.channel.state.durables["d"].last_seek
     assert (last.start_id, last.key) == (4, "")
-    done = last.under("k")
+    done = last.find("k")
     assert done is not None
     assert (done.start_id, done.again, done.skipped) == (2, 0, 2)
 
@@ -205,9 +205,9 @@ def test_so_many_are_remembered_and_no_more() -> None:
 
     last = play.channel.state.durables["d"].last_seek
 
-    known = [n for n in range(3 * SEEKS_KEPT) if last.under(f"seek {n}") is not None]
+    known = [n for n in range(3 * SEEKS_KEPT) if last.find(f"seek {n}") is not None]
     assert known == list(range(2 * SEEKS_KEPT, 3 * SEEKS_KEPT))
-    assert last.under("") is None
+    assert last.find("") is None
     assert all(not each.earlier for each in last.earlier)
 
 

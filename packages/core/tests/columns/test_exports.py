@@ -31,7 +31,7 @@ from penstock_core.columns.schema.schema import ChannelSchema
 from penstock_core.ids.ids import Span
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.publishing import Appended
-from penstock_core.realm.exports import exported
+from penstock_core.realm.exports import export_state
 from penstock_core.vocabulary.compression import Compression
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import DamagedExport
@@ -59,7 +59,7 @@ def state_file(**durable: Any) -> StateFile:
     for fact in channel.decide(AddDurable("d", "exclusive"), NOW_US).facts:
         channel.apply(fact)
     channel.apply(Appended(Span(0, 10), NOW_US, 100))
-    state = exported(channel.state)
+    state = export_state(channel.state)
     (stored_durable,) = state.restored.durables
     restored = replace(state.restored, durables=(replace(stored_durable, **durable),))
     facts = tuple(FileFacts(image.index, ()) for image in (FIRST, SECOND))

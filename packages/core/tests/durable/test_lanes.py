@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packages.core.tests.plays import dying, left, outstanding, play_of
-from penstock_core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX
+from penstock_core.durable.lanes import LANE_SEARCH_EVENTS_MAX, LANE_SEARCHES_MAX
 from penstock_core.messages.delivery import ConfirmRecall, SetDemand, Skip
 from penstock_core.messages.durables import AddDurable, PurgeOutstanding
 from penstock_core.messages.retention import PurgeEvents
@@ -91,7 +91,7 @@ def test_a_blocked_lane_blocks_itself_alone() -> None:
 
 @pytest.mark.spec("D11")
 def test_what_lies_far_behind_a_blocked_lane_is_found() -> None:
-    count = LOOK_EVENTS_MAX * (LOOKS_MAX + 2)
+    count = LANE_SEARCH_EVENTS_MAX * (LANE_SEARCHES_MAX + 2)
     play = play_of()
     play.lane_of = lambda event_id: "b" if event_id == count - 1 else "a"
     play.do(AddDurable("d", "serial", order_by="sku"))

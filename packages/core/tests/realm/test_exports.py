@@ -15,7 +15,7 @@ from penstock_core.messages.publishing import Publish
 from penstock_core.messages.seats import Detach, TakeSeat
 from penstock_core.messages.settlements import Ack, RollBack
 from penstock_core.messages.snapshots import ProducerState, Restored
-from penstock_core.realm.exports import ExportedState, check, exported, take_over
+from penstock_core.realm.exports import ExportedState, check, export_state, take_over
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import DamagedExport, LimitReached
 from penstock_server.bootstrap import rules
@@ -37,7 +37,7 @@ def halfway() -> Play:
 def moved(play: Play) -> Play:
     """The channel in another realm."""
     state = play.channel.state
-    taken = exported(state)
+    taken = export_state(state)
     check(taken, rules())
     other = Play(ChannelMachine("elsewhere", state.definition, rules()), now_us=play.now_us)
     take_over(other.channel.state, taken)
@@ -62,7 +62,7 @@ def test_ids_durables_and_counts_go_on_where_they_were() -> None:
 def test_an_export_of_the_import_is_the_same_again() -> None:
     play = halfway()
 
-    assert exported(moved(play).channel.state) == exported(play.channel.state)
+    assert export_state(moved(play).channel.state) == export_state(play.channel.state)
 
 
 def test_what_lives_in_memory_goes_along_and_is_still_in_memory_there() -> None:
@@ -104,7 +104,7 @@ def test_what_is_passing_when_the_export_is_taken_counts_as_relayed() -> None:
     decided = play.channel.decide(publish(3, transient=(span(0, 2),)), play.now_us)
     for fact in decided.facts:
         play.channel.apply(fact)
-    taken = exported(play.channel.state)
+    taken = export_state(play.channel.state)
 
     check(taken, rules())
     assert taken.restored.counters.relayed == 3
@@ -114,17 +114,17 @@ def test_what_is_passing_when_the_export_is_taken_counts_as_relayed() -> None:
 
 
 def altered(**changes: Any) -> ExportedState:
-    taken = exported(halfway().channel.state)
+    taken = export_state(halfway().channel.state)
     return replace(taken, restored=replace(taken.restored, **changes))
 
 
 def with_durable(**changes: Any) -> ExportedState:
-    (durable,) = exported(halfway().channel.state).restored.durables
+    (durable,) = export_state(halfway().channel.state).restored.durables
     return altered(durables=(replace(durable, **changes),))
 
 
 def counted(**changes: int) -> Any:
-    return replace(exported(halfway().channel.state).restored.counters, **changes)
+    return replace(export_state(halfway().channel.state).restored.counters, **changes)
 
 
 WRONG = {
@@ -147,7 +147,7 @@ WRONG = {
     ),
     "lost events": (altered(counters=counted(published=11)), "11 published, 10 live, 0 gone"),
     "two durables of one name": (
-        altered(durables=exported(halfway().channel.state).restored.durables * 2),
+        altered(durables=export_state(halfway().channel.state).restored.durables * 2),
         "one name: d, d",
     ),
     "no such kind": (with_durable(kind="solitary"), "kind 'solitary'; allowed are"),
@@ -198,7 +198,7 @@ def test_a_state_that_cannot_be_is_refused(what: str) -> None:
 
 
 def test_durables_with_too_long_selectors_are_refused() -> None:
-    (durable,) = exported(halfway().channel.state).restored.durables
+    (durable,) = export_state(halfway().channel.state).restored.durables
     long = "k = '" + "x" * 60_000 + "'"
     durables = tuple(replace(durable, name=f"d{n}", selector=long) for n in range(80))
 
@@ -207,7 +207,7 @@ def test_durables_with_too_long_selectors_are_refused() -> None:
 
 
 def test_readers_of_a_queue_are_of_the_queues_own_kind() -> None:
-    taken = exported(play_of(kind="queue", events=1).channel.state)
+    taken = export_state(play_of(kind="queue", events=1).channel.state)
     (readers,) = taken.restored.durables
     other = replace(taken.restored, durables=(replace(readers, kind=SHARED.name),))
 
@@ -216,7 +216,7 @@ def test_readers_of_a_queue_are_of_the_queues_own_kind() -> None:
 
 
 def test_the_exported_state_is_one_fact_and_what_it_cannot_say() -> None:
-    taken = exported(halfway().channel.state)
+    taken = export_state(halfway().channel.state)
 
     assert isinstance(taken.restored, Restored)
     assert taken.volatile == ()

@@ -379,7 +379,8 @@ _tables: Final[WeakKeyDictionary[RunningRealm, ChannelTables]] = WeakKeyDictiona
 
 
 def tables_of(realm: RunningRealm) -> ChannelTables:
-    """Return the tables of a realm, which begin with the first use."""
+    """Return the :class:`ChannelTables` of a realm. The first call creates it and registers its
+    regular step."""
     tables = _tables.get(realm)
     if tables is None:
         tables = _tables[realm] = ChannelTables(realm)

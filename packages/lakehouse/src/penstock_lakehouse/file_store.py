@@ -29,15 +29,15 @@ class StoredFile(Struct, eq=False):
     """A file of a table."""
 
     name: str
-    """Its key in the bucket: parts separated by ``/``."""
+    """The file's key in the bucket: parts separated by ``/``."""
     size: int
     """Bytes."""
     users: int = 0
-    """Number of holds on it. A file without users may be removed."""
+    """Number of holds on the file. A file without users may be removed."""
     is_dropped: bool = False
-    """Whether it is removed with its last user."""
+    """Whether the file is removed with its last user."""
     content: bytes | None = None
-    """Its bytes, for a realm without a data directory."""
+    """The file's bytes, for a realm without a data directory."""
 
 
 class FileHold:

@@ -65,7 +65,7 @@ class Leaf(NamedTuple):
 
     column_id: int
     kind: str
-    """Its type in Iceberg."""
+    """The column's type in Iceberg."""
     in_list: bool
 
 

@@ -105,7 +105,7 @@ class DurableFeed:
     """A seat at the durable of a filter while its client is connected."""
 
     selector: Selector | None = None
-    writable = True
+    is_writable = True
 
     def __init__(
         self,

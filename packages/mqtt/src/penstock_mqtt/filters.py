@@ -177,7 +177,7 @@ class Filter:
 
     @property
     def open_feeds(self) -> list[Feed]:
-        """The open seats at its durable."""
+        """The open seats at the subscription's durable."""
         return [feed for feed in (self.feed, *self.feeds.values()) if feed is not None]
 
     @property
@@ -187,7 +187,7 @@ class Filter:
 
     @property
     def is_open(self) -> bool:
-        """Whether it receives messages."""
+        """Whether the subscription receives messages."""
         return self.feed is not None or bool(self.feeds) or self.is_live
 
     def feed_of(self, channel: str) -> Feed | None:

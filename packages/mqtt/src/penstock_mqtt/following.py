@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
 
 CREDIT = 10_000
-"""Events that the realm may deliver before earlier ones were sent on."""
+"""Maximum number of events that the realm delivers to a follower and that were not yet forwarded to
+the MQTT clients."""
 
 _AT_ONCE: Final = CREDIT // 2
-"""Events sent on before the realm is granted credit again. Granting it for each event would cost a
-wake-up for each message."""
+"""Number of forwarded events after which the realm is granted credit again. Granting credit for
+each event would cost a wake-up for each message."""
 
 _log = logger("penstock.mqtt")
 
@@ -56,7 +57,7 @@ class ChannelFollower:
     """The plain subscription to one channel that all MQTT clients of a realm share."""
 
     session = "mqtt"
-    writable = True
+    is_writable = True
     selector: Selector | None = None
 
     def __init__(

@@ -65,7 +65,8 @@ class InFlight(Struct, eq=False):
     """The message to send again; None: it is read from its source again."""
     source: MessageSource | None
     is_stored: bool
-    """Whether it may be sent. The packet id of a message of QoS 2 must be on disk before."""
+    """Whether the message may be sent. The packet id of a message of QoS 2 must be on disk
+    before."""
     is_sent: bool = False
     """Whether the client may have received its packet id."""
     is_released: bool = False
@@ -73,5 +74,5 @@ class InFlight(Struct, eq=False):
     is_complete: bool = False
     """Whether the client has completed it (PUBCOMP)."""
     is_settled: bool = False
-    """Whether it will not be delivered again, because its durable has stored the acknowledgement or
-    the client has all retained messages."""
+    """Whether the message will not be delivered again, because its durable has stored the
+    acknowledgement or the client has all retained messages."""

@@ -287,7 +287,7 @@ class TopicMessage(Struct, frozen=True):
     """Expiry in microseconds since 1970; 0: never."""
     properties: PacketProperties
     is_retained: bool = False
-    """Whether it was published with the retain flag."""
+    """Whether the message was published with the retain flag."""
     encoded_packets: dict[tuple[int, int, bool], tuple[bytes, bytes]] = msgspec.field(
         default_factory=dict
     )
@@ -295,7 +295,7 @@ class TopicMessage(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has nothing but topic and payload, at any time."""
+        """Whether the message has nothing but topic and payload, at any time."""
         return self.properties is NO_PROPERTIES and not self.is_retained and not self.ends_us
 
 

@@ -28,7 +28,7 @@ class Residue(Struct, frozen=True, omit_defaults=True):
     hex: bool = False
     """Whether ``correlation_id`` holds binary data as hexadecimal digits."""
     retain: bool = False
-    """Whether it was published with the retain flag."""
+    """Whether the message was published with the retain flag."""
     content_encoding: str | None = None
     """Content encoding that an AMQP client has set, such as ``gzip``."""
     qos: Annotated[int, Meta(ge=0, le=2)] | None = None
@@ -37,7 +37,7 @@ class Residue(Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_content(self) -> bool:
-        """Whether it has more than the retain flag and the QoS."""
+        """Whether the residue has more than the retain flag and the QoS."""
         return self != Residue(retain=self.retain, qos=self.qos)
 
     def qos_for(self, persistent: bool) -> int:

@@ -123,16 +123,18 @@ class MqttSession:
         """The current connection."""
         self.is_lasting = False
         self.is_over = False
-        """Whether it has ended and cannot be resumed."""
+        """Whether the session has ended and cannot be resumed."""
         self.has_record = False
-        """Whether entries of it are stored."""
+        """Whether entries of the session are stored."""
         self.expiry_s = 0
         self.ended_us = 0
-        """End of its connection in microseconds since 1970; 0 while it is connected."""
+        """End of the last connection in microseconds since 1970; 0 while the client is
+        connected."""
         self.will: StoredWill | None = None
         self.filters: dict[str, Filter] = {}
-        self._away: dict[str, StoredFilter] = {}
-        """Subscriptions of the session while its client is not connected."""
+        self._stored_filters: dict[str, StoredFilter] = {}
+        """Stored form of the session's subscriptions, by filter; empty while the client is
+        connected."""
         self.outbox = Outbox(self, mqtt.counts, mqtt.realm.clock, limits=mqtt.limits)
         self.received: dict[int, bool] = {}
         """Unreleased received messages of QoS 2, by packet id: whether they are stored."""
@@ -141,16 +143,16 @@ class MqttSession:
         self._returned_bytes = 0
         self._stored = asyncio.Event()
         self.counted = NOTHING
-        """Its share in the sums of disconnected sessions."""
+        """The session's share in the sums of disconnected sessions."""
 
     def has(self, topic_filter: Filter) -> bool:
         """Return whether this filter is still one of the client's."""
         return self.filters.get(topic_filter.text) is topic_filter
 
     def stored_filters(self) -> tuple[StoredFilter, ...]:
-        """Return its subscriptions in their stored form."""
+        """Return the session's subscriptions in their stored form."""
         return (
-            tuple(self._away.values())
+            tuple(self._stored_filters.values())
             if self.connection is None
             else self._stored_form_of_filters()
         )
@@ -158,7 +160,7 @@ class MqttSession:
     @property
     def figures(self) -> SessionFigures:
         """The current figures of the session."""
-        filters = len(self._away if self.connection is None else self.filters)
+        filters = len(self._stored_filters if self.connection is None else self.filters)
         return SessionFigures(
             sessions=1,
             filters=filters,
@@ -222,7 +224,7 @@ class MqttSession:
         self.expiry_s, self.ended_us = record.expiry_s, record.ended_us
         self.will = record.will
         self.is_over = record.expiry_s == 0
-        self._away = {stored.filter: stored for stored in record.filters}
+        self._stored_filters = {stored.filter: stored for stored in record.filters}
 
     def store(
         self,
@@ -256,7 +258,7 @@ class MqttSession:
 
     @property
     def filters_and_durables(self) -> list[tuple[str, str]]:
-        """Its subscriptions that have durables, as pairs of filter and durable name."""
+        """The session's subscriptions that have durables, as pairs of filter and durable name."""
         return [
             (stored.filter, stored.durable) for stored in self.stored_filters() if stored.durable
         ]
@@ -268,7 +270,7 @@ class MqttSession:
         self.connection = connection
         self.room, self._returned_bytes = RoughRoom(self._mqtt.limits.seat_bytes_max), 0
         self.ended_us = 0
-        for stored in self._away.values():
+        for stored in self._stored_filters.values():
             options = TopicSubscription(
                 stored.filter,
                 stored.qos,
@@ -278,7 +280,7 @@ class MqttSession:
             restored = Filter(connection, self.outbox, options, number=stored.number)
             restored.durable, restored.retained.is_owed = stored.durable, stored.owes_retained
             self.filters[restored.text] = restored
-        self._away = {}
+        self._stored_filters = {}
 
     async def start_feeds(self, topic_filter: Filter) -> None:
         """Start the delivery of a filter's messages unless it has started: a client may subscribe
@@ -365,7 +367,7 @@ class MqttSession:
             self._close(subscribed)
         if self.is_lasting or any(subscribed.is_shared for subscribed in self.filters.values()):
             filters_and_durables = self._stored_form_of_filters()
-            self._away = {stored.filter: stored for stored in filters_and_durables}
+            self._stored_filters = {stored.filter: stored for stored in filters_and_durables}
         self.filters = {}
         self.connection = None
         if not self.is_lasting:

@@ -53,7 +53,7 @@ class StoredFilter(Struct, frozen=True, omit_defaults=True):
     no_local: bool = False
     retain_as_published: bool = False
     number: int | None = None
-    """Its subscription identifier."""
+    """The subscription identifier."""
     durable: str = ""
     """Name of the durable that holds its messages; empty with QoS 0."""
     owes_retained: bool = False

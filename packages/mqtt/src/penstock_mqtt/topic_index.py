@@ -65,7 +65,7 @@ class TopicIndex(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it contains no filter."""
+        """Whether the index contains no filter."""
         return self._root.is_empty
 
     def find(self, topic: str) -> tuple[T, ...]:

@@ -112,7 +112,7 @@ def test_invalid_requests_are_refused(penstock_command: Run, work: Queue) -> Non
 def test_subscribers_of_a_channel_reply_without_a_durable(session: Session) -> None:
     orders = session.channels.create("orders")
     answers = session.queues.create("answers")
-    coming = requesting._of_channel(orders, "")
+    coming = requesting._requests_of_channel(orders, "")
     assert next(coming) is None  # it is subscribed now
     orders.publish(b"a", headers={"reply_to": "answers"})
     limited = requesting._limited(coming, 1, None)

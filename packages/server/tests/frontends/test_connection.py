@@ -52,7 +52,7 @@ def settle(request: int, event_id: int) -> wire.Asked:
 def test_messages_before_a_seat_is_taken_are_processed_before_later_ones() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
         peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)))
-        opened = peer.connection.opening[1]
+        opened = peer.connection.openings[1]
 
         async def follow() -> None:
             await opened.wait()
@@ -156,7 +156,7 @@ def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() ->
         peer.say(
             wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)), wire.Asked(2, Unsubscribe(1))
         )
-        assert peer.connection.opening, "it is not open yet"
+        assert peer.connection.openings, "it is not open yet"
         messages = await peer.told(2)
         assert sorted(message.request for message in messages) == [1, 2]
         durable = peer.connection.realm.directory.channels[1].state.durable("d")

@@ -75,7 +75,7 @@ def datas(events: Sequence[Event]) -> list[str]:
 class Outlet:
     """An outlet that keeps its events."""
 
-    writable = True
+    is_writable = True
 
     def __init__(self, session: str = "reader", selector: str = "") -> None:
         self.session = session

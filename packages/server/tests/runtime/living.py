@@ -138,7 +138,7 @@ class Reader:
 
     session = "reader"
     selector: Selector | None = None
-    writable = True
+    is_writable = True
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []

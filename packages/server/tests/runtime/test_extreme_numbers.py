@@ -29,7 +29,7 @@ from penstock_core.messages.subscribers import (
     Disconnect,
     GrantCredit,
 )
-from penstock_core.realm.exports import check, exported
+from penstock_core.realm.exports import check, export_state
 from penstock_core.vocabulary.backoff import Backoff
 from penstock_core.vocabulary.definitions import Definition, Storage
 from penstock_core.vocabulary.digest import Digest
@@ -142,7 +142,7 @@ def goes_on(play: Play) -> None:
     (block,) = encode_block(play.now_us, records, ())
     header, _ = decode_block(memoryview(block))
     assert header.records == records
-    check(exported(play.channel.state), rules())
+    check(export_state(play.channel.state), rules())
     next_id = play.channel.state.next_id
     play.restart()
     play.do(publish(1))

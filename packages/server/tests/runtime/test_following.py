@@ -75,14 +75,14 @@ async def test_everybody_gets_what_is_for_them(seed: int) -> None:
             elif kind < 0.4 and outlets:
                 outlet, _ = random.choice(outlets)
                 stalled = random.random() < 0.5
-                outlet.writable = not stalled
+                outlet.is_writable = not stalled
                 lives.realm.subscriptions.stall(outlet.session, stalled=stalled)
             elif kind < 0.5 and outlets:
                 lives.realm.subscriptions.credit(random.choice(outlets)[0].number, 5)
             else:
                 end = (await lives.put("orders", *some_events(random))).end
         for outlet, _ in outlets:
-            outlet.writable = True
+            outlet.is_writable = True
             lives.realm.subscriptions.stall(outlet.session, stalled=False)
             lives.realm.subscriptions.credit(outlet.number, 1 << 30)
         await pass_time(1)

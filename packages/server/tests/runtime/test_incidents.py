@@ -82,7 +82,7 @@ def bad_measure(realm: RunningRealm) -> None:
 
 def bad_files_to_maintain(realm: RunningRealm) -> None:
     store(realm, 3).recount = Bad().__iter__
-    realm.shard.state.worn.add(3)
+    realm.shard.state.to_maintain.add(3)
 
 
 async def sealed_elsewhere(realm: RunningRealm) -> None:
@@ -107,7 +107,7 @@ async def history_elsewhere(realm: RunningRealm) -> None:
 
 
 async def maintained_elsewhere(realm: RunningRealm) -> None:
-    realm.shard.state.worn.add(4)
+    realm.shard.state.to_maintain.add(4)
     await pass_time(1.0)
     assert not store(realm, 4).dead_bytes
 

@@ -206,7 +206,7 @@ async def test_a_demand_is_met_in_parts_by_a_client_that_does_not_read() -> None
 
         def deliver_once(rows: Any, redeliveries: Any) -> None:
             deliver(rows, redeliveries)
-            outlet.writable = False  # its connection has too much to send
+            outlet.is_writable = False  # its connection has too much to send
 
         outlet.deliver = deliver_once  # type: ignore[method-assign]
         lives.realm.subscriptions.demand(reader.number, 20)
@@ -215,7 +215,7 @@ async def test_a_demand_is_met_in_parts_by_a_client_that_does_not_read() -> None
         while not outlet.at_end.is_set():
             assert 0 < len(reader.events) <= 4 * parts
             parts += 1
-            outlet.writable = True
+            outlet.is_writable = True
             lives.realm.subscriptions.stall(outlet.session, stalled=False)
             await pass_time(1)
 

@@ -130,7 +130,8 @@ class FaultyDisk:
         self._root = _Directory()
         self._open: dict[int, _File] = {}
         self._locks: dict[int, tuple[_File, str]] = {}
-        self._numbers = 3
+        self._last_handle = 3
+        """The number that was given to a file last."""
         self._on_sync = on_sync
         self.on_halt = on_halt
         self._syncs_to_fail = 0
@@ -342,9 +343,9 @@ class FaultyDisk:
     # Internals
 
     def _handle(self, node: _File) -> int:
-        self._numbers += 1
-        self._open[self._numbers] = node
-        return self._numbers
+        self._last_handle += 1
+        self._open[self._last_handle] = node
+        return self._last_handle
 
     def _node(self, file: int) -> _File:
         self._check_runs()

@@ -162,16 +162,16 @@ class DeltaLog:
         # Without retries of delta-rs: after a conflict, the caller must first check whether this
         # version is stored already.
         content = {_APP: commit.app, _VERSION: str(commit.version), _CONTENT: commit.content}
-        once = CommitProperties(
+        commit_properties = CommitProperties(
             custom_metadata=content if commit.content else None,
             app_transactions=[Transaction(commit.app, commit.version)] if commit.app else None,
             max_commit_retries=0,
         )
         try:
             if based_on.version < 0:
-                self._create(commit, once)
+                self._create(commit, commit_properties)
             else:
-                self._add(commit, once)
+                self._add(commit, commit_properties)
         except CommitFailedError as error:
             raise CommitConflict from error
         except DeltaError as error:
@@ -180,7 +180,7 @@ class DeltaLog:
             raise CommitConflict from error  # another program has just created the table
         self._settle_log()
 
-    def _create(self, commit: Commit, once: Any) -> None:
+    def _create(self, commit: Commit, commit_properties: Any) -> None:
         """Create the table with its first commit."""
         from deltalake import DeltaTable, Schema
         from deltalake.transaction import create_table_with_add_actions
@@ -193,11 +193,11 @@ class DeltaLog:
             [self._action(file, commit) for file in commit.add],
             mode="error",
             partition_by=list(commit.partition_by),
-            commit_properties=once,
+            commit_properties=commit_properties,
         )
         self._table = DeltaTable(self._where)
 
-    def _add(self, commit: Commit, once: Any) -> None:
+    def _add(self, commit: Commit, commit_properties: Any) -> None:
         """Commit a change to the existing table."""
         from deltalake import Schema
         from deltalake.transaction import RemoveAction
@@ -221,7 +221,7 @@ class DeltaLog:
             mode="append",
             schema=Schema.from_arrow(commit.schema),
             partition_by=list(commit.partition_by),
-            commit_properties=once,
+            commit_properties=commit_properties,
         )
 
     def _grow(self, table: DeltaTable, schema: pa.Schema) -> None:

@@ -41,10 +41,11 @@ class State(Struct, frozen=True):
     partition_by: tuple[str, ...] = ()
     files: tuple[DataFile, ...] = ()
     apps: Mapping[str, int] = field(default_factory=dict)
-    """By writer, the last version it stored. Empty for Delta tables: see :meth:`Log.last_of`."""
+    """For each writer, the last version that it has stored. Empty for Delta tables: see
+    :meth:`Log.last_of`."""
     contents: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """By writer, the content identities of its last versions. Empty for Delta tables: see
-    :meth:`Log.contents`."""
+    """For each writer, :attr:`Commit.content` of its last versions, by version. Empty for Delta
+    tables: see :meth:`Log.contents`."""
 
 
 class Commit(Struct, frozen=True):
@@ -85,8 +86,8 @@ class Log(Protocol):
         ...
 
     def contents(self, app: str) -> Mapping[int, str]:
-        """Return the content identities of the writer ``app`` by version, as far as the state that
-        was read last has them."""
+        """Return :attr:`Commit.content` of the versions of the writer ``app``, by version, as far
+        as the state that was read last has them."""
         ...
 
     def commit(self, based_on: State, commit: Commit) -> None:

@@ -122,7 +122,7 @@ async def examine(inspector: EngineInspector, clock: Clock, lease_s: float) -> C
         seen=seen,
         failure=failure,
         checks=checking.result(),
-        ports=[] if seen is None else await _reach(seen.members),
+        ports=[] if seen is None else await _probe_ports(seen.members),
         servers=serving.result(),
         clusters=clusters,
     )
@@ -167,7 +167,7 @@ def _register_poll(
     )
 
 
-async def _reach(members: Sequence[MemberSeen]) -> list[PortReached]:
+async def _probe_ports(members: Sequence[MemberSeen]) -> list[PortReached]:
     """Connect to every port of the live members."""
     places = [
         (member.node, url)

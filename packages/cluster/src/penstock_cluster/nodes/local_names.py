@@ -31,7 +31,7 @@ from penstock_core.vocabulary.errors import (
     Refused,
 )
 from penstock_core.vocabulary.ports import Registry
-from penstock_core.vocabulary.reach import check_for_all
+from penstock_core.vocabulary.reach import check_not_local
 from penstock_core.vocabulary.temporary import is_temporary
 from penstock_server.runtime.access.incidents import Incidents
 from penstock_server.runtime.writer.store_names import StoreNames
@@ -58,7 +58,8 @@ async def change_local_names(
 
 
 class ClusterWideNames(StoreNames):
-    """The names of a cluster's realm. Its owner holds them and rules on local names."""
+    """The names of a cluster's realm. The owner of the realm holds them, and grants or refuses
+    local names."""
 
     def __init__(
         self,
@@ -78,8 +79,8 @@ class ClusterWideNames(StoreNames):
         self._addresses = addresses
 
     async def begin(self) -> None:
-        """Start ruling, and read the names granted before. Must be called before clients are
-        served.
+        """Take over the decisions on local names, and read the names granted before. Must be called
+        before clients are served.
 
         While the record cannot be read the realm is served without it: no name is granted, and no
         store is created that might have a local name. Raises ``Deposed``.
@@ -94,7 +95,8 @@ class ClusterWideNames(StoreNames):
             self._apply(names)
 
     async def run(self, incidents: Incidents) -> None:
-        """Rule until cancelled. Raises ``Deposed`` when a later owner rules."""
+        """Grant or refuse the requested local names until cancelled. Raises ``Deposed`` once a
+        later owner does so."""
         await poll_forever(
             self._registry, LOCAL_NAMES_KEY, self._update, incidents=incidents, task="local names"
         )
@@ -126,7 +128,7 @@ class ClusterWideNames(StoreNames):
         one node, which has to be created at that node."""
         kind = self.directory.rules.types.get(definition.type)
         if kind is not None and kind.clusterable:
-            check_for_all(name, definition, self._addresses())
+            check_not_local(name, definition, self._addresses())
         if self._unreadable and not is_temporary(name):
             raise Damaged(self._unreadable)
         yield

@@ -94,7 +94,7 @@ class OutboxSender:
 
     async def _step_contained(self, outbox: OutboxState) -> bool:
         """Run :meth:`_step` so that an unexpected failure affects only this outbox."""
-        if self._incidents.is_aside("outboxes", outbox.channel_id):
+        if self._incidents.is_paused("outboxes", outbox.channel_id):
             return False
         with self._incidents.barrier("outboxes", outbox.channel_id):
             return await self._step(outbox)

@@ -131,7 +131,7 @@ class StandbyListener:
             ProtocolSniffer, native, others, PATIENCE_S, enter=self.enter, leave=self.leave
         )
 
-    # --- WaitingPlaces -------------------------------------------------------------------
+    # --- UndecidedConnections ------------------------------------------------------------
 
     def enter(self, waiting: Waiting) -> bool:
         """Count a connection whose protocol is not known yet. Returns whether it is accepted."""

@@ -41,18 +41,19 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     serves: Mapping[str, str]
     clock_ahead_s: float | None
-    """Smallest possible offset of its clock from this machine's; negative if behind. None
-    if it has not renewed during the observation."""
+    """Smallest possible offset of the node's clock from this machine's; negative if behind. None if
+    the node has not renewed its lease during the observation."""
     renewed_us: int = 0
-    """Time of its latest renewal by its own clock, in microseconds since 1970; 0 if unknown."""
+    """Time of the node's latest lease renewal, by the node's clock, in microseconds since 1970; 0
+    if unknown."""
     unfit: str = ""
-    """Reason why it could not take over the realm; empty if it could."""
+    """Reason why the node could not take over the realm; empty if it could."""
     settings: Mapping[str, str] = {}
-    """This node's values of the settings that must be equal on all nodes."""
+    """The node's values of the settings that must be equal on all nodes."""
     damages: int = 0
-    """Number of damages found when it recovered the realm that it serves."""
+    """Number of damages that the node found when it recovered the realm that it serves."""
     secret_name: str = ""
-    """Public name of the cluster secret it uses; empty if unknown."""
+    """Public name of the cluster secret that the node uses; empty if unknown."""
 
     @property
     def is_alive(self) -> bool:
@@ -60,7 +61,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_own(self) -> bool:
-        """Whether it owns the realm, or would take it over."""
+        """Whether the node owns the realm, or would take it over."""
         return self.condition == "owner" or (self.condition == "stands by" and not self.unfit)
 
     @property

@@ -37,19 +37,19 @@ class MemberRecord(msgspec.Struct, frozen=True):
     format: int = FORMAT
     """Newest format it knows."""
     leaving: bool = False
-    """Whether it takes no more shards."""
+    """Whether the node takes no more shards."""
     removed: bool = False
     """Set by an operator whose node will not return. The process itself never writes it, so a node
     that does return counts as a member again."""
     wall_us: int = 0
-    """Its wall clock at the renewal, in microseconds since 1970; 0 if unknown."""
+    """The node's wall clock at the renewal, in microseconds since 1970; 0 if unknown."""
     secret_name: str = ""
     """Public name of its cluster secret, equal on nodes that share the secret; empty if it accepts
     no relayed connections."""
     unfit: str = ""
     """Reason why it could not serve the realm and does not claim it; empty if it could."""
     settings: Mapping[str, str] = {}
-    """Its values of the settings that must be equal on all nodes; empty if unknown."""
+    """The node's values of the settings that must be equal on all nodes; empty if unknown."""
     lease_us: int = 0
     """Length of its lease; 0 if unknown."""
     damages: int = 0
@@ -83,7 +83,7 @@ class RegisterWrite(NamedTuple):
     expected: int
     value: bytes
     is_claim: bool = False
-    """Whether it makes this node the owner of a shard."""
+    """Whether the write makes this node the owner of a shard."""
 
 
 class RegisterPoll(NamedTuple):

@@ -55,7 +55,8 @@ class Principal(Struct, frozen=True):
     groups: frozenset[str] = frozenset()
     """The groups named by a token or certificate; the realm adds the groups that it keeps."""
     trusted: bool = False
-    """Whether it has every right: this process, or any user of a realm without authentication."""
+    """Whether the principal has every right: this process, or any user of a realm without
+    authentication."""
     proof: Proof = "none"
     """The means by which the user signed in."""
     until_us: int = 0

@@ -22,7 +22,8 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     owner: str = ""
     """The user (``user@host``) that created it; it ends when they lose the right to create it."""
     leads_out: bool = False
-    """Whether it leads from a local channel of a node to a store of the whole cluster (SEM N9)."""
+    """Whether the join leads from a local channel of a node to a store of the whole cluster (SEM
+    N9)."""
     waiting: int = 0
     """Events in its outbox: copied, and not known to be in the cluster yet."""
     waiting_bytes: int = 0
@@ -32,7 +33,7 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     waits_for: str = ""
     """Reason why they wait; empty: they are being sent."""
     ending: bool = False
-    """Whether it was deleted and the events that it had copied are still being sent."""
+    """Whether the join was deleted and the events that it had copied are still being sent."""
 
 
 class Redriven(Struct, frozen=True):

@@ -56,16 +56,17 @@ class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
 
     node: str
     state: str
-    """``owner``, ``stands by``, ``drained``, ``left`` (stopped in order), or ``down``: it has not
-    renewed for the length of a lease, or its address does not answer."""
+    """``owner``, ``stands by``, ``drained``, ``left`` (shut down cleanly), or ``down``: the node
+    has not renewed its lease in time, or its address does not answer."""
     version: str
     url: str
     renewed_us: int
-    """Time of its clock at its last renewal, in microseconds since 1970; 0: not reported."""
+    """Time of the node's latest lease renewal, by the node's clock, in microseconds since 1970; 0
+    if it was not reported."""
     local_url: str = ""
-    """URL of its local channels; empty: it has none."""
+    """URL of the node's local channels; empty if it has none."""
     unfit: str = ""
-    """Reason why this node could not take over the realm; empty: it could."""
+    """Reason why this node could not take over the realm; empty if it could."""
 
 
 class LocalStoreInfo(Struct, frozen=True, kw_only=True):
@@ -123,13 +124,14 @@ class PipelineInfo(Struct, frozen=True, kw_only=True):
 
 
 class DurableRates(Struct, frozen=True, kw_only=True):
-    """Counters of a durable."""
+    """Counters of a durable at one moment; the difference of two divided by the time between
+    them is a rate."""
 
     channel: str
     name: str
     outstanding: int
     in_flight: int
-    """Delivered and not acknowledged."""
+    """Events delivered and not acknowledged."""
     pending: int
     """Deprecated name of ``in_flight``."""
     redelivered: int
@@ -138,13 +140,14 @@ class DurableRates(Struct, frozen=True, kw_only=True):
     """Id below which all events have been offered or settled."""
     oldest_outstanding_ms: int | None
     delivered: int
-    """Deliveries to its clients since the realm started, repeated ones included."""
+    """Deliveries to the durable's clients since the realm started, repeated ones included."""
     acknowledged: int
-    """Acknowledged since the realm started; events purged for this durable count, too."""
+    """Events acknowledged since the realm started, including those purged for this durable."""
 
 
 class ChannelRates(Struct, frozen=True, kw_only=True):
-    """Counters of a channel or queue."""
+    """Counters of a channel or queue at one moment; the difference of two divided by the time
+    between them is a rate."""
 
     name: str
     kind: str
@@ -163,7 +166,8 @@ class ChannelRates(Struct, frozen=True, kw_only=True):
 
 
 class RatesNow(Struct, frozen=True, kw_only=True):
-    """The counters at one moment; plot the differences of consecutive ones."""
+    """All counters of a realm at one moment; the difference of two divided by the time between them
+    is a rate."""
 
     at_us: int
     channels: tuple[ChannelRates, ...]

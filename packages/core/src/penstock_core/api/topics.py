@@ -23,7 +23,8 @@ class TopicsOfChannel(Struct, frozen=True, kw_only=True):
 
     name: str
     topics: tuple[str, ...]
-    """Its topic templates; empty: it gets all topics that no other channel takes."""
+    """The channel's topic templates; if empty, the channel gets all topics that no other channel
+    takes."""
     selector: str | None
     """The selector for the events that match the filter; null: the filter matches none of its
     topics."""

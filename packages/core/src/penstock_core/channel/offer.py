@@ -17,7 +17,7 @@ from penstock_core.channel.release import release
 from penstock_core.channel.state import ChannelState
 from penstock_core.channel.timeouts import extend, timeout_of
 from penstock_core.durable.durable import Durable
-from penstock_core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, Lanes
+from penstock_core.durable.lanes import LANE_SEARCH_EVENTS_MAX, LANE_SEARCHES_MAX, Lanes
 from penstock_core.durable.pace import Pace
 from penstock_core.durable.seat import Seat
 from penstock_core.durable.subscriber import Subscriber
@@ -319,7 +319,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
             state.removal_candidates.add_all(subscriber.confirmed(IdSet(spans)))
     elif held := state.seats.get(subscription):
         durable, seat = held
-        durable.unsent(IdSet(spans))
+        durable.take_back_unsent(IdSet(spans))
         seat.not_sent(size)
         state.touch(durable)
     state.may_deliver = True
@@ -330,13 +330,13 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
     if (subscriber := state.subscribers.get(command.subscription)) is not None:
         state.followers.single_out((command.subscription,))
         state.delivered -= subscriber.counted(command.spans)
-        subscriber.withheld(command.spans)
+        subscriber.take_back_withheld(command.spans)
         subscriber.is_full = command.is_full
         subscriber.is_choosing = command.is_choosing
     elif (held := state.seats.get(command.subscription)) is not None:
         durable, seat = held
         ids = IdSet(command.spans)
-        durable.withheld(ids)
+        durable.take_back_withheld(ids)
         seat.not_sent(len(ids))
         if command.is_choosing:  # events that are not stored wait with the others
             for unstored in (state.relayed, state.leaving):
@@ -526,8 +526,9 @@ def _find_next_lanes(
 ) -> Iterator[Effect]:
     """Find the lanes of the next events while some client has credit. A blocked lane does not hide
     the events behind it (SEM D11)."""
-    for _ in range(LOOKS_MAX):
-        spans = durable.without_known_lane(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
+    searched_max = min(LANE_SEARCH_EVENTS_MAX, state.chunk)
+    for _ in range(LANE_SEARCHES_MAX):
+        spans = durable.without_known_lane(state.stored, searched_max, end)
         if not spans:
             return
         yield FindLanes(durable.name, durable.attributes.order_by, spans)

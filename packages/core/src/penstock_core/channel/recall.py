@@ -82,8 +82,8 @@ def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -
 
 
 def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
-    """Return ``spans`` without events recalled from ``seat``: these were taken back already,
-    uncounted."""
+    """Return ``spans`` without events recalled from ``seat``: these were taken back already, and no
+    redelivery was counted for them."""
     recalled = recalled_of(durable, seat, spans, stored) if seat.recalls else None
     if not recalled:
         return spans

@@ -102,8 +102,9 @@ def _lasting(fact: Appended) -> Appended | None:
 
 
 def _without_ids(fact: StoredFact) -> StoredFact | None:
-    """Return a fact without ids, for types whose ids start again: only durables are kept
-    (SEM C1d)."""
+    """Return the form of a fact that is stored for a channel type whose ids restart at every start
+    of the realm (SEM C1d): facts about persistent durables and edits, without event ids. None for
+    all other facts."""
     match fact:
         case DurableCreated():
             return replace(fact, matched=()) if fact.persistent else None

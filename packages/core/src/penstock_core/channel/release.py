@@ -29,5 +29,5 @@ def release(state: ChannelState, command: Release) -> None:
     ids = seat.in_flight.overlap(IdSet(command.spans))
     if command.elsewhere:
         seat.refused.add_all(ids)
-    durable.unsent(ids)
+    durable.take_back_unsent(ids)
     state.touch(durable)

@@ -1,9 +1,9 @@
 """Seeks: a durable continues at an earlier or later event without being deleted (SEM D20).
 
-Afterwards it is in the state of a durable just created at that position, except that its clients
-keep their seats. Events they hold are taken back, redelivery counts and delays are dropped. Without
-a selector the cost does not depend on the number of events in between; with one it depends on their
-ranges.
+After a seek the durable is in the state of a durable just created at that position, except that its
+clients keep their seats. Events in flight are taken back, redelivery counts and delays are dropped.
+Without a selector the cost does not depend on the number of events in between; with one it depends
+on their ranges.
 """
 
 from __future__ import annotations
@@ -73,11 +73,16 @@ def preview(state: ChannelState, command: Seek) -> SeekPreview:
     durable = check_seek(state, command)
     before = durable.wanting(state.stored)
     after = _outstanding_after(state, durable, command.start_id, matched=IdSet(command.matched))
-    again = after.copy()
-    again.discard_all(before)
-    skipped = before.copy()
-    skipped.discard_all(after)
-    return SeekPreview(len(again), len(skipped), durable.in_flight_count, outstanding=len(after))
+    newly_outstanding = after.copy()
+    newly_outstanding.discard_all(before)
+    no_longer_outstanding = before.copy()
+    no_longer_outstanding.discard_all(after)
+    return SeekPreview(
+        again=len(newly_outstanding),
+        skipped=len(no_longer_outstanding),
+        taken_back=durable.in_flight_count,
+        outstanding=len(after),
+    )
 
 
 def gone_since(state: ChannelState, event_id: int) -> dict[str, int]:
@@ -90,7 +95,7 @@ def gone_since(state: ChannelState, event_id: int) -> dict[str, int]:
 
 def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
     """Decide a seek. A repetition with the same ``key`` is not performed again."""
-    if state.durable(command.durable).last_seek.under(command.key) is not None:
+    if state.durable(command.durable).last_seek.find(command.key) is not None:
         return Decided()
     effect = preview(state, command)
     durable = state.durable(command.durable)
@@ -103,10 +108,10 @@ def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
         skipped=effect.skipped,
         taken_back=effect.taken_back,
     )
-    return Decided((*_facts_storing_passing(state, durable, command, now_us=now_us), fact))
+    return Decided((*_facts_to_store_passing_events(state, durable, command, now_us=now_us), fact))
 
 
-def _facts_storing_passing(
+def _facts_to_store_passing_events(
     state: ChannelState, durable: Durable, command: Seek, now_us: int
 ) -> list[PersistedLate]:
     """Return the facts that store those passing events which the seek makes outstanding.
@@ -129,8 +134,8 @@ def sought(state: ChannelState, fact: Sought) -> None:
     if durable is None:
         return
     after = _outstanding_after(state, durable, fact.start_id, matched=id_set(fact.matched))
-    skipped = durable.wanting(state.stored)
-    skipped.discard_all(after)
+    no_longer_outstanding = durable.wanting(state.stored)
+    no_longer_outstanding.discard_all(after)
     passing = durable.ready.overlap(state.relayed)  # never stored: delivered in this turn or never
     passing.add_all(durable.ready.overlap(state.leaving))
     state.recalls += take_all_back(durable)
@@ -148,9 +153,9 @@ def sought(state: ChannelState, fact: Sought) -> None:
             fact.key, fact.start_id, fact.again, skipped=fact.skipped, taken_back=fact.taken_back
         )
     )
-    durable.acknowledged += len(skipped)
-    state.acked.add_all(skipped)
-    state.removal_candidates.add_all(skipped)
+    durable.acknowledged += len(no_longer_outstanding)
+    state.acked.add_all(no_longer_outstanding)
+    state.removal_candidates.add_all(no_longer_outstanding)
 
 
 def _reset_deliveries(durable: Durable) -> None:

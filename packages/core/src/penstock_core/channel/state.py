@@ -154,61 +154,62 @@ class ChannelState:
     )
 
     reserved: int
-    """Hard: ids below this may have been assigned to events in memory (SEM E4)."""
+    """Hard state: ids below this may have been assigned to events in memory (SEM E4)."""
     topics_since: int
-    """Hard: the first event id that was published after the channel got topics (SEM M12)."""
+    """Hard state: the first event id that was published after the channel got topics (SEM M12)."""
     has_left: bool
-    """Soft: a client left, or a manual-ack client joined, so events that pass through memory may
-    have to be written (SEM J7)."""
+    """Soft state: a client left, or a manual-ack client joined, so events that pass through memory
+    may have to be written (SEM J7)."""
     removal_candidates: IdSet
-    """Soft: events that may have become unwanted since the last sweep: they were acknowledged, or a
-    subscriber has passed them or left."""
+    """Soft state: events to be examined by the next sweep. They were acknowledged since the last
+    one, or a subscriber has passed them or left."""
     absent: int
-    """Soft: number of subscribers that have lost their connection and may reconnect (SEM J5)."""
+    """Soft state: number of subscribers that have lost their connection and may reconnect (SEM
+    J5)."""
     places_over: bool
-    """Soft: ``places`` may contain subscribers that did not reconnect in time (SEM J5)."""
+    """Soft state: ``places`` may contain subscribers that did not reconnect in time (SEM J5)."""
     awaits_seats: bool
-    """Soft: some seats may be reserved for sessions that can still reconnect (SEM N6)."""
+    """Soft state: some seats may be reserved for sessions that can still reconnect (SEM N6)."""
     awaited_from_us: int | None
-    """Soft: start of the waiting time that is not recorded in a fact yet; None: the next sweep
-    starts it."""
+    """Soft state: start of the waiting time for reserved seats that is not recorded in a fact
+    yet; None if the next sweep starts it."""
     awaited_until_us: int
-    """Soft: when that waiting time has to be recorded."""
+    """Soft state: time by which the waiting time has to be recorded, in microseconds."""
     refuses_reconnects: bool
-    """Soft: the realm has closed the connections itself and accepts no reconnection yet (SEM
+    """Soft state: the realm has closed the connections itself and accepts no reconnection yet (SEM
     N6)."""
     lost: int
-    """Soft: events whose block was damaged when the realm started; counted as quarantined, too (SEM
-    S1)."""
+    """Soft state: events whose block was damaged when the realm started; counted as quarantined,
+    too (SEM S1)."""
     overdue: int
-    """Soft: number of events, expired or above the capacity, that still have to move to the dead
-    event store. Delivery stops meanwhile, because it might deliver one of them (SEM T1)."""
+    """Soft state: number of events, expired or above the capacity, that still have to move to the
+    dead event store. Delivery stops meanwhile, because it might deliver one of them (SEM T1)."""
     delivered: int
-    """Soft: events sent since the realm started to plain subscribers and by durables that were
-    deleted since; browses do not count."""
+    """Soft state: events sent since the realm started to plain subscribers and by durables that
+    were deleted since; browses do not count."""
     acknowledged: int
-    """Soft: events acknowledged by clients of durables that were deleted since."""
+    """Soft state: events acknowledged by clients of durables that were deleted since."""
     may_deliver: bool
-    """Soft: something has changed that may cause a delivery."""
+    """Soft state: something has changed that may cause a delivery."""
     granted_through: int
-    """Soft: id below which clients of durables have been offered everything."""
+    """Soft state: id below which clients of durables have been offered everything."""
     sent_through: int
-    """Soft: id below which plain subscribers have been offered everything."""
+    """Soft state: id below which plain subscribers have been offered everything."""
     may_pass: bool
-    """Soft: ``relayed``, ``passing`` or ``leaving`` may contain events."""
+    """Soft state: ``relayed``, ``passing`` or ``leaving`` may contain events."""
     swept_us: int
-    """Soft: time of the last sweep."""
+    """Soft state: time of the last sweep."""
     wakes_us: int
-    """Soft: when the first delayed event may be redelivered (SEM D18) or the first acknowledgement
-    deadline passes (SEM D19). It may be too early; 0: no such time."""
+    """Soft state: when the first delayed event may be redelivered (SEM D18) or the first
+    acknowledgement deadline passes (SEM D19). It may be too early; 0: no such time."""
     event_bytes: float
-    """Soft: estimated size of the larger recent events, in bytes."""
+    """Soft state: estimated size of the larger recent events, in bytes."""
     sizes: EventSizes
-    """Soft: estimated sizes of the stored events."""
+    """Soft state: estimated sizes of the stored events."""
     dead_work: int
-    """Soft: selector evaluations that a dead event causes on its dead event store."""
+    """Soft state: selector evaluations that a dead event causes on its dead event store."""
     dead_copies: int
-    """Soft: number of stores that receive a dead event, including copies made by joins."""
+    """Soft state: number of stores that receive a dead event, including copies made by joins."""
 
     def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.name, self.rules = name, rules
@@ -226,12 +227,13 @@ class ChannelState:
         self.unwritten = IdSet()
         """The part of ``passing`` that the channel's type stores on disk if it has to be kept."""
         self.waits: dict[int, IdSet] = {}
-        """Soft: stored events with an event TTL that are kept for disconnected subscribers; by that
-        TTL in ms."""
+        """Soft state: stored events with an event TTL that are kept for disconnected subscribers,
+        by the TTL in ms."""
         self.relayed = IdSet()
-        """Soft: events delivered to connected clients in this turn and never stored (SEM E8)."""
+        """Soft state: events delivered to connected clients in this turn and never stored (SEM
+        E8)."""
         self.leaving = IdSet()
-        """Soft: events evicted in this turn that connected clients are still offered."""
+        """Soft state: events evicted in this turn that connected clients are still offered."""
         self.durables = _own_durables(definition, self.type)
         self._selectors_in_use: SelectorsInUse | None = None
         self.counters = Counters()
@@ -251,9 +253,9 @@ class ChannelState:
         self.seats: dict[int, tuple[Durable, Seat]] = {}
         self._touched: TouchedDurables | None = None
         self.cancelled: list[int] = []
-        """Soft: subscriptions whose demand was cancelled and not confirmed yet."""
+        """Soft state: subscriptions whose demand was cancelled and not confirmed yet."""
         self.recalls: list[Recall] = []
-        """Soft: recalls that have not been sent to their clients yet."""
+        """Soft state: recalls that have not been sent to their clients yet."""
 
     def _begin(self) -> None:
         """Set the values of a channel without any history."""
@@ -269,7 +271,7 @@ class ChannelState:
 
     @property
     def selectors_in_use(self) -> SelectorsInUse:
-        """Soft: the selectors applied to every published event, with their holders."""
+        """Soft state: the selectors applied to every published event, with their holders."""
         if self._selectors_in_use is None:
             self._selectors_in_use = SelectorsInUse()
         return self._selectors_in_use
@@ -293,7 +295,7 @@ class ChannelState:
 
     @property
     def followers(self) -> Followers:
-        """Soft: plain subscribers, divided into those served individually and those served
+        """Soft state: plain subscribers, divided into those served individually and those served
         together."""
         if self._followers is None:
             self._followers = Followers()
@@ -301,7 +303,8 @@ class ChannelState:
 
     @property
     def touched(self) -> TouchedDurables:
-        """Soft: durables that may have events to deliver; none before the first seat is taken."""
+        """Soft state: durables that may have events to deliver; none before the first seat is
+        taken."""
         if self._touched is None:
             self._touched = TouchedDurables()
         return self._touched
@@ -338,7 +341,7 @@ class ChannelState:
         """Whether acknowledged events may have to leave."""
 
     @property
-    def flow(self) -> tuple[int, int]:
+    def delivered_and_acknowledged(self) -> tuple[int, int]:
         """Deliveries and acknowledgements since the realm started; repeated ones count again."""
         durables = self.durables.values()
         delivered = self.delivered + sum(durable.delivered for durable in durables)

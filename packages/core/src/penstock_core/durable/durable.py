@@ -80,7 +80,7 @@ class Durable:
         self.outstanding = IdSet()
         """Hard state: unsettled events below ``head``."""
         self.ready = IdSet()
-        """Soft: outstanding events that no client holds and that are not delayed. With lanes
+        """Soft state: outstanding events that no client holds and that are not delayed. With lanes
         delayed events are included, and their lanes hold them back."""
         self.waiting: Waiting | None = None
         """Events that are delayed after a rollback (SEM D18); None until the first one."""
@@ -193,14 +193,15 @@ class Durable:
         self.ready.add_all(back)
 
     def park(self, ids: IdSet) -> None:
-        """Take ``ids`` back from all clients; they return, uncounted, with the next attach."""
+        """Take ``ids`` back from all clients. They become ready at the next attach, and no
+        redelivery is counted for them."""
         self._take_back(ids)
         parked = self.outstanding.overlap(ids)
         # After a restart an event is ready already, and waits for the next client anyway.
         parked.discard_all(self.ready)
         self.parked.add_all(parked)
 
-    def unsent(self, ids: IdSet) -> None:
+    def take_back_unsent(self, ids: IdSet) -> None:
         """Undo the grant of events that were never sent."""
         self.delivered -= len(ids)
         if not self.kind.redelivers_at_once:
@@ -209,7 +210,7 @@ class Durable:
         self._take_back(ids)
         self._wait_again(ids)
 
-    def withheld(self, ids: IdSet) -> None:
+    def take_back_withheld(self, ids: IdSet) -> None:
         """Take back events that were granted to a client without room; they are granted again."""
         self.delivered -= len(ids)
         self.recalled(ids)
@@ -227,7 +228,7 @@ class Durable:
         self.ready.add_all(back)
 
     def recalled(self, ids: IdSet) -> None:
-        """Take ``ids`` back from all clients, uncounted (SEM D11)."""
+        """Take ``ids`` back from all clients without counting a redelivery (SEM D11)."""
         self._take_back(ids)
         self._wait_again(ids)
 

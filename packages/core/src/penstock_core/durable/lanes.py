@@ -16,11 +16,11 @@ from penstock_core.durable.seat import Seat
 from penstock_core.ids.ids import IdSet
 from penstock_core.messages.delivery import AssignLanes
 
-LOOK_EVENTS_MAX = 4_096
+LANE_SEARCH_EVENTS_MAX = 4_096
 """Maximum number of events whose lanes the shell finds at once."""
-LOOKS_MAX = 16
-"""Maximum number of such searches for one durable before other clients of the channel are served
-again."""
+LANE_SEARCHES_MAX = 16
+"""Maximum number of searches for lanes (of ``LANE_SEARCH_EVENTS_MAX`` events each) for one durable
+before other clients of the channel are served."""
 _STALE_MIN = 1_024
 """Entries of events that have left are removed only above this number, to amortize the cost."""
 

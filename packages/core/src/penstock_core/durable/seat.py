@@ -192,8 +192,8 @@ class DurableKind(Protocol):
 
     @property
     def redelivers_at_once(self) -> bool:
-        """Whether a rolled-back event returns immediately and counted, instead of with the next
-        attach and uncounted."""
+        """Whether a rolled-back event becomes ready at once and the redelivery is counted.
+        Otherwise it becomes ready at the next attach, and no redelivery is counted."""
         ...
 
     @property

@@ -75,18 +75,18 @@ class Subscriber:
         self.is_full = False
         """Whether its client has no room for more bytes, independent of credit."""
         self.is_choosing = False
-        """Whether its selector is being applied to the next events."""
+        """Whether the subscriber's selector is being applied to the next events."""
         self.asks = False
-        """Whether it has requested a report when it has received everything or its credit is used
-        up."""
+        """Whether the subscriber has requested a report when it has received everything or its
+        credit is used up."""
         self.pulls = False
-        """Whether it requests events: it is a synchronous consumer (SEM J)."""
+        """Whether the subscriber requests events: it is a synchronous consumer (SEM J)."""
         self.confirms = confirms
-        """Whether it confirms arrived events; unconfirmed ones may have to be sent again
-        (SEM J5)."""
+        """Whether the subscriber confirms arrived events; unconfirmed ones may have to be sent
+        again (SEM J5)."""
         self.place = ""
-        """Identifies it to the next connection of its session if its interest survives a failover;
-        otherwise empty."""
+        """Identifies the subscriber to the next connection of its session if its interest survives
+        a failover; otherwise empty."""
         self.taken_over_at: int | None = None
         """The channel's next id at the failover that restored it from facts, after which it is not
         known which earlier events it has received."""
@@ -116,7 +116,7 @@ class Subscriber:
 
     @property
     def has_interest(self) -> bool:
-        """Whether it waits for new events; a browse does not."""
+        """Whether the subscriber waits for new events; a browse does not."""
         return self.stop_id is None and not self.is_given_up
 
     def waits_for(self, ids: IdSet) -> IdSet:
@@ -205,7 +205,7 @@ class Subscriber:
             self.missed.remove(Span(0, self.resumes_at))
         return tuple(spans)
 
-    def withheld(self, spans: Spans) -> None:
+    def take_back_withheld(self, spans: Spans) -> None:
         """Undo the grant of ``spans``, the last ones granted, which were not sent."""
         if spans:
             self.cursor = min(self.cursor, spans[0][0])
@@ -225,5 +225,5 @@ class Subscriber:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is a browse that has reached its end."""
+        """Whether the subscriber is a browse that has reached its end."""
         return self.stop_id is not None and self.cursor >= self.stop_id

@@ -20,11 +20,12 @@ class AddSubscriber(Command, frozen=True):
     durable: str | None = None
     """The browsed durable, whose redelivery counts are shown (SEM E9)."""
     confirms: bool = False
-    """Whether it confirms arrived events in :class:`GrantCredit` (SEM J5)."""
+    """Whether the subscriber confirms arrived events in :class:`GrantCredit` (SEM J5)."""
     resumes: int | None = None
     """The disconnected subscription whose place it takes (SEM J5)."""
     selector: str = ""
-    """Its selector, if the engine determines interest when an event is published (SEM J2)."""
+    """The subscriber's selector, if the engine determines interest when an event is published (SEM
+    J2)."""
     is_selective: bool = False
     """Whether the shell applies a selector to decide which events it gets."""
 
@@ -72,7 +73,8 @@ class Interested(PlaceFact, frozen=True):
     """The first id it waits for."""
     selector: str = ""
     pulls: bool = False
-    """Whether it requests each batch, so that the events it waits for are stored (SEM J)."""
+    """Whether the subscriber requests each batch, so that the events it waits for are stored (SEM
+    J)."""
 
 
 class InterestEnded(PlaceFact, frozen=True):

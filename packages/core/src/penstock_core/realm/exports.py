@@ -55,7 +55,7 @@ class ExportedState(Struct, frozen=True, array_like=True):
     """Stored events that are in memory only."""
 
 
-def exported(state: ChannelState) -> ExportedState:
+def export_state(state: ChannelState) -> ExportedState:
     """Return the current state of a channel; events that clients hold are outstanding."""
     ages, own_expiry = state.ages.state()
     counters = replace(state.counters)

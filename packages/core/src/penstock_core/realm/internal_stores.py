@@ -22,7 +22,7 @@ class InternalStore(Struct, frozen=True):
 
     name: str
     key: str
-    """Its only publish key, of depth 1: only the newest event of each value stays."""
+    """The store's only publish key, of depth 1: only the newest event of each value stays."""
     purpose: str
     """Description of its content, for error texts."""
     instead: str
@@ -61,7 +61,7 @@ class InternalStores:
         self.machines: dict[int, ChannelMachine] = {}
         """The existing internal stores, by id."""
         self.ids_by_name: dict[str, ChannelId] = {}
-        """Their ids by name, separate from the names that users can find."""
+        """Ids of the internal stores by name, separate from the names that users can find."""
         self.reserved: dict[str, InternalStore] = {}
         """The internal stores by their reserved names."""
         self.is_serving_mqtt = False

@@ -26,8 +26,8 @@ class DurableAttributes(Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     cluster_wide: bool = False
-    """Whether it exists on every node of a cluster (SEM C5, N1); refused on a realm without a
-    cluster."""
+    """Whether the durable exists on every node of a cluster (SEM C5, N1); refused on a realm
+    without a cluster."""
     strict_order: bool = False
     """Whether a rolled-back event is redelivered before every later one, also before those already
     sent (SEM D11). Only types whose ``orders_strictly`` is true have it."""

@@ -363,7 +363,7 @@ class Unknown(PenstockError):
 
 
 class Trimmed(PenstockError):
-    """A read began at or below the journal's floor."""
+    """A read of the journal began at a sequence whose blocks were removed."""
 
     code = "trimmed"
 

@@ -90,12 +90,12 @@ class JournalInfo(Struct, frozen=True):
     cut: int
     """Bytes of a torn tail cut (and kept aside) when this journal was opened."""
     syncs: Timings | None = None
-    """Durations of syncs since then; None: no disk."""
+    """Durations of the syncs since this journal was opened; None if it is not on a disk."""
     durability: Durability = "local"
     waiting_us: int = 0
-    """Microseconds that the current append has waited for other machines; 0: it does not wait."""
+    """Microseconds that the current append has waited for other machines; 0 if it does not wait."""
     appends: Timings | None = None
-    """Durations until other machines had stored an append; None: no other machines."""
+    """Durations until other machines had stored an append; None if there are no other machines."""
     ambiguous: Mapping[str, int] | None = None
     """Number of appends without an answer at first, by their later outcome: ``stored``,
     ``deposed``, ``refused``, ``unknown``. None: no other machines."""
@@ -410,14 +410,14 @@ class EngineServer(Struct, frozen=True, kw_only=True):
     """One server of a storage engine, as an inspection sees it."""
 
     name: str
-    """Its name; empty while it does not answer."""
+    """The server's name; empty while it does not answer."""
     address: str
     """The address at which it was queried."""
     version: str = ""
     leads: bool = False
-    """Whether it takes appends."""
+    """Whether the server takes appends."""
     room: int | None = None
-    """Bytes that it may still store; None: it does not report them."""
+    """Bytes that the server may still store; None if it does not report them."""
     failure: str = ""
     """The reason why it could not be queried or cannot serve; empty: none."""
 

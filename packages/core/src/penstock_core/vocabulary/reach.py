@@ -48,12 +48,12 @@ def undecided(definition: Definition) -> Definition:
     return replace(definition, cluster_wide=None)
 
 
-def check_for_all(name: str, definition: Definition, doors: Mapping[str, str]) -> None:
+def check_not_local(name: str, definition: Definition, local_urls: Mapping[str, str]) -> None:
     """Raise ``InvalidArgument`` if the definition asks for a store on one node only, which the
-    realm of the whole cluster cannot create. ``doors`` are the URLs, by node, at which nodes serve
-    their local stores; the error names them."""
-    if definition.cluster_wide is False and doors:
-        where = ", ".join(f"{node} at {url}" for node, url in sorted(doors.items()))
+    realm of the whole cluster cannot create. ``local_urls`` are the URLs, by node, at which nodes
+    serve their local stores; the error names them."""
+    if definition.cluster_wide is False and local_urls:
+        where = ", ".join(f"{node} at {url}" for node, url in sorted(local_urls.items()))
         raise InvalidArgument(
             f"{name} cannot be a local store of the realm of the whole cluster: create it at a "
             f"node that serves local channels ({where}), or leave cluster_wide out"

@@ -30,7 +30,7 @@ class LastSeek(Struct, frozen=True, array_like=True):
     earlier: tuple[LastSeek, ...] = ()
     """Earlier seeks that have a key, newest first; their ``earlier`` is empty."""
 
-    def under(self, key: str) -> LastSeek | None:
+    def find(self, key: str) -> LastSeek | None:
         """Return the remembered seek with this key, or None."""
         if not key:
             return None

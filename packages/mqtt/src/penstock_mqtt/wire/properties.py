@@ -104,7 +104,7 @@ class Property(NamedTuple):
 
     number: int
     name: str
-    """Its field of :class:`PacketProperties`."""
+    """The property's field of :class:`PacketProperties`."""
     type: WireType
     packets: frozenset[int]
     minimum: int = 0

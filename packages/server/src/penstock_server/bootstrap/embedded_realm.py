@@ -92,7 +92,8 @@ class Realm:
         them on ``loop``."""
         self.settings = with_certificate(self._directory, self.settings)
         self.listener = native_listener(realm, self.settings, __version__)
-        """Accepts the realm's connections, and has the services of its front ends."""
+        """Accepts the realm's native connections. Its ``services`` are the running front ends, such
+        as HTTP and MQTT."""
         ready = asyncio.Event()
         self._serving = self._start_part(realm.run(), "penstock-realm")
         self._listening = self._start_part(self.listener.run(ready), "penstock-listener")

@@ -24,8 +24,8 @@ write."""
 
 
 class LockHeld(Exception):
-    """Raised if another process holds the lock. The text is the description that this process has
-    written into the lock file."""
+    """Raised if another process holds the lock. The text is the description that the other process
+    has written into the lock file."""
 
 
 PRIVATE_FILE = 0o600

@@ -7,7 +7,7 @@ import pytest
 from penstock_server.frontends.http.places import SPARE, ConnectionPlaces, network_of
 
 
-class Guest:
+class Connection:
     def __init__(self, address: str, heard_s: float = 0.0, *, owes_data: bool = True) -> None:
         self.address = address
         self.heard_s = heard_s
@@ -19,54 +19,62 @@ class Guest:
         self.was_dropped = True
 
 
-def busy(address: str) -> Guest:
-    return Guest(address, owes_data=False)
+def busy(address: str) -> Connection:
+    return Connection(address, owes_data=False)
 
 
 def test_the_connection_waited_for_longest_is_dropped() -> None:
     places = ConnectionPlaces(2, 2)
-    first, second, third = Guest("10.0.0.1", 3), Guest("10.0.0.2", 1), Guest("10.0.0.3", 4)
+    first, second, third = (
+        Connection("10.0.0.1", 3),
+        Connection("10.0.0.2", 1),
+        Connection("10.0.0.3", 4),
+    )
 
-    assert all(places.take(guest) for guest in (first, second, third))
+    assert all(places.take(connection) for connection in (first, second, third))
 
-    assert [guest.was_dropped for guest in (first, second, third)] == [False, True, False]
+    assert [connection.was_dropped for connection in (first, second, third)] == [False, True, False]
 
 
 def test_the_busiest_address_gives_way_before_those_of_others() -> None:
     places = ConnectionPlaces(4, 4)
-    alone = Guest("10.0.0.1", heard_s=0)
-    many = [Guest("10.0.0.2", heard_s=number) for number in range(1, 4)]
-    assert all(places.take(guest) for guest in (alone, *many))
+    alone = Connection("10.0.0.1", heard_s=0)
+    many = [Connection("10.0.0.2", heard_s=number) for number in range(1, 4)]
+    assert all(places.take(connection) for connection in (alone, *many))
 
-    assert places.take(Guest("10.0.0.3"))
+    assert places.take(Connection("10.0.0.3"))
 
-    assert [guest.was_dropped for guest in (alone, *many)] == [False, True, False, False]
+    assert [connection.was_dropped for connection in (alone, *many)] == [False, True, False, False]
 
 
 def test_an_address_at_its_share_gives_way_itself_or_is_refused() -> None:
     places = ConnectionPlaces(10, 2)
-    other_guest, working, waiting = Guest("10.0.0.1"), busy("10.0.0.2"), Guest("10.0.0.2")
-    assert all(places.take(guest) for guest in (other_guest, working, waiting))
+    other_connection, working, waiting = (
+        Connection("10.0.0.1"),
+        busy("10.0.0.2"),
+        Connection("10.0.0.2"),
+    )
+    assert all(places.take(connection) for connection in (other_connection, working, waiting))
 
     assert places.take(busy("10.0.0.2"))
     assert waiting.was_dropped
-    assert not other_guest.was_dropped
-    assert not places.take(Guest("10.0.0.2"))
-    assert places.take(Guest("10.0.0.3"))
+    assert not other_connection.was_dropped
+    assert not places.take(Connection("10.0.0.2"))
+    assert places.take(Connection("10.0.0.3"))
 
 
 def test_while_all_work_a_few_are_let_in_to_look() -> None:
     places = ConnectionPlaces(2, 100)
     working = [busy("10.0.0.1"), busy("10.0.0.2")]
-    assert all(places.take(guest) for guest in working)
+    assert all(places.take(connection) for connection in working)
     looking = [busy("10.0.0.3") for _ in range(SPARE)]
 
-    assert all(places.take(guest) for guest in looking)
-    assert all(guest.is_spare for guest in looking)
-    assert not places.take(Guest("10.0.0.4"))
+    assert all(places.take(connection) for connection in looking)
+    assert all(connection.is_spare for connection in looking)
+    assert not places.take(Connection("10.0.0.4"))
     places.leave(looking[0])
-    assert places.take(Guest("10.0.0.4"))
-    assert not any(guest.was_dropped for guest in working)
+    assert places.take(Connection("10.0.0.4"))
+    assert not any(connection.was_dropped for connection in working)
 
 
 def test_leaving_makes_room_once() -> None:

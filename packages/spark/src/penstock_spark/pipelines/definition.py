@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Struct)
 LOCAL_MASTER: Final = "local[*]"
 CHECKPOINTS: Final = "checkpoints"
 RESTARTS: Final = 5
-"""Default number of restarts in a row after failures whose cause may pass."""
+"""Default number of restarts in a row after transient failures."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -61,8 +61,7 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Folder with a folder for each pipeline, which has a folder for each step."""
 
     restarts: int = RESTARTS
-    """Number of times in a row that a step is started again after a failure whose cause may
-    pass."""
+    """Number of times in a row that a step is started again after a transient failure."""
 
     spark: dict[str, str | int | bool] = field(default_factory=dict)
     """Further settings of Spark."""

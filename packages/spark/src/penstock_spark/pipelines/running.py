@@ -28,7 +28,7 @@ class Running(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has work that should be finished rather than interrupted."""
+        """Whether the step has work that should be finished rather than interrupted."""
         ...
 
     @property
@@ -41,7 +41,8 @@ class Running(Protocol):
 
     @property
     def has_moved(self) -> bool:
-        """Whether it has made progress since its start, so that an earlier failure has passed."""
+        """Whether the step has made progress since its start, so that an earlier failure has
+        passed."""
         ...
 
     def progress(self) -> Progress: ...
@@ -163,7 +164,7 @@ class RunningWork:
 
     @property
     def has_moved(self) -> bool:
-        """Whether it has reported more rows than at first."""
+        """Whether the work has reported more rows than at first."""
         return self._rows is not None and self._latest.rows > self._rows
 
     def progress(self) -> Progress:

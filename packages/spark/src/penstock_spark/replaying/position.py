@@ -53,7 +53,7 @@ class ReplayPosition(Struct, frozen=True, kw_only=True):
     """Events of earlier portions."""
 
     is_open: bool = False
-    """Whether the portion begun last may not have been published."""
+    """True while it is uncertain whether the portion begun last was published."""
 
 
 class PositionStore(Protocol):

@@ -51,7 +51,8 @@ class Forks:
             self._poll.register(descriptor, select.POLLIN)
 
     def serve(self) -> None:
-        """Fork on request until the JVM has ended; its processes then end as well."""
+        """Fork a process for each request until the JVM has ended; then kill the forked
+        processes."""
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor == self._spark:

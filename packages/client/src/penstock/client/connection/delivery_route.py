@@ -27,7 +27,7 @@ class DeliveryRoute(Struct, frozen=True, kw_only=True):
     """Called when the realm or the session ends the subscription."""
     delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None] = _ignore
     finished: Callable[[], None] = _ignore
-    """Called at the end of a browse, and when a demand is met."""
+    """Called at the end of a browse, and when the events of a fetch have been delivered."""
     recalled: Callable[[Spans], None] = _ignore
     """Called with events that the realm recalls after their delivery."""
     hurry: Callable[[], None] = _ignore

@@ -53,7 +53,7 @@ class OwnerWatch:
         while True:
             for address in self._terms.nodes:
                 # The node of the connection itself cannot say that it was deposed.
-                if address not in (self._terms.at, self._terms.named):
+                if address not in (self._terms.current_address, self._terms.announced_owner):
                     await self._follow(address)
             await asyncio.sleep(PAUSE_S)
 

@@ -55,10 +55,10 @@ class Pending(Struct):
     schemas: tuple[int, ...]
     answer: AnswerFuture
     resend: bool
-    """Whether it may be sent again on a new connection without changing the outcome."""
+    """Whether the request may be sent again on a new connection without changing the outcome."""
     waits: bool = True
-    """Whether it may wait for the next connection; requests that belong to one connection may
-    not."""
+    """Whether the request may wait for the next connection; requests that belong to one connection
+    may not."""
     sent: bool = False
 
 

@@ -46,10 +46,12 @@ class SessionTerms:
         """The address that the last tried node has named as the owner's."""
         self.nodes: tuple[Address, ...] = ()
         """The known nodes of the cluster; empty without a cluster."""
-        self.at: Address | None = None
-        """The address tried last; while the session is connected, that of the connection."""
-        self.named: Address | None = None
-        """The address that the node of the connection has for itself."""
+        self.current_address: Address | None = None
+        """The address that was tried last; while the session is connected, the address of the
+        connected node."""
+        self.announced_owner: Address | None = None
+        """The owner's address as the connected node announced it, normally its own; None before it
+        has."""
         self.is_expected = False
         """Whether, in the last round over the addresses, a node answered that one will serve
         soon."""
@@ -74,19 +76,22 @@ class SessionTerms:
         self._silent = self._moved_to = None
         if isinstance(welcome, wire.ClusterWelcome):
             self._heartbeat_s = welcome.heartbeat_s
-            self._know(welcome.nodes)
+            self._set_nodes(welcome.nodes)
         return bool(self.nodes)
 
     def accept(self, welcome: wire.Welcome) -> wire.Welcome:
         """Return the welcome. Raises ``Elsewhere`` if a node relays the connection to an owner that
         has not been tried directly."""
-        if not isinstance(welcome, wire.ClusterWelcome) or f"{self.at}" not in welcome.nodes:
+        if (
+            not isinstance(welcome, wire.ClusterWelcome)
+            or f"{self.current_address}" not in welcome.nodes
+        ):
             return welcome  # not the address of a node, such as that of a load balancer
         owner = address_of(welcome.node)
-        if owner is None or owner in (self.at, *self._unreachable):
+        if owner is None or owner in (self.current_address, *self._unreachable):
             return welcome
-        assert self.at is not None, "it is among the nodes"
-        self.owner, self._detours[owner] = owner, self.at
+        assert self.current_address is not None, "it is among the nodes"
+        self.owner, self._detours[owner] = owner, self.current_address
         raise Elsewhere(f"it relays to {owner}")
 
     def dismissed(self, goodbye: wire.Goodbye) -> None:
@@ -98,8 +103,8 @@ class SessionTerms:
     def welcomed_by(self, owners: wire.Owners) -> None:
         """Note the owners and nodes of the cluster according to the node of the connection."""
         self._version = max(self._version, owners.version)
-        self.named = address_of(owners.owners.get(_SHARD, ""))
-        self._know(owners.nodes)
+        self.announced_owner = address_of(owners.owners.get(_SHARD, ""))
+        self._set_nodes(owners.nodes)
 
     def note_owners(self, owners: wire.Owners) -> bool:
         """Note the owners and nodes of the cluster according to another node. Return whether the
@@ -107,11 +112,11 @@ class SessionTerms:
         if owners.version < self._version:
             return False
         is_news, self._version = owners.version > self._version, owners.version
-        self._know(owners.nodes)
+        self._set_nodes(owners.nodes)
         owner = address_of(owners.owners.get(_SHARD, ""))
-        if not is_news or owner is None or owner in (self.at, self.named):
+        if not is_news or owner is None or owner in (self.current_address, self.announced_owner):
             return False
-        self._moved_to, self._silent = owner, self.at
+        self._moved_to, self._silent = owner, self.current_address
         return True
 
     def is_silent(self, silent_s: float) -> bool:
@@ -120,7 +125,7 @@ class SessionTerms:
         if self._heartbeat_s:
             has_died = silent_s >= self.dead_after_s
         if has_died:
-            self._silent = self.at
+            self._silent = self.current_address
         return has_died
 
     def check_after_s(self, silent_s: float) -> float:
@@ -145,7 +150,7 @@ class SessionTerms:
             address = waiting.popleft()
             if is_new := address not in tried:
                 tried.add(address)
-                self.at, self.named = address, None
+                self.current_address, self.announced_owner = address, None
                 yield address
             # The generator continues only if the address did not work: fall back to the relay.
             if (relaying := self._detours.pop(address, None)) is not None:
@@ -158,14 +163,14 @@ class SessionTerms:
             if self.owner is not None and self.owner != self._silent:
                 waiting.appendleft(self.owner)
         if (silent := self._silent) is not None and (is_named or not self.is_expected):
-            self.at, self.named = silent, None
+            self.current_address, self.announced_owner = silent, None
             yield silent
             if (relaying := self._detours.pop(silent, None)) is not None:
                 self._unreachable.add(silent)
-                self.at, self.named = relaying, None
+                self.current_address, self.announced_owner = relaying, None
                 yield relaying
 
-    def _know(self, nodes: Sequence[str]) -> None:
+    def _set_nodes(self, nodes: Sequence[str]) -> None:
         self.nodes = tuple(address for node in nodes if (address := address_of(node)) is not None)
 
     @property
@@ -183,7 +188,7 @@ class SessionTerms:
         """Seconds that an attempt to connect to one address may take. The address that fell silent
         gets half of them, because it probably does not answer."""
         timeout_s = min(CONNECT_TIMEOUT_S, self._heartbeat_s or CONNECT_TIMEOUT_S)
-        return timeout_s / 2 if self.at == self._silent else timeout_s
+        return timeout_s / 2 if self.current_address == self._silent else timeout_s
 
     def pause_s(self, session_id: str, attempt: int, waited_s: float) -> float:
         """Return the seconds to wait after a failed ``attempt`` to connect, counted from 0. The

@@ -23,7 +23,7 @@ class Scheduled(Struct, frozen=True):
     """A scheduled event, not published yet."""
 
     number: int
-    """Its number in the schedule; the event gets its id when it is published."""
+    """The event's number in the schedule; the event gets its id when it is published."""
     deliver_at: datetime
     """Time of publication, in UTC."""
     event: Event

@@ -98,8 +98,8 @@ class ChannelRing(Generic[S]):
         """Undelivered batches of channels that are no longer in the ring."""
         self.arrived = asyncio.Event()
         self._matches: list[ChannelOpened] = []
-        """Channels that match the pattern and have not joined yet."""
-        self._joining: asyncio.Task[None] | None = None
+        """Channels that match the pattern and are not in the ring yet."""
+        self._adding_task: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._error: PenstockError | None = None
         self.ended: deque[Settlements] = deque(maxlen=ENDED_MAX)
@@ -122,18 +122,18 @@ class ChannelRing(Generic[S]):
         """Watch the pattern and open all its channels; undo both after a failure."""
         self._error = None
         route = DeliveryRoute(
-            reopen=self._reopen, failed=self._failed, channels_found=self._join_soon
+            reopen=self._reopen, failed=self._failed, channels_found=self._add_soon
         )
         channels = await self._watch.open(route, self._channels)
         try:
-            await self._join(channels, is_first=True)
+            await self._add_channels(channels, is_first=True)
         except BaseException as error:
             self._watch.is_open = False
             self._connection.give_up(self._watch.number, error)
             await self._leave_all()
             raise
         self.is_open = True
-        self._join_soon(())  # channels created since the watch began
+        self._add_soon(())  # channels created since the watch began
 
     async def _channels(self) -> tuple[ChannelOpened, ...]:
         """Watch the pattern and return its channels."""
@@ -147,7 +147,7 @@ class ChannelRing(Generic[S]):
 
     async def _reopen(self) -> None:
         if self._watch.is_open:
-            self._join_soon(await self._channels())
+            self._add_soon(await self._channels())
 
     async def close(self) -> None:
         """Close the subscriptions and end the watch. Raises the first error; each subscription
@@ -156,10 +156,10 @@ class ChannelRing(Generic[S]):
             if not self.is_open:
                 return
             self.is_open = self._watch.is_open = False
-            if self._joining is not None:
-                self._joining.cancel()
-                await asyncio.wait([self._joining])
-                self._joining = None
+            if self._adding_task is not None:
+                self._adding_task.cancel()
+                await asyncio.wait([self._adding_task])
+                self._adding_task = None
             self._error = SessionClosed("the subscription is closed")
             self.arrived.set()
             try:
@@ -190,25 +190,31 @@ class ChannelRing(Generic[S]):
 
     # --- channels that join and leave ----------------------------------------------------
 
-    def _join_soon(self, channels: tuple[ChannelOpened, ...]) -> None:
-        """Have channels join that were created, or may be read from now on."""
+    def _add_soon(self, channels: tuple[ChannelOpened, ...]) -> None:
+        """Start to add channels that were created, or may be read from now on."""
         self._matches += channels
-        if self.is_open and self._matches and (self._joining is None or self._joining.done()):
-            self._joining = start_task(self._join_all(), on_failure=self._joining_failed)
+        if (
+            self.is_open
+            and self._matches
+            and (self._adding_task is None or self._adding_task.done())
+        ):
+            self._adding_task = start_task(
+                self._add_waiting_channels(), on_failure=self._adding_failed
+            )
 
-    async def _join_all(self) -> None:
+    async def _add_waiting_channels(self) -> None:
         while self._matches:
             channels, self._matches = self._matches, []
-            await self._join(tuple(channels), is_first=False)
+            await self._add_channels(tuple(channels), is_first=False)
 
-    async def _join(self, channels: tuple[ChannelOpened, ...], *, is_first: bool) -> None:
-        """Open the subscriptions of channels. Raises the first error if ``is_first``; later ones
-        are reported."""
+    async def _add_channels(self, channels: tuple[ChannelOpened, ...], *, is_first: bool) -> None:
+        """Add channels to the ring, and open their subscriptions. Raises the first error if
+        ``is_first``; otherwise errors are reported."""
         failures: list[PenstockError] = []
 
-        async def join(channel: ChannelOpened) -> None:
+        async def add(channel: ChannelOpened) -> None:
             try:
-                await self._join_one(channel)
+                await self._add_channel(channel)
             except _EXPECTED_ENDS:
                 self.members.pop(channel.channel, None)
             except PenstockError as error:
@@ -218,15 +224,16 @@ class ChannelRing(Generic[S]):
         for start in range(0, len(channels), OPENED_TOGETHER):
             async with asyncio.TaskGroup() as group:
                 for channel in channels[start : start + OPENED_TOGETHER]:
-                    group.create_task(join(channel))
+                    group.create_task(add(channel))
             if failures and is_first:
                 raise failures[0]
         if self._error is None:
             for failure in failures:
                 self._connection.report(failure)
 
-    async def _join_one(self, channel: ChannelOpened) -> None:
-        """Open the subscription of a channel, at its former place if it has one."""
+    async def _add_channel(self, channel: ChannelOpened) -> None:
+        """Add a channel to the ring, and open its subscription, at its former place if it has
+        one."""
         number = channel.channel
         member = self.members.get(number)
         if member is not None and member.inner._inbox.has_failed and self.is_open:
@@ -272,7 +279,7 @@ class ChannelRing(Generic[S]):
         self._error = error
         self.arrived.set()
 
-    def _joining_failed(self, error: BaseException) -> None:
+    def _adding_failed(self, error: BaseException) -> None:
         failure = PenstockError(f"new channels of {self._choice.text} are not read: {error!r}")
         failure.__cause__ = error
         self._connection.report(failure)

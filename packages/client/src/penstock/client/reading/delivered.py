@@ -270,17 +270,19 @@ class DeliveringLoops(Looping[DeliveredBatch]):
         closes it at its end."""
         return self._loops.add(self._batches)
 
-    async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
+    async def _batches(
+        self, open_batch: OpenBatch[DeliveredBatch]
+    ) -> AsyncIterator[DeliveredBatch]:
         opened = self._opened
-        async with self._looping(begun):
+        async with self._looping(open_batch):
             while (batch := await self.next_batch()) is not None:
                 if self._auto_ack:
-                    begun.begin(batch, len(batch))  # delivered again if the loop is left here
+                    open_batch.begin(batch, len(batch))  # delivered again if the loop is left here
                 yield batch
                 if not opened.is_open:
                     return
                 if self._auto_ack:
-                    begun.forget()
+                    open_batch.forget()
                     await batch._ack_in_loop()
 
     def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
@@ -288,23 +290,23 @@ class DeliveringLoops(Looping[DeliveredBatch]):
         requested. Events that one iteration does not deliver are delivered by the next."""
         return self._loops.add(self._events)
 
-    async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
+    async def _events(self, open_batch: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
         opened = self._opened
-        async with self._looping(begun):
+        async with self._looping(open_batch):
             while (batch := await self.next_batch()) is not None:
                 rest: DeliveredBatch | None = batch
                 while rest is not None:
                     batch, rest = rest, None
                     seat = batch._seat
-                    begun.begin(batch, int(self._auto_ack))
+                    open_batch.begin(batch, int(self._auto_ack))
                     for row, event in enumerate(batch):
                         if seat.may_recall:
                             rest = await batch._current_from(row)
-                            begun.forget()
+                            open_batch.forget()
                             break
                         if batch.is_stale or seat.has_ended:
                             break  # the rest has returned to the durable, which delivers it again
-                        begun.count += not self._auto_ack
+                        open_batch.count += not self._auto_ack
                         yield event
                         if not opened.is_open:  # closed by the caller: the rest has returned
                             return
@@ -313,4 +315,4 @@ class DeliveringLoops(Looping[DeliveredBatch]):
                                 await event.ack()
                             except IllegalState as error:  # returned: it is delivered again
                                 seat.connection.report(error)
-                            begun.count += 1
+                            open_batch.count += 1

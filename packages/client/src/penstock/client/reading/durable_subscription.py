@@ -146,8 +146,8 @@ class DurableSubscription(DeliveringLoops):
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
         """Return the next events that no rollback can recall any more; None at the timeout."""
         seat, settlements = self._seat, self._settlements
-        for begun, count in reversed(self._loops.rests()):
-            if (rest := begun._part(count)._current()) is not None:
+        for unfinished, count in reversed(self._loops.rests()):
+            if (rest := unfinished._part(count)._current()) is not None:
                 seat.inbox.put_back(rest)
         batch = await seat.inbox.get(timeout)
         while settlements.in_order and batch is not None and settlements.rolls_back:
@@ -244,8 +244,8 @@ class DurableSubscription(DeliveringLoops):
     def _unreceived(self) -> list[DeliveredBatch]:
         """Return the events that the application has not received: waiting batches, and the rests
         of batches that loops have begun."""
-        begun = [rest for rest in self._loops.unreceived() if not rest[0].is_stale]
-        return [*(batch._part(first) for batch, first in begun), *self._inbox]
+        unreceived = [rest for rest in self._loops.unreceived() if not rest[0].is_stale]
+        return [*(batch._part(first) for batch, first in unreceived), *self._inbox]
 
     async def extend(self, event_ids: Iterable[int], time: Duration) -> int:
         """Restart the acknowledgement timeout of events, by id: they have to be acknowledged within

@@ -50,8 +50,9 @@ class DurableHold(Closing):
         self._channel = channel
         self._durable = durable
         self._attachment = Attachment(connection)
-        self._seat_connection = -1
-        """The connection that the seat belongs to, as the number of reconnects before it."""
+        self._seat_reconnects = -1
+        """Number of reconnects of the session before the connection to which the seat belongs; -1
+        before the seat is taken."""
         self._failure: PenstockError | None = None
         self._changed = asyncio.Event()
         """Set and replaced when the seat is taken on a new connection, or has ended."""
@@ -72,7 +73,7 @@ class DurableHold(Closing):
 
     async def _attach(self) -> None:
         await self._attachment.request(self._request, Subscribed)
-        self._seat_connection = self._connection.reconnects
+        self._seat_reconnects = self._connection.reconnects
         self._notify()
 
     def _request(self) -> Attach:
@@ -138,7 +139,7 @@ class DurableHold(Closing):
             # This is read before the request, because the seat may be taken again while that waits
             # for its answer.
             changed = self._changed
-            if self._seat_connection == self._connection.reconnects:
+            if self._seat_reconnects == self._connection.reconnects:
                 try:
                     return await self._connection.request(message, resend=False, waits=False)
                 except ConnectionLost:

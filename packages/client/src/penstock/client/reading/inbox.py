@@ -60,51 +60,54 @@ class Loops(Generic[B]):
     """The loops over one subscription, of any number of tasks or threads, each with a batch."""
 
     def __init__(self) -> None:
-        self._begun: dict[int, OpenBatch[B]] = {}
+        self._open_batches: dict[int, OpenBatch[B]] = {}
         self._running: set[int] = set()
         self._have_opened = False
 
     def add(self, loop_with: Callable[[OpenBatch[B]], L]) -> L:
         """Create a loop, a generator, with the batch that it delivers. A weak reference shows when
         the loop is abandoned; its finalizer would run too late."""
-        begun = OpenBatch[B]()
-        loop = loop_with(begun)
-        begun.loop = weakref.ref(loop)
-        self._begun[id(begun)] = begun
+        open_batch = OpenBatch[B]()
+        loop = loop_with(open_batch)
+        open_batch.loop = weakref.ref(loop)
+        self._open_batches[id(open_batch)] = open_batch
         return loop
 
-    def begins(self, begun: OpenBatch[B], *, opens: bool) -> None:
+    def loop_started(self, open_batch: OpenBatch[B], *, opens: bool) -> None:
         """Note the first step of a loop, and whether that step opens the subscription."""
         self._have_opened = self._have_opened or opens
-        self._running.add(id(begun))
+        self._running.add(id(open_batch))
 
-    def ends(self, begun: OpenBatch[B]) -> bool:
-        """Note the end of a loop, even if it is still referenced. Return whether it has to close
-        the subscription: it is the last running loop, and a loop has opened the subscription."""
-        begun.loop = _no_loop
-        self._running.discard(id(begun))
+    def loop_ended(self, open_batch: OpenBatch[B]) -> bool:
+        """Note that a loop has ended; references to it no longer count. Return True if the caller
+        must close the subscription: no other loop runs, and the subscription was opened by a
+        loop."""
+        open_batch.loop = _no_loop
+        self._running.discard(id(open_batch))
         return self._have_opened and not self._running
 
     def rests(self) -> list[tuple[B, int]]:
         """Return the batches of ended and abandoned loops, with the number of finished events, and
         forget them."""
-        if not self._begun:
+        if not self._open_batches:
             return []
         # This is a copy, because loops of other threads may be added at the same time.
-        ended = [key for key, begun in list(self._begun.items()) if begun.loop() is None]
-        rests = [self._begun.pop(key).rest() for key in ended]
+        ended = [
+            key for key, open_batch in list(self._open_batches.items()) if open_batch.loop() is None
+        ]
+        rests = [self._open_batches.pop(key).rest() for key in ended]
         return [rest for rest in rests if rest is not None]
 
     def all_rests(self) -> list[tuple[B, int]]:
         """Return the batches of all loops, including running ones, with the number of finished
         events, and forget them."""
-        rests = [begun.rest() for begun in list(self._begun.values())]
+        rests = [open_batch.rest() for open_batch in list(self._open_batches.values())]
         return [rest for rest in rests if rest is not None]
 
     def unreceived(self) -> list[tuple[B, int]]:
         """Return the batches of all loops that have unreceived events, with the row of the first
         one."""
-        rests = [begun.unreceived() for begun in list(self._begun.values())]
+        rests = [open_batch.unreceived() for open_batch in list(self._open_batches.values())]
         return [rest for rest in rests if rest is not None]
 
     def closed(self) -> None:
@@ -114,8 +117,8 @@ class Loops(Generic[B]):
 
     def forget(self) -> None:
         """Drop the batches of all loops."""
-        for begun in list(self._begun.values()):
-            begun.forget()
+        for open_batch in list(self._open_batches.values()):
+            open_batch.forget()
 
 
 def deadline_of(timeout: float | None) -> float | None:

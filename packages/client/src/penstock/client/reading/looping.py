@@ -53,27 +53,27 @@ class Looping(Closing, Generic[B]):
     async def next_batch(self, timeout: Duration | None = None) -> B | None:
         """Return the next events; None at the end, or if none arrive in time."""
 
-    def _looping(self, begun: OpenBatch[B]) -> _Loop[B]:
-        return _Loop(self, begun)
+    def _looping(self, open_batch: OpenBatch[B]) -> _Loop[B]:
+        return _Loop(self, open_batch)
 
 
 class _Loop(Generic[B]):
     """One loop over a subscription. If the loop runs to its end, errors of closing are raised. If
     it is left early, Python finalizes it, where they could not be caught: they are kept."""
 
-    __slots__ = ("_begun", "_subscription")
+    __slots__ = ("_open_batch", "_subscription")
 
-    def __init__(self, subscription: Looping[B], begun: OpenBatch[B]) -> None:
+    def __init__(self, subscription: Looping[B], open_batch: OpenBatch[B]) -> None:
         self._subscription = subscription
-        self._begun = begun
+        self._open_batch = open_batch
 
     async def __aenter__(self) -> None:
         subscription = self._subscription
-        subscription._loops.begins(self._begun, opens=not subscription._opened.is_open)
+        subscription._loops.loop_started(self._open_batch, opens=not subscription._opened.is_open)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         subscription = self._subscription
-        if subscription._loops.ends(self._begun):
+        if subscription._loops.loop_ended(self._open_batch):
             await (subscription.close() if kind is None else subscription._close_quietly())
 
 
@@ -85,9 +85,9 @@ class ReceivingLoops(Looping[ReceivedBatch]):
         subscription closes it at its end."""
         return self._loops.add(self._batches)
 
-    async def _batches(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedBatch]:
+    async def _batches(self, open_batch: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedBatch]:
         opened = self._opened
-        async with self._looping(begun):
+        async with self._looping(open_batch):
             while (batch := await self.next_batch()) is not None:
                 yield batch
                 if not opened.is_open:  # closed by the caller
@@ -98,13 +98,13 @@ class ReceivingLoops(Looping[ReceivedBatch]):
         next."""
         return self._loops.add(self._events)
 
-    async def _events(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedEvent]:
+    async def _events(self, open_batch: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedEvent]:
         opened = self._opened
-        async with self._looping(begun):
+        async with self._looping(open_batch):
             while (batch := await self.next_batch()) is not None:
-                begun.begin(batch)
+                open_batch.begin(batch)
                 for event in batch:
-                    begun.count += 1
+                    open_batch.count += 1
                     yield event
                     if not opened.is_open:
                         return

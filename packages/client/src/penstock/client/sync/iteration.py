@@ -68,9 +68,9 @@ class SubscriptionIteration:
         subscription closes it at its end."""
         return self._inner._loops.add(self._batches)
 
-    def _batches(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedBatch]:
-        self._inner._loops.begins(begun, opens=not self._inner._opened.is_open)
-        with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
+    def _batches(self, open_batch: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedBatch]:
+        self._inner._loops.loop_started(open_batch, opens=not self._inner._opened.is_open)
+        with _Closing(self._loop, self._inner, lambda: self._inner._loops.loop_ended(open_batch)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield ReceivedBatch(batch, self._loop)
                 if not self._inner._opened.is_open:  # closed by the caller
@@ -81,13 +81,13 @@ class SubscriptionIteration:
         next."""
         return self._inner._loops.add(self._events)
 
-    def _events(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedEvent]:
-        self._inner._loops.begins(begun, opens=not self._inner._opened.is_open)
-        with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
+    def _events(self, open_batch: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedEvent]:
+        self._inner._loops.loop_started(open_batch, opens=not self._inner._opened.is_open)
+        with _Closing(self._loop, self._inner, lambda: self._inner._loops.loop_ended(open_batch)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
-                begun.begin(batch)
+                open_batch.begin(batch)
                 for event in ReceivedBatch(batch, self._loop):
-                    begun.count += 1
+                    open_batch.count += 1
                     yield event
                     if not self._inner._opened.is_open:
                         return
@@ -109,37 +109,37 @@ class DurableIteration:
         batch = self._loop.call(self._inner.next_batch())
         return None if batch is None else DeliveredBatch(batch, self._loop)
 
-    def _batches(self, begun: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
+    def _batches(self, open_batch: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
         inner = self._inner
-        inner._loops.begins(begun, opens=not inner._opened.is_open)
-        with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
+        inner._loops.loop_started(open_batch, opens=not inner._opened.is_open)
+        with _Closing(self._loop, inner, lambda: inner._loops.loop_ended(open_batch)):
             while (batch := self._next()) is not None:
                 if inner._auto_ack:
-                    begun.begin(batch._inner, len(batch))
+                    open_batch.begin(batch._inner, len(batch))
                 yield batch
                 if not inner._opened.is_open:
                     return
                 if inner._auto_ack:
-                    begun.forget()
+                    open_batch.forget()
                     self._loop.call(batch._inner._ack_in_loop())
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
         return self._inner._loops.add(self._events)
 
-    def _events(self, begun: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
+    def _events(self, open_batch: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
         inner = self._inner
-        inner._loops.begins(begun, opens=not inner._opened.is_open)
-        with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
+        inner._loops.loop_started(open_batch, opens=not inner._opened.is_open)
+        with _Closing(self._loop, inner, lambda: inner._loops.loop_ended(open_batch)):
             while (batch := self._next()) is not None:
-                begun.begin(batch._inner, int(inner._auto_ack))
+                open_batch.begin(batch._inner, int(inner._auto_ack))
                 seat = batch._inner._seat
                 for event in batch:
                     if seat.may_recall and self._loop.call(seat.is_recalled(event.event_id)):
-                        begun.count += 1
+                        open_batch.count += 1
                         continue
                     if batch.is_stale or seat.has_ended:
                         break  # the rest has returned to the durable, which delivers it again
-                    begun.count += not inner._auto_ack
+                    open_batch.count += not inner._auto_ack
                     yield event
                     if not inner._opened.is_open:  # closed by the caller: the rest has returned
                         return
@@ -148,7 +148,7 @@ class DurableIteration:
                             event.ack()
                         except IllegalState as error:  # returned: it is delivered again
                             self._loop.soon(partial(seat.connection.report, error))
-                        begun.count += 1
+                        open_batch.count += 1
 
 
 class ReaderIteration:

@@ -236,9 +236,10 @@ class EventBatch:
         """Return row, data, properties and redelivery count of each event from ``first`` to
         ``end``.
 
-        Data or properties are None if no earlier event's data or properties were read.
+        Data is None unless the data of an earlier event was read; the same holds for properties. A
+        None is converted when the event's attribute is read.
         """
-        datas, properties = rows.wanted(first, end)
+        datas, properties = rows.prefetched(first, end)
         counts: Iterable[int] = repeat(0)
         if self._redeliveries:
             counts = map(self._redeliveries.get, self.event_ids[first:end].tolist(), repeat(0))

@@ -479,17 +479,20 @@ def _properties(
 
 
 def _shape_of(kind: pa.DataType) -> Shape:
-    wrapped = struct_shape(pa.struct([pa.field("it", _listed(kind))]))
+    wrapped = struct_shape(pa.struct([pa.field("it", _with_schema_names(kind))]))
     return wrapped.slots[0].shape
 
 
-def _listed(kind: pa.DataType) -> pa.DataType:
-    """Return ``kind`` with list elements and fields named as in channel schemas."""
+def _with_schema_names(kind: pa.DataType) -> pa.DataType:
+    """Return ``kind`` with list elements and fields named as in the schemas of channels."""
     if pa.types.is_list(kind):
-        return pa.list_(_listed(kind.value_type))
+        return pa.list_(_with_schema_names(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct(
-            [pa.field(_own_name(f), _listed(f.type), metadata=_logical_of(f)) for f in kind]
+            [
+                pa.field(_own_name(f), _with_schema_names(f.type), metadata=_logical_of(f))
+                for f in kind
+            ]
         )
     return kind
 

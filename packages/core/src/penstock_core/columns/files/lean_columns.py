@@ -353,7 +353,8 @@ class _Hits:
                     self._nulls.setdefault(name, []).append(row)
 
     def rows_losing(self, index: int, kept: StructShape, full: StructShape) -> Indices:
-        """Return the rows that have a removed value in slot ``index`` or below it."""
+        """Return the rows that would lose a value: those with a value in a removed column, at slot
+        ``index`` or nested in it."""
         slot = self._source.slots[index]
         hits = self._dense.copy()
         hits[self._nulls.get(slot.logical, [])] = True

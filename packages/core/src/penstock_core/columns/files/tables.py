@@ -245,7 +245,8 @@ _plans = SchemaMemo(_planned)
 
 
 def _body(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch as a body, without conversion if the plan of its schema allows it."""
+    """Return a batch of the user's table in the column layout of a publish (a *body*). Columns are
+    used as they are if :func:`_planned` found that none needs conversion."""
     plan = _plans.of(batch.schema)
     if plan is None or ("data" in plan.columns and batch.column(plan.columns["data"]).null_count):
         return _converted_body(batch)
@@ -259,7 +260,7 @@ def _body(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _converted_body(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch as a body, with each column checked and cast."""
+    """Return a batch of the user's table as a body, with each column checked and cast."""
     columns: dict[str, pa.Array] = {}
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []

@@ -1,4 +1,5 @@
-"""Keeps the newest event ids of each value of a publish key, by slot (SEM K1)."""
+"""Keeps the newest event ids of each value of a publish key. Values are identified by slot, the
+number that :mod:`.key_values` gives them (SEM K1)."""
 
 from __future__ import annotations
 

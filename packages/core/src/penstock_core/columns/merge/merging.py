@@ -28,16 +28,17 @@ TTL, origin and time of the merged event are always taken from the delta.
 """
 
 
-class _ValuesOutside(NamedTuple):
-    """Values of one property outside its column: listed nulls of sparse rows, or values in
-    ``more``."""
+class _SparseValues(NamedTuple):
+    """Values of one property outside its column: explicit nulls in the column ``nulls``, or values
+    in ``more``."""
 
     rows: Int64s
-    """The rows that have such a value, ascending."""
+    """The rows that have a value outside the column, ascending."""
     values: npt.NDArray[Any]
 
     def at_sources(self, sources: Int64s) -> tuple[Int64s, npt.NDArray[Any]]:
-        """Return the positions in ``sources`` whose rows have such a value, and the values."""
+        """Return the positions in ``sources`` whose rows have a value outside the column, and the
+        values."""
         # A row may have several values, and may be the source of several output rows.
         low = np.searchsorted(self.rows, sources, "left")
         counts = np.searchsorted(self.rows, sources, "right") - low
@@ -190,7 +191,7 @@ def _rows_setting(
     return mask
 
 
-def _nulls(column: pa.ListArray) -> dict[str, _ValuesOutside]:
+def _nulls(column: pa.ListArray) -> dict[str, _SparseValues]:
     """Return the paths of explicit nulls, grouped by property."""
     if column.null_count == len(column):
         return {}
@@ -202,7 +203,7 @@ def _nulls(column: pa.ListArray) -> dict[str, _ValuesOutside]:
     by_property = {}
     for logical in dict.fromkeys(tops):
         is_property = np.array([top == logical for top in tops])[codes]
-        by_property[logical] = _ValuesOutside(rows[is_property], paths[codes[is_property]])
+        by_property[logical] = _SparseValues(rows[is_property], paths[codes[is_property]])
     return by_property
 
 
@@ -217,7 +218,7 @@ def _top(path: str) -> str:
     return "".join(name)
 
 
-def _overflow(column: pa.BinaryArray) -> dict[str, _ValuesOutside]:
+def _overflow(column: pa.BinaryArray) -> dict[str, _SparseValues]:
     """Return the values in ``more``, grouped by property. A Python loop, because few events have
     any."""
     by_property: dict[str, tuple[list[int], list[Any]]] = {}
@@ -227,7 +228,7 @@ def _overflow(column: pa.BinaryArray) -> dict[str, _ValuesOutside]:
             rows.append(row)
             values.append(value)
     return {
-        logical: _ValuesOutside(np.array(rows, dtype=np.int64), _objects(values))
+        logical: _SparseValues(np.array(rows, dtype=np.int64), _objects(values))
         for logical, (rows, values) in by_property.items()
     }
 

@@ -39,7 +39,7 @@ class PropertyNames:
         self._first: int | None = None
         """Number of the first schema whose names were added. Most channels have no other."""
         self._others: set[int] | None = None
-        """Numbers of further schemas; None until the first of them."""
+        """Numbers of the schemas after the first; None until the second one is added."""
         self._schemas: set[bytes] | None = None
         """Serialized schemas without new names. Looking up bytes is cheaper than comparing Arrow
         schemas."""

@@ -100,11 +100,12 @@ class Rows:
                 return values[row - first] or b""
         return self.value("data", row) or b""
 
-    def wanted(self, first: int, end: int) -> tuple[Sequence[Any] | None, Sequence[Any] | None]:
+    def prefetched(self, first: int, end: int) -> tuple[Sequence[Any] | None, Sequence[Any] | None]:
         """Return the data and the properties of a range of rows that are read in order.
 
-        Each is None unless it was read for an earlier row: a consumer that reads the data of one
-        event usually reads the data of the next. Where it is None, each row is converted on demand.
+        Data is None unless the data of an earlier row was read; the same holds for properties: a
+        consumer that reads the data of one event usually reads the data of the next. Values that
+        are None are converted on demand.
         """
         blocks = self._blocks or {}
         datas = self._list("data", first, end) if "data" in blocks else None

@@ -217,11 +217,11 @@ def _requests(
             "--durable works on channels only, and without --selector: a durable has a selector"
         )
     if isinstance(store, Queue):
-        requests = _of_queue(store, selector)
+        requests = _requests_of_queue(store, selector)
     elif durable is not None:
-        requests = _of_durable(store, durable)
+        requests = _requests_of_durable(store, durable)
     else:
-        requests = _of_channel(store, selector)
+        requests = _requests_of_channel(store, selector)
     with closing(requests):
         yield from _limited(requests, limit, timeout)
 
@@ -239,7 +239,7 @@ def _limited(
         yield request
 
 
-def _of_queue(queue: Queue, selector: str) -> Requests:
+def _requests_of_queue(queue: Queue, selector: str) -> Requests:
     # One request at a time: others can take the next ones while the command runs.
     with queue.reader(transactional=True, window=1, selector=selector) as reader:
 
@@ -251,7 +251,7 @@ def _of_queue(queue: Queue, selector: str) -> Requests:
             yield (events[0], settle) if events else None
 
 
-def _of_durable(channel: Channel, name: str) -> Requests:
+def _requests_of_durable(channel: Channel, name: str) -> Requests:
     with closing(channel.durables.get(name)) as durable:
         while True:
             events = durable.fetch(1, WAIT_S)
@@ -267,10 +267,10 @@ def _of_durable(channel: Channel, name: str) -> Requests:
             yield event, settle
 
 
-def _of_channel(channel: Channel, selector: str) -> Requests:
-    with channel.subscribe(start=parsers.start("latest"), selector=selector) as reading:
+def _requests_of_channel(channel: Channel, selector: str) -> Requests:
+    with channel.subscribe(start=parsers.start("latest"), selector=selector) as subscription:
         while True:
-            batch = reading.next_batch(WAIT_S)
+            batch = subscription.next_batch(WAIT_S)
             if batch is None:
                 yield None
                 continue

@@ -80,10 +80,10 @@ def check(
         if messages is not None:
             columns = messages.seen_in(columns)
         names = checked(selector.expression, columns)
-        _show(selector, names, _chosen(store, selector), format=format)
+        _show(selector, names, _match_summary(store, selector), format=format)
 
 
-def _chosen(channel: Channel, selector: Selector) -> dict[str, Any]:
+def _match_summary(channel: Channel, selector: Selector) -> dict[str, Any]:
     matches = 0
     ids: list[int] = []
     for batch in channel.browse(selector=selector.text).batches():
@@ -97,14 +97,21 @@ def _chosen(channel: Channel, selector: Selector) -> dict[str, Any]:
     }
 
 
-def _show(selector: Selector, checked: Checked, chosen: dict[str, Any] | None, format: str) -> None:
+def _show(
+    selector: Selector, checked: Checked, match_summary: dict[str, Any] | None, format: str
+) -> None:
     from penstock_core.columns.selectors.explaining import explained
 
     lines = explained(selector.expression)
     if format == "json":
         document = {"selector": selector.text, "valid": True, "chooses": lines}
         write_json(
-            {**document, "names": checked.names, "remarks": checked.remarks, **(chosen or {})}
+            {
+                **document,
+                "names": checked.names,
+                "remarks": checked.remarks,
+                **(match_summary or {}),
+            }
         )
         return
     write_facts([("selector", selector.text), ("chooses", f"events where {lines[0]}")])
@@ -112,12 +119,12 @@ def _show(selector: Selector, checked: Checked, chosen: dict[str, Any] | None, f
         write(f"          {line}")
     if checked.names:
         write("")
-        _show_names(checked, has_types=chosen is not None)
+        _show_names(checked, has_types=match_summary is not None)
     for remark in checked.remarks:
         write(f"note: {remark}")
-    if chosen is not None:
+    if match_summary is not None:
         write("")
-        write(_sentence(chosen))
+        write(_summary_text(match_summary))
 
 
 def _show_names(checked: Checked, *, has_types: bool) -> None:
@@ -128,12 +135,13 @@ def _show_names(checked: Checked, *, has_types: bool) -> None:
     write_table(("name", "kind", "stored as")[: 2 + has_types], rows, "")
 
 
-def _sentence(chosen: dict[str, Any]) -> str:
-    matches, ids = chosen["matches"], ", ".join(map(str, chosen["first_ids"]))
-    summary = f"matches {matches:,} of {count(chosen['events'], 'event')} on {chosen['channel']}"
+def _summary_text(match_summary: dict[str, Any]) -> str:
+    matches, ids = match_summary["matches"], ", ".join(map(str, match_summary["first_ids"]))
+    events = count(match_summary["events"], "event")
+    summary = f"matches {matches:,} of {events} on {match_summary['channel']}"
     if not matches:
         return summary
-    more = ", …" if matches > len(chosen["first_ids"]) else ""
+    more = ", …" if matches > len(match_summary["first_ids"]) else ""
     return f"{summary}: {'event' if matches == 1 else 'events'} {ids}{more}"
 
 

@@ -174,7 +174,7 @@ def _page_by_name(item: Show) -> Show:
     return page
 
 
-def _page_by_place(item: Show) -> Show:
+def _page_by_index(item: Show) -> Show:
     def page(call: Call[Any, Any], objects: Sequence[Any]) -> Page[Any]:
         begin = cursor_of(call.query.after) or 0
         end = begin + call.query.limit
@@ -189,5 +189,5 @@ def _whole_page(item: Show) -> Show:
 
 
 _PAGES: Final[Mapping[Order | None, Callable[[Show], Show]]] = MappingProxyType(
-    {"name": _page_by_name, "place": _page_by_place, None: _whole_page}
+    {"name": _page_by_name, "place": _page_by_index, None: _whole_page}
 )

@@ -73,7 +73,7 @@ class Viewer:
         self._line_bytes_max = line_bytes_max
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         return True
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
@@ -148,7 +148,7 @@ class ChannelView:
             await woken(viewer.wake)
             lines = viewer.take_lines()
             yield b"".join(lines) or b": nothing new\n\n"
-            if (skipped_ids := await self.caught_up()) is not None:
+            if (skipped_ids := await self.skip_if_behind()) is not None:
                 yield message("lost", skipped_ids)
             # A view that has skipped events was opened again, and so has credit for a full window.
             elif lines:
@@ -160,9 +160,9 @@ class ChannelView:
         """Grant as many events as were sent to the viewer."""
         self._realm.subscriptions.credit(self._subscription, count)
 
-    async def caught_up(self) -> Lost | None:
-        """Continue at the newest events if the view is too far behind, and return the skipped
-        ids; otherwise return None."""
+    async def skip_if_behind(self) -> Lost | None:
+        """If the view is too far behind, reopen it at the newest events and return the skipped ids;
+        otherwise return None."""
         store = self._realm.view.store(self._store.number)
         first = None if store is None else store.cursor(self._subscription)
         if store is None or first is None or store.next_id - first <= BEHIND_MAX:

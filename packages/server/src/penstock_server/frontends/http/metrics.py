@@ -41,9 +41,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STORE: Final = ("name", "kind")
 _DURABLE: Final = ("channel", "durable")
 _CONNECTION: Final = ("connection", "user")
-_FOR_ONE: Final = ("redelivery_limit", "rejected")
+_CAUSES_OF_ONE_DURABLE: Final = ("redelivery_limit", "rejected")
 """Causes of death that concern a single durable."""
-_COUNTED: Final = tuple(name for name in MEANINGS if name not in ("live", "overdue"))
+_REMOVAL_CAUSES: Final = tuple(name for name in MEANINGS if name not in ("live", "overdue"))
 """Causes for which events leave a store."""
 
 
@@ -192,11 +192,12 @@ class RealmCollector(Collector):
             subscribers.add_metric(named, store.subscribers)
             published.add_metric(named, store.counters.published)
             redelivered.add_metric(named, store.counters.redelivered)
-            sent, settled = store.flow
+            sent, settled = store.delivered_and_acknowledged
             delivered.add_metric(named, sent)
             acknowledged.add_metric(named, settled)
             files.add_metric(named, store.files)
-            for cause in _COUNTED:  # starts at zero, so that the first deaths show as an increase
+            # All causes start at zero, so that the first removals show as an increase.
+            for cause in _REMOVAL_CAUSES:
                 left.add_metric([*named, cause], getattr(store.counters, cause))
         yield from (events, size, oldest, subscribers, published, left, redelivered)
         yield from (delivered, acknowledged, files)
@@ -232,8 +233,8 @@ class RealmCollector(Collector):
                 break
             names = durables_by_store.get(store.name, [])
             zeros = dict.fromkeys([("", "expired"), ("", "evicted")], 0)
-            zeros |= {(name, cause): 0 for name in names for cause in _FOR_ONE}
-            died = {key: n for key, n in store.died.items() if not key[0] or key[0] in names}
+            zeros |= {(name, cause): 0 for name in names for cause in _CAUSES_OF_ONE_DURABLE}
+            died = {key: n for key, n in store.dead_copies.items() if not key[0] or key[0] in names}
             counts = {**(zeros if store.moves_dead else {}), **died}
             for (durable_name, cause), copies in sorted(counts.items()):
                 dead.add_metric([store.name, store.kind, durable_name, cause], copies)
@@ -285,7 +286,7 @@ class RealmCollector(Collector):
             labels=labels,
         )
         for name, durable in self._durables():
-            info, (sent, settled) = durable.info(now_us), durable.flow
+            info, (sent, settled) = durable.info(now_us), durable.delivered_and_acknowledged
             if (
                 timings := self._realm.dispatch.latencies.histogram_of(durable.identity)
             ) is not None:

@@ -129,7 +129,7 @@ class PatternView:
                 del self._parts[channel_id]
                 if not isinstance(viewer.reason, AccessDenied | NameDoesNotExist):
                     self.stop(viewer.reason)  # the reason concerns the whole view
-            elif (skipped_ids := await part.caught_up()) is not None:
+            elif (skipped_ids := await part.skip_if_behind()) is not None:
                 of_channel = msgspec.structs.asdict(skipped_ids)
                 yield message("lost", LostOfChannel(channel=viewer.channel, **of_channel))
             elif lines:

@@ -16,14 +16,14 @@ _NETWORK_BITS: Final = 64
 """Bits of an IPv6 address that identify its network; a client chooses the other bits freely."""
 
 
-class Guest(Protocol):
+class CountedConnection(Protocol):
     """A connection that is counted here."""
 
     address: str
     heard_s: float
     """Time of the last received data."""
     is_spare: bool
-    """Whether it uses the reserve, and so may only request health and metrics."""
+    """Whether the connection uses the reserve, and so may only request health and metrics."""
 
     @property
     def owes_data(self) -> bool:
@@ -38,36 +38,37 @@ class Guest(Protocol):
 class ConnectionPlaces:
     """The connections of one realm."""
 
-    def __init__(self, most: int, most_of_address: int) -> None:
-        self._most = most
-        self._most_of_address = most_of_address
-        self.guests: dict[Guest, None] = {}
+    def __init__(self, connections_max: int, connections_of_address_max: int) -> None:
+        self._connections_max = connections_max
+        self._connections_of_address_max = connections_of_address_max
+        self.connections: dict[CountedConnection, None] = {}
         """Connections that have a place, oldest first."""
-        self._spare: set[Guest] = set()
+        self._spare: set[CountedConnection] = set()
         self._of_address: Counter[str] = Counter()
 
-    def take(self, guest: Guest) -> bool:
+    def take(self, connection: CountedConnection) -> bool:
         """Admit a connection, if necessary by dropping another; return whether it is admitted."""
-        network = network_of(guest.address)
-        if self._of_address[network] >= self._most_of_address and not self._drop_one(network):
+        network = network_of(connection.address)
+        is_network_full = self._of_address[network] >= self._connections_of_address_max
+        if is_network_full and not self._drop_one(network):
             return False
-        if len(self.guests) - len(self._spare) >= self._most:
+        if len(self.connections) - len(self._spare) >= self._connections_max:
             is_spare = not self._drop_one()
             if is_spare and len(self._spare) >= SPARE:
                 return False
-            guest.is_spare = is_spare
-            self._spare |= {guest} if is_spare else set()
-        self.guests[guest] = None
+            connection.is_spare = is_spare
+            self._spare |= {connection} if is_spare else set()
+        self.connections[connection] = None
         self._of_address[network] += 1
         return True
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, connection: CountedConnection) -> None:
         """Remove a connection; do nothing if it was not admitted."""
-        if guest not in self.guests:
+        if connection not in self.connections:
             return
-        del self.guests[guest]
-        self._spare.discard(guest)
-        network = network_of(guest.address)
+        del self.connections[connection]
+        self._spare.discard(connection)
+        network = network_of(connection.address)
         self._of_address[network] -= 1
         if not self._of_address[network]:
             del self._of_address[network]
@@ -80,18 +81,20 @@ class ConnectionPlaces:
         connections first.
         """
         waited_for = [
-            guest
-            for guest in self.guests
-            if guest.owes_data
-            and guest not in self._spare
-            and (not network or network_of(guest.address) == network)
+            connection
+            for connection in self.connections
+            if connection.owes_data
+            and connection not in self._spare
+            and (not network or network_of(connection.address) == network)
         ]
         if not waited_for:
             return False
         counts = self._of_address
-        guest = min(waited_for, key=lambda peer: (-counts[network_of(peer.address)], peer.heard_s))
-        self.leave(guest)
-        guest.drop()
+        connection = min(
+            waited_for, key=lambda peer: (-counts[network_of(peer.address)], peer.heard_s)
+        )
+        self.leave(connection)
+        connection.drop()
         return True
 
 

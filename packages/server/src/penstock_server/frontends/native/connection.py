@@ -87,14 +87,14 @@ class Connection(asyncio.BufferedProtocol):
         self._signing_in: NativeSignIn | None = None
         self._owners_sent: wire.Owners | None = None
         """The owners sent last to a client that follows them; None if it does not follow."""
-        self.writable = True
+        self.is_writable = True
         self.subscriptions: dict[int, int] = {}
         """The realm's number of each subscription, by the client's number; 0 while it is being
         opened."""
         self.watches: dict[int, ChannelWatch] = {}  # of patterns, by the client's number
-        self.opening: dict[int, asyncio.Event] = {}
-        """Subscriptions that are being opened, oldest first. The event is set at the end of the
-        opening."""
+        self.openings: dict[int, asyncio.Event] = {}
+        """Subscriptions that are being opened, oldest first, by the client's number. The
+        asyncio.Event of an opening is set when the opening has ended."""
         self.interrupted: set[int] = set()
         """Subscriptions that were being opened when the connection was lost; the session's next
         connection may resume them."""
@@ -174,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         self.announced.close()
         self._reading.end()
         self._is_open = False
-        self.writable = False
+        self.is_writable = False
         self._asker.go()
         if self._signing_in is not None:
             self._signing_in.lost()
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         for subscription in self.subscriptions.values():
             (subscriptions.lose if lost else subscriptions.detach)(subscription)
         if lost:
-            self.interrupted.update(self.opening.keys() & self.subscriptions.keys())
+            self.interrupted.update(self.openings.keys() & self.subscriptions.keys())
         self.subscriptions.clear()
         for number in list(self.watches):
             self.end_watch(number)
@@ -222,12 +222,12 @@ class Connection(asyncio.BufferedProtocol):
             self.end(None)
 
     def pause_writing(self) -> None:
-        self.writable = False
+        self.is_writable = False
         self.realm.subscriptions.stall(self.session, stalled=True)
         self._reading.check()
 
     def resume_writing(self) -> None:
-        self.writable = True
+        self.is_writable = True
         self.realm.subscriptions.stall(self.session, stalled=False)
 
     # --- received messages ---------------------------------------------------------------
@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
                 | wire.Credit(number)
                 | wire.Demand(number)
                 | wire.RecallSeen(number)
-            ) if number in self.opening or number in self._early:
+            ) if number in self.openings or number in self._early:
                 self._early.setdefault(number, []).append(message)
                 # An early message counts like a request in progress, so that a client cannot queue
                 # any number of them.
@@ -420,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_read(self) -> bool:
         listener = self.listener
         return (
-            self.writable
+            self.is_writable
             and self._in_progress < REQUESTS_MAX
             and not (self._publishes and listener.is_congested)
             and not listener.is_draining
@@ -446,7 +446,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether requests are in progress, other than those that open subscriptions, which the
         client repeats at the next owner in any case."""
         early = sum(map(len, self._early.values()))
-        return self._in_progress > len(self.opening) + early
+        return self._in_progress > len(self.openings) + early
 
     def _reading_resumed(self, now_s: float) -> None:
         self.heard_s = now_s
@@ -467,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
                 )
             return
         unsent = self._transport.get_write_buffer_size()
-        if unsent < self._unsent or (self._reading.is_paused and self.writable):
+        if unsent < self._unsent or (self._reading.is_paused and self.is_writable):
             self.heard_s = now_s  # the peer reads, or this side has paused reading
         self._unsent = unsent
         if now_s - self.heard_s > limits.idle_timeout_s:
@@ -588,7 +588,7 @@ class Connection(asyncio.BufferedProtocol):
             subscriptions=len(self.subscriptions),
             requests=self._in_progress,
             unsent_bytes=self.unsent_bytes,
-            is_stalled=not self.writable,
+            is_stalled=not self.is_writable,
         )
 
     def forget(self, number: int) -> int | None:

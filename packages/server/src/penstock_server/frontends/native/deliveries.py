@@ -23,8 +23,8 @@ class SubscriptionOutlet:
         self.selector = selector
 
     @property
-    def writable(self) -> bool:
-        return self._connection.writable
+    def is_writable(self) -> bool:
+        return self._connection.is_writable
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         self._connection.deliveries.send(self.client_number, rows, redeliveries)

@@ -91,7 +91,8 @@ class OfferedProtocol(NamedTuple):
 
     make: Callable[[], asyncio.Protocol]
     first_bytes: bytes
-    """First bytes that identify it at the native port; empty if it is not available there."""
+    """Bytes with which a connection of this protocol begins at the native port; empty if the
+    protocol is available only inside WebSockets."""
 
 
 class NativeListener:
@@ -119,9 +120,10 @@ class NativeListener:
         """Functions that return whether other connections have sent data since a time of the
         loop."""
         self.sessions: dict[str, PeerConnection] = {}
-        self.opening: dict[str, dict[asyncio.Event, None]] = {}
-        """Seats, by session, that were still being taken when the connection ended. The event of a
-        seat is set when the seat is given back."""
+        self.openings: dict[str, dict[asyncio.Event, None]] = {}
+        """By session: the openings of subscriptions that were in progress when their connection
+        ended. The asyncio.Event of an opening is set when the opening has ended and its seat was
+        given back."""
         self._tasks: asyncio.TaskGroup | None = None
         self.servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._stopping = False
@@ -396,17 +398,18 @@ class NativeListener:
     def connection_left(self, connection: Connection) -> None:
         """Record that a connection has ended while it was taking seats, which are given back as
         soon as they are taken."""
-        pending = self.opening.setdefault(connection.session, {})
-        pending |= dict.fromkeys(connection.opening.values())
+        pending = self.openings.setdefault(connection.session, {})
+        pending |= dict.fromkeys(connection.openings.values())
         if not pending:
-            del self.opening[connection.session]
+            del self.openings[connection.session]
 
-    def given_back(self, session: str, opened: asyncio.Event) -> None:
-        """Record that the seat of ``opened`` is given back."""
-        pending = self.opening.get(session, {})
-        # All values are None, so the default distinguishes a missing event from a removed one.
-        if pending.pop(opened, opened) is None and not pending:
-            del self.opening[session]
+    def opening_ended(self, session: str, finished: asyncio.Event) -> None:
+        """Record that an opening has ended, so that later connections of the session no longer wait
+        for it. ``finished`` is the opening's asyncio.Event."""
+        pending = self.openings.get(session, {})
+        # All values are None, so the default distinguishes a missing opening from a removed one.
+        if pending.pop(finished, finished) is None and not pending:
+            del self.openings[session]
 
     async def seats_given_back(
         self, session: str, current: Collection[asyncio.Event] = frozenset()
@@ -414,10 +417,10 @@ class NativeListener:
         """Wait until the session's earlier connections have given back seats that they were still
         taking when they ended (SEM D14).
 
-        ``current`` has the events of the caller's own seats. Seats later than these are not waited
-        for, because their openings wait for the caller, which would be a deadlock.
-        """
-        while pending := self.opening.get(session):
+        ``current`` are the completion events of the openings that the caller's own connection has
+        in progress. The wait ends at the first of these: that opening and later ones wait for the
+        caller, so waiting for them would deadlock."""
+        while pending := self.openings.get(session):
             oldest = next(iter(pending))
             if oldest in current:
                 return

@@ -29,8 +29,9 @@ class PeerListener(Protocol):
     pending_bytes: int
     """Bytes of unanswered publishes of all connections."""
 
-    def given_back(self, session: str, opened: asyncio.Event) -> None:
-        """Record that the seat of ``opened`` is given back."""
+    def opening_ended(self, session: str, finished: asyncio.Event) -> None:
+        """Record that an opening has ended, so that later connections of the session no longer wait
+        for it. ``finished`` is the opening's asyncio.Event."""
         ...
 
     async def seats_given_back(
@@ -56,7 +57,7 @@ class NativePeer(Protocol):
 
     session: str
     """Name of the client's session; empty before it is welcomed."""
-    writable: bool
+    is_writable: bool
     """Whether deliveries may be sent."""
     limits: ConnectionLimits
     announced: SchemaTable
@@ -65,8 +66,9 @@ class NativePeer(Protocol):
     opened."""
     watches: dict[int, ChannelWatch]
     """Watches of patterns, by the client's number."""
-    opening: dict[int, asyncio.Event]
-    """Subscriptions that are being opened, oldest first."""
+    openings: dict[int, asyncio.Event]
+    """Subscriptions that are being opened, oldest first, by the client's number. The asyncio.Event
+    of an opening is set when the opening has ended."""
     interrupted: set[int]
     """Subscriptions that were being opened when the connection was lost."""
 

@@ -169,7 +169,7 @@ class Requests:
             refusal = InvalidArgument(f"subscription {number} is already open")
             connection.fail(request_number, refusal)
             return
-        if number in connection.opening:
+        if number in connection.openings:
             refusal = InvalidArgument(
                 f"subscription {number} is already being opened; choose another number"
             )
@@ -182,7 +182,7 @@ class Requests:
             connection.fail(request_number, refused)
             return
         connection.subscriptions[number] = 0
-        connection.opening[number] = asyncio.Event()
+        connection.openings[number] = asyncio.Event()
         if self._caller.permits is not None:
             self._caller.permits.opened(message)
         connection.spawn(request_number, lambda: self._open(message))
@@ -208,9 +208,9 @@ class Requests:
             connection.forget(number)
             raise
         finally:
-            finished = connection.opening.pop(number)
+            finished = connection.openings.pop(number)
             finished.set()
-            connection.listener.given_back(connection.session, finished)
+            connection.listener.opening_ended(connection.session, finished)
             connection.opened(number)
         return Subscribed(
             opened.first_id,
@@ -224,7 +224,7 @@ class Requests:
     def _watch(self, request_number: int, message: WatchChannels) -> None:
         """Watch the channels of a pattern (SEM D21); counts as a subscription of the connection."""
         connection, number = self._connection, message.subscription
-        if number in connection.subscriptions or number in connection.opening:
+        if number in connection.subscriptions or number in connection.openings:
             raise InvalidArgument(f"subscription {number} is already open; choose another number")
         open_count = len(connection.subscriptions) + len(connection.watches)
         connection.limits.check_subscriptions(open_count)
@@ -251,9 +251,9 @@ class Requests:
     async def _seats_given_back(self, number: int) -> None:
         """Wait until the seats that this client has given up are free, before it takes another."""
         connection = self._connection  # a weak reference, which may expire while this waits
-        current = frozenset(connection.opening.values())
+        current = frozenset(connection.openings.values())
         await connection.listener.seats_given_back(connection.session, current)
-        for earlier, opened in list(self._connection.opening.items()):
+        for earlier, opened in list(self._connection.openings.items()):
             if earlier == number:
                 return  # later openings wait for this one
             if earlier not in self._connection.subscriptions:  # the client has ended it
@@ -268,7 +268,7 @@ class Requests:
         """End a subscription, even one that is being opened; the answer is sent when its seat is
         free."""
         self._connection.end_watch(number)
-        opening = self._connection.opening.get(number)
+        opening = self._connection.openings.get(number)
         subscription = self._connection.forget(number)
         if opening is not None:
             self._connection.spawn(request, lambda: _wait_for(opening))

@@ -108,7 +108,7 @@ class AccessControl:
         # References are weak, so that a lock is dropped once no task holds it or waits for it.
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[], None]] = []
-        accounts.changed = self._changed
+        accounts.on_rights_changed = self._rights_changed
         accounts.user_changed = logins.close_of
         logins.password_of = accounts.password_mark
 
@@ -309,7 +309,7 @@ class AccessControl:
         """End the sessions that were opened with revoked certificates."""
         if certificates != self._revoked:
             self._revoked = certificates
-            self._changed(lost=True)
+            self._rights_changed(may_lose_rights=True)
 
     def _check_proof(self, principal: Principal, now_us: int) -> None:
         if 0 < principal.until_us < now_us:
@@ -560,9 +560,9 @@ class AccessControl:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def _changed(self, *, lost: bool) -> None:
+    def _rights_changed(self, *, may_lose_rights: bool) -> None:
         self.version += 1
-        if lost:
+        if may_lose_rights:
             # This is a copy, because a listener may remove itself while it is called.
             for listener in list(self._listeners):
                 listener()

@@ -52,9 +52,10 @@ _log = logger("penstock.access")
 
 
 class RightsListener(Protocol):
-    """A function called after each change of rights; ``lost`` if a subject may have lost some."""
+    """A function called after each change of rights. ``may_lose_rights`` is True if a subject may
+    have lost some."""
 
-    def __call__(self, *, lost: bool) -> None: ...
+    def __call__(self, *, may_lose_rights: bool) -> None: ...
 
 
 class Accounts:
@@ -88,7 +89,7 @@ class Accounts:
         self._versions: dict[str, int] = {}
         self._changing = asyncio.Lock()
         self.acl = Acl()
-        self.changed: RightsListener = lambda *, lost: None
+        self.on_rights_changed: RightsListener = lambda *, may_lose_rights: None
         """Called after each change."""
         self.user_changed: Callable[[str], None] = lambda user: None
 
@@ -142,7 +143,7 @@ class Accounts:
         for user, record in before.users.items():
             if user in users or now.users[user].verifier != record.verifier:
                 self.user_changed(user)
-        self.changed(lost=True)
+        self.on_rights_changed(may_lose_rights=True)
 
     def _refuse_shared(self) -> None:
         if self.shared is not None:
@@ -431,7 +432,7 @@ class Accounts:
             await self._put(USERS_KEY, changed)
             self._record = changed
             self.acl.put_groups(changed.groups)
-        self.changed(lost=True)
+        self.on_rights_changed(may_lose_rights=True)
 
     async def _store(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
         if is_of_many(kind, name):
@@ -442,8 +443,10 @@ class Accounts:
         before = {entry.subject: entry.rights for entry in self.acl.entries(kind, name)}
         after = {entry.subject: entry.rights for entry in entries}
         self.acl.put(kind, name, entries)
-        lost = any({*rights} - {*after.get(subject, ())} for subject, rights in before.items())
-        self.changed(lost=lost)
+        may_lose_rights = any(
+            {*rights} - {*after.get(subject, ())} for subject, rights in before.items()
+        )
+        self.on_rights_changed(may_lose_rights=may_lose_rights)
 
     async def _put(self, key: str, record: Struct) -> None:
         if self._registry is None:

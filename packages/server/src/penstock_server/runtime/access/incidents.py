@@ -1,7 +1,7 @@
 """Incidents: failures of a background task for one channel, while it continues with the others.
 
-An incident is logged once, with an id. While it is open the channel is set aside: the task retries
-it after a pause, and ``/health`` shows ``degraded``.
+An incident is logged once, with an id. While it is open, the task is paused for the channel: it
+retries the channel after a pause, and ``/health`` shows ``degraded``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Incident(Struct, frozen=True):
     task: str
     """The background task that failed, such as ``sealing``."""
     channel: str = ""
-    """The channel or queue that is set aside; empty if the task failed as a whole."""
+    """The channel or queue for which the task is paused; empty if the task failed as a whole."""
 
 
 class _Open(Struct):
@@ -60,8 +60,8 @@ class Incidents:
         """Names of the tasks that have had an incident since the realm started."""
 
     def report(self, task: str, failure: Exception, channel_id: int = 0) -> None:
-        """Log ``failure`` of a task, unless the last attempt failed in the same way, and set the
-        channel aside."""
+        """Log ``failure`` of a task, unless the last attempt failed in the same way, and pause the
+        task for the channel."""
         now_s = asyncio.get_running_loop().time()
         last = self._open.get((task, channel_id))
         reason = repr(failure)
@@ -75,7 +75,7 @@ class Incidents:
         self._open[task, channel_id] = _Open(incident, reason, pause_s, again_s=now_s + pause_s)
         self._tasks.add(task)
 
-    def is_aside(self, task: str, channel_id: int | None = 0) -> bool:
+    def is_paused(self, task: str, channel_id: int | None = 0) -> bool:
         """Whether the task has to skip the channel until its pause is over; with None, whether
         this holds for any channel."""
         if not self._open:
@@ -87,7 +87,8 @@ class Incidents:
         return incident is not None and now_s < incident.again_s
 
     def channels_of(self, task: str) -> list[int]:
-        """Return the channels that a task has set aside; 0 stands for the task as a whole."""
+        """Return the ids of the channels for which the task has an open incident; 0 stands for the
+        task as a whole."""
         return [channel_id for name, channel_id in self._open if name == task]
 
     def close(self, task: str, channel_id: int | None = 0) -> None:

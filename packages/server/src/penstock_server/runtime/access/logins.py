@@ -113,7 +113,8 @@ class Logins:
         self._registry = registry
         self.of_user: dict[str, dict[bytes, BrowserLogin]] = {}
         """Sessions by user, and by the digest of their cookie."""
-        self._held: dict[bytes, BrowserLogin] = {}
+        self._by_digest: dict[bytes, BrowserLogin] = {}
+        """All open sessions, by the digest of their cookie."""
         self._of_record: dict[str, dict[bytes, BrowserLogin]] = {}
         """Sessions by the key of their record."""
         self._records: dict[str, _LoginRecord] = {}
@@ -140,7 +141,7 @@ class Logins:
         of_user = self.of_user.get(principal.user, {})
         if len(of_user) >= self._of_user_max:
             self._forget(min(of_user, key=lambda key: of_user[key].used_us))
-        if len(self._held) >= self._logins_max:
+        if len(self._by_digest) >= self._logins_max:
             self._forget_old(now_us)
         if password is None:
             password = self.password_of(principal.user) or b""
@@ -161,13 +162,13 @@ class Logins:
 
     def __len__(self) -> int:
         """The number of sessions, including some that may have expired."""
-        return len(self._held)
+        return len(self._by_digest)
 
     def find(self, id: str, *, use: bool = True) -> BrowserLogin | None:
         """Return the session of a cookie; None if it does not exist or has ended. ``use`` prolongs
         it."""
         key = _digest(id)
-        login = self._held.get(key)
+        login = self._by_digest.get(key)
         if login is None:
             return None
         now_us = self._clock.now_us()
@@ -222,13 +223,13 @@ class Logins:
         return is_idle or now_us - login.opened_us > self._total_us or (0 < until_us < now_us)
 
     def _put(self, key: bytes, login: BrowserLogin) -> None:
-        self._held[key] = login
+        self._by_digest[key] = login
         self.of_user.setdefault(login.principal.user, {})[key] = login
         if self._is_kept(login):
             self._of_record.setdefault(_key_of(login.principal.user), {})[key] = login
 
     def _forget(self, key: bytes) -> None:
-        login = self._held.pop(key, None)
+        login = self._by_digest.pop(key, None)
         if login is None:
             return
         self._changed(login)
@@ -240,9 +241,11 @@ class Logins:
             del self.of_user[login.principal.user]
 
     def _forget_old(self, now_us: int) -> None:
-        for key in [key for key, login in self._held.items() if self._has_ended(login, now_us)]:
+        for key in [
+            key for key, login in self._by_digest.items() if self._has_ended(login, now_us)
+        ]:
             self._forget(key)
-        while len(self._held) >= self._logins_max:
+        while len(self._by_digest) >= self._logins_max:
             most = max(self.of_user.values(), key=len)
             self._forget(min(most, key=lambda key: most[key].used_us))
 
@@ -283,7 +286,7 @@ class Logins:
         else:
             record.version, record.digests = version, frozenset(logins)
             for digest, stored in logins.items():
-                if (login := self._held.get(digest)) is not None:
+                if (login := self._by_digest.get(digest)) is not None:
                     login.written_us = stored.used_us
 
     def _kept(self, key: str) -> dict[bytes, _StoredLogin]:
@@ -304,7 +307,7 @@ class Logins:
         """Merge a record that the previous owner has written after this process has read it: adopt
         the sessions that it has opened, and end those that it has ended. ``before`` are the
         digests this process has read."""
-        ended_here = before - self._held.keys()
+        ended_here = before - self._by_digest.keys()
         stored_logins = await self._read(key)
         for digest in before - {stored.digest for stored in stored_logins}:
             self._forget(digest)
@@ -348,7 +351,7 @@ class Logins:
             if self._has_ended(login, now_us):
                 # The next write of the record leaves the ended session out.
                 self._unwritten.add(_key_of(stored.user))
-            elif stored.digest not in self._held:
+            elif stored.digest not in self._by_digest:
                 self._put(stored.digest, login)
 
 

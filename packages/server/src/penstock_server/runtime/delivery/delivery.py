@@ -33,7 +33,7 @@ from penstock_server.runtime.delivery.merged_delivery import (
     KnownKeys,
     Made,
     SelectedRows,
-    kept_up,
+    note_granted,
     outgoing,
 )
 from penstock_server.runtime.delivery.owner_lease import ENDLESS, OwnerLease
@@ -64,7 +64,7 @@ class Outlet(Protocol):
     """The subscription's own selector. A durable's stored selector was applied at publish."""
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether the connection accepts more right now."""
         ...
 
@@ -97,13 +97,13 @@ class _Round:
 
     __slots__ = (
         "channel",
-        "has_moved",
-        "held",
-        "made",
+        "has_progress",
+        "held_subscriptions",
+        "merged_batches",
         "number",
         "passed_over",
         "quarantiner",
-        "read",
+        "read_batches",
         "store",
     )
 
@@ -118,12 +118,14 @@ class _Round:
         self.channel = channel
         self.store = store
         self.quarantiner = quarantiner
-        self.read: dict[Spans, tuple[list[OutgoingBatch], Damage]] = {}
-        self.made: Made = {}
-        self.held: set[int] = set()
+        self.read_batches: dict[Spans, tuple[list[OutgoingBatch], Damage]] = {}
+        """Batches that were read in this round, by the granted spans."""
+        self.merged_batches: Made = {}
+        self.held_subscriptions: set[int] = set()
         """Subscriptions without room for an event. They get no later events in this round, so that
         their order is kept."""
-        self.has_moved = False
+        self.has_progress = False
+        """Whether a subscriber has made progress in this round."""
         self.passed_over = 0
         """Selector comparisons spent on events that were passed over without reading them."""
 
@@ -299,22 +301,22 @@ class Dispatch:
         An unexpected failure ends the subscription that it concerns; if that is unknown, all
         subscriptions of the channel.
         """
-        has_moved, work = False, 0
+        has_progress, work = False, 0
         while True:
             round_ = _Round(channel_id, channel, store, quarantiner=quarantiner)
             await self._perform(round_, below)
-            has_moved |= round_.has_moved
+            has_progress |= round_.has_progress
             work += round_.passed_over
-            passes_on = round_.passed_over and not round_.read and below is None
+            passes_on = round_.passed_over and not round_.read_batches and below is None
             may_go_on = passes_on and work <= self.choosing.limits.passed_work
             if not (may_go_on and channel.has_offers):
-                return has_moved
+                return has_progress
 
     async def _perform(self, round_: _Round, below: int | None) -> None:
         channel = round_.channel
         try:
             for effect in channel.offer(below, now_us=self._clock.now_us()):
-                round_.has_moved |= await self._done(round_, effect)
+                round_.has_progress |= await self._try_to_perform(round_, effect)
         except (StorageFailed, Deposed):  # these end the shard, not a subscription
             raise
         except Exception as failure:
@@ -322,11 +324,12 @@ class Dispatch:
             if not concerned:  # without a subscription to end, the failure would repeat forever
                 raise
             self._fail(round_.number, channel, concerned, failure=failure)
-        if len(round_.read) == 1:  # after several reads the next delivery cannot be predicted
-            ((spans, (rows, _)),) = round_.read.items()
+        # After several reads the next delivery cannot be predicted.
+        if len(round_.read_batches) == 1:
+            ((spans, (rows, _)),) = round_.read_batches.items()
             self.ahead.delivered(round_.number, spans, rows)
 
-    async def _done(self, round_: _Round, effect: Effect) -> bool:
+    async def _try_to_perform(self, round_: _Round, effect: Effect) -> bool:
         """Carry out an effect and return whether any subscriber made progress. A failure ends the
         subscriptions that it concerns."""
         try:
@@ -337,7 +340,7 @@ class Dispatch:
                 await self._find_interested(round_, effect)
                 return False
             assert isinstance(effect, Deliver | ReportEnd), "channels know no other effects"
-            return await self._carried_out(round_, effect)
+            return await self._serve_subscription(round_, effect)
         except (StorageFailed, Deposed):
             raise
         except Exception as failure:  # noqa: BLE001  the others must be served
@@ -345,7 +348,7 @@ class Dispatch:
             self._fail(round_.number, round_.channel, concerned, failure=failure)
             return False
 
-    async def _carried_out(self, round_: _Round, effect: Deliver | ReportEnd) -> bool:
+    async def _serve_subscription(self, round_: _Round, effect: Deliver | ReportEnd) -> bool:
         """Deliver events to one subscription, or report an end to it. Return whether it made
         progress."""
         channel = round_.channel
@@ -362,9 +365,9 @@ class Dispatch:
             outlet.finished()
             return True
         sent = await self._deliver(round_, effect, outlet)
-        if not outlet.writable:
+        if not outlet.is_writable:
             # A demand may be granted as many deliveries in this round: hold the rest of them, too.
-            round_.held.add(effect.subscription)
+            round_.held_subscriptions.add(effect.subscription)
             command = StallSession(outlet.session, stalled=True)
             channel.attend(command, self._clock.now_us())
         # For a plain subscriber passing over events is progress, too: its cursor has moved.
@@ -429,7 +432,7 @@ class Dispatch:
         """Deliver granted events and return whether any were sent. The core is told which of them
         were not sent: ``Skip`` for events that the selector does not match or that are damaged,
         ``Withhold`` for events that have no room yet."""
-        if effect.subscription in round_.held:
+        if effect.subscription in round_.held_subscriptions:
             self._withhold(round_, effect, effect.spans[0].first)
             return False
         known_keys = self._known.get(effect.subscription)
@@ -522,7 +525,7 @@ class Dispatch:
         spans: Spans = ()
         if held_from is not None:
             spans = split_spans(effect.spans, held_from)[1]
-            round_.held.add(effect.subscription)
+            round_.held_subscriptions.add(effect.subscription)
         command = Withhold(
             effect.subscription,
             spans,
@@ -544,7 +547,9 @@ class Dispatch:
         channel, now_us = round_.channel, self._clock.now_us()
         spans, selected_rows, held_from = self._chosen_merged(channel, store, effect, outlet=outlet)
         rows, skipped = (
-            outgoing(store, known_keys, spans, selected_rows=selected_rows, made=round_.made)
+            outgoing(
+                store, known_keys, spans, selected_rows=selected_rows, made=round_.merged_batches
+            )
             if spans
             else ([], ())
         )
@@ -559,7 +564,7 @@ class Dispatch:
                     room.sent(room.size_of(frame))
         self._withhold(round_, effect, held_from)
         if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
-            kept_up(known_keys, subscriber.cursor, channel.state.next_id)
+            note_granted(known_keys, subscriber.cursor, channel.state.next_id)
         return bool(rows)
 
     def _chosen_merged(
@@ -596,7 +601,7 @@ class Dispatch:
         )
 
     async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[OutgoingBatch], Damage]:
-        rows_and_damage = round_.read.get(spans)
+        rows_and_damage = round_.read_batches.get(spans)
         if rows_and_damage is not None:
             return rows_and_damage
         if (ready := self.ahead.take(round_.number, spans)) is not None:
@@ -607,7 +612,7 @@ class Dispatch:
             keep = state.definition.storage.enable_caching or state.moves_dead
             rows_and_damage = await self.read(round_.store, spans, keep=keep)
             self._report(round_, rows_and_damage[1])
-        round_.read[spans] = rows_and_damage
+        round_.read_batches[spans] = rows_and_damage
         return rows_and_damage
 
     async def read(

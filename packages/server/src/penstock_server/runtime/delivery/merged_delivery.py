@@ -157,9 +157,10 @@ def _together(
     return [OutgoingBatch(spans_in(batch), batch=batch, publishers=publishers)]
 
 
-def kept_up(known_keys: KnownKeys, cursor: int, next_id: int) -> None:
-    """Note that everything below ``cursor`` has been granted. The mark advances only when that is
-    the whole channel: only then does the subscription have every key's state as of one id."""
+def note_granted(known_keys: KnownKeys, cursor: int, next_id: int) -> None:
+    """Note that all events below ``cursor`` have been granted. The mark advances only if these are
+    all events of the channel: only then does the subscription have every key's state as of one
+    id."""
     known_keys.through = cursor
     if cursor >= next_id:
         known_keys.mark = next_id

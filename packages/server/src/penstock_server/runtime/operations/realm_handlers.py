@@ -106,7 +106,7 @@ async def read_history(caller: Caller, request: realms.ReadHistory) -> realms.Hi
 
 
 def _channel(store: StoreView) -> realms.ChannelRates:
-    delivered, acknowledged = store.flow
+    delivered, acknowledged = store.delivered_and_acknowledged
     return realms.ChannelRates(
         name=store.name,
         kind=store.definition.kind,
@@ -116,14 +116,14 @@ def _channel(store: StoreView) -> realms.ChannelRates:
         counters=store.counters,
         delivered=delivered,
         acknowledged=acknowledged,
-        died=max(store.counters.dead, sum(store.died.values())),
+        died=max(store.counters.dead, sum(store.dead_copies.values())),
     )
 
 
 def _durables(store: StoreView, now_us: int) -> list[realms.DurableRates]:
     rates = []
     for _, durable in store.durables:
-        info, (delivered, acknowledged) = durable.info(now_us), durable.flow
+        info, (delivered, acknowledged) = durable.info(now_us), durable.delivered_and_acknowledged
         rates.append(
             realms.DurableRates(
                 channel=info.channel,

@@ -46,7 +46,7 @@ class Collected:
         self._bytes = 0
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         return True
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:

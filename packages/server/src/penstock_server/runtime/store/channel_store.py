@@ -312,8 +312,8 @@ class ChannelStore:
         self.sealed_through = max(self.sealed_through, through)
         self._forget_tail(through, volatile)
 
-    def rewritten(self, names: Sequence[str], file: SealedFile | None) -> None:
-        """Replace the files ``names`` with ``file`` (SEM S, maintenance)."""
+    def replace_files(self, names: Sequence[str], file: SealedFile | None) -> None:
+        """Replace the files ``names`` with ``file`` (SEM S, maintenance); None removes them."""
         files = [kept for kept in self.files if kept.name not in names]
         if file is not None:
             files.append(file)

@@ -36,7 +36,7 @@ class BodyRef(Struct, frozen=True, array_like=True, gc=False):
     publisher: str = ""
     """The publisher, ``user@host`` (SEM E3)."""
     place: PageSlot | None = None
-    """Its slot in the channel's pages; None: the bytes are in this block."""
+    """Slot of the bytes in the channel's pages; None if the bytes are in this block."""
 
 
 class FactRecord(Struct, frozen=True, array_like=True, gc=False):

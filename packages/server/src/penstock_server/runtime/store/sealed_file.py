@@ -76,13 +76,14 @@ class SealedFile:
         self.live = index.rows
         self.reader: SegmentReader | None = None
         self.is_damaged = False
-        """Whether it is known to fail its checksum. It is kept even without events (SEM S1)."""
+        """Whether the file is known to fail its checksum. It is kept even without events (SEM
+        S1)."""
         self.is_frozen = False
-        """Soft: whether it may be neither extended nor dropped for now."""
+        """Soft state: whether the file may be neither extended nor dropped for now."""
         self.is_pinned = False
-        """Soft: whether it stays open, because steps of the writer read it (SEM T7)."""
+        """Soft state: whether the file stays open, because steps of the writer read it (SEM T7)."""
         self.is_unreadable = False
-        """Soft: whether it could not be opened."""
+        """Soft state: whether the file could not be opened."""
         self.is_stale = False
         """Whether events were removed since :attr:`live` was counted."""
 

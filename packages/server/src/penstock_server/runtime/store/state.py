@@ -72,12 +72,13 @@ class RealmState:
     """All channels of a realm with their stores, and the state of the realm itself."""
 
     agreed: AgreedFormat = NewestFormat()
-    """Soft: the format to write, which every node can read."""
+    """Soft state: the format to write, which every node can read."""
     contradictions: Mapping[int, str] = MappingProxyType({})
     """Channels whose number the journal has given twice, each with a description: a start that
     could not read this state has used the number again. Its facts on that channel are left out."""
     unsealable: Mapping[int, int] = MappingProxyType({})
-    """Soft: channels that accept no events because theirs cannot be sealed, with the bytes."""
+    """Soft state: channels that accept no events because theirs cannot be sealed, with the
+    bytes."""
     copied_out: Callable[[], object] = int
     """Called when an outbox has new events; does nothing until a listener is set."""
 
@@ -91,18 +92,20 @@ class RealmState:
         self.producers = JointProducers()
         """Producers that have published to several stores in one step (SEM X3)."""
         self.to_open: set[int] = set()
-        """Soft: channels whose dead events move to another store, with files not open yet."""
+        """Soft state: channels whose dead events move to another store, with files not open yet."""
         self.dropped: list[int] = []
-        """Soft: deleted channels with pages that are not dropped yet."""
+        """Soft state: deleted channels with pages that are not dropped yet."""
         self.freed: set[int] = set()
-        """Soft: channels with page slots to free."""
+        """Soft state: channels with page slots to free."""
         self.moved: set[int] = set()
-        """Soft: channels changed since the history last took this set. It inspects only these."""
-        self.worn: set[int] = set()
-        """Soft: channels whose files, or the events in them, have changed since the maintainer last
-        took this set."""
+        """Soft state: channels changed since the history last took this set. It inspects only
+        these."""
+        self.to_maintain: set[int] = set()
+        """Soft state: channels to be checked by the maintainer, because their files or the events
+        in them have changed."""
         self.freed_bytes = 0
-        """Soft: estimated bytes of the journal that purges and deletions have made useless."""
+        """Soft state: estimated bytes of the journal that purges and deletions have made
+        useless."""
         self.skipped: list[str] = []
         """Descriptions of facts that could not be applied, because an earlier block is damaged."""
         self.unreadable: list[tuple[int, PageSlot]] = []
@@ -115,7 +118,7 @@ class RealmState:
         self.file_names = FileNames()
         """The names of the files of this realm."""
         self.run = ""
-        """Soft: identifies this run of the realm; different after each start."""
+        """Soft state: identifies this run of the realm; different after each start."""
 
     def opened(self, channel_id: int) -> ChannelOpened:
         """Return the answer to a client that opens a channel."""
@@ -338,7 +341,7 @@ class RealmState:
             self._files_changed(channel_id)
             self.directory.note_topics(channel_id)
         if store.files and isinstance(fact, Removed | Replaced):
-            self.worn.add(channel_id)
+            self.to_maintain.add(channel_id)
         if store.freed:
             self.freed.add(channel_id)
 
@@ -429,7 +432,7 @@ class RealmState:
     def _files_changed(self, channel_id: int) -> None:
         """Note that a channel's files have changed. If its dead events move, steps of the writer
         read the files, so they must be opened before (SEM T7)."""
-        self.worn.add(channel_id)
+        self.to_maintain.add(channel_id)
         if self.channels[channel_id].state.moves_dead:
             self.to_open.add(channel_id)
 
@@ -448,7 +451,7 @@ class RealmState:
                 self._extended(channel_id, fact)
             case Rewritten(names):
                 file = self._file(channel_id, fact) if fact.name else None
-                self.stores[channel_id].rewritten(names, file)
+                self.stores[channel_id].replace_files(names, file)
             case SegmentDropped(name):
                 self.stores[channel_id].dropped(name)
 

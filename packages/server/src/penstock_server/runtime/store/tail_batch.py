@@ -121,18 +121,18 @@ class TailBatch:
         self.first, self.end = span
         self.at_us = at_us
         self.schema_id = schema_id
-        """The number of its schema."""
+        """The number of the batch's schema."""
         self.schema = schema
         self.body = body
         self._batch = batch
         if batch is not None:
             _parsed.add(self, batch)
         self.ids = ids
-        """The ids of its rows; None: every id of the span."""
+        """The ids of the batch's rows; None if these are all ids of the span."""
         self.home = home
-        """The place of its bytes. It selects the limit that they count against (SEM C6)."""
+        """The place of the batch's bytes. It selects the limit that they count against (SEM C6)."""
         self.place = place
-        """Its slot in the channel's pages; None: not in pages."""
+        """Slot of the batch in the channel's pages; None if it is not in pages."""
         self.live = self.end - self.first if ids is None else len(ids)
 
     @classmethod

@@ -187,7 +187,7 @@ class LeasePart:
     # --- events of the seat --------------------------------------------------------------
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         return True
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:

@@ -55,7 +55,7 @@ class ChannelFetch:
         part, ends_s = self._part, asyncio.get_running_loop().time() + wait_s
         await self._take_seat(ends_s)
         self._book.subscriptions.demand(part.subscription, self._lease.terms.count)
-        await self._wait(ends_s, is_patient=wait_s > 0)
+        await self._wait(ends_s, may_wait=wait_s > 0)
         self._refuse_failed()
         self._check()  # the right may have been lost meanwhile
         blocked_by: str = await self._shard.act(self._seal, sweeps=(part.channel,))
@@ -88,10 +88,11 @@ class ChannelFetch:
             self._lease.add(self._part)
             return
 
-    async def _wait(self, ends_s: float, *, is_patient: bool) -> None:
-        """Wait for the first delivery, and for those that follow it directly."""
+    async def _wait(self, ends_s: float, *, may_wait: bool) -> None:
+        """Wait until ``ends_s`` for the first delivery, then for as long as each turn of the writer
+        adds more. If ``may_wait`` is False, return at once unless an event is ready."""
         loop, lease = asyncio.get_running_loop(), self._lease
-        if not is_patient:
+        if not may_wait:
             if await self._shard.act(lambda group: not free_for(group, self._part), sweeps=()):
                 return
             ends_s += GRACE_S

@@ -66,7 +66,7 @@ class DurableView:
         return bool(self._durable.seats)
 
     @property
-    def flow(self) -> tuple[int, int]:
+    def delivered_and_acknowledged(self) -> tuple[int, int]:
         """Deliveries and acknowledgements since the realm started."""
         return self._durable.delivered, self._durable.acknowledged
 
@@ -102,7 +102,7 @@ class StoreView:
 
     @property
     def is_jms(self) -> bool:
-        """Whether it keeps events only for interested subscribers, as topics of JMS do."""
+        """Whether the store keeps events only for interested subscribers, as topics of JMS do."""
         return self._channel.state.engine.needs_interest
 
     @property
@@ -157,12 +157,12 @@ class StoreView:
         return self._channel.state.counters
 
     @property
-    def flow(self) -> tuple[int, int]:
+    def delivered_and_acknowledged(self) -> tuple[int, int]:
         """Deliveries and acknowledgements since the realm started."""
-        return self._channel.state.flow
+        return self._channel.state.delivered_and_acknowledged
 
     @property
-    def died(self) -> Mapping[tuple[str, str], int]:
+    def dead_copies(self) -> Mapping[tuple[str, str], int]:
         """Number of events copied to dead event stores, by durable and cause."""
         return self._channel.state.died
 

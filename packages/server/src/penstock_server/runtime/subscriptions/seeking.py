@@ -68,7 +68,7 @@ class Seeking:
             state = group.channel(channel_id).state
             durable = state.durable(command.durable)
             # A repeated request moves nothing, and gets the outcome of the first one.
-            seek = durable.last_seek.under(command.key) or durable.last_seek
+            seek = durable.last_seek.find(command.key) or durable.last_seek
             return SeekOutcome(
                 seek.start_id,
                 seek.again,

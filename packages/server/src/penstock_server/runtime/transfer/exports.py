@@ -28,7 +28,7 @@ from penstock_core.ids.ids import IdSet
 from penstock_core.loggers import logger
 from penstock_core.messages.retention import Quarantine
 from penstock_core.realm.exported_file import ExportedFile
-from penstock_core.realm.exports import ExportedState, exported
+from penstock_core.realm.exports import ExportedState, export_state
 from penstock_core.vocabulary.errors import Damaged, IllegalState, NameDoesNotExist
 from penstock_core.vocabulary.ports import Blobs, Clock, Offload
 from penstock_server.runtime.store.captured_events import (
@@ -249,7 +249,7 @@ def _captured(
         number,
         state.name,
         group.now_us,
-        state=exported(state),
+        state=export_state(state),
         columns=store.columns,
         parts=tuple(_parts(state, store, readers, part_bytes=part_bytes)),
         events=len(state.stored),

@@ -130,18 +130,18 @@ class Maintainer:
         state = self._shard.state
         while True:
             await asyncio.sleep(self._limits.interval_s)
-            worn, state.worn = state.worn, set()
-            for channel_id in map(ChannelId, sorted(worn)):
-                if channel_id in self._busy or self._incidents.is_aside("maintenance", channel_id):
-                    state.worn.add(channel_id)  # checked again in the next round
+            channel_ids, state.to_maintain = state.to_maintain, set()
+            for channel_id in map(ChannelId, sorted(channel_ids)):
+                if channel_id in self._busy or self._incidents.is_paused("maintenance", channel_id):
+                    state.to_maintain.add(channel_id)  # checked again in the next round
                     continue
                 with self._incidents.barrier("maintenance", channel_id):
                     # Stays listed until a later check finds nothing to do, also after a failure.
-                    state.worn.add(channel_id)
+                    state.to_maintain.add(channel_id)
                     if self._is_due(channel_id):
                         await self._try(channel_id)
                     else:
-                        state.worn.discard(channel_id)
+                        state.to_maintain.discard(channel_id)
 
     def _is_due(self, channel_id: ChannelId) -> bool:
         channel = self._shard.state.channels.get(channel_id)

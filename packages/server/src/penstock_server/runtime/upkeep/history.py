@@ -239,7 +239,7 @@ class FlowHistory:
         if self._state.channels.get(number) is None:  # it was deleted between two turns
             self._forget(number)
             return [0.0] * _RATES, waits
-        now = (state.counters.published, *state.flow)
+        now = (state.counters.published, *state.delivered_and_acknowledged)
         rates = _rates(now, self._counted.get(number, (0, 0, 0)), elapsed_s)
         self._counted[number] = now
         self._owed[number] = owed

@@ -35,7 +35,7 @@ class RegularWork:
         while True:
             await asyncio.sleep(self._interval_s)
             for task, step in list(self._steps.items()):  # steps may be added meanwhile
-                if self._incidents.is_aside(task):
+                if self._incidents.is_paused(task):
                     continue
                 try:
                     with self._incidents.barrier(task):

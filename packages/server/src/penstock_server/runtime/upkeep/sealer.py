@@ -180,8 +180,8 @@ class Sealer:
 
     async def run(self) -> None:
         """Seal and maintain channels until cancelled. After a failure of the disk, such as a full
-        one, work is retried after a pause. A channel whose sealing fails is set aside as an
-        incident."""
+        one, work is retried after a pause. For a channel whose sealing fails,
+        sealing is paused as an incident."""
         async with asyncio.TaskGroup() as group:
             group.create_task(run_again(self._incidents, SEALING, self._run))
             group.create_task(run_again(self._incidents, "maintenance", self.maintainer.run))
@@ -211,7 +211,7 @@ class Sealer:
         self._note_unsealable()
         if self.is_behind:
             await self._catch_up()
-        if not self._incidents.is_aside(SNAPSHOTTING, None):
+        if not self._incidents.is_paused(SNAPSHOTTING, None):
             await self._reporting(self._snapshot_when_due)
         if self.freed.is_worth_it(self._journal.info().size):
             await self._offload(self.freed.give_back)
@@ -338,17 +338,17 @@ class Sealer:
         await self.snapshot_above(FREED_BYTES_MIN)
 
     def _waits(self, channel_id: ChannelId) -> bool:
-        """Whether the channel has to be checked again, because another task uses its files or it
-        is set aside."""
+        """Whether the channel has to be checked again, because another task uses its files or
+        the task is paused for it."""
         store = self._shard.state.stores.get(channel_id)
         frozen = store is not None and any(file.is_frozen for file in store.files)
-        is_aside = self._incidents.is_aside(SEALING, channel_id)
-        return frozen or is_aside or channel_id in self._busy
+        is_paused = self._incidents.is_paused(SEALING, channel_id)
+        return frozen or is_paused or channel_id in self._busy
 
     async def seal(self, channel_id: ChannelId, *, everything: bool = False) -> bool:
         """Seal the oldest unsealed events of a channel if they fill a segment; with ``everything``
         also if they do not. Return whether events were sealed."""
-        if channel_id in self._busy or self._incidents.is_aside(SEALING, channel_id):
+        if channel_id in self._busy or self._incidents.is_paused(SEALING, channel_id):
             return False
         self._busy[channel_id] = asyncio.Event()
         with released_behind(self._shard, lambda: self._busy.pop(channel_id).set()):
@@ -480,7 +480,7 @@ class Sealer:
         for channel_id in map(ChannelId, numbers):
             if channel_id not in state.channels:  # deleted meanwhile
                 continue
-            if self._incidents.is_aside(DROPPING, channel_id):
+            if self._incidents.is_paused(DROPPING, channel_id):
                 self._shard.changed.add(channel_id)
                 continue
             with self._incidents.barrier(DROPPING, channel_id):

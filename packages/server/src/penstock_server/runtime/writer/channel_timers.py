@@ -53,8 +53,8 @@ class ChannelTimers:
         *,
         sweep_interval_s: float,
     ) -> None:
-        """``wake`` lets the writer sweep the channel with this id. The writer calls :meth:`touch`
-        after that."""
+        """``wake`` is called with the id of a channel that is due, so that the writer sweeps it.
+        The writer then calls :meth:`touch`."""
         self._channels = channels
         self._wake = wake
         self._clock = clock

@@ -48,7 +48,7 @@ class _WaitingPublish(Struct):
     """A publish that waits, or other work that needs evaluations before it is decided."""
 
     order: int
-    """Its position in the order of arrival."""
+    """Position of the publish in the order of arrival."""
     work: ShardRequest
     channel_ids: frozenset[int]
     """The channels that wait with it."""

@@ -210,10 +210,10 @@ def describe_sql_error(text: str, sql: str) -> str:
     return f"{what.rstrip('. ')}; line {number}{shown}"
 
 
-def parameters_in_source(called: str, folder: Path) -> list[str]:
+def parameters_in_source(reference: str, folder: Path) -> list[str]:
     """Return the parameters of a function, read from its source. Raises ``InvalidArgument`` if the
     file or function does not exist, or the file is not Python."""
-    place, _, name = called.partition(":")
+    place, _, name = reference.partition(":")
     path = _file_of(place, folder)
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
