@@ -102,7 +102,7 @@ class Consumer:
         durable or queue, whose clients share them."""
         self.link: OutgoingLink | None = None
         self.needs: tuple[type[Request[Any]], LinkDestination] | None = None
-        """The request that opened it, to which the user must keep the right, and its
+        """The request that opened the consumer, to which the user must keep the right, and its
         destination."""
         self.confirms = False
         """Whether the consumer reports settled ids to the realm, so that it can resume after a lost

@@ -20,7 +20,7 @@ class SoleConnection(Struct, frozen=True, eq=False):
     close: Callable[[], None]
     """Function that closes the connection, because its container has opened a new one."""
     released: asyncio.Event
-    """Set once the connection is over and has given everything back."""
+    """Set once the connection has ended and all its events have been given back."""
 
 
 class SoleConnections:

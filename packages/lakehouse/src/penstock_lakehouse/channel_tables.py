@@ -61,7 +61,7 @@ class Snapshot(Struct, eq=False):
     made_us: int
     hold: FileHold
     users: int = 0
-    """Number of grants for it."""
+    """Number of grants for the snapshot."""
 
 
 class TableGrant(Struct, eq=False):

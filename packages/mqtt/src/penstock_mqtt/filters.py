@@ -161,11 +161,11 @@ class Filter:
         """Name of the durable that holds its messages; empty if it receives messages only while
         live."""
         self.feed: Feed | None = None
-        """The seat at its durable in the channel of all topics."""
+        """The seat at the subscription's durable in the channel of all topics."""
         self.feeds: dict[str, Feed] = {}
-        """The seats at its durable in channels with topics, by channel name."""
+        """The seats at the subscription's durable in channels with topics, by channel name."""
         self.is_live = False
-        """Whether `FanOut` sends it published messages."""
+        """Whether `FanOut` sends published messages to the subscription."""
         self.retained = RetainedProgress()
         """The retained messages that the client does not have yet."""
 

@@ -92,7 +92,7 @@ class Gathered(NamedTuple):
     publication: Publishing
     message: Received
     entries: tuple[tuple[str, bytes], ...] = ()
-    """Entries of its session that are stored in the same step."""
+    """Entries of the publisher's session that are stored in the same step."""
 
 
 class GatheredTogether(NamedTuple):

@@ -107,9 +107,9 @@ class SessionRecord(Struct, frozen=True, omit_defaults=True):
     principal: StoredPrincipal
     """The owner of the session, which publishes its will."""
     expiry_s: Seconds = 0
-    """Seconds that it outlives its connection; :data:`NEVER` for no limit."""
+    """Seconds that the session outlives its connection; :data:`NEVER` for no limit."""
     ended_us: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
-    """End of its connection in microseconds since 1970; 0 while it is connected."""
+    """End of the last connection in microseconds since 1970; 0 while the client is connected."""
     will: StoredWill | None = None
     filters: tuple[StoredFilter, ...] = ()
 

@@ -38,7 +38,8 @@ class NodeRecord(Struct, frozen=True):
     node: str
     cluster: str
     realm: str = ""
-    """Identity of the realm that it has served, or stood by for; empty before the first one."""
+    """Identity of the realm that the node has served, or stood by for; empty before the first
+    one."""
 
 
 class NodeDirectory:

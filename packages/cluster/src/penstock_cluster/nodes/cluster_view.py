@@ -56,7 +56,7 @@ class PortReached(Struct, frozen=True):
     node: str
     url: str
     failure: str
-    """Empty if it accepts connections."""
+    """Reason why the port could not be reached; empty if it accepts connections."""
 
 
 class ClusterExamined(Struct, frozen=True, kw_only=True):

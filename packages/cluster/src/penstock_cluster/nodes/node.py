@@ -166,7 +166,7 @@ class ClusterNode:
         self._unreadable: set[str] = set()
         """Keys of members' records that could not be decoded and were logged."""
         self._changed = asyncio.Event()
-        """Set, and replaced by a new event, with every change of the owned shards."""
+        """Set, and replaced by a new asyncio.Event, with every change of the owned shards."""
         self._write_now = asyncio.Event()
         self._poll_now = asyncio.Event()
         """Set when the register may have changed."""

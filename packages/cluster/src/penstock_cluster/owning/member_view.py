@@ -79,8 +79,8 @@ class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     """Format that all nodes write; 0 if not recorded."""
     lease_left_s: float | None
-    """Seconds until the owner's lease ends without a further renewal; None if it has not
-    renewed."""
+    """Seconds until the owner's lease ends without a further renewal; None if the owner has not
+    renewed it."""
     members: tuple[MemberSeen, ...]
     settings: Mapping[str, str] = {}
     """Settings of the realm's last owner; empty if unknown."""

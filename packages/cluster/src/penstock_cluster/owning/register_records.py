@@ -32,10 +32,10 @@ class MemberRecord(msgspec.Struct, frozen=True):
     address: str = ""
     """Address at which the process listens as long as it lives."""
     serves: Mapping[str, str] = {}
-    """Addresses of its front ends, by protocol."""
+    """Addresses of the node's front ends, by protocol."""
     version: str = ""
     format: int = FORMAT
-    """Newest format it knows."""
+    """Newest format that the node knows."""
     leaving: bool = False
     """Whether the node takes no more shards."""
     removed: bool = False
@@ -44,18 +44,18 @@ class MemberRecord(msgspec.Struct, frozen=True):
     wall_us: int = 0
     """The node's wall clock at the renewal, in microseconds since 1970; 0 if unknown."""
     secret_name: str = ""
-    """Public name of its cluster secret, equal on nodes that share the secret; empty if it accepts
-    no relayed connections."""
+    """Public name of the node's cluster secret, equal on nodes that share the secret; empty if the
+    node accepts no relayed connections."""
     unfit: str = ""
-    """Reason why it could not serve the realm and does not claim it; empty if it could."""
+    """Reason why the node could not serve the realm and does not claim it; empty if it could."""
     settings: Mapping[str, str] = {}
     """The node's values of the settings that must be equal on all nodes; empty if unknown."""
     lease_us: int = 0
-    """Length of its lease; 0 if unknown."""
+    """Length of the node's lease; 0 if unknown."""
     damages: int = 0
-    """Number of damages found when it recovered the realm that it serves."""
+    """Number of damages that the node found when it recovered the realm that it serves."""
     figures: NodeFigures | None = None
-    """Figures of its process at the renewal; None if unknown."""
+    """Figures of the node's process at the renewal; None if unknown."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):

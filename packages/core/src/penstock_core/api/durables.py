@@ -55,7 +55,7 @@ class DurableInfo(_Described, frozen=True, kw_only=True):
     waiting_until_us: int | None = None
     """Earliest redelivery of a waiting event, in microseconds since 1970; None: none waits."""
     deprecated: bool = False
-    """Whether its type works, but should not be used for new durables."""
+    """Whether the durable's type works, but should not be used for new durables."""
 
     def __post_init__(self) -> None:
         if self.in_flight < 0:  # an older realm answered

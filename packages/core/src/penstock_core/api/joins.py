@@ -20,18 +20,19 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     dropped: int = 0
     """Events not copied since the realm started, because of a loop or too many hops (SEM L2)."""
     owner: str = ""
-    """The user (``user@host``) that created it; it ends when they lose the right to create it."""
+    """The user (``user@host``) that created the join. It ends when the user loses the right to
+    create it."""
     leads_out: bool = False
     """Whether the join leads from a local channel of a node to a store of the whole cluster (SEM
     N9)."""
     waiting: int = 0
-    """Events in its outbox: copied, and not known to be in the cluster yet."""
+    """Events in the join's outbox: copied, and not known to be in the cluster yet."""
     waiting_bytes: int = 0
     """Approximate size of these events in bytes."""
     waiting_ms: int = 0
     """Waiting time of the oldest of these events."""
     waits_for: str = ""
-    """Reason why they wait; empty: they are being sent."""
+    """Reason why these events wait; empty if they are being sent."""
     ending: bool = False
     """Whether the join was deleted and the events that it had copied are still being sent."""
 
@@ -51,10 +52,10 @@ class CopiedPart(Struct, frozen=True, array_like=True):
     """Copies of one schema and publisher, whose ids in the outbox follow one another."""
 
     size: Count
-    """Size of its Arrow stream in the frame's body, in bytes; the streams of the parts follow one
-    another."""
+    """Size of the part's Arrow stream in the frame's body, in bytes; the streams of the parts
+    follow one another."""
     through: Number
-    """Id in the outbox of its last event."""
+    """Id in the outbox of the part's last event."""
     publisher: Text = ""
     """``user@host`` that published the events where they were copied (SEM E3)."""
 
@@ -108,7 +109,7 @@ class Redrive(Request[Redriven], frozen=True):
 
     source: GivenName
     destination: GivenName = ""
-    """The store to publish them on; empty: the original store of each event."""
+    """The store to publish the events on; empty for the original store of each event."""
     selector: SelectorText = ""
     dry_run: bool = False
 

@@ -106,14 +106,14 @@ class ClusterInfo(Struct, frozen=True, kw_only=True):
 class PipelineStep(Struct, frozen=True, kw_only=True):
     name: str
     status: dict[str, Any]
-    """The status that its last run wrote: state, at, progress, error, …"""
+    """The status that the step's last run wrote: state, at, progress, error, …"""
     state: str
-    """``starts``, ``runs``, ``restarts``, ``stopped``, ``done``, ``failed``, or ``broken off``: its
-    status says that it runs, but no process does."""
+    """``starts``, ``runs``, ``restarts``, ``stopped``, ``done``, ``failed``, or ``broken off``: the
+    status says that the step runs, but no process runs it."""
     batch: int | None
     """The last finished micro-batch; null: none has finished."""
     next: dict[str, int]
-    """Id of the next event it will read, by channel."""
+    """Id of the next event that the step will read, by channel."""
     lag: dict[str, int | None]
     """Number of ids not yet read, by channel; null: this realm does not have the channel."""
 
@@ -156,13 +156,14 @@ class ChannelRates(Struct, frozen=True, kw_only=True):
     last_event_id: int
     counters: Counters
     delivered: int
-    """Deliveries to clients of its durables and to plain subscribers since the realm started.
-    Browsing does not count."""
+    """Deliveries to clients of the store's durables and to plain subscribers since the realm
+    started. Browsing does not count."""
     acknowledged: int
-    """Events acknowledged at all of its durables since the realm started."""
+    """Events acknowledged at all durables of the store since the realm started."""
     died: int = 0
-    """Copies moved to its dead event store: an event counts once for each durable that gave it up,
-    and once if it left unconsumed. Without a dead event store: events that left unconsumed."""
+    """Copies moved to the dead event store of the channel or queue: an event counts once for each
+    durable that gave it up, and once if it left unconsumed. Without a dead event store: events that
+    left unconsumed."""
 
 
 class RatesNow(Struct, frozen=True, kw_only=True):

@@ -122,10 +122,10 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     filter: str
     qos: int
     durable: str
-    """The durable that keeps its messages; empty: no messages are kept while the client is
-    disconnected."""
+    """The durable that keeps the subscription's messages; empty if no messages are kept while the
+    client is disconnected."""
     waiting: int
-    """Messages not yet received or acknowledged by its client, on all channels."""
+    """Messages not yet received or acknowledged by the client, on all channels."""
 
 
 class MqttSessionInfo(Struct, frozen=True, kw_only=True):
@@ -135,22 +135,24 @@ class MqttSessionInfo(Struct, frozen=True, kw_only=True):
     user: str
     """The user of the session, as ``user@host``."""
     version: str | None
-    """The MQTT version of its client; null: the client is disconnected."""
+    """The MQTT version of the client; null while the client is disconnected."""
     ended_us: int | None
-    """End of its connection, in microseconds since 1970; null: it is connected."""
-    expires_us: int | None
-    """Time at which the session ends unless its client reconnects; null: never, or it is
+    """End of the last connection, in microseconds since 1970; null while the client is
     connected."""
+    expires_us: int | None
+    """Time at which the session ends unless the client reconnects; null if it does not end, or
+    while the client is connected."""
     expiry_s: int | None
     """Seconds that the session survives after its connection ends; null: no limit."""
     in_flight: int
     """Messages of QoS 1 and 2 whose acknowledgement by the client is not complete."""
     will_us: int | None
-    """Time at which its will is published; null: it has no will, or is connected."""
+    """Time at which the will is published; null without a will, and while the client is
+    connected."""
     filter_count: int
-    """Number of its subscriptions."""
+    """Number of subscriptions of the session."""
     filters: tuple[SessionFilter, ...]
-    """The first of its subscriptions."""
+    """The first subscriptions of the session."""
 
 
 class SessionsPage(Struct, frozen=True, kw_only=True):

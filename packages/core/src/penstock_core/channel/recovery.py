@@ -103,8 +103,8 @@ def _lasting(fact: Appended) -> Appended | None:
 
 def _without_ids(fact: StoredFact) -> StoredFact | None:
     """Return the form of a fact that is stored for a channel type whose ids restart at every start
-    of the realm (SEM C1d): facts about persistent durables and edits, without event ids. None for
-    all other facts."""
+    of the realm (SEM C1d): creations of persistent durables, deletions of durables, and edits,
+    without event ids. None for all other facts."""
     match fact:
         case DurableCreated():
             return replace(fact, matched=()) if fact.persistent else None

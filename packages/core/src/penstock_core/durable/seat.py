@@ -85,15 +85,15 @@ class Seat:
         self.stalled = False
         """Whether the session's connection is full."""
         self.is_full = False
-        """Whether its client has no room for more bytes now."""
+        """Whether the client of the seat has no room for more bytes now."""
         self.is_choosing = False
-        """Whether its selector is being applied to the next events."""
+        """Whether the selector of the seat is being applied to the next events."""
         self.recalls: list[IdSet] = []
         """Recalled events (SEM D11) by recall, until the client confirms it."""
         self.sought = IdSet()
         """The recalled events that a seek has taken back (SEM D20)."""
         self.refused = IdSet()
-        """Events that its client does not want again and other clients may get."""
+        """Events that the client of the seat does not want again and other clients may get."""
         self.selector = selector
         """The reader's selector, applied after that of the durable (SEM Q1)."""
         self.wanted = IdSet(matched) if selector else None
@@ -176,7 +176,7 @@ class KeptPlace(NamedTuple):
     session: str
     sole: bool
     waited_us: int = 0
-    """Time that all owners together have waited for its session."""
+    """Time that all owners together have waited for the session of the seat."""
 
 
 class DurableKind(Protocol):
@@ -211,7 +211,7 @@ class DurableKind(Protocol):
 
     @property
     def takes_transient(self) -> bool:
-        """Whether its clients get transient events, which are never stored (SEM E8)."""
+        """Whether the durable's clients get transient events, which are never stored (SEM E8)."""
         ...
 
     @property

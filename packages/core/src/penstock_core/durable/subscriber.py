@@ -62,18 +62,19 @@ class Subscriber:
         self._cursor = cursor
         self._followed: Followed | None = None
         self.is_selective = is_selective
-        """Whether the shell applies a selector to decide which events it gets."""
+        """Whether the shell applies a selector to decide which events the subscriber gets."""
         self.stop_id = stop_id
         self.credit = credit
         self.only = IdSet(only or ()) if selector or only is not None else None
-        """The only ids that it may get; None: no limit."""
+        """The only ids that the subscriber may get; None if it may get all."""
         self.selector = selector
-        """Applied to every event when it is published; ``only`` holds the matching ids (SEM J2)."""
+        """The subscriber's selector, applied to every event when it is published; ``only`` holds
+        the matching ids (SEM J2)."""
         self.durable = durable
         """The durable whose redelivery counts a browse shows."""
         self.stalled = False
         self.is_full = False
-        """Whether its client has no room for more bytes, independent of credit."""
+        """Whether the client has no room for more bytes, independent of credit."""
         self.is_choosing = False
         """Whether the subscriber's selector is being applied to the next events."""
         self.asks = False
@@ -92,12 +93,13 @@ class Subscriber:
         known which earlier events it has received."""
         self.unconfirmed = IdSet()
         self.lost_us: int | None = None
-        """Time when its connection was lost; None: it is connected."""
+        """Time when the subscriber's connection was lost; None while it is connected."""
         self.until = 1 << 62
-        """No event from this id on is kept for it, because it was disconnected for too long."""
+        """No event from this id on is kept for the subscriber, because it was disconnected for too
+        long."""
         self.missed = IdSet()
-        """Events that are not kept for it any more, and events that arrived out of order before its
-        connection was lost."""
+        """Events that are not kept for the subscriber any more, and events that arrived out of
+        order before the connection was lost."""
 
     @property
     def cursor(self) -> int:

@@ -60,8 +60,8 @@ class Acked(Fact, frozen=True):
 
 
 class RolledBack(Fact, frozen=True):
-    """Events returned to the durable: immediately and counted, or with the next attach and
-    uncounted."""
+    """Events returned to the durable: at once, and the redelivery is counted; or with the next
+    attach, and no redelivery is counted."""
 
     durable: str
     spans: Spans

@@ -20,4 +20,4 @@ class ExportedFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     last_id: int = -1
     """Last id, inclusive; the file need not contain all ids in between."""
     in_memory: bool = False
-    """Whether its events are in memory only (SEM C1)."""
+    """Whether the file's events are in memory only (SEM C1)."""

@@ -24,7 +24,7 @@ class InternalStore(Struct, frozen=True):
     key: str
     """The store's only publish key, of depth 1: only the newest event of each value stays."""
     purpose: str
-    """Description of its content, for error texts."""
+    """Description of the store's content, for error texts."""
     instead: str
     """The commands with which users can read or change its content."""
 

@@ -206,7 +206,7 @@ class BlobSum(Struct, frozen=True):
 
     size: int
     checksum: int
-    """xxh3_64 of its bytes."""
+    """xxh3_64 of the blob's bytes."""
 
 
 @runtime_checkable
@@ -385,23 +385,23 @@ class EngineHealth(Struct, frozen=True, kw_only=True):
     kind: str
     """The engine: ``memory``, ``jetstream``, ``postgresql``."""
     version: str
-    """The oldest version among its servers."""
+    """The oldest version among the engine's servers."""
     has_quorum: bool
-    """Whether a majority of its servers can store appends now."""
+    """Whether a majority of the engine's servers can store appends now."""
     servers: int
-    """Number of servers that belong to it."""
+    """Number of servers that belong to the engine."""
     present: int
-    """Number of its servers that answer."""
+    """Number of the engine's servers that answer."""
     leader: str = ""
-    """Name of the server that takes appends; empty: none."""
+    """Name of the server that takes appends; empty if there is none."""
     sync: str = ""
-    """When its servers write acknowledged appends to disk, in the engine's terms."""
+    """When the servers write acknowledged appends to disk, in the engine's terms."""
     lag: int = 0
     """Number of appends that the slowest server still has to store."""
     damage: tuple[str, ...] = ()
-    """Damage found on its servers."""
+    """Damage found on the engine's servers."""
     room: int | None = None
-    """Bytes that a majority of its servers may still store; None if too few report their room."""
+    """Bytes that a majority of the servers may still store; None if too few report their room."""
     rooms: Mapping[str, int] = {}
     """Bytes that each server may still store, of the servers that report it."""
 

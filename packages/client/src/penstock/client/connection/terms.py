@@ -17,7 +17,8 @@ DEAD_AFTER_S: Final = 30.0
 """Seconds of silence, despite pings, after which a connection counts as lost. It also limits the
 time to open a subscription again."""
 DEAD_AFTER_HEARTBEATS: Final = 3
-"""Heartbeats of silence after which it counts as lost in a cluster: the length of a lease."""
+"""Heartbeats of silence after which a connection counts as lost in a cluster: the length of a
+lease."""
 _PAUSE_MAX_S: Final = 2.0
 _CLUSTER_PAUSE_MAX_S: Final = 0.25
 """Longest first pause between attempts in a cluster, where another node takes over within

@@ -36,7 +36,7 @@ class DeliveredEvent(ReceivedEvent):
 
     _seat: DurableSeat[DeliveredBatch]
     _settlements: Settlements
-    """The settlements of its seat."""
+    """The settlements of the seat that has the event."""
     _generation: int
     _number: int
     """The event id, kept here because reading it from the batch is slow."""

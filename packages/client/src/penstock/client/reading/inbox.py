@@ -127,7 +127,8 @@ def deadline_of(timeout: float | None) -> float | None:
 
 
 async def set_by(event: asyncio.Event, deadline_s: float | None) -> bool:
-    """Clear an event and wait until it is set; return False if the deadline comes before."""
+    """Clear an asyncio.Event and wait until it is set; return False if the deadline comes
+    before."""
     event.clear()
     if deadline_s is None:
         await event.wait()

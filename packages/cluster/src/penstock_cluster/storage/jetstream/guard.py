@@ -103,7 +103,7 @@ class ServerState(Struct, frozen=True):
     """The state of one server, as it reports it."""
 
     monitor: str
-    """URL of its monitoring."""
+    """URL of the server's monitoring."""
     name: str = ""
     version: str = ""
     is_clustered: bool = False
@@ -113,9 +113,9 @@ class ServerState(Struct, frozen=True):
     free_bytes: int = 0
     """Bytes that the server may still store."""
     leader: str = ""
-    """Leader of the cluster according to this server; empty if it knows none."""
+    """Leader of the cluster according to this server; empty if the server knows none."""
     peers: frozenset[str] = frozenset()
-    """All servers of the cluster that it knows by name."""
+    """All servers of the cluster that this server knows by name."""
     cluster_size: int = 0
     failure: str = ""
     """Reason why the server could not be read, or does not know its state."""

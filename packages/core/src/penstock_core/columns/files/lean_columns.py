@@ -54,7 +54,7 @@ class _Column(NamedTuple):
     values: int
     """Number of values in the column."""
     empty_bytes: float
-    """Bytes that its cells without a value take."""
+    """Bytes that the column's cells without a value take."""
 
 
 class Needs:

@@ -72,7 +72,7 @@ class SealedFile:
         self.name = name
         self.index = index
         self.grows = grows
-        """Whether batches are appended to it. A spindle is written once (SEM S)."""
+        """Whether batches are appended to the file. A spindle is written once (SEM S)."""
         self.live = index.rows
         self.reader: SegmentReader | None = None
         self.is_damaged = False

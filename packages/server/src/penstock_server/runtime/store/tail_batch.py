@@ -187,7 +187,7 @@ class TailBatch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its rows have every id of its span."""
+        """Whether the batch has a row for every id of the span."""
         return self.ids is None
 
     def overlap(self, ids: IdSet) -> IdSet:

@@ -95,9 +95,9 @@ class _Import(Transfer):
         self.name = name
         self.manifest = manifest
         self.folder = folder
-        """The folder of its files in the blob store."""
+        """The folder of the import's files in the blob store."""
         self.is_orphan = False
-        """Whether its connection has ended during a request."""
+        """Whether the connection of the import has ended during a request."""
         self.state: StateFile | None = None
         self.ids: list[IdSet] = []
         """The ids in each complete file."""

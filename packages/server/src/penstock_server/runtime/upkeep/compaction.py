@@ -498,7 +498,7 @@ class FileCopy:
         self.index: SegmentIndex | None = None
         self._tail: Any = b""
         self.note: dict[bytes, bytes] | None = None
-        """Metadata of its schema."""
+        """Metadata of the file's schema."""
 
     async def add(self, batches: list[pa.RecordBatch]) -> None:
         """Append batches; they are on disk on return."""
