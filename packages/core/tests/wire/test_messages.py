@@ -151,6 +151,7 @@ OTHERS_ASK = {
     "FetchEvents",
     "FetchFromPattern",
     "ImportTar",
+    "IssueToken",
     "ListConnections",
     "ListPipelines",
     "ListScheduled",

@@ -14,14 +14,16 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, field
 
+from penstock_core.api.access import IssueToken
 from penstock_core.api.channels import ListChannels
 from penstock_core.api.operations import READING
 from penstock_core.api.realm import DescribeRealm
 from penstock_core.api.requests import Kind
 from penstock_core.api.tables import LoadTable
-from penstock_core.vocabulary.errors import NameDoesNotExist, PenstockError
+from penstock_core.vocabulary.errors import InvalidArgument, NameDoesNotExist, PenstockError
+from penstock_server.frontends.http.access import basic_credentials
 from penstock_server.frontends.http.routing import Call, Route
-from penstock_server.frontends.http.shapes import Answer, QueryParameters
+from penstock_server.frontends.http.shapes import Answer, FormBody, NoQuery, QueryParameters
 
 PAGE_MAX: Final = 1_000
 REGION: Final = "local"
@@ -36,6 +38,10 @@ _ENDPOINTS: Final = (
     "GET /v1/{prefix}/namespaces/{namespace}/tables",
     "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+)
+GRANT: Final = "client_credentials"
+_OAUTH_CODES: Final[Mapping[int, str]] = MappingProxyType(
+    {401: "invalid_client", 403: "unauthorized_client", 429: "temporarily_unavailable"}
 )
 _TYPES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -116,11 +122,74 @@ class IcebergRefusal(Answer, frozen=True):
     error: IcebergError
 
 
+class TokenForm(FormBody, frozen=True, kw_only=True):
+    grant_type: str = ""
+    user: str = field(default="", name="client_id")
+    password: str = field(default="", name="client_secret")
+    scope: str = ""
+    """Ignored: a token has all rights of its user in the catalog."""
+
+    def __repr__(self) -> str:
+        return f"TokenForm({self.user!r})"
+
+
+class TokenAnswer(Answer, frozen=True, kw_only=True):
+    access_token: str
+    token_type: str = "bearer"
+    expires_in: int
+    """Seconds."""
+    issued_token_type: str = "urn:ietf:params:oauth:token-type:access_token"
+
+    def __repr__(self) -> str:
+        return f"TokenAnswer({self.expires_in})"
+
+
+class OAuthError(Answer, frozen=True):
+    error: str
+    error_description: str
+
+
+class UnsupportedGrantType(InvalidArgument):
+    """A token is requested in a way that the realm does not know."""
+
+
 def refusal(status: int, error: PenstockError) -> tuple[int, str, bytes]:
     """Return an error as clients of the catalog expect it."""
     kind = _TYPES.get(status, "ServerErrorException")
     document = IcebergRefusal(error=IcebergError(message=str(error), type=kind, code=status))
     return status, "application/json", msgspec.json.encode(document)
+
+
+def oauth_refusal(status: int, error: PenstockError) -> tuple[int, str, bytes]:
+    """Return an error as OAuth 2.0 defines it (RFC 6749, section 5.2)."""
+    code = _OAUTH_CODES.get(status, "invalid_request")
+    if isinstance(error, UnsupportedGrantType):
+        code = "unsupported_grant_type"
+    document = OAuthError(error=code, error_description=str(error))
+    return status, "application/json", msgspec.json.encode(document)
+
+
+async def token(call: Call[NoQuery, TokenForm]) -> TokenAnswer:
+    """Return a token for the Iceberg catalog in exchange for a user and a password.
+
+    The grant of OAuth 2.0 is `client_credentials`, with the user as `client_id` and the password as
+    `client_secret`, in the form or by Basic. The token is for the routes of the catalog only, has
+    the user's present rights, and ends after an hour or when the password changes.
+    """
+    form = call.body
+    if form.grant_type != GRANT:
+        raise UnsupportedGrantType(
+            f"grant_type is {form.grant_type[:80]!r}; it must be {GRANT}: clients get a new token "
+            f"with the password, so turn the exchange of tokens off"
+        )
+    user, password = form.user, form.password
+    scheme, _, credentials = call.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        user, password = basic_credentials(credentials)
+    if not user or not password:
+        raise InvalidArgument("client_id or client_secret is missing: send the user and password")
+    issued = await call.ask(IssueToken(user, password))
+    return TokenAnswer(access_token=issued.token, expires_in=issued.lifetime_s)
 
 
 async def config(call: Call[ConfigQuery, None]) -> CatalogConfig:
@@ -207,10 +276,20 @@ def _route(
         endpoint=endpoint,
         refusal_of=refusal,
         refusal_type=IcebergRefusal,
+        takes_issued_tokens=True,
     )
 
 
 ROUTES: Final = (
+    Route(
+        "getIcebergToken",
+        "POST",
+        "iceberg/v1/oauth/tokens",
+        asks=IssueToken,
+        endpoint=token,
+        refusal_of=oauth_refusal,
+        refusal_type=OAuthError,
+    ),
     _route("getIcebergConfig", "config", config, asks=DescribeRealm),
     _route("listIcebergNamespaces", "namespaces", namespaces, asks=DescribeRealm),
     _route("getIcebergNamespace", "namespaces/{namespace}", namespace, asks=DescribeRealm),

@@ -139,6 +139,27 @@ class LogIn(Request[LoggedIn], frozen=True):
         return f"LogIn({self.user!r})"
 
 
+class IssuedToken(Struct, frozen=True, kw_only=True):
+    """A token that stands for a user's password. ``repr`` does not show it."""
+
+    token: str
+    lifetime_s: int
+
+    def __repr__(self) -> str:
+        return f"IssuedToken({self.lifetime_s})"
+
+
+class IssueToken(Request[IssuedToken], frozen=True):
+    """Issue a token for a password, with the rights of its user. Every client that can connect
+    may send this request."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"IssueToken({self.user!r})"
+
+
 class LogOut(Request[None], frozen=True):
     """End a browser session, if there is one with this id."""
 

@@ -483,6 +483,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         realm.ReadRates: _on_realm("realm.watch"),
         realm.ReadHistory: _on_realm("realm.watch"),
         access.LogIn: Operation(is_open=True),
+        access.IssueToken: Operation(is_open=True),
         access.LogOut: _OWN,
         access.WhoAmI: _on_realm("me.read"),
         access.BeginPassword: _on_realm("me.read"),

@@ -15,7 +15,7 @@ from packages.server.tests.frontends.http.known import ANN, Known
 from penstock_core.api.operations import OPERATIONS
 from penstock_server.frontends.http.routes import TABLE
 
-OPEN = {"login", "openapi.json"}
+OPEN = {"login", "openapi.json", "iceberg/v1/oauth/tokens"}
 
 
 @pytest.fixture

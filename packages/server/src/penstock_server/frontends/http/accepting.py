@@ -8,6 +8,7 @@ from typing import Final
 from penstock_core.vocabulary.errors import InvalidArgument
 
 JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
 _ANY: Final = frozenset(("*/*", "*", "application/*"))
 
 

@@ -13,7 +13,12 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from penstock_core.access.rights import Principal
-from penstock_core.vocabulary.errors import AuthenticationFailed, CrossSite, InvalidArgument
+from penstock_core.vocabulary.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    CrossSite,
+    InvalidArgument,
+)
 from penstock_server.runtime.access.access import AccessControl
 from penstock_server.runtime.access.logins import CSRF_HEADER
 
@@ -91,22 +96,32 @@ class Guard:
         certificate: Mapping[str, Any] | None,
         *,
         changes: bool,
+        takes_issued_tokens: bool = False,
     ) -> Principal:
         """Return the principal of a request, from Basic, Bearer, the console session or the
         certificate, or the anonymous principal.
 
-        Raises ``AuthenticationFailed``, ``AccessDenied`` for a session without its CSRF header,
-        ``InvalidArgument``.
+        ``takes_issued_tokens``: the route accepts tokens that this realm has issued. Raises
+        ``AuthenticationFailed``, ``AccessDenied`` for a session without its CSRF header and for an
+        issued token on another route, ``InvalidArgument``.
         """
         if self.access.is_open:
             return self.access.anonymous(host)
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         match scheme.lower():
             case "basic":
-                user, password = _basic(credentials)
+                user, password = basic_credentials(credentials)
                 return await self.access.password(user, password, host, secure=self.is_secure)
             case "bearer":
-                return await self.access.token(credentials.strip(), host, secure=self.is_secure)
+                token = credentials.strip()
+                issued = await self.access.issued_token(token, host, secure=self.is_secure)
+                if issued is None:
+                    return await self.access.token(token, host, secure=self.is_secure)
+                if takes_issued_tokens:
+                    return issued
+                raise AccessDenied(
+                    "this token is for the catalog of tables only; sign in here with the password"
+                )
             case "":
                 pass
             case _:
@@ -197,7 +212,8 @@ def is_address(host: str) -> bool:
     return True
 
 
-def _basic(credentials: str) -> tuple[str, str]:
+def basic_credentials(credentials: str) -> tuple[str, str]:
+    """Return the user and password of the scheme Basic. Raises ``InvalidArgument``."""
     try:
         text = base64.b64decode(credentials.strip(), validate=True).decode()
     except (binascii.Error, ValueError):

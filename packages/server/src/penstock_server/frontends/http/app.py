@@ -53,6 +53,7 @@ from penstock_server.frontends.http.routing import (
     RouteMatch,
     RouteTable,
     Upload,
+    form_of,
     run_while_there,
     target_of,
 )
@@ -292,7 +293,11 @@ class HttpRequest:
         else:
             changes = self.method in WRITES
             principal = await service.guard.identify(
-                self.headers, self.host, self.certificate, changes=changes
+                self.headers,
+                self.host,
+                self.certificate,
+                changes=changes,
+                takes_issued_tokens=route.takes_issued_tokens,
             )
             # A request with the cookie of a session is not a sign-in; the log-in was recorded.
             if "cookie" not in self.headers or "authorization" in self.headers:
@@ -492,13 +497,14 @@ class HttpRequest:
             return None
         if body_type is Content:
             return content
-        if content.type != JSON:
+        form = form_of(body_type)
+        if content.type != form:
             raise Refusal(
                 415,
-                InvalidArgument(f"the content type is {content.type[:80]!r}; it must be {JSON}"),
+                InvalidArgument(f"the content type is {content.type[:80]!r}; it must be {form}"),
             )
         try:
-            return msgspec.json.decode(content.data, type=body_type)
+            return content.decoded(body_type)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(content.explained(error, body_type)) from None
 

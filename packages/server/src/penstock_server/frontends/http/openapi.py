@@ -31,6 +31,7 @@ from penstock_server.frontends.http.routing import (
     RouteTable,
     Signature,
     Upload,
+    form_of,
 )
 from penstock_server.frontends.http.shapes import ErrorAnswer, NewEvent, NewEvents
 
@@ -223,7 +224,7 @@ def _body(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     if signature.body is Upload:
         return {kind: {"schema": {"type": "string", "format": "binary"}} for kind in TARS}
     if signature.body is not Content:
-        return {"application/json": {"schema": schema_of[_key(signature.body)]}}
+        return {form_of(signature.body): {"schema": schema_of[_key(signature.body)]}}
     one, many = schema_of[_key(NewEvent)], schema_of[_key(NewEvents)]
     return {
         JSON: {"schema": {"anyOf": [one, many]}},

@@ -11,7 +11,7 @@ import contextlib
 import typing
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
@@ -23,9 +23,11 @@ from penstock_core.tasks import leave_to_owner, start_task
 from penstock_core.vocabulary.argument_errors import ABSENT, explain
 from penstock_core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock_core.vocabulary.names import destination_name
+from penstock_server.frontends.http.accepting import FORM, JSON
 from penstock_server.frontends.http.joining import join_of
 from penstock_server.frontends.http.people_shapes import AclChange
 from penstock_server.frontends.http.realm_shapes import NewJoin
+from penstock_server.frontends.http.shapes import FormBody
 from penstock_server.runtime.access.askers import asker
 from penstock_server.runtime.operations.callers import HTTP_SESSION, Caller
 from penstock_server.runtime.operations.door import answer_to, execute, execute_on
@@ -47,12 +49,34 @@ TARS: Final = (TAR, "application/octet-stream")
 WRITES: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
+def form_of(body_type: Any) -> str:
+    """Return the content type of bodies that are decoded as this type."""
+    is_form = isinstance(body_type, type) and issubclass(body_type, FormBody)
+    return FORM if is_form else JSON
+
+
 class Content(NamedTuple):
     """A request's whole body."""
 
     type: str
     """Media type, without parameters."""
     data: bytes
+
+    def decoded(self, body_type: Any) -> Any:
+        """Return the body as a value of the type.
+
+        Raises ``msgspec.DecodeError``, ``UnicodeDecodeError``, ``RecursionError``, and
+        ``InvalidArgument`` for a form, without its text, because a field may be a secret.
+        """
+        if form_of(body_type) == JSON:
+            return msgspec.json.decode(self.data, type=body_type)
+        try:
+            pairs = parse_qsl(self.data.decode("ascii"), keep_blank_values=True, errors="strict")
+        except ValueError:
+            raise InvalidArgument("the body is not a form in percent-encoded UTF-8") from None
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise InvalidArgument("the form gives a field twice")
+        return msgspec.convert(dict(pairs), body_type)
 
     def explained(self, fault: Exception, body_type: Any) -> str:
         """Return the text of an error in the body, with the invalid value if one can be
@@ -269,6 +293,8 @@ class Route(NamedTuple):
     """Form of errors, if the route follows the specification of another project."""
     refusal_type: Any = None
     """Type of the documents that ``refusal_of`` makes."""
+    takes_issued_tokens: bool = False
+    """Whether the route accepts tokens that the realm has issued for passwords."""
 
     @property
     def reads(self) -> bool:

@@ -99,6 +99,10 @@ class NoQuery(QueryParameters, frozen=True):
     pass
 
 
+class FormBody(Struct, frozen=True, kw_only=True):
+    """Base class of bodies that are forms, whose fields are texts. Unknown fields are ignored."""
+
+
 class Answer(Struct, frozen=True, kw_only=True):
     pass
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -53,6 +53,10 @@ Mode = Literal["off", "optional", "mandatory"]
 _PUBLISH = ("channel.publish", "publish")
 _SEEN_AS = ("channels", "admin", "monitor")
 """A principal with one of these rights on the realm sees every channel and queue."""
+TOKEN_S: Final = 3_600
+"""Lifetime of a token issued for a password, in seconds."""
+TOKENS_OF_USER_MAX: Final = 100
+"""Maximum number of issued tokens of one user."""
 
 _log = logger("penstock.access")
 
@@ -109,8 +113,13 @@ class AccessControl:
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[], None]] = []
         accounts.on_rights_changed = self._rights_changed
-        accounts.user_changed = logins.close_of
-        logins.password_of = accounts.password_mark
+        self.issued_tokens = Logins(
+            clock, idle_s=TOKEN_S, total_s=TOKEN_S, of_user_max=TOKENS_OF_USER_MAX
+        )
+        """Tokens that stand for passwords. They end with this process."""
+        accounts.user_changed = self._user_changed
+        for sessions in (logins, self.issued_tokens):
+            sessions.password_of = accounts.password_mark
 
     @classmethod
     def off(cls, clock: Clock) -> AccessControl:
@@ -278,6 +287,25 @@ class AccessControl:
             await self.failed("", host, "token")
             raise
         return replace(named, user=self._user("token", named.user))
+
+    async def issued_token(self, text: str, host: str, *, secure: bool) -> Principal | None:
+        """Return the principal of a token that this realm has issued, with the user's present
+        rights at ``host``; None for the token of an identity provider.
+
+        Raises ``AuthenticationFailed`` if the token has ended or was never issued,
+        ``InsecureConnection``.
+        """
+        self.check_private(host, secure=secure)
+        login = self.issued_tokens.find(text)
+        if login is not None:
+            return replace(login.principal, host=host)
+        if "." in text:  # the tokens of providers have parts
+            return None
+        await self.failed("", host, "token")
+        raise AuthenticationFailed(
+            "the token is not known here or has ended: a token ends after an hour, with the "
+            "user's password and when the realm restarts; get a new one with the password"
+        )
 
     def _user(self, proof: str, name: str) -> str:
         """Return the user a proof names: prefixed, unless users of this proof and password users
@@ -559,6 +587,11 @@ class AccessControl:
         :attr:`version` has grown."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def _user_changed(self, user: str) -> None:
+        """End the sessions of a user whose password or account has changed."""
+        self.logins.close_of(user)
+        self.issued_tokens.close_of(user)
 
     def _rights_changed(self, *, may_lose_rights: bool) -> None:
         self.version += 1

@@ -8,11 +8,35 @@ from penstock_core.api import access
 from penstock_core.realm.directory import Directory
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_core.wire.scram import NONCE_BYTES, is_proven
+from penstock_server.runtime.access.access import TOKEN_S
 from penstock_server.runtime.access.accounts import new_password
+from penstock_server.runtime.access.logins import BrowserLogin, Logins
 from penstock_server.runtime.operations.callers import Caller
 
 
 async def log_in(caller: Caller, request: access.LogIn) -> access.LoggedIn:
+    control = caller.realm.access
+    login = await _opened(control.logins, caller, request)
+    control.signed_in(login.principal, "console")
+    return access.LoggedIn(id=login.id, csrf=login.csrf, me=control.me(login.principal))
+
+
+async def issue_token(caller: Caller, request: access.IssueToken) -> access.IssuedToken:
+    control = caller.realm.access
+    if control.is_open:
+        # Such a realm ignores passwords and tokens, so that one program works with every realm.
+        login = await control.issued_tokens.open(control.anonymous(caller.principal.host))
+    else:
+        login = await _opened(control.issued_tokens, caller, request)
+        control.signed_in(login.principal, "token")
+    return access.IssuedToken(token=login.id, lifetime_s=TOKEN_S)
+
+
+async def _opened(
+    logins: Logins, caller: Caller, request: access.LogIn | access.IssueToken
+) -> BrowserLogin:
+    """Check a password and open a session in ``logins``. Raises ``AuthenticationFailed``,
+    ``SignInLocked``, ``InsecureConnection``, ``AccessDenied``."""
     control = caller.realm.access
     host = caller.principal.host
     # Read first: if the password changes during the check, the new session ends at once.
@@ -21,9 +45,7 @@ async def log_in(caller: Caller, request: access.LogIn) -> access.LoggedIn:
         request.user, request.password, host, secure=caller.is_secure
     )
     control.require(principal, "session.open")
-    login = await control.logins.open(principal, checked_password)
-    control.signed_in(principal, "console")
-    return access.LoggedIn(id=login.id, csrf=login.csrf, me=control.me(principal))
+    return await logins.open(principal, checked_password)
 
 
 async def log_out(caller: Caller, request: access.LogOut) -> None:

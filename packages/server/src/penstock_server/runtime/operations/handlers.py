@@ -416,6 +416,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             # Users and rights
             _on(access.WhoAmI, access_handlers.who),
             _on(access.LogIn, access_handlers.log_in),
+            _on(access.IssueToken, access_handlers.issue_token),
             _on(access.LogOut, access_handlers.log_out),
             _on(access.ChangePassword, access_handlers.change_password),
             _on(access.ResetPassword, access_handlers.reset_password),
