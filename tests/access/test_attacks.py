@@ -18,6 +18,7 @@ from penstock_core.api.durables import DescribeDurable
 from penstock_core.api.publishing import CommitStagedParts, CommitStages
 from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import Subscribe
+from penstock_core.api.tables import LocateTable
 from penstock_core.api.transactions import BeginTransaction
 from penstock_core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
 from penstock_core.vocabulary.start_positions import FromEarliest
@@ -72,6 +73,7 @@ def test_numbers_do_not_reveal_the_names_of_hidden_stores(realm: penstock.Realm)
     requests: list[Request[Any]] = [
         CommitStages(number, "p", 1, stages=("none",)),
         Locate(number, 0, 1),
+        LocateTable(number),
         PurgeChannel(number, 0, 0),
         DescribeDurable(number, "d"),
         Subscribe(number, 1, FromEarliest(), credit=1),

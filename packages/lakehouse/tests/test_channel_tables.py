@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from packages.lakehouse.tests.reading import (
+    ANN,
+    EPOCH,
     content,
     data_files,
     entries,
@@ -19,6 +21,7 @@ from packages.lakehouse.tests.reading import (
 )
 from packages.server.tests.runtime.living import SINGLE, body, living, publish, sealed
 from penstock_core.access.rights import Principal
+from penstock_core.columns.schema.ipc import schema_from
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import Damaged, LimitReached, NameDoesNotExist
 from penstock_core.vocabulary.identities import ChannelId
@@ -35,6 +38,7 @@ pytestmark = [pytest.mark.spec("B1", "B5"), pytest.mark.slow]
 
 SPINDLES = Definition(type="persistent", retain_consumed=True)
 ORDERS = ChannelId(1)
+FIXED = ["event_id", "published", "tag", "data", "ttl", "priority", "persistent", "headers"]
 
 
 @asynccontextmanager
@@ -297,3 +301,33 @@ async def test_loads_at_the_same_time_make_each_file_once() -> None:
         assert names[1:] == names[:-1]
         assert len({loaded.key for loaded in loads}) == 5
         assert await ids(tables, loads[0]) == list(range(40))
+
+
+@pytest.mark.spec("B7")
+@simulated
+async def test_files_for_readers_on_the_machine_have_no_removed_events() -> None:
+    async with realm_with(hold_s=60) as (realm, tables):
+        await publish(realm, ORDERS, body([b"x"] * 20, price=1))
+        await sealed(realm, "orders")
+        await publish(realm, ORDERS, body([b"x"] * 20, price=1))
+        before = await load(tables)
+        await purge(realm, 3, 3)
+        await purge(realm, 30, 30)
+        marked = await load(tables)
+        assert [file["content"] for file in await entries(tables, marked)] == [0, 0, 1, 1]
+
+        located = await tables.locate(ORDERS, EPOCH, ANN)
+
+        assert (len(located.files), located.end_id) == (2, 40)
+        assert schema_from(located.columns).names == [*FIXED, "price"]
+        clean = await load(tables)
+        assert [file["content"] for file in await entries(tables, clean)] == [0, 0]
+        assert sorted(file.size for file in located.files) == sorted(
+            file["file_size_in_bytes"] for file in await entries(tables, clean)
+        )
+        assert await ids(tables, clean) == stored_ids(realm)
+        assert await ids(tables, before) == list(range(40)), "its files are held"
+        assert await ids(tables, marked) == stored_ids(realm)
+
+        await pass_time(70)
+        assert tables.file_bytes < 2 * sum(file.size for file in located.files)

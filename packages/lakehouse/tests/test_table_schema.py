@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock_core.columns.files.table_rows import distinct_names
 from penstock_core.ids.ids import IdSet
 from penstock_lakehouse.data_files import events_image, removed_positions
-from penstock_lakehouse.table_rows import distinct_names
 from penstock_lakehouse.table_schema import ColumnIds, table_schema
 
 pytestmark = pytest.mark.spec("B4")

@@ -26,7 +26,7 @@ async def test_a_file_that_was_located_is_still_the_one_after_it_has_grown(tmp_p
         await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
 
-        assert is_readable_here(rows)
+        assert is_readable_here(rows.path, rows.size)
         assert part.spans == (Span(0, 10),)
         (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), span=Span(0, 99))).sealed
         assert part.spans == (Span(0, 20),)

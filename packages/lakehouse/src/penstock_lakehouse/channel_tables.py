@@ -14,9 +14,13 @@ from uuid import NAMESPACE_URL, uuid5
 from weakref import WeakKeyDictionary
 
 import msgspec
+import pyarrow as pa
 from msgspec import Struct
 
 from penstock_core.access.rights import Principal
+from penstock_core.api.tables import TableFile, TableFiles
+from penstock_core.columns.files.table_rows import PROGRAM_COLUMNS
+from penstock_core.columns.schema.ipc import schema_bytes
 from penstock_core.vocabulary.errors import NameDoesNotExist, Unavailable
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_lakehouse.captured_channel import CapturedChannel, captured_channel
@@ -56,12 +60,21 @@ class Snapshot(Struct, eq=False):
     """The metadata of the table, with the newest snapshots that were held when it was made."""
     location: str
     """Location of the metadata."""
+    parts: Sequence[StoredRows]
+    """The files of events."""
+    columns: pa.Schema
+    next_id: int
     version: object
     """Changes with every event that is stored or removed."""
     made_us: int
     hold: FileHold
     users: int = 0
     """Number of grants for the snapshot."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether its files have no removed rows."""
+        return all(part.deletes is None for part in self.parts)
 
 
 class TableGrant(Struct, eq=False):
@@ -101,16 +114,18 @@ class ChannelTable:
         self._manifests: dict[object, tuple[StoredFile, ManifestFile]] = {}
         """The manifests of the newest snapshot, by their content."""
 
-    async def add(self, channel: CapturedChannel) -> Snapshot:
-        """Make a snapshot of a captured channel.
+    async def add(self, channel: CapturedChannel, *, is_clean: bool) -> Snapshot:
+        """Make a snapshot of a captured channel, with ``is_clean`` without removed rows in its
+        files.
 
         Raises ``NameDoesNotExist`` if files were rewritten since it was captured, ``LimitReached``,
         ``StorageFailed``, ``UnreadableEvents``.
         """
         hold = self._store.hold()
         try:
-            parts = await self.files.prepare(channel, hold)
-            facts = await self._facts(channel, parts, hold)
+            parts = await self.files.prepare(channel, hold, is_clean=is_clean)
+            columns = self._columns(channel, parts)
+            facts = await self._facts(channel, parts, hold, columns=columns)
             metadata = table_metadata(
                 self.uuid,
                 uri_of(self.uuid),
@@ -122,7 +137,15 @@ class ChannelTable:
             hold.release()
             raise
         snapshot = Snapshot(
-            facts, metadata, uri_of(name), version=channel.version, made_us=channel.at_us, hold=hold
+            facts,
+            metadata,
+            uri_of(name),
+            parts=parts,
+            columns=columns,
+            next_id=channel.next_id,
+            version=channel.version,
+            made_us=channel.at_us,
+            hold=hold,
         )
         self.snapshots.append(snapshot)
         return snapshot
@@ -145,16 +168,23 @@ class ChannelTable:
         hold.add(file)
         await self._store.remove(file)  # with its last user
 
-    async def _facts(
-        self, channel: CapturedChannel, parts: Sequence[StoredRows], hold: FileHold
-    ) -> SnapshotFacts:
-        layout, all_columns = self.files.layout(channel)
+    def _columns(self, channel: CapturedChannel, parts: Sequence[StoredRows]) -> pa.Schema:
+        layout, _ = self.files.layout(channel)
         names = {name for part in parts for name in part.events.names}
         inexact = {name for part in parts for name in part.events.inexact}
+        return layout.columns_with(inexact, names)
+
+    async def _facts(
+        self,
+        channel: CapturedChannel,
+        parts: Sequence[StoredRows],
+        hold: FileHold,
+        columns: pa.Schema,
+    ) -> SnapshotFacts:
+        _, all_columns = self.files.layout(channel)
         # Files may have a column of doubles that the table does not show; clients refuse files with
         # columns that the mapping lacks.
-        schema = table_schema(layout.columns_with(inexact, names))
-        schema = schema._replace(mapping=all_columns.mapping)
+        schema = table_schema(columns)._replace(mapping=all_columns.mapping)
         newest = self.snapshots[-1].facts.snapshot_id if self.snapshots else 0
         snapshot_id = max(channel.at_us, newest + 1)
         manifests = await self._manifest_files(parts, schema, hold)
@@ -251,6 +281,37 @@ class ChannelTables:
         ``epoch`` identifies the channel's sequence of ids. Raises ``NameDoesNotExist``,
         ``LimitReached``, ``StorageFailed``, ``Damaged``.
         """
+        grant = await self._granted(number, epoch, reader, is_clean=False)
+        snapshot = grant.snapshot
+        return LoadedTable(
+            snapshot.metadata,
+            snapshot.location,
+            grant.key,
+            secret=grant.secret,
+            until_us=grant.until_us,
+        )
+
+    async def locate(self, number: ChannelId, epoch: str, reader: Principal) -> TableFiles:
+        """Return the files of a snapshot without removed rows, as :meth:`load` does (SEM B7)."""
+        grant = await self._granted(number, epoch, reader, is_clean=True)
+        snapshot = grant.snapshot
+        columns = pa.schema(
+            field for field in snapshot.columns if field.name not in PROGRAM_COLUMNS
+        )
+        return TableFiles(
+            tuple(
+                TableFile(self._store.path_of(part.events.file), part.events.file.size)
+                for part in snapshot.parts
+            ),
+            schema_bytes(columns),
+            end_id=snapshot.next_id,
+            until_us=grant.until_us,
+        )
+
+    async def _granted(
+        self, number: ChannelId, epoch: str, reader: Principal, *, is_clean: bool
+    ) -> TableGrant:
+        """Make or find a snapshot, and hold it for ``reader``."""
         table_uuid = str(uuid5(NAMESPACE_URL, f"penstock:{epoch}"))
         table = self._tables.get(table_uuid)
         if table is None:
@@ -261,15 +322,8 @@ class ChannelTables:
                 number, table_uuid, files, store=self._store
             )
         async with table.lock:
-            snapshot = await self._snapshot(table)
-            grant = self._grant(table, snapshot, reader)
-        return LoadedTable(
-            snapshot.metadata,
-            snapshot.location,
-            grant.key,
-            secret=grant.secret,
-            until_us=grant.until_us,
-        )
+            snapshot = await self._snapshot(table, is_clean=is_clean)
+            return self._grant(table, snapshot, reader)
 
     @property
     def file_bytes(self) -> int:
@@ -301,8 +355,10 @@ class ChannelTables:
 
     # --- snapshots -----------------------------------------------------------------------
 
-    async def _snapshot(self, table: ChannelTable) -> Snapshot:
+    async def _snapshot(self, table: ChannelTable, *, is_clean: bool) -> Snapshot:
         newest = table.snapshots[-1] if table.snapshots else None
+        if newest is not None and is_clean and not newest.is_clean:
+            newest = None
         fresh_us = self._realm.clock.now_us() - self._limits.fresh_ms * 1_000
         if newest is not None and newest.made_us > fresh_us:
             return newest
@@ -317,7 +373,7 @@ class ChannelTables:
             name = channel.name
             try:
                 async with self._work:
-                    return await table.add(channel)
+                    return await table.add(channel, is_clean=is_clean)
             except NameDoesNotExist:
                 continue  # a sealed file was rewritten meanwhile; the next turn has its successor
             except UnreadableEvents as error:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock_core.columns.files.segments import SegmentReader
+from penstock_core.columns.files.table_rows import PROGRAM_COLUMNS, TableLayout, TableRows
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.ports import Blobs, Offload
 from penstock_lakehouse.captured_channel import CapturedChannel, SealedEvents
@@ -26,7 +27,6 @@ from penstock_lakehouse.data_files import (
     removed_positions,
 )
 from penstock_lakehouse.file_store import FileHold, FileStore, StoredFile, uri_of
-from penstock_lakehouse.table_rows import PROGRAM_COLUMNS, TableLayout, TableRows
 from penstock_lakehouse.table_schema import TableSchema, table_schema
 from penstock_server.runtime.store.captured_events import (
     EventsOfBatch,
@@ -117,17 +117,21 @@ class EventFiles:
             self._layout = stored, layout, all_columns
         return self._layout[1], self._layout[2]
 
-    async def prepare(self, channel: CapturedChannel, hold: FileHold) -> list[StoredRows]:
+    async def prepare(
+        self, channel: CapturedChannel, hold: FileHold, *, is_clean: bool = False
+    ) -> list[StoredRows]:
         """Return files with all stored events of a channel, and only those. ``hold`` keeps them.
 
+        With ``is_clean`` no file has removed rows; otherwise up to a fifth of them may be removed.
         Raises ``NameDoesNotExist`` if a sealed file was rewritten since the channel was captured,
         ``LimitReached``, ``StorageFailed``, ``UnreadableEvents``.
         """
         await self._forget_all_but({file.name for file in channel.files})
+        removed_max = 0.0 if is_clean else REMOVED_MAX
         parts: list[StoredRows] = []
         for file in channel.files:
-            parts += await self._of_file(channel, file, hold)
-        parts += await self._in_memory(channel, hold)
+            parts += await self._of_file(channel, file, hold, removed_max=removed_max)
+        parts += await self._in_memory(channel, hold, removed_max=removed_max)
         for part in parts:
             await self._note_removed(part, hold)
         return parts
@@ -145,7 +149,7 @@ class EventFiles:
     # --- sealed files --------------------------------------------------------------------
 
     async def _of_file(
-        self, channel: CapturedChannel, file: SealedEvents, hold: FileHold
+        self, channel: CapturedChannel, file: SealedEvents, hold: FileHold, removed_max: float
     ) -> list[StoredRows]:
         reader: SegmentReader | None = None
         sealed = self._of_sealed.get(file.name)
@@ -163,7 +167,9 @@ class EventFiles:
                 Span(batches[part.start].first_id, batches[part.stop - 1].end_id)
             )
             events = sealed.made.pop(part, None)
-            if events is not None and not self._is_good(events, ids, channel):
+            if events is not None and not self._is_good(
+                events, ids, channel, removed_max=removed_max
+            ):
                 await self._drop([events])
                 events = None
             if not ids:
@@ -182,23 +188,30 @@ class EventFiles:
         buffer = await self._blobs.get(file.name)
         return SegmentReader(buffer, file.index, name=file.name)
 
-    def _is_good(self, events: EventFile, stored: IdSet, channel: CapturedChannel) -> bool:
-        """Return whether a file may be in a snapshot of the channel; if not, it is made again."""
+    def _is_good(
+        self, events: EventFile, stored: IdSet, channel: CapturedChannel, removed_max: float
+    ) -> bool:
+        """Return whether a file may be in a snapshot of the channel; if not, it is made again.
+
+        ``removed_max`` is the share of its events that may be removed.
+        """
         layout, _ = self.layout(channel)
         return (
             self._store.get(events.file.name) is events.file
-            and len(stored) >= len(events.ids) * (1 - REMOVED_MAX)
+            and len(stored) >= len(events.ids) * (1 - removed_max)
             and layout.fits(events.names, events.joined)
         )
 
     # --- events in memory ----------------------------------------------------------------
 
-    async def _in_memory(self, channel: CapturedChannel, hold: FileHold) -> list[StoredRows]:
+    async def _in_memory(
+        self, channel: CapturedChannel, hold: FileHold, removed_max: float
+    ) -> list[StoredRows]:
         remaining = IdSet.union(batch.ids for batch in channel.in_memory)
         rows = []
         for events in self._of_memory:
             stored = events.ids.overlap(remaining)
-            if self._is_good(events, stored, channel):
+            if self._is_good(events, stored, channel, removed_max=removed_max):
                 remaining.discard_all(stored)
                 rows.append(StoredRows(events, stored))
         if remaining and len(rows) >= MEMORY_FILES_MAX:

@@ -127,6 +127,10 @@ class FileStore:
             raise _not_found(file.name) from None
         return data
 
+    def path_of(self, file: StoredFile) -> str:
+        """Return the absolute path of a file; empty if it is in memory."""
+        return "" if self._folder is None else str(self._path(self._folder.absolute(), file.name))
+
     async def remove(self, file: StoredFile) -> None:
         """Remove a file, or have it removed with its last user."""
         if self._files.get(file.name) is not file:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock_core.api.requests import Request
-from penstock_core.api.tables import LoadTable
+from penstock_core.api.tables import LoadTable, LocateTable, TableFiles
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.operations.handlers import Handler
 
@@ -25,4 +25,16 @@ async def load_table(caller: Caller, request: LoadTable) -> LoadedTable:
     )
 
 
-HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = {LoadTable: load_table}
+async def locate_table(by: Caller, request: LocateTable) -> TableFiles:
+    from penstock_lakehouse.channel_tables import tables_of
+
+    opened = by.realm.shard.state.opened(request.channel)
+    return await tables_of(by.realm).locate(
+        request.channel, opened.epoch(by.realm.identity), by.principal
+    )
+
+
+HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = {
+    LoadTable: load_table,
+    LocateTable: locate_table,
+}

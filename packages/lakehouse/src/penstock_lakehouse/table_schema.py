@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
+from penstock_core.columns.files.table_rows import REQUIRED
 from penstock_core.columns.schema.layout import UTC_MICROSECONDS
 
-REQUIRED: Final = frozenset(("event_id", "published"))
-"""Columns that every row has."""
 _FIRST_ID: Final = 1_000
 _IDS: Final = 2_000_000_000
 """Number of ids for columns. Iceberg reserves those close to the largest 32-bit integer."""
@@ -90,7 +89,7 @@ class TableSchema(NamedTuple):
 
 def table_schema(columns: pa.Schema) -> TableSchema:
     """Return the Iceberg schema of columns whose types are those of
-    :func:`table_column_type`."""
+    :func:`penstock_core.columns.files.table_rows.table_column_type`."""
     ids = ColumnIds()
     fields, mapping = _struct(columns, "", ids)
     return TableSchema(fields, mapping, ids.last)
@@ -104,16 +103,6 @@ def _leaves(column_id: int, kind: Any, *, in_list: bool) -> Iterator[Leaf]:
             yield from _leaves(field["id"], field["type"], in_list=in_list)
     else:
         yield from _leaves(kind["element-id"], kind["element"], in_list=True)
-
-
-def table_column_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of a column in a table: small integers have 32 bits, as Parquet stores
-    them."""
-    if pa.types.is_list(kind):
-        return pa.list_(table_column_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, table_column_type(f.type)) for f in kind])
-    return pa.int32() if kind in (pa.int8(), pa.int16()) else kind
 
 
 def _struct(

@@ -7,12 +7,12 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from penstock_core.vocabulary.errors import Unavailable
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def register(spark: SparkSession, url: str | None = None) -> None:
@@ -24,14 +24,46 @@ def register(spark: SparkSession, url: str | None = None) -> None:
 
     Raises ``Unavailable`` if PySpark is missing, ``InvalidArgument`` for an invalid URL.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
+    _check_installed()
     from penstock_spark.errors.errors import convert_errors
     from penstock_spark.options import URL_VARIABLE
     from penstock_spark.source import source_with
 
     with convert_errors(), _complete_environment(spark), _own_python(spark):
         spark.dataSource.register(source_with(url or os.environ.get(URL_VARIABLE, "")))
+
+
+def table(
+    spark: SparkSession,
+    name: str,
+    url: str | None = None,
+    *,
+    access: Literal["auto", "local", "remote"] = "auto",
+) -> DataFrame:
+    """Return a channel or queue as a table: the events that it stores now (SEM B7).
+
+    Spark reads the table's Parquet files by itself if its executors can reach the realm's data
+    directory: with ``access="auto"`` if they run on this machine and this machine has the files,
+    with ``"local"`` always. Otherwise, and with ``"remote"``, it reads through the format
+    ``penstock``. Columns and rows are the same. ``url`` is the realm, by default the value of the
+    environment variable ``PENSTOCK_URL``.
+
+    Raises ``Unavailable`` if PySpark is missing, or if ``access`` is ``"local"`` and this machine
+    does not have the files; ``InvalidArgument``, ``NameDoesNotExist``, ``CannotConnect``,
+    ``LimitReached``, ``StorageFailed``, ``Damaged``.
+    """
+    _check_installed()
+    from penstock_spark.errors.errors import convert_errors
+    from penstock_spark.native_tables import native_table
+    from penstock_spark.options import Where, realm_url
+
+    with convert_errors():
+        return native_table(spark, Where(realm_url(url or ""), name, "either"), access)
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
 
 
 @contextlib.contextmanager
@@ -86,4 +118,4 @@ def _complete_environment(spark: SparkSession) -> Iterator[None]:
         environment.update(saved_environment)
 
 
-__all__ = ["register"]
+__all__ = ["register", "table"]

@@ -375,7 +375,13 @@ def _value(texts: Mapping[str, str]) -> Literal["", "data", "property"]:
 
 
 def _url(texts: Mapping[str, str], default_url: str) -> str:
-    url = texts.get("url") or default_url or os.environ.get(URL_VARIABLE, "")
+    return realm_url(texts.get("url") or default_url)
+
+
+def realm_url(url: str) -> str:
+    """Return the URL of the realm; if ``url`` is empty, that of the environment. Raises
+    ``InvalidArgument``."""
+    url = url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise InvalidArgument(
             f"no realm is given: set the option url, or {URL_VARIABLE} before Spark starts; "

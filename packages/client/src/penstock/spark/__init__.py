@@ -6,5 +6,6 @@ from penstock.missing_packages import from_package
 
 with from_package("penstock_spark"):
     from penstock_spark import register as register
+    from penstock_spark import table as table
 
-__all__ = ["register"]
+__all__ = ["register", "table"]

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from penstock_core.api.requests import Request
 from penstock_core.vocabulary.identities import ChannelNumber
 
 
 class LoadTable(Request[Any], frozen=True):
     """Make a snapshot of the stored events as a table, or find the current one (SEM B1, B2)."""
+
+    channel: ChannelNumber
+
+
+class TableFile(Struct, frozen=True):
+    """A Parquet file of a table."""
+
+    path: str
+    """Absolute path on the realm's machine; empty if the realm has no data directory."""
+    size: int
+    """Bytes."""
+
+
+class TableFiles(Struct, frozen=True, omit_defaults=True):
+    """A snapshot of a channel or queue: Parquet files with its stored events and no others."""
+
+    files: tuple[TableFile, ...]
+    columns: bytes
+    """The columns of the table, as the message of an Arrow schema. A file lacks those in which all
+    of its rows are null."""
+    end_id: int
+    """The id that the next published event gets."""
+    until_us: int
+    """Time until which the files are kept, in microseconds since 1970."""
+
+
+class LocateTable(Request[TableFiles], frozen=True):
+    """Make a snapshot of the stored events for readers on the realm's machine (SEM B1, B7)."""
 
     channel: ChannelNumber

@@ -34,10 +34,11 @@ _verified: set[tuple[str, int, int, int]] = set()
 checksums take most of the time of a read."""
 
 
-def is_readable_here(part: FileRows) -> bool:
-    """Return whether this machine has the file with at least the planned size."""
+def is_readable_here(path: str, size: int) -> bool:
+    """Return whether this machine has the file with at least this size in bytes. An empty path is
+    that of no file."""
     try:
-        return Path(part.path).stat().st_size >= part.size  # a single file grows
+        return bool(path) and Path(path).stat().st_size >= size  # a single file grows
     except OSError:
         return False
 
@@ -59,7 +60,11 @@ def open_part(part: FileRows, copy: Copy | None) -> CopiedFile | Absent | None:
     """Open a file in the ``copy``; None: read it in the realm's data directory. If neither is
     possible, return the reason."""
     if copy is None:
-        return None if is_readable_here(part) else Absent(f"{part.path} cannot be read here")
+        return (
+            None
+            if is_readable_here(part.path, part.size)
+            else Absent(f"{part.path} cannot be read here")
+        )
     if not part.name:
         return Absent("the realm does not report the names of its files: it is an older version")
     try:

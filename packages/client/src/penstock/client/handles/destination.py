@@ -43,6 +43,7 @@ from penstock_core.api.channels import (
     PurgeChannel,
 )
 from penstock_core.api.requests import Kind
+from penstock_core.api.tables import LocateTable, TableFiles
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.files.tables import bodies_of_table
 from penstock_core.columns.protobuf import Messages
@@ -175,6 +176,15 @@ class Destination:
         result also names the publishers of the events in files."""
         message = Locate(self.number, first_id, end_id, publishers=publishers)
         return await self._connection.ask(message, Location)
+
+    async def locate_table(self) -> TableFiles:
+        """Make a snapshot of the stored events as Parquet files (SEM B7), for programs on the
+        realm's machine that read many events.
+
+        Raises ``LimitReached``, ``StorageFailed``, ``Damaged``, and ``IllegalState`` if the realm
+        has no tables.
+        """
+        return await self._connection.ask(LocateTable(self.number), TableFiles)
 
     async def published_at(self, event_id: int) -> datetime | None:
         """Return the time at which the first stored event with this id or a later one was

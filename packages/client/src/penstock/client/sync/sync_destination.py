@@ -22,6 +22,7 @@ from penstock.client.sync.sync_received import ReceivedEvent
 from penstock.client.sync.sync_subscription import Subscription
 from penstock.client.sync.sync_transaction import Transaction
 from penstock_core.api.channels import ChannelInfo, Location, Maintained, Missing
+from penstock_core.api.tables import TableFiles
 from penstock_core.columns.protobuf import Messages
 from penstock_core.vocabulary.identities import ChannelId
 
@@ -115,6 +116,15 @@ class Destination:
         ``end_id`` can be read: in sealed files or over the connection. With ``publishers``, the
         result also names the publishers of the events in files."""
         return self._loop.call(self._inner.locate(first_id, end_id, publishers=publishers))
+
+    def locate_table(self) -> TableFiles:
+        """Make a snapshot of the stored events as Parquet files (SEM B7), for programs on the
+        realm's machine that read many events.
+
+        Raises ``LimitReached``, ``StorageFailed``, ``Damaged``, and ``IllegalState`` if the realm
+        has no tables.
+        """
+        return self._loop.call(self._inner.locate_table())
 
     def published_at(self, event_id: int) -> datetime | None:
         """Return the time at which the first stored event with this id or a later one was

@@ -16,6 +16,7 @@ from penstock_core.api import (
     realm,
     requesting,
     subscriptions,
+    tables,
     topics,
     transactions,
     transfers,
@@ -106,5 +107,6 @@ TAGS: Final[Mapping[int, type[Request[Any]]]] = MappingProxyType(
         141: topics.ForgetRetained,
         142: topics.ListMqttSessions,
         143: topics.EndMqttSession,
+        150: tables.LocateTable,
     }
 )

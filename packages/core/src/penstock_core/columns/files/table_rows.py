@@ -18,8 +18,9 @@ from penstock_core.columns.schema.free_names import PREFIX
 from penstock_core.columns.schema.layout import ORIGIN, RESERVED_PREFIX, STAMPED
 from penstock_core.columns.schema.rows import Publishers
 from penstock_core.columns.schema.struct_fields import field_of
-from penstock_lakehouse.table_schema import REQUIRED, table_column_type
 
+REQUIRED: Final = frozenset(("event_id", "published"))
+"""Columns that every row has."""
 _DELTA: Final = f"{RESERVED_PREFIX}_delta"
 _ORIGIN: Final = f"{RESERVED_PREFIX}_origin"
 _RESERVED: Final[Mapping[str, pa.DataType]] = {
@@ -127,6 +128,16 @@ class TableLayout:
             ],
             schema=distinct,
         )
+
+
+def table_column_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column in a table: small integers have 32 bits, as Parquet stores
+    them."""
+    if pa.types.is_list(kind):
+        return pa.list_(table_column_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, table_column_type(f.type)) for f in kind])
+    return pa.int32() if kind in (pa.int8(), pa.int16()) else kind
 
 
 def distinct_names(schema: pa.Schema) -> pa.Schema:

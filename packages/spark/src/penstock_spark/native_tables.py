@@ -1,0 +1,142 @@
+"""Channels as tables that Spark reads by itself: Parquet files of one snapshot (SEM B7).
+
+The realm makes the files when a table is asked for. Spark's own Parquet reader reads them, with its
+filters and only the columns that a query needs. Executors that cannot reach the files read the
+columns through the format ``penstock``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
+
+from penstock.client.sync.sync import Queue
+from penstock_core.api.tables import TableFiles
+from penstock_core.columns.files.table_rows import TableLayout
+from penstock_core.columns.schema.ipc import schema_from
+from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock_core.vocabulary.names import escaped
+from penstock_spark.columns.projection import Extras, spark_schema
+from penstock_spark.connections import ChannelLink, ask
+from penstock_spark.options import Where
+from penstock_spark.reading.channels import typed_properties
+from penstock_spark.reading.sealed import is_readable_here
+
+Access = Literal["auto", "local", "remote"]
+ACCESS: Final = ("auto", "local", "remote")
+_LOOKED_UP_HERE: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_IN_PATTERNS: Final = re.compile(r"([\\*?{}\[\]])")
+"""Characters with a meaning in Hadoop's patterns of paths."""
+
+
+class _Streamed(NamedTuple):
+    """A channel or queue that is read through the format ``penstock``."""
+
+    kind: Literal["channel", "queue"]
+    name: str
+    source: StructType
+    """The columns as the format has them."""
+    shown: StructType
+    """The columns as the table has them, in the same order."""
+    end: int
+
+
+def native_table(spark: SparkSession, where: Where, access: Access) -> DataFrame:
+    """Return a channel or queue as a table of what it stores now.
+
+    Raises ``InvalidArgument``, ``NameDoesNotExist``, ``CannotConnect``, ``LimitReached``,
+    ``StorageFailed``, ``Damaged``, and ``Unavailable`` if ``access`` is ``local`` and this machine
+    does not have the files.
+    """
+    if access not in ACCESS:
+        raise InvalidArgument(f"access is {access!r}; it must be one of {', '.join(ACCESS)}")
+    if access == "local" or (access == "auto" and _runs_here(spark)):
+        files = ask(where, lambda link: _files_of(link, is_needed=access == "local"))
+        if files is not None:
+            return _read(spark, files)
+    streamed = ask(where, _streamed)
+    frame = (
+        spark.read.schema(streamed.source)
+        .format("penstock")
+        .options(url=where.url, includeHeaders=True, endingOffsets=streamed.end)
+        .option(streamed.kind, escaped(streamed.name))
+        .load()
+    )
+    # A cast also gives the fields of structs the names that they have in the table.
+    return frame.select(
+        *(
+            functions.col(_quoted(field.name)).cast(shown.dataType).alias(shown.name)
+            for field, shown in zip(streamed.source, streamed.shown, strict=True)
+        )
+    )
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _runs_here(spark: SparkSession) -> bool:
+    """Whether all executors are on this machine."""
+    return not is_remote() and str(spark.sparkContext.master).startswith("local")
+
+
+def _files_of(link: ChannelLink, *, is_needed: bool) -> TableFiles | None:
+    """Return the files of the table; None if this machine cannot read them.
+
+    Raises ``Unavailable`` instead if ``is_needed``.
+    """
+    sealed = link.store.locate(0, link.end).sealed
+    # Without this check, each table of a realm elsewhere would have it write files in vain.
+    if is_needed or not sealed or any(is_readable_here(part.path, part.size) for part in sealed):
+        files = link.store.locate_table()
+        unreadable = [
+            file.path for file in files.files if not is_readable_here(file.path, file.size)
+        ]
+        if not unreadable:
+            return files
+        if is_needed:
+            raise Unavailable(
+                f"the file {unreadable[0]!r} of the table cannot be read on this machine; it must "
+                f"have the realm's data directory under the same path, or access must be auto"
+            )
+    return None
+
+
+def _read(spark: SparkSession, files: TableFiles) -> DataFrame:
+    schema: StructType = from_arrow_schema(schema_from(files.columns))
+    if not files.files:
+        return spark.createDataFrame([], schema)
+    paths = ["file://" + _IN_PATTERNS.sub(r"\\\1", file.path) for file in files.files]
+    # For more files than this Spark starts a job that looks them up, which takes longer than doing
+    # so here. Another thread that reads files meanwhile looks them up here, too.
+    files_max = spark.conf.get(_LOOKED_UP_HERE) or "32"
+    spark.conf.set(_LOOKED_UP_HERE, len(paths))
+    try:
+        return spark.read.schema(schema).parquet(*paths)
+    finally:
+        spark.conf.set(_LOOKED_UP_HERE, files_max)
+
+
+def _streamed(link: ChannelLink) -> _Streamed:
+    stored = link.store.columns()
+    typed = typed_properties({link.name: link}, {link.name: stored})
+    columns = TableLayout(stored).columns_with(typed, ())
+    extras = Extras(headers=True)
+    known = {*spark_schema([stored], extras=extras, typed=typed).names}
+    # Names of the format differ only where Iceberg reserves a name.
+    names = [
+        name if name in known or (plain := name.removeprefix("properties.")) not in known else plain
+        for name in columns.names
+    ]
+    return _Streamed(
+        "queue" if isinstance(link.store, Queue) else "channel",
+        link.name,
+        spark_schema([stored], columns=tuple(names), extras=extras, typed=typed),
+        shown=from_arrow_schema(columns),
+        end=link.end,
+    )
