@@ -16,7 +16,7 @@ from penstock_server.runtime.operations.callers import Caller
 
 async def log_in(caller: Caller, request: access.LogIn) -> access.LoggedIn:
     control = caller.realm.access
-    login = await _opened(control.logins, caller, request)
+    login = await _open_session(control.logins, caller, request)
     control.signed_in(login.principal, "console")
     return access.LoggedIn(id=login.id, csrf=login.csrf, me=control.me(login.principal))
 
@@ -27,12 +27,12 @@ async def issue_token(caller: Caller, request: access.IssueToken) -> access.Issu
         # Such a realm ignores passwords and tokens, so that one program works with every realm.
         login = await control.issued_tokens.open(control.anonymous(caller.principal.host))
     else:
-        login = await _opened(control.issued_tokens, caller, request)
+        login = await _open_session(control.issued_tokens, caller, request)
         control.signed_in(login.principal, "token")
     return access.IssuedToken(token=login.id, lifetime_s=TOKEN_S)
 
 
-async def _opened(
+async def _open_session(
     logins: Logins, caller: Caller, request: access.LogIn | access.IssueToken
 ) -> BrowserLogin:
     """Check a password and open a session in ``logins``. Raises ``AuthenticationFailed``,
