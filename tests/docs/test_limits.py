@@ -218,7 +218,6 @@ NO_MEMORY: Final = {
         "penstock_spark.columns.rows.SHOWN_CHARACTERS_MAX",
         "penstock_spark.errors.error_marks._MARK_TEXT_MAX",
         "penstock_spark.errors.failure_text._DEPTH_MAX",
-        "penstock_spark.reading.losses._SHOWN_MAX",
         "penstock_spark.reading.plan.PARTITION_BYTES_MAX",
         "penstock_spark.reading.plan.WIRE_EVENTS_MAX",
         "penstock_spark.reading.poison.POISON_MAX",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 import signal
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.tables import Format, Table
+from penstock.tables import Format, Table, files
 from penstock.tables.log import CONTENTS_MAX
 from penstock.tables.parquet import ParquetLog
 from penstock_core.vocabulary.errors import (
@@ -390,3 +390,19 @@ def test_an_error_about_a_full_disk_names_the_table(tmp_path: Path, format: Form
     assert raised.value.retryable
     assert table.append(rows(1, 2), "app", 1)
     assert ids(table) == [0, 1]
+
+
+def test_a_write_has_a_bounded_number_of_open_files(
+    tmp_path: Path, format: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "OPEN_FILES_MAX", 2)
+    table = Table.open(str(tmp_path / "t"), format, ["day"])
+    days = [DAY + timedelta(days=n % 3) for n in range(6)]
+    writer = table.writer()
+    for batch in rows(0, 6, day=pa.array(days)).to_batches(max_chunksize=1):
+        writer.add(batch)
+        assert len(writer._open) <= 2
+    table.commit(writer.schema, writer.close(), app="app", version=0)
+
+    assert ids(table) == list(range(6))
+    assert len(table.files()) == 6

@@ -12,13 +12,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
+from packages.client.tests.catalogs import configured
+from penstock.client.archiving.lake import Lake
 from penstock.client.sync.sync import Channel, Session
 from penstock.tables import DataFile, Format, Table
 from penstock_core.columns.schema.ipc import schema_from
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_core.vocabulary.names import escaped, file_part
 from penstock_spark import register
-from penstock_spark.archives.archiving import ArchiveSource, Lake, Written, commit, compact
+from penstock_spark.archives.archiving import ArchiveSource, Written, commit, compact
 from penstock_spark.archives.archiving import register as name_archive
 from penstock_spark.pipelines import parse, run
 from penstock_spark.pipelines.sources import joined_names
@@ -85,8 +87,11 @@ class Query:
         self.at = self.end
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+@pytest.fixture(params=["delta", "iceberg", "parquet"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    if request.param == "iceberg":
+        configured(tmp_path, monkeypatch)
+        return Lake("iceberg://prod/lake/flights", "iceberg")
     return Lake(str(tmp_path / "lake"), request.param)
 
 

@@ -54,6 +54,7 @@ class DeltaLog:
     """The log of one Delta table."""
 
     keeps_empty_partitions = False
+    keeps_partition_columns = False
 
     def __init__(self, uri: str) -> None:
         try:
@@ -70,6 +71,10 @@ class DeltaLog:
             )
         self._table: DeltaTable | None = None
         self._state = State(-1)
+
+    @property
+    def location(self) -> str:
+        return self.uri
 
     # --- state ---------------------------------------------------------------------------
 

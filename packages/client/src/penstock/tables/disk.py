@@ -17,6 +17,8 @@ from penstock_core.vocabulary.uris import shown, without_secrets
 
 _REFUSALS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG))
 """Error numbers of a full, failing or read-only disk, a quota, and a limit of file sizes."""
+ICEBERG_SCHEME: Final = "iceberg://"
+"""Beginning of the URI of an Iceberg table: ``iceberg://CATALOG/NAMESPACE/TABLE``."""
 
 
 @contextmanager
@@ -156,6 +158,11 @@ def local_path(uri: str) -> Path:
 def is_local(uri: str) -> bool:
     """Return whether ``uri`` is a folder on this machine."""
     return "://" not in uri or uri.startswith("file:///")
+
+
+def is_iceberg(uri: str) -> bool:
+    """Return whether ``uri`` names a table of an Iceberg catalog."""
+    return uri.startswith(ICEBERG_SCHEME)
 
 
 def filesystem_of(uri: str) -> tuple[Any, str]:

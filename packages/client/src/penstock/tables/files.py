@@ -18,9 +18,12 @@ from penstock.tables.log import DataFile, Log, NewFile
 from penstock_core.vocabulary.errors import InvalidArgument
 
 ROW_GROUP_ROWS: Final = 1 << 17
-ROW_GROUP_BYTES: Final = 64 << 20
+ROW_GROUP_BYTES: Final = 16 << 20
+"""Bytes of rows in memory, of all open files together, after which they are written."""
 FILE_BYTES_MAX: Final = 256 << 20
 """Bytes of rows in memory after which a file is closed and the next one begun."""
+OPEN_FILES_MAX: Final = 64
+"""Maximum number of partitions whose files are open; the file opened first is closed."""
 ID_COLUMN: Final = "event_id"
 """The column whose smallest and largest value is recorded for each file."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -62,7 +65,8 @@ class RowWriter:
         if batch.schema != self._rows_schema:
             self._prepare(batch.schema)
         rows = conformed(batch, self._file_schema)
-        for values, part in split(rows, self._partition_by):
+        keeps_columns = self._log.keeps_partition_columns
+        for values, part in split(rows, self._partition_by, keeps_columns=keeps_columns):
             if "" in values and not self._log.keeps_empty_partitions:
                 name = self._partition_by[values.index("")]
                 raise InvalidArgument(
@@ -70,14 +74,26 @@ class RowWriter:
                     "a Delta table would return it as null; write null or another text, or "
                     "partition by another column"
                 )
-            growing = self._open.get(values)
-            if growing is None:
-                growing = self._open[values] = _Growing(
-                    self._log, dict(zip(self._partition_by, values, strict=True)), part.schema
-                )
+            growing = self._open.get(values) or self._begin(values, part.schema)
             growing.add(part)
             if growing.size >= FILE_BYTES_MAX:
-                self._done.append(self._open.pop(values).close())
+                self._close(values)
+        if sum(growing.held_bytes for growing in self._open.values()) >= ROW_GROUP_BYTES:
+            for growing in self._open.values():
+                growing.write()
+
+    def _begin(self, values: Values, schema: pa.Schema) -> _Growing:
+        """Begin a file for a partition."""
+        if len(self._open) >= OPEN_FILES_MAX:
+            self._close(next(iter(self._open)))
+        partition = dict(zip(self._partition_by, values, strict=True))
+        growing = self._open[values] = _Growing(self._log, partition, schema)
+        return growing
+
+    def _close(self, values: Values) -> None:
+        """Finish the open file of a partition."""
+        self._done.append(self._open[values].close())
+        del self._open[values]
 
     def _prepare(self, schema: pa.Schema) -> None:
         self.close()
@@ -90,9 +106,7 @@ class RowWriter:
         """Finish all files, synced to disk, and return them. Raises ``StorageFailed``."""
         with storing(self._log.uri):
             while self._open:
-                values = next(iter(self._open))
-                self._done.append(self._open[values].close())
-                del self._open[values]
+                self._close(next(iter(self._open)))
         return self._done
 
     def abandon(self) -> None:
@@ -114,7 +128,9 @@ class _Growing:
         self._file: NewFile = self._stack.enter_context(log.new_file(folder_of(partition)))
         self._writer = pq.ParquetWriter(self._file.sink, schema, compression="zstd")
         self._held: list[pa.RecordBatch] = []
-        self._rows = self._held_rows = self._held_bytes = 0
+        self._rows = self._held_rows = 0
+        self.held_bytes = 0
+        """Bytes of rows that are not written yet."""
         self._ids: tuple[int, int] | None = None
         self.size = 0
         """Bytes of the rows in memory, before compression."""
@@ -122,11 +138,11 @@ class _Growing:
     def add(self, rows: pa.RecordBatch) -> None:
         self._held.append(rows)
         self._held_rows += rows.num_rows
-        self._held_bytes += rows.nbytes
-        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
-            self._write()
+        self.held_bytes += rows.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self.held_bytes >= ROW_GROUP_BYTES:
+            self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Write the collected rows as a row group."""
         if not self._held:
             return
@@ -140,12 +156,12 @@ class _Growing:
                 self._ids = min(first, ids["min"]), max(last, ids["max"])
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._rows += self._held_rows
-        self.size += self._held_bytes
-        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        self.size += self.held_bytes
+        self._held, self._held_rows, self.held_bytes = [], 0, 0
 
     def close(self) -> DataFile:
         with self._stack:
-            self._write()
+            self.write()
             self._writer.close()
         file = self._file
         return DataFile(file.path, self._rows, file.size, partition=self._partition, ids=self._ids)
@@ -172,14 +188,21 @@ def check_partitions(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
 
 
 def split(
-    rows: pa.RecordBatch, partition_by: tuple[str, ...]
+    rows: pa.RecordBatch, partition_by: tuple[str, ...], *, keeps_columns: bool = False
 ) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """Yield the rows of each partition, in order, without the partition columns."""
+    """Yield the rows of each partition, in order; with the partition columns only if
+    ``keeps_columns``."""
     if not rows.num_rows:
         return
-    kept = [name for name in rows.schema.names if name not in partition_by]
+    kept = [name for name in rows.schema.names if keeps_columns or name not in partition_by]
     if not partition_by:
         yield (), rows
+        return
+    if all(_is_constant(rows.column(name)) for name in partition_by):  # such as those of one day
+        yield (
+            tuple(_as_text(rows.column(name)[0].as_py()) for name in partition_by),
+            rows.select(kept),
+        )
         return
     keys = pa.Table.from_batches([rows.select(list(partition_by))])
     for key in keys.group_by(list(partition_by)).aggregate([]).to_pylist():
@@ -190,6 +213,13 @@ def split(
             mask = equal if mask is None else pc.and_(mask, equal)
         values = tuple(_as_text(key[name]) for name in partition_by)
         yield values, rows.select(kept).filter(pc.fill_null(mask, fill_value=False))
+
+
+def _is_constant(column: pa.Array) -> bool:
+    """Return whether all rows have the same value, or all are null."""
+    if column.null_count:
+        return bool(column.null_count == len(column))
+    return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def _as_text(value: object) -> str | None:

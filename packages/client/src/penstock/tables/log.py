@@ -1,4 +1,5 @@
-"""The interface of a table's log: a sequence of atomic commits, for Delta and plain Parquet."""
+"""The interface of a table's log: a sequence of atomic commits, for Delta, Iceberg and plain
+Parquet."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any, Final, Literal, Protocol
 import pyarrow as pa
 from msgspec import Struct, field
 
-Format = Literal["delta", "parquet"]
+Format = Literal["delta", "iceberg", "parquet"]
 
 CONTENTS_MAX: Final = 64
 """Fewest versions of a writer whose content is remembered."""
@@ -22,12 +23,12 @@ class DataFile(Struct, frozen=True):
     """A Parquet file of a table."""
 
     path: str
-    """Path inside the table, with slashes."""
+    """Path inside the table, with slashes; of an Iceberg table its URI."""
     rows: int
     size: int
     """Size in bytes."""
     partition: Mapping[str, str | None]
-    """Values of the partition columns, which are not in the file."""
+    """Values of the partition columns, which are in the file only in an Iceberg table."""
     ids: tuple[int, int] | None = None
     """Smallest and largest ``event_id``; None without such a column."""
 
@@ -41,11 +42,11 @@ class State(Struct, frozen=True):
     partition_by: tuple[str, ...] = ()
     files: tuple[DataFile, ...] = ()
     apps: Mapping[str, int] = field(default_factory=dict)
-    """For each writer, the last version that it has stored. Empty for Delta tables: see
+    """For each writer, the last version that it has stored. Only for plain Parquet: see
     :meth:`Log.last_of`."""
     contents: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """For each writer, :attr:`Commit.content` of its last versions, by version. Empty for Delta
-    tables: see :meth:`Log.contents`."""
+    """For each writer, :attr:`Commit.content` of its last versions, by version. Only for plain
+    Parquet: see :meth:`Log.contents`."""
 
 
 class Commit(Struct, frozen=True):
@@ -75,6 +76,13 @@ class Log(Protocol):
     uri: str
     keeps_empty_partitions: bool
     """False if a partition value that is an empty text is read again as null."""
+    keeps_partition_columns: bool
+    """Whether data files contain the columns that the table is partitioned by."""
+
+    @property
+    def location(self) -> str:
+        """The folder of the table, as a path or URI."""
+        ...
 
     def state(self) -> State:
         """Read and return the current state. Raises ``Damaged``, and ``InvalidArgument`` if the

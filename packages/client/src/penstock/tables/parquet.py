@@ -93,6 +93,7 @@ class ParquetLog:
     """The commits of one folder."""
 
     keeps_empty_partitions = True
+    keeps_partition_columns = False
 
     def __init__(self, uri: str, folder: Folder | None = None) -> None:
         self.uri = uri
@@ -101,6 +102,10 @@ class ParquetLog:
         self._aside: dict[str, str] = {}
         """By path, the names in ``aside`` of files of the last commit, which may not be moved
         yet."""
+
+    @property
+    def location(self) -> str:
+        return self.uri
 
     # --- state ---------------------------------------------------------------------------
 

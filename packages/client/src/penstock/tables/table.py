@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from penstock.tables.disk import filesystem_of, is_local, local_path, storing
+from penstock.tables.disk import filesystem_of, is_iceberg, is_local, local_path, storing
 from penstock.tables.files import (
     ID_COLUMN,
     RowWriter,
@@ -22,6 +22,7 @@ from penstock.tables.kinds import columns_of, conformed, united
 from penstock.tables.log import Commit, CommitConflict, DataFile, Format, Log, State
 from penstock_core.vocabulary.errors import (
     DifferentContent,
+    IllegalState,
     InvalidArgument,
     NameDoesNotExist,
     Unavailable,
@@ -35,6 +36,8 @@ ATTEMPTS_MAX: Final = 50
 """Maximum number of attempts of a commit while other programs commit to the same table."""
 COMPACT_BYTES: Final = 128 << 20
 """Default size in bytes of compacted files. A file of half this size or more is not rewritten."""
+NO_VERSION: Final = -1
+"""Stands for the version before the first one of a writer."""
 KEEP_HOURS: Final = 168
 """Default number of hours for which replaced files are kept for programs that still read them."""
 
@@ -51,7 +54,7 @@ class Compacted(Struct, frozen=True):
 
 
 class Table:
-    """A Delta table, or a folder of Parquet files, with exactly-once appends::
+    """A Delta table, an Iceberg table, or a folder of Parquet files, with exactly-once appends::
 
         table = Table.open("lake/prices", partition_by=["day"])
         table.append(rows, app="prices", version=1)
@@ -73,12 +76,21 @@ class Table:
     def open(cls, uri: str, format: Format = "delta", partition_by: Sequence[str] = ()) -> Self:
         """Return the table at a path or URI. If it does not exist, the first append creates it.
 
-        ``format`` is ``"delta"`` or ``"parquet"``. ``partition_by`` has the partition columns of a
-        new table; for an existing table, it must match. Raises ``InvalidArgument``, and
-        ``Unavailable`` if ``deltalake`` is not installed.
+        ``format`` is ``"delta"``, ``"iceberg"`` or ``"parquet"``. The URI of an Iceberg table is
+        ``iceberg://CATALOG/NAMESPACE/TABLE``, with the name of a catalog that pyiceberg finds in
+        its configuration. ``partition_by`` has the partition columns of a new table; for an
+        existing table, it must match. Raises ``InvalidArgument``, and ``Unavailable`` if
+        ``deltalake`` or ``pyiceberg`` is not installed.
         """
         log: Log
-        if format == "delta":
+        if is_iceberg(uri) != (format == "iceberg"):
+            raise InvalidArgument(
+                f"format is {format!r} and the table is {shown(uri)!r}; tables of the format "
+                f"iceberg, and no others, have URIs such as iceberg://prod/lake/orders"
+            )
+        if format == "iceberg":
+            log = _iceberg_log(uri)
+        elif format == "delta":
             from penstock.tables.delta import DeltaLog
 
             log = DeltaLog(uri)
@@ -87,17 +99,20 @@ class Table:
 
             log = ParquetLog(uri)
         else:
-            raise InvalidArgument(f'format is {format!r}; allowed are "delta" and "parquet"')
+            raise InvalidArgument(
+                f'format is {format!r}; allowed are "delta", "iceberg" and "parquet"'
+            )
         return cls(log, format, tuple(partition_by))
 
     @classmethod
     def found(cls, uri: str) -> Self:
-        """Return the existing table at a path or URI, in either format. Raises
+        """Return the existing table at a path or URI, in any format. Raises
         ``NameDoesNotExist``."""
-        plain = is_local(uri) and (local_path(uri) / "_penstock").is_dir()
-        table = cls.open(uri, "parquet" if plain else "delta")
+        table = cls.open(uri, _format_found(uri))
         if table.exists:
             return table
+        if table.format == "iceberg":
+            raise NameDoesNotExist(f"the catalog of {shown(uri)} has no such table")
         raise NameDoesNotExist(f"{shown(uri)} is not a table, neither Delta nor Parquet")
 
     # --- state ---------------------------------------------------------------------------
@@ -219,18 +234,33 @@ class Table:
         app: str,
         version: int,
         content: str = "",
+        after: int | None = None,
     ) -> bool:
         """Add files of writers exactly once. Return False if the table already has this version of
-        ``app``."""
+        ``app``.
+
+        ``after`` is the version that this one has to follow, :data:`NO_VERSION` if it is the first:
+        raises ``IllegalState`` if another one is the last version of ``app``.
+        """
         for _ in range(ATTEMPTS_MAX):
             if self.is_stored(app, version, content):
                 return False
+            if after is not None:
+                self._check_last(app, after)
             try:
                 self._commit(schema, files, (), app=app, version=version, content=content)
             except CommitConflict:
                 continue
             return True
         raise self._busy()
+
+    def _check_last(self, app: str, version: int) -> None:
+        last = self._log.last_of(app)
+        if version != (NO_VERSION if last is None else last):
+            raise IllegalState(
+                f"the table at {shown(self.uri)} has version {last} of {app} as the last one, not "
+                f"{version}: another program writes as {app}, or the table was replaced"
+            )
 
     def _commit(
         self,
@@ -401,7 +431,8 @@ class Table:
     @property
     def root(self) -> str:
         """The folder of the table, or its URI in an object store."""
-        return str(local_path(self.uri)) if is_local(self.uri) else self.uri
+        location = self._log.location
+        return str(local_path(location)) if is_local(location) else location
 
     def settle(self) -> None:
         """Move files of an interrupted commit to their places, where other programs find them."""
@@ -417,7 +448,7 @@ class Table:
         import pyarrow.dataset as ds
 
         parts = []
-        filesystem, _ = filesystem_of(self.uri)
+        filesystem, _ = filesystem_of(self._log.location)
         for file, where in zip(self.files(), self.locations(), strict=True):
             place = local_path(where) if is_local(where) else where.partition("://")[2]
             guarantee = ds.scalar(True)
@@ -432,6 +463,23 @@ class Table:
                 )
             )
         return ds.FileSystemDataset(parts, self.schema, ds.ParquetFileFormat(), filesystem)
+
+
+def _format_found(uri: str) -> Format:
+    """Return the format of the table at a path or URI, if one exists."""
+    if is_iceberg(uri):
+        return "iceberg"
+    return "parquet" if is_local(uri) and (local_path(uri) / "_penstock").is_dir() else "delta"
+
+
+def _iceberg_log(uri: str) -> Log:
+    try:
+        from penstock.tables.iceberg import IcebergLog
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            'Iceberg tables need pyiceberg: pip install "penstock-realm[iceberg]"'
+        ) from error
+    return IcebergLog(uri)
 
 
 def _warn_of_types(names: Sequence[str]) -> None:

@@ -21,12 +21,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.tables import Compacted, DataFile, Format, Table
-from penstock_core.columns.files.archives import DAY, ArchiveLayout, identity_of
+from penstock.client.archiving.lake import Lake
+from penstock.tables import Compacted, DataFile, Table
+from penstock_core.columns.files.archives import ArchiveLayout
 from penstock_core.columns.schema.ipc import schema_bytes, schema_from
-from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock_core.vocabulary.names import file_part
-from penstock_core.vocabulary.uris import shown
 from penstock_spark.connections import ask
 from penstock_spark.errors.errors import converts_errors
 from penstock_spark.options import SourceOptions, Where, source_options
@@ -50,26 +48,6 @@ _ROW_SCHEMA: Final = pa.schema(
         ("columns", pa.binary()),
     ]
 )
-
-
-class Lake(Struct, frozen=True):
-    """The location and layout of archives."""
-
-    uri: str
-    """The table; with ``several``, the folder with a table for each channel."""
-    format: Format = "delta"
-    several: bool = False
-    by_day: bool = True
-    """Whether tables are partitioned by the day of ``published``."""
-
-    def uri_of(self, channel: str) -> str:
-        """Return the URI of the table of a channel."""
-        if not self.several:
-            return self.uri
-        return f"{self.uri.rstrip('/')}/{file_part(channel)}"
-
-    def table_of(self, channel: str) -> Table:
-        return Table.open(self.uri_of(channel), self.format, [DAY] if self.by_day else [])
 
 
 class Written(Struct, frozen=True):
@@ -107,7 +85,7 @@ def commit(
         by_channel.setdefault(task_files.channel, []).append(task_files)
     for channel, channel_files in by_channel.items():
         table = lake.table_of(channel)
-        _check_identity(table, lake, channel, epoch=channel_files[0].epoch)
+        lake.check_identity(table, channel, channel_files[0].epoch)
         check(table)
         columns = channel_files[0].columns
         for task_files in channel_files[1:]:
@@ -139,29 +117,7 @@ def compact(lake: Lake, channel: str, keep_hours: int) -> Compacted:
 
 def register(url: str, lake: Lake, channel: str) -> None:
     """Set the channel's attribute ``archive``, unless it is set."""
-    uri = lake.uri_of(channel)
-
-    def set_archive(link: Any) -> None:
-        if not link.store.info().definition.archive:
-            link.store.edit(archive=uri)
-
-    ask(Where(url, channel), set_archive)
-
-
-def _check_identity(table: Table, lake: Lake, channel: str, epoch: str) -> None:
-    """Raise ``IllegalState`` if the table is the archive of another channel."""
-    if not table.exists:
-        return
-    try:
-        name, stored_epoch = identity_of(table.schema)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{shown(lake.uri_of(channel))}: {error}; choose another") from error
-    if (name, stored_epoch) != (channel, epoch):
-        raise IllegalState(
-            f"the table at {shown(lake.uri_of(channel))} is the archive of channel {name} of an "
-            f"earlier time or another realm: {channel} has other events under the same ids; give "
-            f"the step another table"
-        )
+    ask(Where(url, channel), lambda link: lake.register(channel, link.store))
 
 
 # --- Spark's side: source and reader ------------------------------------------------------
@@ -233,7 +189,7 @@ def write_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Write the events of a partition to files; yield one row that lists them. Runs in a task."""
     table = lake.table_of(partition.channel)
-    _check_identity(table, lake, partition.channel, epoch=partition.epoch)
+    lake.check_identity(table, partition.channel, partition.epoch)
     layout = ArchiveLayout(
         schema_from(partition.stored),
         table.schema if table.exists else None,

@@ -18,13 +18,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.client.sync.sync import Session
+from penstock.client.archiving.losses import described, lost_events, prevention
+from penstock.client.sync.sync import Queue, Session
+from penstock_core.api.channels import Location
 from penstock_core.columns.protobuf import fields_of
 from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.schema.ipc import schema_bytes, schema_from
 from penstock_core.columns.schema.rows import Publishers
 from penstock_core.ids.ids import Span
-from penstock_core.vocabulary.errors import Damaged, IllegalState, InvalidArgument
+from penstock_core.vocabulary.errors import Damaged, DataLost, IllegalState, InvalidArgument
 from penstock_spark.columns.projection import Projection, arrow_schema, extras_of
 from penstock_spark.connections import ChannelLink, ask, ask_realm
 from penstock_spark.errors.errors import converts_errors
@@ -46,7 +48,6 @@ from penstock_spark.reading.channels import (
     spans_between,
 )
 from penstock_spark.reading.copies import Tally, copy_at
-from penstock_spark.reading.losses import check_first, check_front
 from penstock_spark.reading.offsets import Offset, Position, Positions, decode, encode
 from penstock_spark.reading.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
 from penstock_spark.reading.progress import PropertyGrowth, newest_with_lag
@@ -486,3 +487,51 @@ def parts_of(parts_min: int | None, rows: Mapping[str, int]) -> dict[str, int | 
     if parts_min is None or not total:
         return dict.fromkeys(rows)
     return {name: max(1, -(-parts_min * count // total)) for name, count in rows.items()}
+
+
+# --- losses -------------------------------------------------------------------------------
+
+
+def check_front(
+    links: Mapping[str, ChannelLink],
+    spans: Mapping[str, Span],
+    locations: Mapping[str, Location],
+    *,
+    bound: bool,
+) -> None:
+    """Check that no event before the first stored one of each span was lost to the reader.
+
+    ``bound``: whether the reader is bound to a durable. Raises ``DataLost`` naming the channel, the
+    ids, and the causes.
+    """
+    for name, location in locations.items():
+        span = spans[name]
+        check_losses(links[name], Span(span.first, _first_of(location, span.end)), bound=bound)
+
+
+def check_first(link: ChannelLink, span: Span, first_id: int, *, bound: bool) -> None:
+    """Check that events from the start of ``span``, which existed at planning, to ``first_id``, the
+    first event read, were not lost. Raises ``DataLost``."""
+    if first_id > span.first and lost_events(
+        link.store, Span(span.first, span.first + 1), bound=bound
+    ):
+        check_losses(link, Span(span.first, first_id), bound=bound)
+
+
+def check_losses(link: ChannelLink, span: Span, *, bound: bool = False) -> None:
+    """Raise ``DataLost`` if events of ``span`` were lost to readers."""
+    if not span.size > 0:
+        return
+    lost = lost_events(link.store, span, bound=bound)
+    if not lost:
+        return
+    kind = "queue" if isinstance(link.store, Queue) else "channel"
+    raise DataLost(
+        f"{kind} {link.name}: before this query read them, {described(lost)}. "
+        f"Set failOnDataLoss to false to continue without them{prevention(lost, kind)}"
+    )
+
+
+def _first_of(location: Location, end: int) -> int:
+    firsts = [part.spans[0].first for part in location.sealed if part.spans]
+    return min([*firsts, *(span.first for span in location.tail[:1]), end])

@@ -1,4 +1,5 @@
-"""The step ``archive``: keeps the events of channels in tables, Delta or plain Parquet."""
+"""The step ``archive``: keeps the events of channels in tables of Delta, Iceberg or plain
+Parquet."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from penstock_spark.pipelines.written_tables import WrittenTables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from penstock_spark.archives.archiving import Lake
+    from penstock.client.archiving.lake import Lake
 
 
 class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,9 +29,10 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     table: str
     """A path, relative to the definition's file, or a URI. If the source has several channels or a
-    pattern, it is a folder with a table for each channel, under the channel's name."""
+    pattern, it is a folder with a table for each channel, under the channel's name. Of Iceberg
+    tables it is ``iceberg://CATALOG/NAMESPACE/TABLE``, or ``iceberg://CATALOG/NAMESPACE``."""
 
-    format: Literal["delta", "parquet"] = "delta"
+    format: Literal["delta", "iceberg", "parquet"] = "delta"
 
     partition_by: Literal["day", ""] = "day"
     """``"day"``: by the day of ``published``; ``""``: not partitioned."""
@@ -88,7 +90,8 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
 
     def plan(self, context: Context) -> Flow:
-        from penstock_spark.archives.archiving import Lake, archive_stream
+        from penstock.client.archiving.lake import Lake
+        from penstock_spark.archives.archiving import archive_stream
 
         source = context.source(self.source)
         lake = Lake(

@@ -1,0 +1,1 @@
+"""Copies the events of channels to tables, each event once."""

@@ -1,0 +1,288 @@
+"""Copies the events of channels to tables, each event once, without Spark.
+
+The id of the last copied event is the version of this writer in the table: rows and progress are
+one commit, so a copy that was interrupted at any point continues where its last commit ended. A
+commit is refused if another one has followed the version that the copy began at: of two archivers
+for one channel, the slower one discards its files and continues after the faster one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.client.archiving.lake import Lake
+from penstock.client.archiving.losses import described, lost_events, prevention
+from penstock.client.sync.sync import Channel, Destination, DurableHold, Session
+from penstock.tables.files import RowWriter
+from penstock.tables.table import NO_VERSION
+from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.files.archives import ArchiveLayout
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.choice import Choice
+from penstock_core.vocabulary.errors import DataLost, IllegalState, NameDoesNotExist, Unavailable
+from penstock_core.vocabulary.uris import shown
+
+APP: Final = "penstock archive"
+"""Name of this writer in the tables."""
+COMMIT_ROWS_MAX: Final = 1_000_000
+COMMIT_BYTES_MAX: Final = 256 << 20
+"""Rows and bytes of events after which a commit is made."""
+COMPACT_BYTES: Final = 16 << 20
+"""Size of compacted files; it bounds the memory of a compaction."""
+WAIT_S: Final = 1.0
+"""Seconds after which an archiver that waits for events checks whether it should end."""
+RETRY_S: Final = 5.0
+"""Seconds before the next attempt if a table is not available."""
+
+
+class ArchiveSettings(Struct, frozen=True, kw_only=True):
+    """Settings of an archiver, as those of the step ``archive`` of a pipeline."""
+
+    durable: str = ""
+    """Name of a durable of each channel that keeps its events until they are copied."""
+    compact_every: int = 100
+    """Commits after which small files are merged; 0: never."""
+    keep_hours: int = 168
+    """Hours for which replaced files are kept for readers that use them."""
+    register: bool = True
+    """Whether to set the attribute ``archive`` of a channel that has none."""
+    allows_losses: bool = False
+    """Whether to continue after events that left the channel before they were copied."""
+    every_s: float = 0.0
+    """Fewest seconds between the commits of a channel whose events are all copied."""
+
+
+class ArchiveProgress(Struct, frozen=True):
+    """The state of the copy of one channel after a commit."""
+
+    channel: str
+    events: int
+    """Number of events in the commit."""
+    next_id: int
+    """Id of the first event to copy next."""
+
+
+class ChannelArchiver:
+    """Copies one channel to its table."""
+
+    def __init__(self, channel: Channel, lake: Lake, settings: ArchiveSettings) -> None:
+        self.channel = channel
+        self._lake = lake
+        self._settings = settings
+        self._table = lake.table_of(channel.name)
+        self._hold: DurableHold | None = None
+        self._commits = 0
+        self._version = NO_VERSION
+        """The version of this writer that the next commit follows."""
+        self._is_new = True
+        """Whether the table does not exist, so that events before the copy are no losses."""
+        self.next_id = 0
+        """Id of the first event to copy next."""
+
+    def open(self) -> None:
+        """Read the position from the table, and hold the durable.
+
+        Raises ``IllegalState`` if the table belongs to another channel or was removed,
+        ``DurableInUse`` and ``NameDoesNotExist``.
+        """
+        if self._settings.durable and self._hold is None:
+            self._hold = self._held_durable()
+        self._read_position()
+        if self._hold is not None and self.next_id:
+            # The acknowledgement after a commit is repeated, as it may not have been stored.
+            self._hold.ack(self.next_id - 1)
+
+    def close(self) -> None:
+        """Release the durable."""
+        if self._hold is not None:
+            self._hold.close()
+            self._hold = None
+
+    def copy(self, end: int) -> ArchiveProgress:
+        """Copy the events from ``next_id`` to below ``end``, or as many as one commit takes.
+
+        Raises ``DataLost`` if events left the channel before they were copied.
+        """
+        span = Span(self.next_id, end)
+        table = self._table
+        layout = ArchiveLayout(
+            self.channel.columns(),
+            table.schema if table.exists else None,
+            channel=self.channel.name,
+            epoch=self.channel.epoch,
+        )
+        writer = table.writer()
+        try:
+            reached = self._write(writer, layout, span)
+            files = [file for file in writer.close() if file.rows]
+        finally:
+            writer.abandon()
+        events = sum(file.rows for file in files)
+        if files:
+            try:
+                table.commit(
+                    writer.schema, files, app=APP, version=reached - 1, after=self._version
+                )
+            except IllegalState:
+                self._read_position()  # raises if the table was removed
+                return ArchiveProgress(self.channel.name, 0, self.next_id)
+            self._version, self._is_new = reached - 1, False
+            self._finish_commit()
+        self.next_id = reached
+        if self._hold is not None:
+            self._hold.ack(reached - 1)
+        return ArchiveProgress(self.channel.name, events, reached)
+
+    def _write(self, writer: RowWriter, layout: ArchiveLayout, span: Span) -> int:
+        """Write the events of ``span`` to files, up to the limits of a commit. Return the id of the
+        first event that was not reached."""
+        taken = None if self._hold is None else self._hold.take(span.first, span.end - 1).id_set
+        rows = size = 0
+        with self.channel.browse(start=span.first, end=span.end - 1) as reading:
+            for batch in reading.batches():
+                stored = batch.to_arrow()
+                ids = ids_of(stored)
+                if not rows:
+                    self._check_losses(Span(span.first, int(ids[0])))
+                row_batch = layout.of(stored, batch.publishers)
+                writer.add(row_batch if taken is None else _only(row_batch, taken))
+                rows, size = rows + stored.num_rows, size + stored.nbytes
+                if rows >= COMMIT_ROWS_MAX or size >= COMMIT_BYTES_MAX:
+                    return int(ids[-1]) + 1
+        if not rows:
+            self._check_losses(span)
+        return span.end
+
+    def _read_position(self) -> None:
+        table = self._table
+        last = table.last_of(APP)
+        self._lake.check_identity(table, self.channel.name, self.channel.epoch)
+        # A pipeline may have filled the table before: its events are not copied again.
+        ends = [file.ids[1] + 1 for file in table.files() if file.ids]
+        next_id = max([0 if last is None else last + 1, *ends])
+        if next_id <= self._version:
+            raise IllegalState(
+                f"the table at {shown(table.uri)} was removed, or set back to an earlier state: it "
+                f"ends before event {next_id}, and event {self._version} was in it; restore the "
+                f"table, or choose another one"
+            )
+        self._version = NO_VERSION if last is None else last
+        self._is_new, self.next_id = not table.exists, next_id
+
+    def _check_losses(self, span: Span) -> None:
+        """Raise ``DataLost`` if events of ``span`` left the channel before they were copied."""
+        if self._is_new or self._settings.allows_losses or span.size <= 0:
+            return
+        lost = lost_events(self.channel, span, bound=self._hold is not None)
+        if lost:
+            raise DataLost(
+                f"channel {self.channel.name}: before they were archived, {described(lost)}; pass "
+                f"--allow-losses to continue without them{prevention(lost, 'channel')}"
+            )
+
+    def _held_durable(self) -> DurableHold:
+        name, channel = self._settings.durable, self.channel.name
+        try:
+            return self.channel.durables.get(name).hold().open()
+        except NameDoesNotExist as error:
+            raise NameDoesNotExist(
+                f"channel {channel} has no durable {name!r}; create it first, for example: "
+                f"penstock durable create {channel} {name} --type serial"
+            ) from error
+
+    def _finish_commit(self) -> None:
+        """Name the table in the channel after the first commit, and compact it every few."""
+        if self._settings.register and not self._commits:
+            self._lake.register(self.channel.name, self.channel)
+        self._commits += 1
+        if self._settings.compact_every and self._commits % self._settings.compact_every == 0:
+            self._table.compact(COMPACT_BYTES, keep_hours=self._settings.keep_hours)
+
+
+def _only(rows: pa.RecordBatch, taken: IdSet) -> pa.RecordBatch:
+    """Return the rows of the events in ``taken``."""
+    edges = np.array(taken.spans, dtype=np.int64).reshape(-1)
+    is_taken = np.searchsorted(edges, ids_of(rows), side="right") % 2 == 1
+    return rows.filter(pa.array(is_taken))
+
+
+class Archiver:
+    """Copies the channels of a choice to their tables."""
+
+    def __init__(
+        self,
+        session: Session,
+        choice: Choice,
+        lake: Lake,
+        *,
+        settings: ArchiveSettings,
+        on_commit: Callable[[ArchiveProgress], None],
+        on_retry: Callable[[str, Unavailable], None],
+    ) -> None:
+        """``on_commit`` is called after each commit, ``on_retry`` with the name of a channel whose
+        table is not available."""
+        self._session = session
+        self._choice = choice
+        self._lake = lake
+        self._settings = settings
+        self._on_commit = on_commit
+        self._on_retry = on_retry
+        self._archivers: dict[str, ChannelArchiver] = {}
+
+    def run(self, stopping: Event, *, once: bool) -> None:
+        """Copy until ``stopping`` is set; with ``once``, only the events that are stored now."""
+        try:
+            self._copy_all(stopping, once=once)
+            while not once and not stopping.is_set():
+                if self._wait(stopping):
+                    self._copy_all(stopping, once=once)
+        finally:
+            for archiver in self._archivers.values():
+                archiver.close()
+
+    def _copy_all(self, stopping: Event, *, once: bool) -> None:
+        names = self._session.channels.list() if self._choice.patterns else ()
+        for name in self._choice.select(names):
+            try:
+                self._copy(name, stopping)
+            except Unavailable as error:
+                if once:
+                    raise
+                self._on_retry(name, error)
+                stopping.wait(RETRY_S)
+
+    def _copy(self, name: str, stopping: Event) -> None:
+        archiver = self._archivers.get(name)
+        if archiver is None:
+            channel = self._session.channels.get(name)
+            archiver = ChannelArchiver(channel, self._lake, self._settings)
+            try:
+                archiver.open()
+            except BaseException:
+                archiver.close()
+                raise
+            self._archivers[name] = archiver
+        end = archiver.channel.info().last_event_id + 1
+        while archiver.next_id < end and not stopping.is_set():
+            copied = archiver.copy(end)
+            if copied.events:
+                self._on_commit(copied)
+
+    def _wait(self, stopping: Event) -> bool:
+        """Wait for events to copy. Return False if none arrived within :data:`WAIT_S`."""
+        if self._settings.every_s and stopping.wait(self._settings.every_s):
+            return False
+        if self._choice.patterns:  # a new channel may match
+            return not stopping.wait(WAIT_S)
+        starts: dict[Destination, int] = {
+            archiver.channel: archiver.next_id for archiver in self._archivers.values()
+        }
+        if len(starts) < len(self._choice.names):
+            return True  # the table of a channel was not available
+        return self._session.wait_for_events(starts, WAIT_S)

@@ -1,0 +1,562 @@
+"""Iceberg tables through pyiceberg, in any catalog that it knows, without a JVM.
+
+A commit adds data files, new columns and the writer's version in one step of the catalog, and only
+if the table still has the snapshot that the commit was based on. It is never repeated below the
+caller, which first has to check whether the version is stored: pyiceberg's own repetition would
+store rows twice. A writer's version is a property of the table, so that it outlives the snapshots.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, timedelta
+from functools import cached_property
+from typing import Any, Final
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile as TableFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import CreateTableTransaction, Transaction
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+)
+from pyiceberg.transforms import IdentityTransform, VoidTransform
+from pyiceberg.types import DateType, LongType, NestedField
+from pyiceberg.utils.config import Config
+
+from penstock.tables.disk import ICEBERG_SCHEME, Folder, local_path
+from penstock.tables.files import ID_COLUMN
+from penstock.tables.iceberg_columns import (
+    COLUMNS,
+    NAME_MAPPING,
+    arrow_columns,
+    column_records,
+    iceberg_schema,
+)
+from penstock.tables.log import (
+    CONTENTS_MAX,
+    UNCOMMITTED_HOURS,
+    Commit,
+    CommitConflict,
+    DataFile,
+    NewFile,
+    State,
+)
+from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock_core.vocabulary.uris import shown
+
+_APP: Final = "penstock.app."
+"""Beginning of the properties of a table with the versions of its writers, in JSON."""
+_FILE_PREFIX: Final = "penstock-"
+"""Beginning of the names of data files. Uncommitted files with other names are never removed."""
+_HOUR_MS: Final = 3_600_000
+EXTENDED_HOURS: Final = 1
+"""Hours for which snapshots are kept that the next one only adds files to, for programs that are
+about to read them; more would make the metadata large."""
+_PROPERTIES: Final = {
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+"""Properties of a new table, which bound the numbers of its manifests and metadata files."""
+_CATALOG_PACKAGES: Final = ("requests", "sqlalchemy")
+_UNKNOWN_OUTCOMES: Final = (
+    CommitStateUnknownException,
+    ServerError,
+    ServiceUnavailableError,
+)
+"""Answers of a REST catalog after which a commit is stored or not."""
+_CONFLICTS: Final = (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,  # a file to replace is no longer in the table
+)
+
+
+class IcebergLog:
+    """The log of one Iceberg table."""
+
+    keeps_empty_partitions = True
+    keeps_partition_columns = True
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._catalog_name, *self._identifier = _parts(uri)
+        self._table: IcebergTable | None = None
+        self._staged: IcebergTable | None = None
+        """A table that does not exist yet; its first files are already in its location."""
+        self._state = State(-1)
+        self._state_location = ""
+        """Location of the metadata that ``_state`` was read from."""
+        self._files: dict[str, tuple[TableFile, ...]] = {}
+        """The data files in each manifest of the table."""
+        self._has_deletes = False
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        with reaching(self.uri):
+            name = self._catalog_name
+            # Read now: pyiceberg itself keeps the configuration that it found at its import.
+            properties: Any = Config().get_catalog_config(name) or {}
+            try:
+                return load_catalog(name, **properties)
+            except ValueError as error:
+                raise InvalidArgument(
+                    f"the catalog {name!r} of {shown(self.uri)} is not configured: {error}; set "
+                    f"PYICEBERG_CATALOG__{name.upper()}__URI, or describe it in .pyiceberg.yaml"
+                ) from error
+
+    # --- state ---------------------------------------------------------------------------
+
+    def state(self) -> State:
+        with reaching(self.uri):
+            try:
+                table = self._table = self._catalog.load_table(tuple(self._identifier))
+            except (NoSuchTableError, NoSuchNamespaceError):
+                self._table, self._state, self._state_location = None, State(-1), ""
+                return self._state
+            if table.metadata_location != self._state_location:
+                self._state = self._read(table)
+                self._state_location = table.metadata_location
+        return self._state
+
+    def _read(self, table: IcebergTable) -> State:
+        """Return the state of a table. Raises ``InvalidArgument`` for partitions that are not
+        supported, and for renamed columns."""
+        try:
+            columns = arrow_columns(table.schema(), table.properties.get(COLUMNS, ""))
+            partition_by = tuple(_partition_columns(table))
+        except InvalidArgument as error:
+            raise InvalidArgument(f"the table at {shown(self.uri)}: {error}") from error
+        snapshot = table.current_snapshot()
+        manifests = [] if snapshot is None else snapshot.manifests(table.io)
+        # Manifests never change, so each is read once.
+        self._files = {
+            manifest.manifest_path: self._files.get(manifest.manifest_path)
+            or _files_of(manifest, table.io)
+            for manifest in manifests
+            if manifest.content == ManifestContent.DATA
+        }
+        self._has_deletes = any(
+            manifest.content == ManifestContent.DELETES
+            and (manifest.has_added_files() or manifest.has_existing_files())
+            for manifest in manifests
+        )
+        return State(
+            0 if snapshot is None else snapshot.sequence_number or 0,
+            columns,
+            partition_by,
+            files=tuple(_data_file(file, table) for file in self._listed()),
+        )
+
+    def _listed(self) -> Iterator[TableFile]:
+        for files in self._files.values():
+            yield from files
+
+    def last_of(self, app: str) -> int | None:
+        record = self._record_of(app)
+        return None if record is None else int(record["version"])
+
+    def contents(self, app: str) -> Mapping[int, str]:
+        record = self._record_of(app) or {}
+        return {int(version): content for version, content in record.get("contents", {}).items()}
+
+    def _record_of(self, app: str) -> dict[str, Any] | None:
+        text = None if self._table is None else self._table.properties.get(_APP + app)
+        return None if text is None else dict(json.loads(text))
+
+    # --- files ---------------------------------------------------------------------------
+
+    @property
+    def location(self) -> str:
+        return self._place.location()
+
+    @property
+    def _io(self) -> FileIO:
+        return self._place.io
+
+    @property
+    def _place(self) -> IcebergTable:
+        """The table; before its first commit, the one that the catalog would create: the catalog
+        chooses its location, and gives the keys for its files."""
+        if self._table is not None:
+            return self._table
+        if self._staged is None:
+            with reaching(self.uri):
+                any_schema = Schema(NestedField(1, ID_COLUMN, LongType(), required=False))
+                self._staged = self._creation(any_schema, ())._table
+        return self._staged
+
+    def open(self, file: DataFile) -> Any:
+        if self._has_deletes:
+            raise InvalidArgument(
+                f"the table at {shown(self.uri)} has files that delete single rows, which is not "
+                f"supported; compact it with the program that deleted them"
+            )
+        with reaching(self.uri):
+            return self._io.new_input(file.path).open()
+
+    def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
+        for file in files:
+            yield str(local_path(file.path)) if _is_on_disk(file.path) else file.path
+
+    @contextmanager
+    def new_file(self, partition: str) -> Iterator[NewFile]:
+        parts = (self.location.rstrip("/"), "data", partition, f"{_FILE_PREFIX}{uuid.uuid4().hex}")
+        path = "/".join(part for part in parts if part) + ".parquet"
+        if _is_on_disk(path):
+            place = local_path(path)
+            folder = Folder(place.parent)
+            with folder.new_file(place.name, path) as file:
+                yield file
+            folder.settle(place.parent)
+            return
+        output = self._io.new_output(path)
+        with output.create() as sink:
+            file = NewFile(path, sink)
+            yield file
+        file.size = len(output)
+
+    # --- commits -------------------------------------------------------------------------
+
+    def commit(self, based_on: State, commit: Commit) -> None:
+        try:
+            with reaching(self.uri):
+                if based_on.version < 0:
+                    transaction: Transaction = self._creation(
+                        iceberg_schema(commit.schema), commit.partition_by
+                    )
+                else:
+                    transaction = self._change(commit)
+                self._add(transaction, commit)
+                _settle(transaction.commit_transaction())
+        except _CONFLICTS as error:
+            raise CommitConflict from error
+        except Unavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, RESTError) and not isinstance(cause, _UNKNOWN_OUTCOMES):
+                raise  # such as a missing right
+            # Stored or not: the caller checks that before it tries again.
+            raise CommitConflict from error
+
+    def _creation(self, schema: Schema, partition_by: Sequence[str]) -> CreateTableTransaction:
+        """Return a transaction that creates the table, and changes nothing before its commit."""
+        namespace = tuple(self._identifier[:-1])
+        if not self._catalog.namespace_exists(namespace):
+            self._catalog.create_namespace_if_not_exists(namespace)
+        fields = [
+            PartitionField(schema.find_field(name).field_id, 1_000 + n, IdentityTransform(), name)
+            for n, name in enumerate(partition_by)
+        ]
+        return self._catalog.create_table_transaction(
+            tuple(self._identifier),
+            schema,
+            location=None if self._staged is None else self._staged.location(),
+            partition_spec=PartitionSpec(*fields),
+            properties=_PROPERTIES,
+        )
+
+    def _change(self, commit: Commit) -> SingleAttempt:
+        """Return a transaction on the table as it was read last, with the columns of a commit."""
+        table = self._table
+        assert table is not None, "the state was read"
+        transaction = SingleAttempt(table)
+        current = table.schema()
+        schema = iceberg_schema(commit.schema, current, table.metadata.last_column_id)
+        if schema != current:
+            transaction.set_schema(schema)
+        return transaction
+
+    def _add(self, transaction: Transaction, commit: Commit) -> None:
+        """Add the snapshot of a commit, and the properties that belong to it."""
+        before = {} if self._table is None else self._table.properties
+        schema = transaction.table_metadata.schema()
+        properties = {
+            NAME_MAPPING: schema.name_mapping.model_dump_json(),
+            COLUMNS: column_records(schema, commit.schema),
+        }
+        summary: dict[str, str] = {}
+        if commit.app:
+            properties[_APP + commit.app] = self._record(commit)
+            summary = {"penstock.app": commit.app, "penstock.version": str(commit.version)}
+        transaction.set_properties(
+            {name: text for name, text in properties.items() if before.get(name) != text}
+        )
+        io, metadata = self._io, transaction.table_metadata
+        update = transaction.update_snapshot(snapshot_properties=summary)
+        with update.overwrite() if commit.remove else update.merge_append() as snapshot:
+            replaced = {file.path for file in commit.remove}
+            for file in self._listed():
+                if file.file_path in replaced:
+                    snapshot.delete_data_file(file)
+            for added in commit.add:
+                snapshot.append_data_file(parquet_file_to_data_file(io, metadata, added.path))
+
+    def _record(self, commit: Commit) -> str:
+        """Return the record of a writer with its newest version."""
+        contents = dict(sorted(self.contents(commit.app).items())[-CONTENTS_MAX + 1 :])
+        if commit.content:
+            contents[commit.version] = commit.content
+        return json.dumps({"version": commit.version, "contents": contents})
+
+    def settle(self) -> None:
+        """Do nothing: files are in their places before they are committed."""
+
+    # --- maintenance ---------------------------------------------------------------------
+
+    def clean(self, keep_hours: int) -> int:
+        """Remove the snapshots that were replaced at least ``keep_hours`` ago, and the files that
+        only they list. Data files of Penstock that were not committed within
+        ``UNCOMMITTED_HOURS`` are also removed, if the table is on a disk of this machine. Return
+        the number of data files."""
+        self.state()
+        if self._table is None:
+            return 0
+        with reaching(self.uri):
+            unused = self._expire(self._table, keep_hours)
+            used = self._all_files(self._table.snapshots())
+            unused |= {path for path in self._old_files() if path not in used}
+            for path in unused:
+                self._table.io.delete(path)
+        return sum(path.endswith(".parquet") for path in unused)
+
+    def _expire(self, table: IcebergTable, keep_hours: int) -> set[str]:
+        """Remove the snapshots that were replaced long enough ago. Return the files that only they
+        list."""
+        now_ms = time.time_ns() // 1_000_000
+        heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        successors = {snapshot.parent_snapshot_id: snapshot for snapshot in table.snapshots()}
+        expired = [
+            snapshot
+            for snapshot in table.snapshots()
+            if snapshot.snapshot_id not in heads
+            and _is_expired(snapshot, successors.get(snapshot.snapshot_id), now_ms, keep_hours)
+        ]
+        if not expired:
+            return set()
+        listed = self._all_files(expired)
+        transaction = SingleAttempt(table)
+        transaction.remove_snapshots([snapshot.snapshot_id for snapshot in expired])
+        try:
+            transaction.commit_transaction()
+        except (*_CONFLICTS, CommitStateUnknownException):
+            return set()  # the next compaction tries again
+        return listed - self._all_files(table.snapshots())
+
+    def _all_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """Return the paths of everything that belongs to some snapshots."""
+        assert self._table is not None, "the state was read"
+        io = self._table.io
+        manifests: dict[str, ManifestFile] = {}
+        paths = set()
+        for snapshot in snapshots:
+            paths.add(snapshot.manifest_list)
+            manifests |= {manifest.manifest_path: manifest for manifest in snapshot.manifests(io)}
+        for path, manifest in manifests.items():
+            paths.add(path)
+            paths |= {file.file_path for file in self._files.get(path) or _files_of(manifest, io)}
+        return paths
+
+    def _old_files(self) -> Iterator[str]:
+        """Yield the data files of Penstock in the table's folder that are so old that no writer
+        will commit them."""
+        if not _is_on_disk(self.location):
+            return
+        root = local_path(self.location)
+        limit_s = time.time_ns() / 1e9 - UNCOMMITTED_HOURS * 3_600
+        for path in root.glob(f"data/**/{_FILE_PREFIX}*.parquet"):
+            if path.stat().st_mtime < limit_s:
+                yield self.location.rstrip("/") + "/" + path.relative_to(root).as_posix()
+
+
+class SingleAttempt(Transaction):
+    """A change of a table that the catalog applies to the state it was made for, or refuses."""
+
+    def set_schema(self, schema: Schema) -> None:
+        """Replace the columns of the table."""
+        metadata = self.table_metadata
+        new = schema.model_copy(
+            update={"schema_id": max(old.schema_id for old in metadata.schemas) + 1}
+        )
+        self._stage(
+            (AddSchemaUpdate(schema=new), SetCurrentSchemaUpdate()),
+            (
+                AssertCurrentSchemaId.model_validate(
+                    {"current-schema-id": metadata.current_schema_id}
+                ),
+                AssertLastAssignedFieldId.model_validate(
+                    {"last-assigned-field-id": metadata.last_column_id}
+                ),
+            ),
+        )
+
+    def remove_snapshots(self, snapshot_ids: Sequence[int]) -> None:
+        self._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)}),))
+
+    def commit_transaction(self) -> IcebergTable:
+        """Commit without the repetitions of the base class, which know nothing of versions."""
+        same_table = AssertTableUUID(uuid=self._table.metadata.table_uuid)
+        self._table._do_commit(self._updates, (*self._requirements, same_table))
+        return self._table
+
+
+@contextmanager
+def reaching(uri: str) -> Iterator[None]:
+    """Convert the errors of an unreachable catalog or store into ``Unavailable`` with the table."""
+    try:
+        yield
+    except NotInstalledError as error:
+        raise Unavailable(f"{shown(uri)}: pyiceberg lacks a package: {error}") from error
+    except Exception as error:
+        # pyiceberg passes on the errors of the packages by which it reaches a catalog.
+        package = type(error).__module__.partition(".")[0]
+        if isinstance(error, RESTError) or package in _CATALOG_PACKAGES:
+            raise _unreachable(uri, error) from error
+        raise
+
+
+def _unreachable(uri: str, error: Exception) -> Unavailable:
+    reason = str(error).strip().partition("\n")[0]
+    return Unavailable(f"the catalog of {shown(uri)} did not answer as expected: {reason}")
+
+
+def _parts(uri: str) -> tuple[str, ...]:
+    """Return the catalog, the levels of the namespace and the name in the URI of a table."""
+    parts = tuple(uri.removeprefix(ICEBERG_SCHEME).split("/"))
+    if not uri.startswith(ICEBERG_SCHEME) or len(parts) < 3 or "" in parts:
+        raise InvalidArgument(
+            f"{shown(uri)!r} does not name an Iceberg table; write "
+            f"{ICEBERG_SCHEME}CATALOG/NAMESPACE/TABLE, such as {ICEBERG_SCHEME}prod/lake/orders"
+        )
+    return parts
+
+
+def _is_expired(
+    snapshot: Snapshot, successor: Snapshot | None, now_ms: int, keep_hours: int
+) -> bool:
+    """Return whether a snapshot was replaced at least ``keep_hours`` ago. One that was extended has
+    no data files of its own, and is kept for ``EXTENDED_HOURS`` at most."""
+    replaced = snapshot if successor is None else successor
+    is_extended = (
+        successor is not None
+        and successor.summary is not None
+        and successor.summary.operation == Operation.APPEND
+    )
+    hours = min(keep_hours, EXTENDED_HOURS) if is_extended else keep_hours
+    return replaced.timestamp_ms <= now_ms - hours * _HOUR_MS
+
+
+def _is_on_disk(location: str) -> bool:
+    """Return whether a location is on a disk of this machine. Java programs write ``file:/`` with
+    one slash, which is left to pyiceberg."""
+    return location.startswith("file:///") or not (
+        "://" in location or location.startswith("file:/")
+    )
+
+
+def _files_of(manifest: ManifestFile, io: FileIO) -> tuple[TableFile, ...]:
+    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+    return tuple(entry.data_file for entry in entries)
+
+
+def _partition_columns(table: IcebergTable) -> Iterator[str]:
+    """Yield the columns that a table is partitioned by. Raises ``InvalidArgument`` for partitions
+    by anything but the values of columns."""
+    for field in table.spec().fields:
+        name = table.schema().find_column_name(field.source_id)
+        if isinstance(field.transform, IdentityTransform) and name is not None:
+            yield name
+        elif not isinstance(field.transform, VoidTransform):
+            raise InvalidArgument(
+                f"it is partitioned by {field.transform}({name}), and only partitions by the "
+                f"values of columns are supported; replace its partition spec"
+            )
+
+
+def _data_file(file: TableFile, table: IcebergTable) -> DataFile:
+    """Return a data file as commits list it."""
+    schema = table.schema()
+    partition = {}
+    for position, field in enumerate(table.specs()[file.spec_id].fields):
+        name = schema.find_column_name(field.source_id)
+        if name is not None and isinstance(field.transform, IdentityTransform):
+            is_date = isinstance(schema.find_type(field.source_id), DateType)
+            partition[name] = _text(file.partition[position], is_date=is_date)
+    return DataFile(
+        file.file_path,
+        file.record_count,
+        file.file_size_in_bytes,
+        partition=partition,
+        ids=_ids(file, schema),
+    )
+
+
+def _ids(file: TableFile, schema: Schema) -> tuple[int, int] | None:
+    """Return the smallest and the largest ``event_id`` of a file."""
+    field = next((field for field in schema.fields if field.name == ID_COLUMN), None)
+    if field is None or not isinstance(field.field_type, LongType):
+        return None
+    lowest = (file.lower_bounds or {}).get(field.field_id)
+    highest = (file.upper_bounds or {}).get(field.field_id)
+    if lowest is None or highest is None:
+        return None
+    return _long(lowest), _long(highest)
+
+
+def _long(value: bytes) -> int:
+    """Return a bound of a column of type long, as Iceberg stores it."""
+    return int.from_bytes(value, "little", signed=True)
+
+
+def _text(value: Any, *, is_date: bool) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if is_date and isinstance(value, int):
+        value = date(1970, 1, 1) + timedelta(days=value)
+    return str(value)
+
+
+def _settle(table: IcebergTable) -> None:
+    """Sync a commit to disk before it is reported as stored."""
+    snapshot = table.current_snapshot()
+    if snapshot is None or not _is_on_disk(table.metadata_location):
+        return
+    new = [table.metadata_location, snapshot.manifest_list]
+    new += [
+        manifest.manifest_path
+        for manifest in snapshot.manifests(table.io)
+        if manifest.added_snapshot_id == snapshot.snapshot_id
+    ]
+    folder = Folder(local_path(table.location()))
+    for path in new:
+        folder.settle(local_path(path))
+    folder.settle(local_path(table.metadata_location).parent)

@@ -1,0 +1,373 @@
+"""Archivers without Spark: each event once in the table, with everything about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event as Flag
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+import penstock
+from packages.client.tests.catalogs import configured
+from penstock.client.archiving import archiver as archiving
+from penstock.client.archiving.archiver import (
+    ArchiveProgress,
+    Archiver,
+    ArchiveSettings,
+    ChannelArchiver,
+)
+from penstock.client.archiving.lake import Lake
+from penstock.client.sync.sync import Channel, Session
+from penstock.tables import Table
+from penstock_core.vocabulary.choice import choice_of
+from penstock_core.vocabulary.errors import (
+    DataLost,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    Unavailable,
+)
+
+pytestmark = pytest.mark.slow
+
+URI = "iceberg://prod/lake/orders"
+NAME = ("lake", "orders")
+LAKE = Lake(URI, "iceberg")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    return configured(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def session(there: Session) -> Session:
+    return there
+
+
+def refuse_retry(channel: str, error: Unavailable) -> None:
+    raise AssertionError(channel) from error
+
+
+class Run:
+    """The runs of an archiver, each of which ends with the stored events."""
+
+    def __init__(
+        self, session: Session, channels: str = "orders", lake: Lake = LAKE, **settings: object
+    ) -> None:
+        self.commits: list[ArchiveProgress] = []
+        self.archiver = Archiver(
+            session,
+            choice_of(channels),
+            lake,
+            settings=ArchiveSettings(**settings),  # type: ignore[arg-type]
+            on_commit=self.commits.append,
+            on_retry=refuse_retry,
+        )
+
+    def once(self) -> list[ArchiveProgress]:
+        self.commits.clear()
+        self.archiver.run(Flag(), once=True)
+        return self.commits
+
+
+def publish(channel: Channel, first: int, end: int, **more: object) -> None:
+    channel.publish_many(
+        [
+            penstock.Event(
+                f"d{n}".encode(),
+                tag="late" if n % 2 else None,
+                properties={"n": n, **more},
+                headers={"correlation_id": str(n)},
+                priority=n % 10,
+            )
+            for n in range(first, end)
+        ]
+    )
+
+
+def ids_in(catalog: Catalog, name: tuple[str, ...] = NAME) -> list[int]:
+    """Return the ids in a table as pyiceberg reads it."""
+    scan = catalog.load_table(name).scan(selected_fields=("event_id",))
+    return sorted(scan.to_arrow().column(0).to_pylist())
+
+
+@pytest.mark.parametrize("format", ["iceberg", "delta", "parquet"])
+def test_events_are_copied_once_and_read_back(
+    catalog: Catalog, session: Session, orders: Channel, tmp_path: Path, format: str
+) -> None:
+    lake = Lake(URI if format == "iceberg" else str(tmp_path / "lake"), format)  # type: ignore[arg-type]
+    publish(orders, 0, 30)
+    assert Run(session, lake=lake).once() == [ArchiveProgress("orders", 30, 30)]
+    publish(orders, 30, 35, gate={"name": "B4"}, sku="a")
+    before = orders.read()
+    events = list(orders.browse())
+
+    assert Run(session, lake=lake).once() == [ArchiveProgress("orders", 5, 35)]
+    assert Run(session, lake=lake).once() == []
+    assert orders.info().definition.archive == lake.uri
+    orders.purge()
+    assert orders.read().equals(before)
+    archived = list(orders.browse(archive=None))
+    assert [event.properties for event in archived] == [event.properties for event in events]
+    assert [event.headers for event in archived] == [event.headers for event in events]
+
+
+def test_every_shape_of_properties_is_judged_by_other_programs(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    moment = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    shapes: list[dict[str, object]] = [
+        {"n": 1, "price": 1, "flag": True, "text": "ß", "raw": b"\x00", "Text": "mixed"},
+        {"n": 2, "price": 1.5, "at": moment, "local": moment.replace(tzinfo=None)},
+        {"n": 3, "gone": None, "empty": {}, "nulls": [None], "mixed": [1, "a"]},
+        {"n": 4, "inner": {"a": {"b": [1, 2]}}, "lines": [{"sku": "a"}, {"qty": 2}]},
+        {"n": 5, "price": "dear", "inner": {"A": 1}, "n::int": 1, "tag": "property"},
+        {"n": 6, "big": 1 << 62, "small": -1},
+    ]
+    orders.publish_many([penstock.Event(properties=shape) for shape in shapes])
+    before = orders.read()
+    Run(session).once()
+    theirs = catalog.load_table(NAME).scan().to_arrow().sort_by("event_id")
+    files = Table.found(URI).locations()
+    by_duckdb = duckdb.sql(
+        f'SELECT n, price, "price::float", "price::string", flag, text, "properties.Text", '
+        f'"at" AT TIME ZONE \'UTC\', "local", "inner".a.b, lines[1].sku, big '
+        f"FROM read_parquet({files}, union_by_name=true) ORDER BY event_id"
+    ).fetchall()
+    orders.purge()
+
+    assert orders.read().equals(before)
+    assert [event.properties for event in orders.browse(archive=None)] == shapes
+    assert theirs.column("n").to_pylist() == [1, 2, 3, 4, 5, 6]
+    assert theirs.column("price::float").to_pylist() == [None, 1.5, None, None, None, None]
+    assert theirs.column("local").to_pylist()[1] == moment.replace(tzinfo=None)
+    assert theirs.column("at").to_pylist()[1] == moment
+    assert [row[0] for row in by_duckdb] == [1, 2, 3, 4, 5, 6]
+    assert by_duckdb[0][1:7] == (1, None, None, True, "ß", "mixed")
+    assert by_duckdb[1][7:9] == (moment.replace(tzinfo=None), moment.replace(tzinfo=None))
+    assert by_duckdb[3][9:11] == ([1, 2], "a")
+    assert (by_duckdb[4][3], by_duckdb[5][11]) == ("dear", 1 << 62)
+
+
+def test_a_durable_keeps_events_until_they_are_in_the_table(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    lake = orders.durables.create("lake", type="serial")
+    publish(orders, 0, 10)
+    assert Run(session, durable="lake").once() == [ArchiveProgress("orders", 10, 10)]
+
+    assert len(lake.outstanding().id_set) == 0
+    assert orders.info().events == 0
+    assert orders.read().column("n").to_pylist() == list(range(10))
+
+
+def test_events_that_were_acknowledged_at_the_durable_are_not_copied(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    lake = orders.durables.create("lake", type="serial", selector="n <> 4")
+    publish(orders, 0, 10)
+    with lake.hold() as hold:
+        hold.ack(2)
+    Run(session, durable="lake", register=False).once()
+
+    assert ids_in(catalog) == [3, 5, 6, 7, 8, 9]
+
+
+def test_an_acknowledgement_that_was_lost_after_the_commit_is_repeated(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    lake = orders.durables.create("lake", type="serial")
+    publish(orders, 0, 10)
+    killed = ChannelArchiver(orders, LAKE, ArchiveSettings(durable="lake"))
+    killed.open()
+    acknowledge = killed._hold
+    assert acknowledge is not None
+    acknowledge.ack = lambda event_id: None  # type: ignore[method-assign]
+    killed.copy(10)
+    killed.close()
+    assert len(lake.outstanding().id_set) == 10
+
+    assert Run(session, durable="lake").once() == []
+    assert len(lake.outstanding().id_set) == 0
+    assert ids_in(catalog) == list(range(10))
+
+
+def test_of_two_archivers_the_overtaken_one_continues_after_the_other(
+    catalog: Catalog, orders: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(orders, 0, 10)
+    zombie = ChannelArchiver(orders, LAKE, ArchiveSettings())
+    successor = ChannelArchiver(orders, LAKE, ArchiveSettings())
+    zombie.open()
+    successor.open()
+    successor.copy(6)
+
+    assert zombie.copy(10) == ArchiveProgress("orders", 0, 6)
+    assert zombie.copy(10) == ArchiveProgress("orders", 4, 10)
+    publish(orders, 10, 12)
+    assert successor.copy(12) == ArchiveProgress("orders", 0, 10)
+    assert successor.copy(12) == ArchiveProgress("orders", 2, 12)
+    assert ids_in(catalog) == list(range(12))
+
+
+def test_a_table_that_was_dropped_in_between_is_an_error_not_a_gap(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    publish(orders, 0, 5)
+    running = Run(session)
+    running.once()
+    publish(orders, 5, 8)
+    catalog.drop_table(NAME)
+
+    with pytest.raises(IllegalState, match=r"was removed, or set back.*event 4 was in it"):
+        running.once()
+    assert not catalog.table_exists(NAME)
+
+
+def test_a_foreign_compaction_in_between_changes_nothing(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    running = Run(session)
+    for first in (0, 5, 10):
+        publish(orders, first, first + 5)
+        running.once()
+        theirs = catalog.load_table(NAME)
+        theirs.overwrite(theirs.scan().to_arrow())
+    orders.purge()
+
+    assert ids_in(catalog) == list(range(15))
+    assert orders.read().column("n").to_pylist() == list(range(15))
+
+
+def test_a_table_is_the_archive_of_one_channel(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    publish(orders, 0, 5)
+    Run(session).once()
+    session.channels.delete("orders")
+    publish(session.channels.create("orders"), 0, 5)
+
+    with pytest.raises(IllegalState, match="of an earlier time or another realm"):
+        Run(session).once()
+    Table.open("iceberg://prod/lake/t", "iceberg").append(pa.table({"a": [1]}), "app", 0)
+    with pytest.raises(InvalidArgument, match=r"not an archive of a channel: .*; choose another"):
+        Run(session, lake=Lake("iceberg://prod/lake/t", "iceberg", by_day=False)).once()
+
+
+def test_events_that_left_before_the_copy_are_an_error(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    publish(orders, 0, 5)
+    orders.purge(end=1)
+    Run(session).once()
+    publish(orders, 5, 10)
+    orders.purge(end=6)
+
+    with pytest.raises(
+        DataLost, match=r"orders: before they were archived, events 5-6 were purged"
+    ):
+        Run(session).once()
+    assert Run(session, allows_losses=True).once() == [ArchiveProgress("orders", 3, 10)]
+    assert ids_in(catalog) == [2, 3, 4, 7, 8, 9]
+
+
+def test_each_channel_of_a_pattern_has_a_table(catalog: Catalog, session: Session) -> None:
+    running = Run(session, "eu/*", Lake("iceberg://prod/lake", "iceberg", several=True))
+    publish(session.channels.create("eu/orders"), 0, 3)
+    running.once()
+    publish(session.channels.create("eu/new"), 0, 2)
+    running.once()
+
+    assert catalog.list_tables("lake") == [("lake", "eu~2Fnew"), ("lake", "eu~2Forders")]
+    assert ids_in(catalog, ("lake", "eu~2Forders")) == [0, 1, 2]
+
+
+def test_a_table_that_a_pipeline_has_filled_is_continued(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    publish(orders, 0, 5)
+    Run(session).once()
+    table = Table.found(URI)
+    publish(orders, 5, 8)
+    rows = table.to_arrow()
+    ids = pa.array(range(5, 10), pa.int64())
+    table.append(rows.set_column(0, table.schema.field(0), ids).slice(0, 3), "pipeline", 0)
+    publish(orders, 8, 10)
+
+    assert Run(session).once() == [ArchiveProgress("orders", 2, 10)]
+    assert ids_in(catalog) == list(range(10))
+
+
+def test_commits_are_bounded_and_small_files_are_merged(
+    catalog: Catalog, session: Session, orders: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "COMMIT_ROWS_MAX", 5_000)
+    orders.publish_table(pa.table({"n": range(40_000)}))
+    commits = Run(session, compact_every=1, keep_hours=0).once()
+
+    assert len(commits) > 1
+    assert [commit.next_id for commit in commits][-1] == 40_000
+    assert len(Table.found(URI).files()) == 1
+    assert ids_in(catalog) == list(range(40_000))
+
+
+def test_a_running_archiver_copies_new_events_and_waits_for_its_catalog(
+    catalog: Catalog, session: Session, orders: Channel, tmp_path: Path
+) -> None:
+    (tmp_path / "catalog.db").rename(tmp_path / "away")
+    (tmp_path / "catalog.db").mkdir()
+    stopping, failures = Flag(), list[str]()
+
+    def repair(channel: str, error: Unavailable) -> None:
+        failures.append(str(error))
+        (tmp_path / "catalog.db").rmdir()
+        (tmp_path / "away").rename(tmp_path / "catalog.db")
+
+    def publish_more(copied: ArchiveProgress) -> None:
+        if copied.next_id == 5:
+            publish(orders, 5, 8)
+        else:
+            stopping.set()
+
+    publish(orders, 0, 5)
+    settings = ArchiveSettings()
+    choice = choice_of("orders")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archiving, "RETRY_S", 0.01)
+        Archiver(
+            session, choice, LAKE, settings=settings, on_commit=publish_more, on_retry=repair
+        ).run(stopping, once=False)
+
+    assert len(failures) == 1
+    assert "the catalog of iceberg://prod/lake/orders did not answer" in failures[0]
+    assert ids_in(catalog) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("create", "error", "message"),
+    [
+        (lambda session: None, NameDoesNotExist, "there is no channel orders; create it first"),
+        (
+            lambda session: session.channels.create("orders"),
+            NameDoesNotExist,
+            "no durable 'lake'; create it first, for example: penstock durable create orders lake",
+        ),
+    ],
+)
+def test_what_does_not_exist_is_named(
+    catalog: Catalog,
+    there: Session,
+    create: Callable[[Session], object],
+    error: type[Exception],
+    message: str,
+) -> None:
+    create(there)
+
+    with pytest.raises(error, match=message):
+        Run(there, durable="lake").once()

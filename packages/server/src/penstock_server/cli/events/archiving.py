@@ -1,0 +1,143 @@
+"""``penstock archive``, which copies channels to tables, each event once, without Spark."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock_server.cli.shared import completing, parsers
+from penstock_server.cli.shared.grouping import command_group
+from penstock_server.cli.shared.output import ListFormat, count, note, write, write_json
+from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+
+if TYPE_CHECKING:
+    from penstock.client.archiving.archiver import ArchiveProgress
+    from penstock_core.vocabulary.errors import Unavailable
+
+commands = command_group("Copy channels to tables, each event once.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="archive")
+
+
+@commands.command("run")
+def run_(
+    channels: Annotated[
+        str,
+        typer.Argument(
+            help="A channel, or several names and patterns between commas.",
+            metavar="CHANNELS",
+            autocompletion=completing.channels,
+        ),
+    ],
+    table: Annotated[
+        str,
+        typer.Option(
+            help="Path or URI of the table; for several channels, of the folder or namespace "
+            "with a table for each.",
+            metavar="URI",
+        ),
+    ],
+    table_format: Annotated[
+        Literal["delta", "iceberg", "parquet", ""],
+        typer.Option(
+            "--table-format", help="delta, iceberg or parquet. [default: iceberg if URI is, delta]"
+        ),
+    ] = "",
+    durable: Annotated[
+        str,
+        typer.Option(help="Durable that keeps the events until they are copied.", metavar="NAME"),
+    ] = "",
+    partition_by: Annotated[
+        Literal["day", "none"], typer.Option(help="How to partition a new table.")
+    ] = "day",
+    compact_every: Annotated[
+        int, typer.Option(help="Commits after which small files are merged; 0: never.", min=0)
+    ] = 100,
+    keep_hours: Annotated[
+        int, typer.Option(help="Hours for which replaced files are kept for readers.", min=0)
+    ] = 168,
+    every: Annotated[
+        str, typer.Option(help="Shortest time between two commits.", metavar="DURATION")
+    ] = "10s",
+    register: Annotated[
+        bool, typer.Option(help="Name the table in the channel, unless it names one.")
+    ] = True,
+    allow_losses: Annotated[
+        bool,
+        typer.Option("--allow-losses", help="Continue after events that left before the copy."),
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Copy the stored events and end.")] = False,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Copy channels to tables until Ctrl-C, each event once; the next run continues there.
+
+    \b
+    Examples:
+      penstock archive run orders --table iceberg://prod/lake/orders
+      penstock archive run "eu/*" --table lake/eu --durable lake --once
+    """
+    from penstock.client.archiving.archiver import Archiver, ArchiveSettings
+    from penstock.client.archiving.lake import Lake
+    from penstock.tables.disk import is_iceberg
+    from penstock_core.vocabulary.choice import choice_of
+
+    choice = choice_of(channels)
+    lake = Lake(
+        table,
+        table_format or ("iceberg" if is_iceberg(table) else "delta"),
+        not choice.is_one,
+        by_day=partition_by == "day",
+    )
+    settings = ArchiveSettings(
+        durable=durable,
+        compact_every=compact_every,
+        keep_hours=keep_hours,
+        register=register,
+        allows_losses=allow_losses,
+        every_s=parsers.milliseconds(every) / 1_000,
+    )
+    copied_events: Counter[str] = Counter()
+
+    def show(copied: ArchiveProgress) -> None:
+        copied_events[copied.channel] += copied.events
+        note(f"{copied.channel}: {count(copied.events, 'event')}, next is {copied.next_id:,}")
+
+    with session(url) as realm, _stopped_by_signals() as stopping:
+        archiver = Archiver(
+            realm, choice, lake, settings=settings, on_commit=show, on_retry=_note_retry
+        )
+        archiver.run(stopping, once=once)
+    if format == "json":
+        write_json(dict(sorted(copied_events.items())))
+        return
+    for name, events in sorted(copied_events.items()):
+        write(f"{name}  {count(events, 'event')} archived")
+
+
+def _note_retry(channel: str, error: Unavailable) -> None:
+    note(f"{channel}: {error}; trying again")
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[Event]:
+    """Yield an event that Ctrl-C or SIGTERM sets: the present commit is finished before the
+    end."""
+    stopping = Event()
+    saved_handlers = {
+        number: signal.signal(number, lambda number, frame: stopping.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stopping
+    finally:
+        for number, handler in saved_handlers.items():
+            signal.signal(number, handler)

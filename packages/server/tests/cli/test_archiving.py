@@ -1,0 +1,105 @@
+"""``penstock archive run``: its settings, its output, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from packages.client.tests.catalogs import configured
+from penstock.client.sync.sync import Channel
+from penstock.tables import Table
+from tests.patience import until
+
+if TYPE_CHECKING:
+    from tests.commands import Run
+
+ICEBERG = "iceberg://prod/lake/orders"
+
+
+def publish(channel: Channel, count: int) -> None:
+    channel.publish_many([penstock.Event(properties={"n": n}) for n in range(count)])
+
+
+@pytest.fixture
+def sales(session: penstock.Session) -> Channel:
+    return session.channels.create("sales")
+
+
+def test_an_iceberg_table_gets_each_event_once(
+    penstock_command: Run, sales: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = configured(tmp_path, monkeypatch)
+    publish(sales, 3)
+    command = ("archive", "run", "sales", "--table", ICEBERG, "--once")
+
+    first = penstock_command(*command)
+    publish(sales, 2)
+    second = penstock_command(*command, "--format", "json")
+    third = penstock_command(*command)
+
+    assert first.stdout == "sales  3 events archived\n"
+    assert first.stderr == "sales: 3 events, next is 3\n"
+    assert json.loads(second.stdout) == {"sales": 2}
+    assert third.stdout == ""
+    assert catalog.load_table(("lake", "orders")).scan().to_arrow().num_rows == 5
+    assert sales.info().definition.archive == ICEBERG
+
+
+def test_a_pattern_fills_a_folder_of_delta_tables(
+    penstock_command: Run, session: penstock.Session, tmp_path: Path
+) -> None:
+    for name in ("eu/a", "eu/b"):
+        publish(session.channels.create(name), 2)
+    lake = str(tmp_path / "lake")
+    options = ("--no-register", "--partition-by", "none", "--once")
+
+    shown = penstock_command("archive", "run", "eu/*", "--table", lake, *options)
+
+    assert shown.stdout == "eu/a  2 events archived\neu/b  2 events archived\n"
+    table = Table.found(f"{lake}/eu~2Fa")
+    assert (table.format, table.partition_by, len(table.to_arrow())) == ("delta", (), 2)
+    assert session.channels.get("eu/a").info().definition.archive == ""
+
+
+def test_a_signal_ends_it_between_two_commits(
+    penstock_command: Run, sales: Channel, tmp_path: Path
+) -> None:
+    publish(sales, 3)
+    lake = str(tmp_path / "lake")
+
+    def end_when_copied() -> None:
+        until(lambda: sales.info().definition.archive == lake)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = threading.Thread(target=end_when_copied)
+    ending.start()
+    shown = penstock_command("archive", "run", "sales", "--table", lake)
+    ending.join()
+
+    assert (shown.exit_code, shown.stdout) == (0, "sales  3 events archived\n")
+
+
+def test_errors_name_what_was_wrong(penstock_command: Run, sales: Channel, tmp_path: Path) -> None:
+    def refused(*options: str) -> str:
+        shown = penstock_command("archive", "run", "sales", "--once", *options)
+        assert shown.exit_code != 0
+        return shown.stderr
+
+    publish(sales, 1)
+    nowhere = refused("--table", "iceberg://nowhere/lake/t")
+    assert "'nowhere' of iceberg://nowhere/lake/t is not configured" in nowhere
+    assert "format is 'delta'" in refused("--table", ICEBERG, "--table-format", "delta")
+    lake = str(tmp_path / "lake")
+    assert "no durable 'lake'; create it first" in refused("--table", lake, "--durable", "lake")
+    assert "'soon' is not a duration" in refused("--table", lake, "--every", "soon")
+    assert (
+        "no channel nothing"
+        in penstock_command("archive", "run", "nothing", "--table", lake, "--once").stderr
+    )
