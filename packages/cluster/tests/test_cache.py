@@ -56,3 +56,28 @@ async def test_what_is_larger_than_the_cache_is_on_the_engine_alone(
 
     assert found == DATA
     assert not (tmp_path / "cache" / SEGMENT).exists()
+
+
+@on_a_loop
+async def test_files_of_tables_are_in_the_data_directory_and_go_with_the_next_owner(
+    tmp_path: Path,
+) -> None:
+    earlier_file = tmp_path / "tables" / "0.parquet"
+    earlier_file.parent.mkdir()
+    earlier_file.write_bytes(DATA)
+    engine = MemoryEngine(EngineServers())
+
+    realm = await open_shard(
+        await engine.journal(0, 1),
+        await engine.blobs(0),
+        ENDLESS,
+        registry=await engine.registry(),
+        settings=Settings(),
+        clock=SystemClock(),
+        directory=tmp_path,
+        identity="an-identity",
+    )
+    await realm.release()
+
+    assert realm.scratch_folder == earlier_file.parent
+    assert not earlier_file.exists()

@@ -43,7 +43,14 @@ from penstock_core.vocabulary.ports import (
 )
 from penstock_core.vocabulary.uris import below
 from penstock_core.wire.relay_preface import secret_name
-from penstock_server.bootstrap import IDENTITY_KEY, access, realm_limits, rules, sealing_limits
+from penstock_server.bootstrap import (
+    IDENTITY_KEY,
+    access,
+    give_scratch_folder,
+    realm_limits,
+    rules,
+    sealing_limits,
+)
 from penstock_server.bootstrap.front_end_urls import front_end_url
 from penstock_server.frontends.front_end import NATIVE, front_end_named, front_ends
 from penstock_server.parts import registered
@@ -303,6 +310,7 @@ async def open_shard(
     )
     realm.dispatch.files_at = files_at(settings.cluster)
     try:
+        await give_scratch_folder(realm, directory)
         realm.access = access(registry, directory, settings, clock=clock)
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()

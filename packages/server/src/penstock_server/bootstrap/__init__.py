@@ -79,8 +79,7 @@ async def open_realm(
         if directory is not None and isinstance(stores, Embedded):
             realm.backups.capture = Capture(absolute(directory), RealDisk(), stores.journal)
             realm.disk_space = partial(_disk_space, directory)
-            realm.scratch_folder = Path(absolute(directory)) / SCRATCH
-            await asyncio.to_thread(shutil.rmtree, realm.scratch_folder, ignore_errors=True)
+            await give_scratch_folder(realm, directory)
         realm.access = access(stores.registry, directory, settings, clock=clock, shared=shared)
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()
@@ -90,6 +89,13 @@ async def open_realm(
         await stores.journal.close()
         raise
     return realm
+
+
+async def give_scratch_folder(realm: RunningRealm, directory: Path) -> None:
+    """Let the realm keep files that can be made again in a data directory, and remove those of
+    earlier processes: no one knows what they contain."""
+    realm.scratch_folder = Path(absolute(directory)) / SCRATCH
+    await asyncio.to_thread(shutil.rmtree, realm.scratch_folder, ignore_errors=True)
 
 
 def _disk_space(directory: Path) -> tuple[int, int]:
