@@ -72,7 +72,10 @@ def main() -> int:
             copied(url, channel, lake)
             os._exit(0)
         _, status = os.waitpid(child, 0)
-        killed += os.WIFSIGNALED(status)
+        if os.WIFSIGNALED(status):
+            killed += 1
+        else:
+            assert os.waitstatus_to_exitcode(status) == 0, "an archiver has failed"
     sys.stdout.write(f"{killed}\n")
     return 0
 

@@ -23,7 +23,7 @@ from penstock.client.archiving.archiver import (
 )
 from penstock.client.archiving.lake import Lake
 from penstock.client.sync.sync import Channel, Session
-from penstock.tables import Table
+from penstock.tables import Compacted, Table
 from penstock_core.vocabulary.choice import choice_of
 from penstock_core.vocabulary.errors import (
     DataLost,
@@ -50,7 +50,7 @@ def session(there: Session) -> Session:
     return there
 
 
-def refuse_retry(channel: str, error: Unavailable) -> None:
+def refuse_retry(channel: str, error: Exception) -> None:
     raise AssertionError(channel) from error
 
 
@@ -220,13 +220,20 @@ def test_a_table_that_was_dropped_in_between_is_an_error_not_a_gap(
     catalog: Catalog, session: Session, orders: Channel
 ) -> None:
     publish(orders, 0, 5)
-    running = Run(session)
-    running.once()
-    publish(orders, 5, 8)
-    catalog.drop_table(NAME)
+
+    def drop(copied: ArchiveProgress) -> None:
+        publish(orders, 5, 8)
+        catalog.drop_table(NAME)
 
     with pytest.raises(IllegalState, match=r"was removed, or set back.*event 4 was in it"):
-        running.once()
+        Archiver(
+            session,
+            choice_of("orders"),
+            LAKE,
+            settings=ArchiveSettings(),
+            on_commit=drop,
+            on_retry=refuse_retry,
+        ).run(Flag(), once=False)
     assert not catalog.table_exists(NAME)
 
 
@@ -324,7 +331,7 @@ def test_a_running_archiver_copies_new_events_and_waits_for_its_catalog(
     (tmp_path / "catalog.db").mkdir()
     stopping, failures = Flag(), list[str]()
 
-    def repair(channel: str, error: Unavailable) -> None:
+    def repair(channel: str, error: Exception) -> None:
         failures.append(str(error))
         (tmp_path / "catalog.db").rmdir()
         (tmp_path / "away").rename(tmp_path / "catalog.db")
@@ -371,3 +378,94 @@ def test_what_does_not_exist_is_named(
 
     with pytest.raises(error, match=message):
         Run(there, durable="lake").once()
+
+
+class FailingOnce(Table):
+    """A table whose first compaction finds its catalog unavailable."""
+
+    failures = 1
+
+    def compact(self, target_bytes: int = 1, *, keep_hours: int = 0) -> Compacted:
+        if type(self).failures:
+            type(self).failures -= 1
+            raise Unavailable("the catalog is down")
+        return super().compact(target_bytes, keep_hours=keep_hours)
+
+
+class FailingLake(Lake, frozen=True):
+    def table_of(self, channel: str) -> Table:
+        return FailingOnce.open(self.uri_of(channel), self.format)
+
+
+def test_a_failure_after_a_commit_copies_no_event_again(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    publish(orders, 0, 5)
+    stopping, failures = Flag(), list[str]()
+
+    def publish_more(channel: str, error: Exception) -> None:
+        failures.append(str(error))
+        publish(orders, 5, 8)
+
+    def stop_at_the_end(copied: ArchiveProgress) -> None:
+        if copied.next_id == 8:
+            stopping.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archiving, "RETRY_S", 0.01)
+        Archiver(
+            session,
+            choice_of("orders"),
+            FailingLake(URI, "iceberg"),
+            settings=ArchiveSettings(compact_every=1),
+            on_commit=stop_at_the_end,
+            on_retry=publish_more,
+        ).run(stopping, once=False)
+
+    assert failures == ["the catalog is down"]
+    assert ids_in(catalog) == list(range(8))
+
+
+def test_a_channel_that_begins_again_is_not_copied_into_the_table_of_the_former_one(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    publish(orders, 0, 5)
+
+    def begin_again(copied: ArchiveProgress) -> None:
+        session.channels.delete("orders")
+        publish(session.channels.create("orders"), 0, 9)
+
+    with pytest.raises(IllegalState, match="has other events under the same ids"):
+        Archiver(
+            session,
+            choice_of("orders"),
+            LAKE,
+            settings=ArchiveSettings(),
+            on_commit=begin_again,
+            on_retry=refuse_retry,
+        ).run(Flag(), once=False)
+
+    assert ids_in(catalog) == list(range(5))
+
+
+def test_a_durable_is_not_acknowledged_for_events_that_others_may_have_copied(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    durable = orders.durables.create("lake")
+    publish(orders, 0, 5)
+    Run(session, register=False).once()
+    publish(orders, 5, 8)
+
+    with pytest.raises(IllegalState, match="has events before event 5, where the table"):
+        Run(session, durable="lake", register=False).once()
+
+    assert durable.info().outstanding == 8
+
+
+def test_a_durable_with_a_selector_does_not_fill_the_archive_of_the_channel(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    orders.durables.create("odd", selector="n > 3")
+
+    with pytest.raises(InvalidArgument, match="the table will not have all events"):
+        Run(session, durable="odd").once()

@@ -17,6 +17,7 @@ from packages.lakehouse.tests.reading import (
     entries,
     ids,
     load,
+    parquet_table,
     stored_ids,
 )
 from packages.server.tests.runtime.living import SINGLE, body, living, publish, sealed
@@ -27,6 +28,7 @@ from penstock_core.vocabulary.errors import Damaged, LimitReached, NameDoesNotEx
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.ports import Blobs
 from penstock_lakehouse.channel_tables import ChannelTables, tables_of
+from penstock_lakehouse.file_store import FileStore
 from penstock_server.runtime.realm import Limits, RunningRealm
 from penstock_server.runtime.subscriptions.realm_limits import TableLimits
 from penstock_server.storage.disk import RealDisk
@@ -331,3 +333,62 @@ async def test_files_for_readers_on_the_machine_have_no_removed_events() -> None
 
         await pass_time(70)
         assert tables.file_bytes < 2 * sum(file.size for file in located.files)
+
+
+@simulated
+async def test_a_snapshot_whose_last_grant_ends_during_a_load_is_made_again() -> None:
+    async with realm_with(hold_s=60) as (realm, tables):
+        await publish(realm, ORDERS, body([b"x"] * 3))
+        first = await load(tables)
+        await pass_time(60)
+        async with asyncio.TaskGroup() as group:
+            loading = group.create_task(load(tables))
+            await asyncio.sleep(0)  # the load has chosen the snapshot and waits for its turn
+            await tables.expire()
+        second = loading.result()
+
+        assert second.metadata["current-snapshot-id"] != first.metadata["current-snapshot-id"]
+        assert await ids(tables, second) == stored_ids(realm)
+
+
+@simulated
+async def test_a_user_with_one_snapshot_at_a_time_leaves_none_behind() -> None:
+    async with realm_with(hold_s=60, snapshots_per_user_max=1) as (realm, tables):
+        for _ in range(3):
+            await publish(realm, ORDERS, body([b"x"]))
+            await load(tables)
+        await pass_time(61)
+        await tables.expire()
+        await realm.delete_channel("orders")
+        await tables.expire()
+
+        assert tables.file_bytes == 0
+
+
+def test_no_two_stores_name_files_alike() -> None:
+    """A path that a program has kept must not lead to other rows after a restart."""
+    stores = [FileStore(None, 1 << 20, asyncio.to_thread) for _ in range(2)]
+
+    names = [store.next_suffix() for store in stores for _ in range(3)]
+
+    assert len(set(names)) == 6
+
+
+@simulated
+async def test_a_file_is_made_again_if_a_new_property_renames_one_of_its_columns() -> None:
+    async with realm_with() as (realm, tables):
+        await publish(realm, ORDERS, body([b"x"], **{"a": {"x": 1}, "a.b": 7}))
+        before = await load(tables)
+        await publish(realm, ORDERS, body([b"x"], a={"b": 2}))
+
+        after = await load(tables)
+
+        (first,) = await data_files(tables, before)
+        assert "a.b" in (await parquet_table(tables, before, first)).column_names
+        values = [
+            (await parquet_table(tables, after, path)).to_pylist()
+            for path in await data_files(tables, after)
+        ]
+        assert [
+            row["properties.a.b"] for rows in values for row in rows if row["event_id"] == 0
+        ] == [7]

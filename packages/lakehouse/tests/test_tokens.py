@@ -197,6 +197,7 @@ def test_no_secret_is_logged_or_audited(users: Users, caplog: pytest.LogCaptureF
     audited = b"".join(
         users.admin.ask("GET", "audit", kind=kind).data for kind in ("acts", "sign_ins", "refusals")
     )
+    assert b"ann@" in audited
     for secret in (token, token[:-1], ANN, "a bad guess"):
         assert secret not in caplog.text
         assert secret.encode() not in audited

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.tables import Format, Table, files
+from penstock.tables import DataFile, Format, Table, files
 from penstock.tables.log import CONTENTS_MAX
 from penstock.tables.parquet import ParquetLog
 from penstock_core.vocabulary.errors import (
@@ -406,3 +406,32 @@ def test_a_write_has_a_bounded_number_of_open_files(
 
     assert ids(table) == list(range(6))
     assert len(table.files()) == 6
+
+
+class Overtaken(Table):
+    """A table that another program compacts after this one has chosen files."""
+
+    other: Table | None = None
+
+    def rows_of(self, file: DataFile) -> pa.Table:
+        other, type(self).other = type(self).other, None
+        if other is not None:
+            other.compact()
+        return super().rows_of(file)
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_a_compaction_leaves_out_files_that_another_one_has_replaced(
+    tmp_path: Path, format: Format
+) -> None:
+    uri = str(tmp_path / "lake")
+    table = Table.open(uri, format, ["day"])
+    for version in range(3):
+        rows = {"day": ["a", "b", "c"], "event_id": [3 * version + n for n in range(3)]}
+        table.append(pa.table(rows), app="test", version=version)
+    Overtaken.other = Table.open(uri, format, ["day"])
+
+    Overtaken.open(uri, format, ["day"]).compact()
+
+    ids = Table.open(uri, format).to_arrow().column("event_id").to_pylist()
+    assert sorted(ids) == list(range(9))

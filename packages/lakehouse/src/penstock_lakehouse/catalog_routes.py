@@ -41,7 +41,14 @@ _ENDPOINTS: Final = (
 )
 GRANT: Final = "client_credentials"
 _OAUTH_CODES: Final[Mapping[int, str]] = MappingProxyType(
-    {401: "invalid_client", 403: "unauthorized_client", 429: "temporarily_unavailable"}
+    {
+        401: "invalid_client",
+        403: "unauthorized_client",
+        429: "temporarily_unavailable",
+        500: "server_error",
+        503: "temporarily_unavailable",
+        504: "temporarily_unavailable",
+    }
 )
 _TYPES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -123,10 +130,10 @@ class IcebergRefusal(Answer, frozen=True):
 
 
 class TokenForm(FormBody, frozen=True, kw_only=True):
-    grant_type: str = ""
-    user: str = field(default="", name="client_id")
-    password: str = field(default="", name="client_secret")
-    scope: str = ""
+    grant_type: Annotated[str, Meta(max_length=255)] = ""
+    user: Annotated[str, Meta(max_length=255)] = field(default="", name="client_id")
+    password: Annotated[str, Meta(max_length=1_024)] = field(default="", name="client_secret")
+    scope: Annotated[str, Meta(max_length=1_024)] = ""
     """Ignored: a token has all rights of its user in the catalog."""
 
     def __repr__(self) -> str:

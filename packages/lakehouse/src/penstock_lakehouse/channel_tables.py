@@ -185,8 +185,9 @@ class ChannelTable:
         # Files may have a column of doubles that the table does not show; clients refuse files with
         # columns that the mapping lacks.
         schema = table_schema(columns)._replace(mapping=all_columns.mapping)
-        newest = self.snapshots[-1].facts.snapshot_id if self.snapshots else 0
-        snapshot_id = max(channel.at_us, newest + 1)
+        # Read before the loop is left: grants may end meanwhile, and their snapshots with them.
+        newest = self.snapshots[-1].facts if self.snapshots else None
+        snapshot_id = max(channel.at_us, 0 if newest is None else newest.snapshot_id + 1)
         manifests = await self._manifest_files(parts, schema, hold)
         listed = manifest_list(manifests, snapshot_id)
         name = f"{self.uuid}/metadata/{snapshot_id}.avro"
@@ -194,7 +195,7 @@ class ChannelTable:
         events = sum(len(part.stored) for part in parts)
         return SnapshotFacts(
             snapshot_id,
-            max(channel.at_us // 1_000, self.snapshots[-1].facts.at_ms + 1 if newest else 0),
+            max(channel.at_us // 1_000, 0 if newest is None else newest.at_ms + 1),
             uri_of(name),
             schema=schema,
             summary={
@@ -251,7 +252,7 @@ class ChannelTable:
         self, content: Content, entries: Sequence[ManifestEntry], schema: TableSchema
     ) -> tuple[StoredFile, ManifestFile]:
         data = manifest(entries, content, schema.document(0))
-        name = f"{self.uuid}/metadata/{self._store.number()}-{content}.avro"
+        name = f"{self.uuid}/metadata/{self._store.next_suffix()}-{content}.avro"
         file = await self._store.put(name, data)
         rows = sum(entry.rows for entry in entries)
         return file, ManifestFile(uri_of(name), file.size, content, files=len(entries), rows=rows)
@@ -368,7 +369,8 @@ class ChannelTables:
                 lambda group: captured_channel(group, table.number, self._limits.memory_events_max),
                 sweeps=(table.number,),
             )
-            if newest is not None and newest.version == channel.version:
+            # Its last grant may have ended during the turn, and its files may be gone.
+            if newest is not None and newest.users and newest.version == channel.version:
                 return newest
             name = channel.name
             try:
@@ -396,6 +398,7 @@ class ChannelTables:
         if grant is None:
             if len(grants) >= self._limits.snapshots_per_user_max:
                 self._end(next(iter(grants.values())))
+                grants = self._grants_of.setdefault(reader.name, {})
             key, secret = secrets.token_hex(16), secrets.token_urlsafe(32)
             grant = self._grants[key] = TableGrant(
                 key, secret, reader, table=table, snapshot=snapshot, until_us=until_us

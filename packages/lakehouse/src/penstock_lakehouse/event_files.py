@@ -63,6 +63,8 @@ class EventFile(Struct, eq=False):
     """The properties whose integers and floats were one column of the table when it was made."""
     inexact: frozenset[str]
     """The joined properties with an integer that is not exact as a double."""
+    prefixed: frozenset[str]
+    """The paths of columns and fields whose names had a prefix when the file was made."""
     deletes: DeleteFile | None = None
 
 
@@ -200,6 +202,8 @@ class EventFiles:
             self._store.get(events.file.name) is events.file
             and len(stored) >= len(events.ids) * (1 - removed_max)
             and layout.fits(events.names, events.joined)
+            # Otherwise rows of the file would have null in a column that has another name now.
+            and events.prefixed == layout.prefixed
         )
 
     # --- events in memory ----------------------------------------------------------------
@@ -252,7 +256,7 @@ class EventFiles:
             return events_image(rows.table, schema, channel.compression), rows
 
         image, rows = await self._offload(make)
-        name = f"{self._folder}/data/{ids.lowest:020d}-{self._store.number()}.parquet"
+        name = f"{self._folder}/data/{ids.lowest:020d}-{self._store.next_suffix()}.parquet"
         file = await self._store.put(name, image.buffer)
         return EventFile(
             file,
@@ -262,6 +266,7 @@ class EventFiles:
             names=frozenset(rows.table.column_names),
             joined=layout.joined,
             inexact=rows.inexact,
+            prefixed=layout.prefixed,
         )
 
     async def _note_removed(self, part: StoredRows, hold: FileHold) -> None:
@@ -279,7 +284,7 @@ class EventFiles:
             image = await self._offload(
                 lambda: deletes_image(path, removed_positions(events.ids, part.stored))
             )
-            name = f"{self._folder}/deletes/{self._store.number()}.parquet"
+            name = f"{self._folder}/deletes/{self._store.next_suffix()}.parquet"
             file = await self._store.put(name, image.buffer)
             events.deletes = deletes = DeleteFile(file, image.rows, image.metrics)
         if deletes is not None:

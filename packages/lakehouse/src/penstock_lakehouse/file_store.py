@@ -7,6 +7,7 @@ before.
 from __future__ import annotations
 
 import os
+import secrets
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -71,14 +72,19 @@ class FileStore:
         self._offload = offload
         self._files: dict[str, StoredFile] = {}
         """Files by name, the least recently used first."""
-        self._next = 1
+        self._run = secrets.token_hex(4)
+        self._last_number = 0
         self.bytes = 0
         """Bytes of all files."""
 
-    def number(self) -> int:
-        """Return a number for the name of a new file, never the same twice."""
-        self._next += 1
-        return self._next
+    def next_suffix(self) -> str:
+        """Return a part for the name of a new file.
+
+        No other store gives the same one: a program may still have the path of a file that an
+        earlier process, or another node, has made, and must not find other rows there.
+        """
+        self._last_number += 1
+        return f"{self._run}-{self._last_number}"
 
     def get(self, name: str) -> StoredFile | None:
         return self._files.get(name)
@@ -173,8 +179,9 @@ def _not_found(name: str) -> NameDoesNotExist:
 
 
 def _write(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Write a file that the group may read, as it may read the stored events, for Spark."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

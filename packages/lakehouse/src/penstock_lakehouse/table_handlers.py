@@ -25,12 +25,12 @@ async def load_table(caller: Caller, request: LoadTable) -> LoadedTable:
     )
 
 
-async def locate_table(by: Caller, request: LocateTable) -> TableFiles:
+async def locate_table(caller: Caller, request: LocateTable) -> TableFiles:
     from penstock_lakehouse.channel_tables import tables_of
 
-    opened = by.realm.shard.state.opened(request.channel)
-    return await tables_of(by.realm).locate(
-        request.channel, opened.epoch(by.realm.identity), by.principal
+    opened = caller.realm.shard.state.opened(request.channel)
+    return await tables_of(caller.realm).locate(
+        request.channel, opened.epoch(caller.realm.identity), caller.principal
     )
 
 

@@ -103,3 +103,14 @@ def test_errors_name_what_was_wrong(penstock_command: Run, sales: Channel, tmp_p
         "no channel nothing"
         in penstock_command("archive", "run", "nothing", "--table", lake, "--once").stderr
     )
+
+
+def test_a_channel_names_its_table_for_clients_in_any_folder(
+    penstock_command: Run, sales: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish(sales, 3)
+
+    penstock_command("archive", "run", "sales", "--table", "lake/sales", "--once")
+
+    assert sales.info().definition.archive == str(tmp_path / "lake" / "sales")

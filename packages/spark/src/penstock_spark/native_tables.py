@@ -7,19 +7,28 @@ columns through the format ``penstock``.
 
 from __future__ import annotations
 
+import os
 import re
+import threading
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructType
 from pyspark.sql.utils import is_remote
 
 from penstock.client.sync.sync import Queue
-from penstock_core.api.tables import TableFiles
+from penstock_core.api.tables import TableFile, TableFiles
 from penstock_core.columns.files.table_rows import TableLayout
 from penstock_core.columns.schema.ipc import schema_from
-from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock_core.vocabulary.errors import (
+    IllegalState,
+    InvalidArgument,
+    LimitReached,
+    RemoteProtocolViolation,
+    Unavailable,
+)
 from penstock_core.vocabulary.names import escaped
 from penstock_spark.columns.projection import Extras, spark_schema
 from penstock_spark.connections import ChannelLink, ask
@@ -30,6 +39,8 @@ from penstock_spark.reading.sealed import is_readable_here
 Access = Literal["auto", "local", "remote"]
 ACCESS: Final = ("auto", "local", "remote")
 _LOOKED_UP_HERE: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_setting_changes: Final = threading.Lock()
+"""Held while a setting of the session is changed."""
 _IN_PATTERNS: Final = re.compile(r"([\\*?{}\[\]])")
 """Characters with a meaning in Hadoop's patterns of paths."""
 
@@ -60,6 +71,13 @@ def native_table(spark: SparkSession, where: Where, access: Access) -> DataFrame
         if files is not None:
             return _read(spark, files)
     streamed = ask(where, _streamed)
+    for field, shown in zip(streamed.source, streamed.shown, strict=True):
+        if not _has_same_fields(field.dataType, shown.dataType):
+            raise InvalidArgument(
+                f"column {shown.name} has a field with integers and floats, which the table has in "
+                f"two columns and the format penstock in one; read it with access='local' where "
+                f"the files are, or with the format penstock"
+            )
     frame = (
         spark.read.schema(streamed.source)
         .format("penstock")
@@ -74,6 +92,18 @@ def native_table(spark: SparkSession, where: Where, access: Access) -> DataFrame
             for field, shown in zip(streamed.source, streamed.shown, strict=True)
         )
     )
+
+
+def _has_same_fields(kind: DataType, other: DataType) -> bool:
+    """Return whether structs have the same number of fields, at every depth."""
+    if isinstance(kind, StructType) and isinstance(other, StructType):
+        return len(kind) == len(other) and all(
+            _has_same_fields(field.dataType, other_field.dataType)
+            for field, other_field in zip(kind, other, strict=True)
+        )
+    if isinstance(kind, ArrayType) and isinstance(other, ArrayType):
+        return _has_same_fields(kind.elementType, other.elementType)
+    return True
 
 
 def _quoted(name: str) -> str:
@@ -91,12 +121,16 @@ def _files_of(link: ChannelLink, *, is_needed: bool) -> TableFiles | None:
     Raises ``Unavailable`` instead if ``is_needed``.
     """
     sealed = link.store.locate(0, link.end).sealed
-    # Without this check, each table of a realm elsewhere would have it write files in vain.
+    # Without this check, most tables of a realm elsewhere would have it write files in vain.
     if is_needed or not sealed or any(is_readable_here(part.path, part.size) for part in sealed):
-        files = link.store.locate_table()
-        unreadable = [
-            file.path for file in files.files if not is_readable_here(file.path, file.size)
-        ]
+        try:
+            files = link.store.locate_table()
+        except (IllegalState, LimitReached, RemoteProtocolViolation):
+            # The realm has no tables, has no room for their files, or is older than this request.
+            if is_needed:
+                raise
+            return None
+        unreadable = [file.path for file in files.files if not _is_readable(file)]
         if not unreadable:
             return files
         if is_needed:
@@ -107,22 +141,38 @@ def _files_of(link: ChannelLink, *, is_needed: bool) -> TableFiles | None:
     return None
 
 
+def _is_readable(file: TableFile) -> bool:
+    """Return whether this machine has a file of a table, and this process may read it. A file that
+    is longer is another one, because files of tables do not grow."""
+    try:
+        return Path(file.path).stat().st_size == file.size and os.access(file.path, os.R_OK)
+    except OSError:
+        return False
+
+
 def _read(spark: SparkSession, files: TableFiles) -> DataFrame:
     schema: StructType = from_arrow_schema(schema_from(files.columns))
     if not files.files:
         return spark.createDataFrame([], schema)
     paths = ["file://" + _IN_PATTERNS.sub(r"\\\1", file.path) for file in files.files]
-    # For more files than this Spark starts a job that looks them up, which takes longer than doing
-    # so here. Another thread that reads files meanwhile looks them up here, too.
-    files_max = spark.conf.get(_LOOKED_UP_HERE) or "32"
-    spark.conf.set(_LOOKED_UP_HERE, len(paths))
-    try:
-        return spark.read.schema(schema).parquet(*paths)
-    finally:
-        spark.conf.set(_LOOKED_UP_HERE, files_max)
+    # A file that is gone is an error, whatever the session is configured to: without it, rows would
+    # be missing.
+    reader = spark.read.options(ignoreMissingFiles=False, ignoreCorruptFiles=False).schema(schema)
+    # For more files than the setting Spark starts a job that looks them up, which takes longer than
+    # doing so here. Another thread that reads files meanwhile looks them up here, too.
+    with _setting_changes:
+        files_max = spark.conf.get(_LOOKED_UP_HERE) or "32"
+        if len(paths) <= int(files_max):
+            return reader.parquet(*paths)
+        spark.conf.set(_LOOKED_UP_HERE, len(paths))
+        try:
+            return reader.parquet(*paths)
+        finally:
+            spark.conf.set(_LOOKED_UP_HERE, files_max)
 
 
 def _streamed(link: ChannelLink) -> _Streamed:
+    end = link.end  # first: all columns of the events below it are known then
     stored = link.store.columns()
     typed = typed_properties({link.name: link}, {link.name: stored})
     columns = TableLayout(stored).columns_with(typed, ())
@@ -138,5 +188,5 @@ def _streamed(link: ChannelLink) -> _Streamed:
         link.name,
         spark_schema([stored], columns=tuple(names), extras=extras, typed=typed),
         shown=from_arrow_schema(columns),
-        end=link.end,
+        end=end,
     )

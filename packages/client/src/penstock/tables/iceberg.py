@@ -12,7 +12,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -70,12 +70,14 @@ from penstock.tables.log import (
     State,
 )
 from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
-from penstock_core.vocabulary.uris import shown
+from penstock_core.vocabulary.uris import shown, without_secrets
 
 _APP: Final = "penstock.app."
 """Beginning of the properties of a table with the versions of its writers, in JSON."""
-_FILE_PREFIX: Final = "penstock-"
-"""Beginning of the names of data files. Uncommitted files with other names are never removed."""
+_FILES_ID: Final = "penstock.files"
+"""Property of a table with a part of the names of its data files, which no other table has: a table
+that was renamed has its files in the folder of the next table of its former name. Uncommitted files
+without this part are never removed."""
 _HOUR_MS: Final = 3_600_000
 EXTENDED_HOURS: Final = 1
 """Hours for which snapshots are kept that the next one only adds files to, for programs that are
@@ -85,7 +87,7 @@ _PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
 }
 """Properties of a new table, which bound the numbers of its manifests and metadata files."""
-_CATALOG_PACKAGES: Final = ("requests", "sqlalchemy")
+_CATALOG_PACKAGES: Final = ("botocore", "hive_metastore", "requests", "sqlalchemy", "thrift")
 _UNKNOWN_OUTCOMES: Final = (
     CommitStateUnknownException,
     ServerError,
@@ -118,6 +120,7 @@ class IcebergLog:
         self._files: dict[str, tuple[TableFile, ...]] = {}
         """The data files in each manifest of the table."""
         self._has_deletes = False
+        self._new_files_id = uuid.uuid4().hex
 
     @cached_property
     def _catalog(self) -> Catalog:
@@ -128,10 +131,11 @@ class IcebergLog:
             try:
                 return load_catalog(name, **properties)
             except ValueError as error:
+                reason = without_secrets(str(error), str(properties.get("uri", "")))
                 raise InvalidArgument(
-                    f"the catalog {name!r} of {shown(self.uri)} is not configured: {error}; set "
+                    f"the catalog {name!r} of {shown(self.uri)} is not configured: {reason}; set "
                     f"PYICEBERG_CATALOG__{name.upper()}__URI, or describe it in .pyiceberg.yaml"
-                ) from error
+                ) from None  # the text of the cause may have a password
 
     # --- state ---------------------------------------------------------------------------
 
@@ -199,6 +203,13 @@ class IcebergLog:
         return self._place.location()
 
     @property
+    def _files_id(self) -> str:
+        """Part of the names of data files; empty for a table that another program has created."""
+        if self._table is None:
+            return self._new_files_id
+        return str(self._table.properties.get(_FILES_ID, ""))
+
+    @property
     def _io(self) -> FileIO:
         return self._place.io
 
@@ -229,7 +240,8 @@ class IcebergLog:
 
     @contextmanager
     def new_file(self, partition: str) -> Iterator[NewFile]:
-        parts = (self.location.rstrip("/"), "data", partition, f"{_FILE_PREFIX}{uuid.uuid4().hex}")
+        name = f"penstock-{self._files_id or 'rows'}-{uuid.uuid4().hex}"
+        parts = (self.location.rstrip("/"), "data", partition, name)
         path = "/".join(part for part in parts if part) + ".parquet"
         if _is_on_disk(path):
             place = local_path(path)
@@ -280,7 +292,7 @@ class IcebergLog:
             schema,
             location=None if self._staged is None else self._staged.location(),
             partition_spec=PartitionSpec(*fields),
-            properties=_PROPERTIES,
+            properties={**_PROPERTIES, _FILES_ID: self._new_files_id},
         )
 
     def _change(self, commit: Commit) -> SingleAttempt:
@@ -344,7 +356,8 @@ class IcebergLog:
             used = self._all_files(self._table.snapshots())
             unused |= {path for path in self._old_files() if path not in used}
             for path in unused:
-                self._table.io.delete(path)
+                with suppress(FileNotFoundError):  # another program removes them, too
+                    self._table.io.delete(path)
         return sum(path.endswith(".parquet") for path in unused)
 
     def _expire(self, table: IcebergTable, keep_hours: int) -> set[str]:
@@ -368,8 +381,10 @@ class IcebergLog:
         transaction.remove_snapshots([snapshot.snapshot_id for snapshot in expired])
         try:
             transaction.commit_transaction()
-        except (*_CONFLICTS, CommitStateUnknownException):
-            return set()  # the next compaction tries again
+        except (*_CONFLICTS, CommitStateUnknownException, ValueError):
+            # The next compaction tries again. pyiceberg raises ``ValueError`` for snapshots that
+            # another program has removed.
+            return set()
         return listed - self._all_files(table.snapshots())
 
     def _all_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
@@ -389,13 +404,14 @@ class IcebergLog:
     def _old_files(self) -> Iterator[str]:
         """Yield the data files of Penstock in the table's folder that are so old that no writer
         will commit them."""
-        if not _is_on_disk(self.location):
+        if not _is_on_disk(self.location) or not self._files_id:
             return
         root = local_path(self.location)
         limit_s = time.time_ns() / 1e9 - UNCOMMITTED_HOURS * 3_600
-        for path in root.glob(f"data/**/{_FILE_PREFIX}*.parquet"):
-            if path.stat().st_mtime < limit_s:
-                yield self.location.rstrip("/") + "/" + path.relative_to(root).as_posix()
+        for path in root.glob(f"data/**/penstock-{self._files_id}-*.parquet"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < limit_s:
+                    yield self.location.rstrip("/") + "/" + path.relative_to(root).as_posix()
 
 
 class SingleAttempt(Transaction):

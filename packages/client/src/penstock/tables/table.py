@@ -171,6 +171,12 @@ class Table:
         self.refresh()
         return self._log.last_of(app)
 
+    def content_of(self, app: str) -> str | None:
+        """Return the identity of the content of the last version that ``app`` has stored; None if
+        it is not recorded."""
+        last = self.last_of(app)
+        return None if last is None else self._log.contents(app).get(last)
+
     # --- writing -------------------------------------------------------------------------
 
     def is_stored(self, app: str, version: int, content: str = "") -> bool:
@@ -272,8 +278,10 @@ class Table:
         content: str = "",
     ) -> None:
         """Commit on top of the state read last. Raises ``CommitConflict`` if another program has
-        committed since."""
+        committed since, or has replaced a file of ``remove`` before."""
         state = self.state
+        if remove and not {file.path for file in remove} <= {file.path for file in state.files}:
+            raise CommitConflict  # its rows are in other files by now, or were deleted
         wanted = united(state.schema or pa.schema([]), schema)
         check_partitions(wanted, self.partition_by)
         changes = bool(app)
@@ -374,6 +382,8 @@ class Table:
         """
         removed = added = 0
         for files in small_files(self.refresh().files, target_bytes):
+            if not {file.path for file in files} <= {file.path for file in self.files()}:
+                continue  # another program has replaced some of them
             writer = self.writer()
             try:
                 rows = pa.concat_tables([self.rows_of(file) for file in files])

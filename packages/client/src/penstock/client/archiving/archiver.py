@@ -8,7 +8,7 @@ for one channel, the slower one discards its files and continues after the faste
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final
 
@@ -25,7 +25,13 @@ from penstock_core.columns.events.batch import ids_of
 from penstock_core.columns.files.archives import ArchiveLayout
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.choice import Choice
-from penstock_core.vocabulary.errors import DataLost, IllegalState, NameDoesNotExist, Unavailable
+from penstock_core.vocabulary.errors import (
+    DataLost,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    Unavailable,
+)
 from penstock_core.vocabulary.uris import shown
 
 APP: Final = "penstock archive"
@@ -77,7 +83,7 @@ class ChannelArchiver:
         self._settings = settings
         self._table = lake.table_of(channel.name)
         self._hold: DurableHold | None = None
-        self._commits = 0
+        self._is_registered = False
         self._version = NO_VERSION
         """The version of this writer that the next commit follows."""
         self._is_new = True
@@ -94,9 +100,26 @@ class ChannelArchiver:
         if self._settings.durable and self._hold is None:
             self._hold = self._held_durable()
         self._read_position()
-        if self._hold is not None and self.next_id:
-            # The acknowledgement after a commit is repeated, as it may not have been stored.
-            self._hold.ack(self.next_id - 1)
+        if self._hold is not None:
+            self._settle_copied(self._hold)
+
+    def _settle_copied(self, hold: DurableHold) -> None:
+        """Acknowledge again what this writer has copied from its durable: the acknowledgement after
+        the last commit may not have been stored.
+
+        Raises ``IllegalState`` if the table was filled in another way: events of the durable that
+        are not in the table would be acknowledged, too.
+        """
+        name, source = self._settings.durable, self._table.content_of(APP)
+        if self._version != NO_VERSION and source == name:
+            hold.ack(self._version)
+        elif self.next_id and hold.take(0, self.next_id - 1).id_set:
+            raise IllegalState(
+                f"durable {name} of channel {self.channel.name} has events before event "
+                f"{self.next_id}, where the table at {shown(self._table.uri)} ends, and the table "
+                f"was not filled from this durable: acknowledge them or seek to {self.next_id} if "
+                f"the table has them, or choose another table"
+            )
 
     def close(self) -> None:
         """Release the durable."""
@@ -111,6 +134,7 @@ class ChannelArchiver:
         """
         span = Span(self.next_id, end)
         table = self._table
+        versions = table.state.version
         layout = ArchiveLayout(
             self.channel.columns(),
             table.schema if table.exists else None,
@@ -127,16 +151,23 @@ class ChannelArchiver:
         if files:
             try:
                 table.commit(
-                    writer.schema, files, app=APP, version=reached - 1, after=self._version
+                    writer.schema,
+                    files,
+                    app=APP,
+                    version=reached - 1,
+                    content=self._settings.durable,
+                    after=self._version,
                 )
             except IllegalState:
                 self._read_position()  # raises if the table was removed
                 return ArchiveProgress(self.channel.name, 0, self.next_id)
-            self._version, self._is_new = reached - 1, False
-            self._finish_commit()
-        self.next_id = reached
+            self._version = reached - 1
+        # Before all that may fail: a further attempt must not copy these events again.
+        self.next_id, self._is_new = reached, False
         if self._hold is not None:
             self._hold.ack(reached - 1)
+        if files:
+            self._finish_commit(versions)
         return ArchiveProgress(self.channel.name, events, reached)
 
     def _write(self, writer: RowWriter, layout: ArchiveLayout, span: Span) -> int:
@@ -189,19 +220,30 @@ class ChannelArchiver:
     def _held_durable(self) -> DurableHold:
         name, channel = self._settings.durable, self.channel.name
         try:
-            return self.channel.durables.get(name).hold().open()
+            durable = self.channel.durables.get(name)
+            selector = durable.info().selector
+            if selector and self._settings.register:
+                raise InvalidArgument(
+                    f"durable {name} of channel {channel} has the selector {selector!r}, so the "
+                    f"table will not have all events; pass --no-register, so that the channel does "
+                    f"not name it as its archive"
+                )
+            return durable.hold().open()
         except NameDoesNotExist as error:
             raise NameDoesNotExist(
                 f"channel {channel} has no durable {name!r}; create it first, for example: "
                 f"penstock durable create {channel} {name} --type serial"
             ) from error
 
-    def _finish_commit(self) -> None:
-        """Name the table in the channel after the first commit, and compact it every few."""
-        if self._settings.register and not self._commits:
+    def _finish_commit(self, versions: int) -> None:
+        """Name the table in the channel after the first commit of this process, and compact the
+        table every few versions. It had ``versions`` before the commit."""
+        if self._settings.register and not self._is_registered:
             self._lake.register(self.channel.name, self.channel)
-        self._commits += 1
-        if self._settings.compact_every and self._commits % self._settings.compact_every == 0:
+            self._is_registered = True
+        every = self._settings.compact_every
+        # Counted by the table, as a process may end after one commit.
+        if every and self._table.state.version // every != versions // every:
             self._table.compact(COMPACT_BYTES, keep_hours=self._settings.keep_hours)
 
 
@@ -223,10 +265,10 @@ class Archiver:
         *,
         settings: ArchiveSettings,
         on_commit: Callable[[ArchiveProgress], None],
-        on_retry: Callable[[str, Unavailable], None],
+        on_retry: Callable[[str, Exception], None],
     ) -> None:
         """``on_commit`` is called after each commit, ``on_retry`` with the name of a channel whose
-        table is not available."""
+        table or realm is not available for now."""
         self._session = session
         self._choice = choice
         self._lake = lake
@@ -237,30 +279,64 @@ class Archiver:
 
     def run(self, stopping: Event, *, once: bool) -> None:
         """Copy until ``stopping`` is set; with ``once``, only the events that are stored now."""
+        # Fails now, and not again and again later, if a package for the tables is missing.
+        self._lake.table_of("check")
         try:
             self._copy_all(stopping, once=once)
             while not once and not stopping.is_set():
                 if self._wait(stopping):
                     self._copy_all(stopping, once=once)
         finally:
-            for archiver in self._archivers.values():
-                archiver.close()
+            for name in list(self._archivers):
+                self._forget(name)
 
     def _copy_all(self, stopping: Event, *, once: bool) -> None:
-        names = self._session.channels.list() if self._choice.patterns else ()
-        for name in self._choice.select(names):
+        for name in self._choice.select(self._listed(stopping, once=once)):
+            if stopping.is_set():
+                return
             try:
                 self._copy(name, stopping)
-            except Unavailable as error:
+            except NameDoesNotExist:
+                self._forget(name)
+                if name in self._choice.names:
+                    raise
+                # Deleted since the channels were listed; the next list does not have it.
+            except (Unavailable, OSError) as error:
+                # Opened again: its hold on a durable may have failed for good.
+                self._forget(name)
                 if once:
                     raise
                 self._on_retry(name, error)
                 stopping.wait(RETRY_S)
 
+    def _listed(self, stopping: Event, *, once: bool) -> Sequence[str]:
+        """Return the channels that patterns choose from."""
+        if not self._choice.patterns:
+            return ()
+        while True:
+            try:
+                return self._session.channels.list()
+            except Unavailable as error:
+                if once:
+                    raise
+                self._on_retry("channels", error)
+                if stopping.wait(RETRY_S):
+                    return ()
+
+    def _forget(self, name: str) -> None:
+        """Close the archiver of a channel; the next copy opens it again."""
+        archiver = self._archivers.pop(name, None)
+        if archiver is not None:
+            archiver.close()
+
     def _copy(self, name: str, stopping: Event) -> None:
+        channel = self._session.channels.get(name)
         archiver = self._archivers.get(name)
+        if archiver is not None and archiver.channel.epoch != channel.epoch:
+            # Its ids have begun again; opening it refuses the table of the earlier events.
+            self._forget(name)
+            archiver = None
         if archiver is None:
-            channel = self._session.channels.get(name)
             archiver = ChannelArchiver(channel, self._lake, self._settings)
             try:
                 archiver.open()
@@ -285,4 +361,9 @@ class Archiver:
         }
         if len(starts) < len(self._choice.names):
             return True  # the table of a channel was not available
-        return self._session.wait_for_events(starts, WAIT_S)
+        has_events = True
+        try:
+            has_events = self._session.wait_for_events(starts, WAIT_S)
+        except* (Unavailable, NameDoesNotExist):
+            stopping.wait(WAIT_S)  # the next copy has the error, too
+        return has_events

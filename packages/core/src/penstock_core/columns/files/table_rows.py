@@ -7,7 +7,7 @@ columns with their types are there as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -57,6 +57,9 @@ class TableLayout:
         shown = self._shown(pa.table(no_rows), inexact=[]).schema
         self.columns = pa.schema(field for field in shown if field.name not in _RESERVED)
         """All columns but those for programs, if all integers are exact as doubles."""
+        self.prefixed = frozenset(_prefixed_paths(shown))
+        """The paths of columns and fields whose names have a prefix, so that paths are distinct.
+        They may change when a property is added."""
 
     def rows_of(self, batches: Iterable[pa.RecordBatch], publishers: Publishers) -> TableRows:
         """Return stored events as rows."""
@@ -165,6 +168,19 @@ def _distinct_inside(kind: pa.DataType, path: str, used: set[str]) -> pa.DataTyp
         used.add(f"{path}.element".casefold())
         return pa.list_(_distinct_inside(kind.value_type, f"{path}.element", used))
     return kind
+
+
+def _prefixed_paths(schema: pa.Schema | pa.DataType, above: str = "") -> Iterator[str]:
+    """Yield the paths of columns and fields whose names have a prefix."""
+    for field in schema:
+        path = f"{above}{field.name}"
+        if field.name.startswith(PREFIX):
+            yield path
+        kind = field.type
+        while pa.types.is_list(kind):
+            kind, path = kind.value_type, f"{path}.element"
+        if pa.types.is_struct(kind):
+            yield from _prefixed_paths(kind, f"{path}.")
 
 
 def _renamed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -18,7 +20,9 @@ from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
     from penstock.client.archiving.archiver import ArchiveProgress
-    from penstock_core.vocabulary.errors import Unavailable
+
+INTERRUPTED: Final = 130
+"""Exit status after a second Ctrl-C."""
 
 commands = command_group("Copy channels to tables, each event once.")
 
@@ -91,6 +95,8 @@ def run_(
     from penstock_core.vocabulary.choice import choice_of
 
     choice = choice_of(channels)
+    if "://" not in table:
+        table = str(Path(table).absolute())  # the channel will name it for clients anywhere
     lake = Lake(
         table,
         table_format or ("iceberg" if is_iceberg(table) else "delta"),
@@ -123,18 +129,23 @@ def run_(
         write(f"{name}  {count(events, 'event')} archived")
 
 
-def _note_retry(channel: str, error: Unavailable) -> None:
+def _note_retry(channel: str, error: Exception) -> None:
     note(f"{channel}: {error}; trying again")
 
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets: the present commit is finished before the
-    end."""
+    """Yield an event that Ctrl-C or SIGTERM sets: the present commit is finished before the end. A
+    second Ctrl-C ends the process at once."""
     stopping = Event()
+
+    def stop(number: int, frame: object) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            os._exit(INTERRUPTED)
+        stopping.set()
+
     saved_handlers = {
-        number: signal.signal(number, lambda number, frame: stopping.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield stopping

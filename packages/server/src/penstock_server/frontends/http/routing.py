@@ -43,6 +43,8 @@ ResultT = TypeVar("ResultT")
 
 BASE: Final = "/api/v1"
 
+FORM_FIELDS_MAX: Final = 100
+"""Maximum number of fields of a form."""
 TAR: Final = "application/x-tar"
 TARS: Final = (TAR, "application/octet-stream")
 """Content types of an upload; many clients have no type for tar."""
@@ -71,9 +73,17 @@ class Content(NamedTuple):
         if form_of(body_type) == JSON:
             return msgspec.json.decode(self.data, type=body_type)
         try:
-            pairs = parse_qsl(self.data.decode("ascii"), keep_blank_values=True, errors="strict")
+            pairs = parse_qsl(
+                self.data.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=FORM_FIELDS_MAX,
+            )
         except ValueError:
-            raise InvalidArgument("the body is not a form in percent-encoded UTF-8") from None
+            raise InvalidArgument(
+                f"the body is not a form in percent-encoded UTF-8 of at most {FORM_FIELDS_MAX} "
+                f"fields"
+            ) from None
         if len({name for name, _ in pairs}) < len(pairs):
             raise InvalidArgument("the form gives a field twice")
         return msgspec.convert(dict(pairs), body_type)
@@ -82,7 +92,8 @@ class Content(NamedTuple):
         """Return the text of an error in the body, with the invalid value if one can be
         decoded."""
         document = ABSENT
-        if isinstance(fault, msgspec.ValidationError):
+        # A form may have secrets in any field, so its values are not shown.
+        if isinstance(fault, msgspec.ValidationError) and form_of(body_type) == JSON:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 document = msgspec.json.decode(self.data)
         return explain(fault, document, kind=body_type, whole="the body")
