@@ -51,7 +51,12 @@ say "testing with $("$venv/bin/python" -m pip list --format=freeze --disable-pip
   grep -E '^(cryptography|msgspec|numpy|pyarrow|structlog|typer|uvicorn)==' | paste -sd ' ')"
 
 # Schemathesis and others' codecs of MQTT and WebSocket are imported by these, and are not in the lock.
+# Neither is pyiceberg, whose lowest version is the newest.
 without=(
+  packages/client/tests/tables/test_iceberg.py
+  packages/client/tests/tables/test_iceberg_rest.py
+  packages/client/tests/test_archiver.py
+  packages/client/tests/test_archiver_killed.py
   packages/core/tests/wire/test_websocket_oracle.py
   packages/mqtt/tests/wire/test_oracles.py
   packages/server/tests/frontends/http/test_openapi.py
