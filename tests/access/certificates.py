@@ -11,7 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-_NOW = datetime.datetime.now(datetime.UTC)
+
+def _now() -> datetime.datetime:
+    """Return the time now: a run of tests may last beyond midnight."""
+    return datetime.datetime.now(datetime.UTC)
 
 
 class Authority:
@@ -59,12 +62,12 @@ class Authority:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._name)
-            .last_update(_NOW - datetime.timedelta(days=1))
-            .next_update(_NOW + datetime.timedelta(days=30))
+            .last_update(_now() - datetime.timedelta(days=1))
+            .next_update(_now() + datetime.timedelta(days=30))
         )
         for path in certificates:
             number = x509.load_pem_x509_certificate(path.read_bytes()).serial_number
-            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(_NOW)
+            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(_now())
             builder = builder.add_revoked_certificate(entry.build())
         path = self._folder / f"{file}.pem"
         signed = builder.sign(self._key, hashes.SHA256())
@@ -80,8 +83,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(_NOW - datetime.timedelta(days=2))
-            .not_valid_after(_NOW + datetime.timedelta(days=days))
+            .not_valid_before(_now() - datetime.timedelta(days=2))
+            .not_valid_after(_now() + datetime.timedelta(days=days))
         )
 
 

@@ -271,7 +271,10 @@ def answer_of(answer: bytes) -> Answer:
     status = int(head.split(b" ", 2)[1])
     reason = ""
     if status >= 400 and body.startswith(b"{"):
-        reason = str(json.loads(body)["error"]["message"])
+        document = json.loads(body)
+        # The errors of OAuth 2.0 have another form.
+        error = document["error"]
+        reason = str(document["error_description"] if isinstance(error, str) else error["message"])
     return Answer(status, reason)
 
 

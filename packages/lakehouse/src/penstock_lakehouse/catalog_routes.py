@@ -151,7 +151,7 @@ class TokenAnswer(Answer, frozen=True, kw_only=True):
         return f"TokenAnswer({self.expires_in})"
 
 
-class OAuthError(Answer, frozen=True):
+class TokenRefusal(Answer, frozen=True):
     error: str
     error_description: str
 
@@ -172,7 +172,7 @@ def oauth_refusal(status: int, error: PenstockError) -> tuple[int, str, bytes]:
     code = _OAUTH_CODES.get(status, "invalid_request")
     if isinstance(error, UnsupportedGrantType):
         code = "unsupported_grant_type"
-    document = OAuthError(error=code, error_description=str(error))
+    document = TokenRefusal(error=code, error_description=str(error))
     return status, "application/json", msgspec.json.encode(document)
 
 
@@ -295,7 +295,7 @@ ROUTES: Final = (
         asks=IssueToken,
         endpoint=token,
         refusal_of=oauth_refusal,
-        refusal_type=OAuthError,
+        refusal_type=TokenRefusal,
     ),
     _route("getIcebergConfig", "config", config, asks=DescribeRealm),
     _route("listIcebergNamespaces", "namespaces", namespaces, asks=DescribeRealm),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock_core.api.requests import Request
 from penstock_core.api.tables import LoadTable, LocateTable, TableFiles
+from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.operations.handlers import Handler
 
@@ -19,19 +21,24 @@ async def load_table(caller: Caller, request: LoadTable) -> LoadedTable:
     # with the first request that needs one of them.
     from penstock_lakehouse.channel_tables import tables_of
 
-    opened = caller.realm.shard.state.opened(request.channel)
-    return await tables_of(caller.realm).load(
-        request.channel, opened.epoch(caller.realm.identity), caller.principal
-    )
+    epoch = _epoch_of(caller, request.channel)
+    return await tables_of(caller.realm).load(request.channel, epoch, caller.principal)
 
 
 async def locate_table(caller: Caller, request: LocateTable) -> TableFiles:
     from penstock_lakehouse.channel_tables import tables_of
 
-    opened = caller.realm.shard.state.opened(request.channel)
-    return await tables_of(caller.realm).locate(
-        request.channel, opened.epoch(caller.realm.identity), caller.principal
-    )
+    epoch = _epoch_of(caller, request.channel)
+    return await tables_of(caller.realm).locate(request.channel, epoch, caller.principal)
+
+
+def _epoch_of(caller: Caller, channel: ChannelId) -> str:
+    """Return what identifies the sequence of ids of a channel or queue. Raises
+    ``NameDoesNotExist``."""
+    state = caller.realm.shard.state
+    if channel not in state.channels:
+        raise NameDoesNotExist(f"there is no channel or queue with the number {channel}")
+    return state.opened(channel).epoch(caller.realm.identity)
 
 
 HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = {

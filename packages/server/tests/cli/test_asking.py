@@ -78,6 +78,7 @@ MAKE_OR_SHOW = {
     *(f"channel {verb}" for verb in ("create", "list", "show", "state", "edit", "missing")),
     *(f"queue {verb}" for verb in ("create", "list", "show", "edit", "missing", "push", "peek")),
     *(f"{kind} {verb}" for kind in ("channel", "queue") for verb in ("maintain", "export")),
+    "archive run",
     "channel import",
     "queue import",
     "join create",
