@@ -21,10 +21,11 @@ import msgspec
 from msgspec import inspect
 from structlog.testing import capture_logs
 
+from penstock_server.frontends.http.accepting import FORM
 from penstock_server.frontends.http.app import OPEN_BYTES_MAX
 from penstock_server.frontends.http.publishing import ARROW, NDJSON
 from penstock_server.frontends.http.routes import TABLE
-from penstock_server.frontends.http.routing import TAR, Content, Events, Route, Upload
+from penstock_server.frontends.http.routing import TAR, Content, Events, Route, Upload, form_of
 from penstock_server.frontends.http.server import HttpConnection
 from penstock_server.frontends.http.shapes import NewEvent, NewEvents
 from tests.fuzz import columns_extremes
@@ -149,6 +150,9 @@ def _usual_body(route: Route) -> tuple[bytes, str]:
         return b"x" * 600, TAR
     if body_type is Content:
         return b'{"text": "x"}', NDJSON
+    if form_of(body_type) == FORM:
+        usual = {field.encode_name: _plain(usual_of(field)) for field in _fields_of(body_type)}
+        return urlencode(usual).encode(), FORM
     struct = inspect.type_info(body_type)
     assert isinstance(struct, inspect.StructType)
     return _encoded(next(structs_of(struct, JSON))[1]), "application/json"
@@ -160,6 +164,9 @@ def _bodies(route: Route, usual: dict[str, str]) -> Iterator[Case]:
         for data in (b"[" * 100_000, b"\x00" * 1_024, b'{"a": 1}'):
             kind = TAR if body_type is Upload else "application/json"
             yield Case("the body", _request(route, usual, data, kind=kind), "anything")
+        return
+    if form_of(body_type) == FORM:
+        yield from _forms(route, usual)
         return
     for event_type in (NewEvent, NewEvents) if body_type is Content else (body_type,):
         struct = inspect.type_info(event_type)
@@ -183,6 +190,18 @@ def _bodies(route: Route, usual: dict[str, str]) -> Iterator[Case]:
                 yield Case(what, _request(route, usual, data, kind=NDJSON))
     if body_type is Content:
         yield from _streams(route, usual)
+
+
+def _forms(route: Route, usual: dict[str, str]) -> Iterator[Case]:
+    """Yield forms with one extreme field. None of them names a user and a password."""
+    for field in _fields_of(TABLE.signatures[route].body):
+        for value in values_of(field.type, JSON):
+            if value is None:
+                continue
+            text = bytes(value).decode() if isinstance(value, msgspec.Raw) else _plain(value)
+            data = urlencode({field.encode_name: text}).encode()
+            sent = _request(route, usual, data, kind=FORM)
+            yield Case(f"{field.encode_name} of the form", sent, "anything")
 
 
 def _streams(route: Route, usual: dict[str, str]) -> Iterator[Case]:
