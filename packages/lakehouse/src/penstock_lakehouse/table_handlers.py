@@ -37,7 +37,7 @@ def _epoch_of(caller: Caller, channel: ChannelId) -> str:
     ``NameDoesNotExist``."""
     state = caller.realm.shard.state
     if channel not in state.channels:
-        raise NameDoesNotExist(f"there is no channel or queue with the number {channel}")
+        raise NameDoesNotExist(f"channel or queue number {channel} does not exist")
     return state.opened(channel).epoch(caller.realm.identity)
 
 
