@@ -22,7 +22,8 @@ from penstock.client.sync.sync import Channel, Session
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, StorageFailed
 from penstock_core.vocabulary.ports import Buffer
 from penstock_server.bootstrap.copies import blobs_at, copy_files
-from penstock_server.cli.program import INTERRUPTED, app
+from penstock_server.cli.program import app
+from penstock_server.cli.shared.stopping import INTERRUPTED
 from penstock_server.storage.file_systems import FileSystemBlobs
 from penstock_testing.process import search_path
 from tests.objects import ObjectStore, object_store

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event as Flag
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -52,6 +53,26 @@ def session(there: Session) -> Session:
 
 def refuse_retry(channel: str, error: Exception) -> None:
     raise AssertionError(channel) from error
+
+
+def run_archiver(
+    session: Session,
+    on_commit: Callable[[ArchiveProgress], None],
+    *,
+    lake: Lake = LAKE,
+    stopping: Flag | None = None,
+    on_retry: Callable[[str, Exception], None] = refuse_retry,
+    **settings: Any,
+) -> None:
+    """Run an archiver of ``orders`` until it fails or ``stopping`` is set."""
+    Archiver(
+        session,
+        choice_of("orders"),
+        lake,
+        settings=ArchiveSettings(**settings),
+        on_commit=on_commit,
+        on_retry=on_retry,
+    ).run(stopping or Flag(), once=False)
 
 
 class Run:
@@ -226,14 +247,7 @@ def test_a_table_that_was_dropped_in_between_is_an_error_not_a_gap(
         catalog.drop_table(NAME)
 
     with pytest.raises(IllegalState, match=r"was removed, or set back.*event 4 was in it"):
-        Archiver(
-            session,
-            choice_of("orders"),
-            LAKE,
-            settings=ArchiveSettings(),
-            on_commit=drop,
-            on_retry=refuse_retry,
-        ).run(Flag(), once=False)
+        run_archiver(session, drop)
     assert not catalog.table_exists(NAME)
 
 
@@ -343,13 +357,9 @@ def test_a_running_archiver_copies_new_events_and_waits_for_its_catalog(
             stopping.set()
 
     publish(orders, 0, 5)
-    settings = ArchiveSettings()
-    choice = choice_of("orders")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archiving, "RETRY_S", 0.01)
-        Archiver(
-            session, choice, LAKE, settings=settings, on_commit=publish_more, on_retry=repair
-        ).run(stopping, once=False)
+        run_archiver(session, publish_more, stopping=stopping, on_retry=repair)
 
     assert len(failures) == 1
     assert "the catalog of iceberg://prod/lake/orders did not answer" in failures[0]
@@ -413,14 +423,14 @@ def test_a_failure_after_a_commit_copies_no_event_again(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archiving, "RETRY_S", 0.01)
-        Archiver(
+        run_archiver(
             session,
-            choice_of("orders"),
-            FailingLake(URI, "iceberg"),
-            settings=ArchiveSettings(compact_every=1),
-            on_commit=stop_at_the_end,
+            stop_at_the_end,
+            lake=FailingLake(URI, "iceberg"),
+            stopping=stopping,
             on_retry=publish_more,
-        ).run(stopping, once=False)
+            compact_every=1,
+        )
 
     assert failures == ["the catalog is down"]
     assert ids_in(catalog) == list(range(8))
@@ -436,14 +446,7 @@ def test_a_channel_that_begins_again_is_not_copied_into_the_table_of_the_former_
         publish(session.channels.create("orders"), 0, 9)
 
     with pytest.raises(IllegalState, match="has other events under the same ids"):
-        Archiver(
-            session,
-            choice_of("orders"),
-            LAKE,
-            settings=ArchiveSettings(),
-            on_commit=begin_again,
-            on_retry=refuse_retry,
-        ).run(Flag(), once=False)
+        run_archiver(session, begin_again)
 
     assert ids_in(catalog) == list(range(5))
 

@@ -35,6 +35,7 @@ from pyiceberg.types import (
 )
 
 from penstock.tables.kinds import stored_kind
+from penstock_core.columns.files.table_rows import column_paths
 from penstock_core.vocabulary.errors import InvalidArgument
 
 COLUMNS: Final = "penstock.columns"
@@ -73,25 +74,13 @@ def check_paths(columns: pa.Schema) -> None:
     """Raise ``InvalidArgument`` for columns whose paths are equal: Iceberg joins names with
     dots."""
     used: set[str] = set()
-    for path in _paths(columns, ""):
+    for path, _ in column_paths(columns):
         if path in used:
             raise InvalidArgument(
                 f"column {path!r} exists twice, as a name with a dot and as a field of a struct, "
                 f"which Iceberg takes for one column; rename one of them, or use a Delta table"
             )
         used.add(path)
-
-
-def _paths(columns: pa.Schema | pa.StructType, above: str) -> Iterator[str]:
-    for column in columns:
-        path = f"{above}{column.name}"
-        yield path
-        kind = column.type
-        while pa.types.is_list(kind):
-            path, kind = f"{path}.element", kind.value_type
-            yield path
-        if pa.types.is_struct(kind):
-            yield from _paths(kind, f"{path}.")
 
 
 def _fields(

@@ -171,11 +171,10 @@ class Table:
         self.refresh()
         return self._log.last_of(app)
 
-    def content_of(self, app: str) -> str | None:
-        """Return the identity of the content of the last version that ``app`` has stored; None if
-        it is not recorded."""
-        last = self.last_of(app)
-        return None if last is None else self._log.contents(app).get(last)
+    def content_of(self, app: str, version: int) -> str | None:
+        """Return the identity of the content of a version of ``app``, as far as the state read last
+        has it."""
+        return self._log.contents(app).get(version)
 
     # --- writing -------------------------------------------------------------------------
 
@@ -280,7 +279,7 @@ class Table:
         """Commit on top of the state read last. Raises ``CommitConflict`` if another program has
         committed since, or has replaced a file of ``remove`` before."""
         state = self.state
-        if remove and not {file.path for file in remove} <= {file.path for file in state.files}:
+        if not self._has_files(remove):
             raise CommitConflict  # its rows are in other files by now, or were deleted
         wanted = united(state.schema or pa.schema([]), schema)
         check_partitions(wanted, self.partition_by)
@@ -298,6 +297,10 @@ class Table:
         with storing(self.uri):
             self._log.commit(state, commit)
         self.refresh()
+
+    def _has_files(self, files: Sequence[DataFile]) -> bool:
+        """Return whether the state read last has all of these files."""
+        return not files or {file.path for file in files} <= {file.path for file in self.files()}
 
     def _busy(self) -> Unavailable:
         return Unavailable(
@@ -382,7 +385,7 @@ class Table:
         """
         removed = added = 0
         for files in small_files(self.refresh().files, target_bytes):
-            if not {file.path for file in files} <= {file.path for file in self.files()}:
+            if not self._has_files(files):
                 continue  # another program has replaced some of them
             writer = self.writer()
             try:

@@ -18,12 +18,11 @@ from penstock_core.printable import on_one_line
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_server.cli.shared.grouping import GROUP, CommandGroup
 from penstock_server.cli.shared.output import note
+from penstock_server.cli.shared.stopping import INTERRUPTED
 from penstock_server.parts import install_line, registered
 
 REFUSED: Final = 1
 """Exit status if the realm or this program refused the command; 0 is success, 2 wrong usage."""
-INTERRUPTED: Final = 130
-"""Exit status after Ctrl-C."""
 _OUTPUT_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a file or device that accepts no more output."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -27,6 +26,7 @@ from penstock_server.cli.shared.output import (
     write_list,
 )
 from penstock_server.cli.shared.realm import DEFAULT_URL
+from penstock_server.cli.shared.stopping import stopped_by_signals
 from penstock_server.cli.stores.destinations import find
 from penstock_spark.cli.flowing import displayed
 
@@ -49,7 +49,6 @@ Realm = Annotated[
 
 T = TypeVar("T")
 
-INTERRUPTED: Final = 130
 SIGNAL_CHECK_S: Final = 0.2
 """Maximum number of seconds until a signal is handled."""
 
@@ -196,25 +195,11 @@ def _run_until_signal(work: Callable[[threading.Event], T]) -> T:
 
     ``work`` runs in a thread, because Spark would handle Ctrl-C itself in the main thread.
     """
-    stopping = threading.Event()
-
-    def stop(number: int, frame: object) -> None:
-        if stopping.is_set() and number == signal.SIGINT:
-            os._exit(INTERRUPTED)
-        stopping.set()
-
-    saved_handlers = {
-        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        with ThreadPoolExecutor(1, "pipeline") as worker:
-            result = worker.submit(work, stopping)
-            while wait([result], timeout=SIGNAL_CHECK_S).not_done:
-                pass
-            return result.result()
-    finally:
-        for number, handler in saved_handlers.items():
-            signal.signal(number, handler)
+    with stopped_by_signals() as stopping, ThreadPoolExecutor(1, "pipeline") as worker:
+        result = worker.submit(work, stopping)
+        while wait([result], timeout=SIGNAL_CHECK_S).not_done:
+            pass
+        return result.result()
 
 
 def _write_report(report: Report, format: str) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from penstock_core.vocabulary.csv_cells import LONG, NOT_PLAIN
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 _DEFAULTS: Final = {"header": "true", "inferSchema": "true"}
-_NOT_PLAIN: Final = r"^(\+|-?0[0-9xX])|[dDfF]$"
-"""Cells that Spark reads as numbers although they are not written as plain numbers: a plus sign, a
-leading zero, and the suffixes of Java's numbers, so that 0815 became 815 and 12F became 12.0."""
-_LONG: Final = r"^-?[0-9]{16,}$"
-"""Whole numbers that a double may not represent exactly."""
+_SUFFIXED: Final = "[dDfF]$"
+"""Numbers with a suffix of Java, which only Spark reads as numbers: 12F would become 12.0."""
 
 
 def read_csv(spark: SparkSession, path: str, options: Mapping[str, str]) -> DataFrame:
@@ -75,10 +74,10 @@ def _changes(texts: DataFrame, name: str, kind: DataType) -> Column:
 
     quoted = name.replace("`", "``")
     cell = functions.trim(texts[f"`{quoted}`"])
-    changes: Column = cell.rlike(_NOT_PLAIN)
+    changes: Column = cell.rlike(NOT_PLAIN) | cell.rlike(_SUFFIXED)
     if isinstance(kind, FractionalType):
         becomes_infinite = functions.abs(cell.try_cast("double")) == float("inf")
         changes |= cell.rlike(r"^-?[0-9]") & becomes_infinite
     if kind.typeName() == "double":
-        changes |= cell.rlike(_LONG)
+        changes |= cell.rlike(LONG)
     return changes

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from penstock.client.archiving.durables import existing_durable
 from penstock.client.sync.sync import Durable, DurableHold, Session
 from penstock_core.api.channels import Location
 from penstock_core.columns.events.batch import ids_of
@@ -29,7 +30,6 @@ from penstock_core.vocabulary.errors import (
     DurableInUse,
     IllegalState,
     InvalidArgument,
-    NameDoesNotExist,
     PenstockError,
 )
 from penstock_core.vocabulary.stored_ids import Ids, ranges, stored_form
@@ -201,13 +201,7 @@ def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
     differs from that of the read.
     """
     name, channel = options.durable, link.name
-    try:
-        durable = link.channel.durables.get(name)
-    except NameDoesNotExist as error:
-        raise NameDoesNotExist(
-            f"channel {channel} has no durable {name!r}; create it first, for example: "
-            f"penstock durable create {channel} {name} --type serial"
-        ) from error
+    durable = existing_durable(link.channel, name)
     info = durable.info()
     if options.selector not in ("", info.selector) and info.type not in WITHOUT_SELECTOR:
         selector = f"selector {info.selector!r}" if info.selector else "no selector"

@@ -20,6 +20,7 @@ from penstock_server.cli.shared.output import (
 )
 from penstock_server.cli.shared.progress import is_visible
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url
+from penstock_server.cli.shared.stopping import INTERRUPTED
 
 if TYPE_CHECKING:
     from penstock_tools.cli.load_plan import LoadPlan
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 EVENTS_WRONG: Final = 1
 """Exit status if an event was lost, delivered twice, refused or not delivered."""
-INTERRUPTED: Final = 130
 _END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _LATENCIES: Final = ("events", "p50", "p90", "p99", "p99.9", "max")
 

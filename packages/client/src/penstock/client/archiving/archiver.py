@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from penstock.client.archiving.durables import existing_durable
 from penstock.client.archiving.lake import Lake
 from penstock.client.archiving.losses import described, lost_events, prevention
 from penstock.client.sync.sync import Channel, Destination, DurableHold, Session
 from penstock.tables.files import RowWriter
 from penstock.tables.table import NO_VERSION
-from penstock_core.columns.events.batch import ids_of
+from penstock_core.columns.events.batch import ids_of, within
 from penstock_core.columns.files.archives import ArchiveLayout
-from penstock_core.ids.ids import IdSet, Span
+from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.choice import Choice
 from penstock_core.vocabulary.errors import (
     DataLost,
@@ -110,8 +110,8 @@ class ChannelArchiver:
         Raises ``IllegalState`` if the table was filled in another way: events of the durable that
         are not in the table would be acknowledged, too.
         """
-        name, source = self._settings.durable, self._table.content_of(APP)
-        if self._version != NO_VERSION and source == name:
+        name = self._settings.durable
+        if self._version != NO_VERSION and self._table.content_of(APP, self._version) == name:
             hold.ack(self._version)
         elif self.next_id and hold.take(0, self.next_id - 1).id_set:
             raise IllegalState(
@@ -182,7 +182,9 @@ class ChannelArchiver:
                 if not rows:
                     self._check_losses(Span(span.first, int(ids[0])))
                 row_batch = layout.of(stored, batch.publishers)
-                writer.add(row_batch if taken is None else _only(row_batch, taken))
+                if taken is not None:
+                    row_batch = row_batch.filter(pa.array(within(ids, taken.spans)))
+                writer.add(row_batch)
                 rows, size = rows + stored.num_rows, size + stored.nbytes
                 if rows >= COMMIT_ROWS_MAX or size >= COMMIT_BYTES_MAX:
                     return int(ids[-1]) + 1
@@ -218,22 +220,16 @@ class ChannelArchiver:
             )
 
     def _held_durable(self) -> DurableHold:
-        name, channel = self._settings.durable, self.channel.name
-        try:
-            durable = self.channel.durables.get(name)
-            selector = durable.info().selector
-            if selector and self._settings.register:
-                raise InvalidArgument(
-                    f"durable {name} of channel {channel} has the selector {selector!r}, so the "
-                    f"table will not have all events; pass --no-register, so that the channel does "
-                    f"not name it as its archive"
-                )
-            return durable.hold().open()
-        except NameDoesNotExist as error:
-            raise NameDoesNotExist(
-                f"channel {channel} has no durable {name!r}; create it first, for example: "
-                f"penstock durable create {channel} {name} --type serial"
-            ) from error
+        name = self._settings.durable
+        durable = existing_durable(self.channel, name)
+        selector = durable.info().selector
+        if selector and self._settings.register:
+            raise InvalidArgument(
+                f"durable {name} of channel {self.channel.name} has the selector {selector!r}, so "
+                f"the table will not have all events; pass --no-register, so that the channel does "
+                f"not name it as its archive"
+            )
+        return durable.hold().open()
 
     def _finish_commit(self, versions: int) -> None:
         """Name the table in the channel after the first commit of this process, and compact the
@@ -245,13 +241,6 @@ class ChannelArchiver:
         # Counted by the table, as a process may end after one commit.
         if every and self._table.state.version // every != versions // every:
             self._table.compact(COMPACT_BYTES, keep_hours=self._settings.keep_hours)
-
-
-def _only(rows: pa.RecordBatch, taken: IdSet) -> pa.RecordBatch:
-    """Return the rows of the events in ``taken``."""
-    edges = np.array(taken.spans, dtype=np.int64).reshape(-1)
-    is_taken = np.searchsorted(edges, ids_of(rows), side="right") % 2 == 1
-    return rows.filter(pa.array(is_taken))
 
 
 class Archiver:

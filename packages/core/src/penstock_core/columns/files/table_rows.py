@@ -57,7 +57,9 @@ class TableLayout:
         shown = self._shown(pa.table(no_rows), inexact=[]).schema
         self.columns = pa.schema(field for field in shown if field.name not in _RESERVED)
         """All columns but those for programs, if all integers are exact as doubles."""
-        self.prefixed = frozenset(_prefixed_paths(shown))
+        self.prefixed = frozenset(
+            path for path, name in column_paths(shown) if name.startswith(PREFIX)
+        )
         """The paths of columns and fields whose names have a prefix, so that paths are distinct.
         They may change when a property is added."""
 
@@ -143,6 +145,19 @@ def table_column_type(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind in (pa.int8(), pa.int16()) else kind
 
 
+def column_paths(columns: pa.Schema | pa.DataType, above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the name of each column and of each field inside it, as Iceberg joins the
+    names; the elements of a list have the name ``element``."""
+    for column in columns:
+        path, kind = f"{above}{column.name}", column.type
+        yield path, column.name
+        while pa.types.is_list(kind):
+            path, kind = f"{path}.element", kind.value_type
+            yield path, "element"
+        if pa.types.is_struct(kind):
+            yield from column_paths(kind, f"{path}.")
+
+
 def distinct_names(schema: pa.Schema) -> pa.Schema:
     """Return the schema with distinct paths of columns and fields, ignoring case.
 
@@ -168,19 +183,6 @@ def _distinct_inside(kind: pa.DataType, path: str, used: set[str]) -> pa.DataTyp
         used.add(f"{path}.element".casefold())
         return pa.list_(_distinct_inside(kind.value_type, f"{path}.element", used))
     return kind
-
-
-def _prefixed_paths(schema: pa.Schema | pa.DataType, above: str = "") -> Iterator[str]:
-    """Yield the paths of columns and fields whose names have a prefix."""
-    for field in schema:
-        path = f"{above}{field.name}"
-        if field.name.startswith(PREFIX):
-            yield path
-        kind = field.type
-        while pa.types.is_list(kind):
-            kind, path = kind.value_type, f"{path}.element"
-        if pa.types.is_struct(kind):
-            yield from _prefixed_paths(kind, f"{path}.")
 
 
 def _renamed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

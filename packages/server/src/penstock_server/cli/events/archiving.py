@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,12 +12,10 @@ from penstock_server.cli.shared import completing, parsers
 from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import ListFormat, count, note, write, write_json
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
+from penstock_server.cli.shared.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from penstock.client.archiving.archiver import ArchiveProgress
-
-INTERRUPTED: Final = 130
-"""Exit status after a second Ctrl-C."""
 
 commands = command_group("Copy channels to tables, each event once.")
 
@@ -117,7 +110,7 @@ def run_(
         copied_events[copied.channel] += copied.events
         note(f"{copied.channel}: {count(copied.events, 'event')}, next is {copied.next_id:,}")
 
-    with session(url) as realm, _stopped_by_signals() as stopping:
+    with session(url) as realm, stopped_by_signals() as stopping:
         archiver = Archiver(
             realm, choice, lake, settings=settings, on_commit=show, on_retry=_note_retry
         )
@@ -131,24 +124,3 @@ def run_(
 
 def _note_retry(channel: str, error: Exception) -> None:
     note(f"{channel}: {error}; trying again")
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets: the present commit is finished before the end. A
-    second Ctrl-C ends the process at once."""
-    stopping = Event()
-
-    def stop(number: int, frame: object) -> None:
-        if stopping.is_set() and number == signal.SIGINT:
-            os._exit(INTERRUPTED)
-        stopping.set()
-
-    saved_handlers = {
-        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stopping
-    finally:
-        for number, handler in saved_handlers.items():
-            signal.signal(number, handler)

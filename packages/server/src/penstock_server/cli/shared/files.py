@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from penstock_core.columns.documents import event_of
+from penstock_core.vocabulary.csv_cells import LONG, NOT_PLAIN
 from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent
 
 if TYPE_CHECKING:
@@ -192,13 +193,13 @@ def _is_text(column: pa.Array, inferred: pa.DataType) -> bool:
     if pa.types.is_null(inferred):
         return bool(pc.any(pc.not_equal(column, "")).as_py())
     cells = pc.utf8_trim_whitespace(column)  # as Arrow does before it reads a number
-    if pc.any(pc.match_substring_regex(cells, _NOT_PLAIN)).as_py():
+    if pc.any(pc.match_substring_regex(cells, NOT_PLAIN)).as_py():
         return True
     has_floats = pa.types.is_floating(inferred)
     large = cells.filter(pc.match_substring_regex(cells, _LARGE_EXPONENT))
     if pc.any(pc.is_inf(large.cast(pa.float64()))).as_py():
         return True
-    long = cells.filter(pc.match_substring_regex(cells, _LONG))
+    long = cells.filter(pc.match_substring_regex(cells, LONG))
     try:
         # A cast fails for a value that the type cannot represent exactly.
         long.cast(pa.int64()).cast(pa.float64() if has_floats else pa.int64())
@@ -210,11 +211,7 @@ def _is_text(column: pa.Array, inferred: pa.DataType) -> bool:
 _NULLS: Final = ("", "#N/A", "#N/A N/A", "#NA", "N/A", "NA", "NULL", "n/a", "null")
 """Cells without a value in columns of numbers, booleans and timestamps. Unlike Arrow's own list, it
 does not have NaN, which is a number."""
-_NOT_PLAIN: Final = r"^(\+|-?0[0-9xX])"
-"""A plus sign, a leading zero or hexadecimal digits."""
 _LARGE_EXPONENT: Final = r"[eE]\+?[0-9]{3,}$"
-_LONG: Final = "^-?[0-9]{16,}$"
-"""Whole numbers that a double may not represent exactly."""
 
 
 def _parts_of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
