@@ -30,8 +30,8 @@ required() { "${VENV:-.venv}/bin/python" -m scripts.packages "$@"; }
 required all group:dev group:bench group:docs | grep -v '^python-qpid-proton' |
   lock requirements.lock --no-annotate - "$@"
 required amqp | lock requirements-amqp.lock --constraints requirements.lock --no-annotate - "$@"
-# What packaging/Dockerfile installs beside them: what the base requires, and tokens.
-required base tokens |
+# What packaging/Dockerfile installs beside them: the base and the extras of a server.
+required base cluster protobuf tokens |
   lock requirements-image.lock --constraints requirements.lock --no-annotate - "$@"
 
 # What `make lowest` installs: the lowest versions that each pyproject.toml allows of what users install

@@ -36,11 +36,12 @@ def test_the_amqp_engine_moves_no_version_of_the_large_lock() -> None:
     assert needed == {name: large.get(name) for name in needed}
 
 
-def test_the_image_has_what_the_package_and_tokens_need_in_the_versions_that_are_tested() -> None:
+def test_the_image_has_what_its_packages_and_tokens_need_in_the_versions_that_are_tested() -> None:
     large, image = locked("requirements.lock"), locked("requirements-image.lock")
-    direct = [each for part in ("", "tokens") for each in declared()[part]]
+    parts = ("", "cluster", "protobuf", "tokens")
+    direct = [requirement for part in parts for requirement in declared()[part]]
 
-    assert {each.name for each in direct} <= image.keys()
+    assert {requirement.name for requirement in direct} <= image.keys()
     assert image == {name: large.get(name) for name in image}
     assert not image.keys() & {"pyspark", "pytest", ENGINE}
 

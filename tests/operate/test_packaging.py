@@ -23,6 +23,7 @@ from penstock_server.settings.loading import described, load, variable_of
 FOLDER = Path(__file__).parents[2] / "packaging"
 UNIT = FOLDER / "penstock.service"
 DOCKERFILE = FOLDER / "Dockerfile"
+PACKAGES = FOLDER.parent / "packages"
 
 DIRECTIVES = {
     "Unit": {"Description", "After", "Wants", "StartLimitIntervalSec", "StartLimitBurst"},
@@ -177,6 +178,15 @@ def test_the_image_does_not_run_as_root() -> None:
 
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     assert order.index("USER") > max(at for at, name in enumerate(order) if name == "RUN")
+
+
+def test_the_image_has_every_package_but_spark() -> None:
+    """They are installed without dependencies, so a package that is missing here stays missing."""
+    *_, own = installs()
+    in_image = {argument for argument in own if argument.startswith("packages/")}
+    in_repository = {f"packages/{path.parent.name}" for path in PACKAGES.glob("*/pyproject.toml")}
+
+    assert in_image == in_repository - {"packages/spark"}
 
 
 def test_the_image_copies_only_what_is_in_the_repository() -> None:
