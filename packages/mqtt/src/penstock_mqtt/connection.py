@@ -76,9 +76,11 @@ HELD_BYTES_MAX: Final = 1 << 16
 """Bytes of packets that wait for a sign-in or a subscription. Above this the connection is not
 read."""
 PACKETS_A_TURN: Final = 256
+"""Maximum number of packets of one connection that are processed before other tasks run."""
 _FEW_BYTES: Final = 4_096
 """Chunks up to this size cannot hold enough packets to delay other clients."""
 _PUBACK: Final = bytes((0x40, 2))
+"""First bytes of a PUBACK without a reason code; the packet id follows."""
 _PUBACK_BYTES: Final = 4
 
 _EXPLAINED_PACKETS: Final = (Acknowledgement, AuthPacket, SubackPacket, UnsubackPacket)
@@ -90,6 +92,8 @@ _log = logger("penstock.mqtt")
 
 
 class MqttConnection(HostedConnection):
+    """The server's side of one client's connection, from its CONNECT to its end."""
+
     protocol = "mqtt"
 
     def __init__(
@@ -104,16 +108,21 @@ class MqttConnection(HostedConnection):
         self.is_ending = False
         """Whether the connection ignores further packets of the client."""
         self._connect: ConnectPacket | None = None
+        """The client's CONNECT; None until it is received."""
         self._sign_in = MqttSignIn(self.realm, self)
         self._sends_explanations = True
+        """Whether answers contain reason strings; the client may decline them in its CONNECT."""
         self._reader = PacketReader(CONNECT_BYTES_MAX)
         self._received = ReceivedBytes(mqtt.unknown, mqtt.listener.incomplete)
         self._out: list[bytes] = []
+        """Encoded packets that the next flush writes to the transport."""
         self.is_writable = True
+        """Whether the transport accepts output; False while the client reads too slowly."""
         self._reading = ReadThrottle(self._may_read, self._reading_resumed, self._process_and_count)
         self._keep_alive_s = 0.0
+        """Seconds of silence after which the connection ends; 0 means no limit."""
         self.packet_bytes_max = PACKET_BYTES_MAX
-        """Largest packet that the client takes, in bytes."""
+        """Largest packet that the client accepts, in bytes."""
         self.rights = mqtt.rights_of(self.principal, "")
         """Rights of the client's user."""
         self.incoming = Incoming(mqtt, self)
@@ -121,6 +130,7 @@ class MqttConnection(HostedConnection):
         self.client = MqttSession(mqtt, client_id="", principal=self.principal, place="")
         """The client's session; a placeholder until the client is signed in."""
         self._subscribing = 0
+        """SUBSCRIBE and UNSUBSCRIBE packets that are being processed; later packets wait."""
 
     @property
     def key(self) -> ClientKey:
@@ -139,15 +149,16 @@ class MqttConnection(HostedConnection):
         self.heard_s = self._loop.time()
         self._mqtt.traffic.received_bytes += len(data)
         if self.is_open and not self._reader.held_bytes and len(data) <= _FEW_BYTES:
+            # Most chunks consist of complete plain messages, which need no buffering.
             data = self._receive_plain(data)
             if not data:
                 return
-        elif not self.is_open and not self._is_counted(len(data)):
+        elif not self.is_open and not self._count_before_sign_in(len(data)):
             return
         self._reader.receive(data)
         self._reading.data_arrived()
 
-    def _is_counted(self, size: int) -> bool:
+    def _count_before_sign_in(self, size: int) -> bool:
         """Count bytes of a client that is not signed in. End the connection and return False if the
         limit is reached."""
         if self.is_ending:
@@ -161,8 +172,8 @@ class MqttConnection(HostedConnection):
         return True
 
     def _receive_plain(self, data: bytes) -> bytes:
-        """Receive the plain messages at the start of ``data`` and return the remaining bytes. The
-        usual message needs only this fast path."""
+        """Receive the messages without properties at the start of ``data``, and return the
+        remaining bytes. Most messages need only this fast path."""
         if self.is_ending or self._subscribing:
             return data
         size_max = self._reader.packet_bytes_max
@@ -201,7 +212,10 @@ class MqttConnection(HostedConnection):
         self.client.outbox.send_waiting()
 
     def _may_read(self) -> bool:
+        """Return False while the client has to wait: it does not read its own messages, exceeds its
+        rate, publishes faster than the realm stores, or has too many packets buffered."""
         listener = self.listener
+        # Congestion delays publishing clients only: acknowledgements of others are still read.
         waits = self.incoming.publishes and listener.is_congested
         is_held_up = self.pace.is_ahead or waits or listener.is_draining
         is_held = self._reader.held_bytes > HELD_BYTES_MAX and self._holds_packets
@@ -213,11 +227,14 @@ class MqttConnection(HostedConnection):
         return self.incoming.unanswered > 0 or self._subscribing > 0
 
     def _reading_resumed(self, now_s: float) -> None:
+        # The time without reading does not count as silence of the client (keep-alive).
         self.heard_s = now_s
 
-    # --- in ------------------------------------------------------------------------------
+    # --- received packets ----------------------------------------------------------------
 
     def _process_and_count(self) -> bool:
+        """Process buffered packets, and update the count of incomplete bytes. Return whether more
+        packets may be complete."""
         has_more = self._process_packets()
         if self._received.is_incomplete or self._reader.held_bytes > HELD_BYTES_MAX:
             self._count_incomplete(self._reader.held_bytes)
@@ -233,7 +250,8 @@ class MqttConnection(HostedConnection):
             self._violated(error)
 
     def _process_packets(self) -> bool:
-        """Receive some of the buffered packets. Return whether more may be complete."""
+        """Process at most `PACKETS_A_TURN` buffered packets. Return whether more packets may be
+        complete."""
         count = 0
         try:
             if self._holds_packets:
@@ -256,8 +274,8 @@ class MqttConnection(HostedConnection):
         return False
 
     def _process_plain(self) -> int:
-        """Receive the next packets if all of them have the same simple form. Return how many
-        messages were received."""
+        """Process the next PUBACKs and messages as long as they have no properties. Return the
+        number of messages."""
         if acknowledged := self._reader.pubacks():
             self.client.outbox.acknowledged(acknowledged)
             if self._holds_packets:
@@ -285,7 +303,7 @@ class MqttConnection(HostedConnection):
         self.refuse(reason_within(error, reasons.ALLOWED[reasons.CONNACK]), str(error))
 
     def _receive(self, packet: Packet) -> None:
-        if self.is_open and isinstance(packet, PublishPacket):  # as most are
+        if self.is_open and isinstance(packet, PublishPacket):  # the most frequent packet
             self.pace.count(1)
             self.incoming.received(packet)
             return
@@ -326,8 +344,7 @@ class MqttConnection(HostedConnection):
     def run(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run a coroutine that waits for the realm. An unexpected failure ends this connection
-        only."""
+        """Run a coroutine as a task. An unexpected exception in it ends only this connection."""
         self.listener.spawn(self._run_contained, work, *args, **kwargs)
 
     async def _run_contained(
@@ -335,11 +352,13 @@ class MqttConnection(HostedConnection):
     ) -> None:
         try:
             await work(*args, **kwargs)
-        except Exception:  # noqa: BLE001  whatever it is, the others must live on
+        except Exception:  # noqa: BLE001  other connections must not end with it
             _log.exception("mqtt.failed", connection=self.number)
             self.abort()
 
     def _disconnected(self, packet: DisconnectPacket) -> None:
+        """Receive a DISCONNECT: set the session's expiry, drop the will unless the client asks for
+        it, and close the connection."""
         expiry_s = packet.properties.session_expiry_s
         if expiry_s is not None:
             if expiry_s and not self.client.expiry_s:
@@ -367,7 +386,7 @@ class MqttConnection(HostedConnection):
         self._sign_in.begin(packet)
 
     def resume_reading(self) -> None:
-        """Process packets that the client has sent in the meantime."""
+        """Process packets that the client sent while it had to wait."""
         self._reading.data_arrived()
 
     @property
@@ -380,7 +399,8 @@ class MqttConnection(HostedConnection):
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     def opened(self, packet: ConnectPacket, packet_bytes_max: int) -> None:
-        """Mark the connection as open."""
+        """Mark the connection as open, and apply its limits of silence and of packet size."""
+        # A client may be silent for one and a half times its keep-alive (3.1.2.10).
         self._keep_alive_s = 1.5 * packet.keep_alive_s
         self._sends_explanations = packet.properties.request_problem_information != 0
         self._reader.packet_bytes_max, self._reader.is_strict = packet_bytes_max, True
@@ -395,7 +415,7 @@ class MqttConnection(HostedConnection):
         self.principal, self.publisher = principal, principal.name
         self.client_id = packet.client_id or f"auto-{secrets.token_hex(12)}"
         self.rights = self._mqtt.rights_of(principal, self.client_id)
-        if packet.will is not None:  # what could never be published is not kept
+        if packet.will is not None:  # a will without the right to publish it is refused now
             self.rights.check_publish(packet.will.topic, PublishEvents)
         self.listener.greeted(self, f"mqtt-{self.number}")
         self.session = f"mqtt-{self.number}"
@@ -403,7 +423,7 @@ class MqttConnection(HostedConnection):
         self.client = session
         requested = packet.properties
         session.outbox.in_flight_max = requested.receive_maximum or 65_535
-        if self.is_gone:
+        if self.is_gone:  # the client disconnected while its session was being opened
             self._sessions.forget(self)
             self._sessions.leave(session)
             return
@@ -422,6 +442,7 @@ class MqttConnection(HostedConnection):
             _log.warning("mqtt.sign_in_refused", host=self.host, reason=TOO_LARGE_FOR_CLIENT)
             self.abort()  # a DISCONNECT may not come before the CONNACK
             return
+        # Deliveries begin only now, because the CONNACK must be the first packet.
         filters = []
         if present:
             await self._following.begin()
@@ -433,6 +454,7 @@ class MqttConnection(HostedConnection):
         """Use the principal of a client that has authenticated again."""
         self.principal = self.client.principal = principal
         self.rights = self._mqtt.rights_of(principal, self.client_id)
+        # The cached receivers were found with the rights of the earlier principal.
         self._mqtt.fan_out.forget()
         if self.client.has_record:
             self.client.store((self.client.entry,))
@@ -469,7 +491,7 @@ class MqttConnection(HostedConnection):
         if filters and self.is_open:
             await RetainedDelivery(self._mqtt, self.client, self, filters=filters).run()
 
-    # --- out -----------------------------------------------------------------------------
+    # --- sent packets --------------------------------------------------------------------
 
     def send(self, packet: Packet) -> bool:
         """Send a packet. Return False if it is larger than the client accepts."""
@@ -483,13 +505,14 @@ class MqttConnection(HostedConnection):
     def acknowledge(self, packet_ids: Sequence[int]) -> None:
         """Acknowledge stored messages of QoS 1 (PUBACK, the most frequent packet)."""
         if self.packet_bytes_max < _PUBACK_BYTES:
-            return  # the client has said that it takes no such packet
+            return  # the client accepts no packet of this size
         if len(packet_ids) == 1:
             self.write(_PUBACK + packet_ids[0].to_bytes(2))
         else:
             self.write(b"".join([_PUBACK + packet_id.to_bytes(2) for packet_id in packet_ids]))
 
     def write(self, data: bytes) -> None:
+        # The listener flushes once in a turn of the loop: one system call for several packets.
         if not (out := self._out):
             self.listener.flush_soon(self)
         out.append(data)
@@ -543,6 +566,7 @@ class MqttConnection(HostedConnection):
     def cut(self) -> None:
         """End the connection because another node serves the realm now. Pending output is
         dropped."""
+        # A DISCONNECT would have to wait behind output that the client has not read.
         if self._transport is not None and self._transport.get_write_buffer_size():
             self.abort()
         self._out.clear()
@@ -558,11 +582,11 @@ class MqttConnection(HostedConnection):
         self._sessions.leave(self.client)
 
     def check(self, now_s: float) -> None:
-        """End a connection that is silent for too long or does not sign in in time."""
+        """End a connection that exceeds its keep-alive or does not sign in in time."""
         if self._transport is None:
             return
         if self.is_open:
-            if self.principal.until_us:
+            if self.principal.until_us:  # a token or certificate that expires
                 self.check_rights()
             is_silent = self._keep_alive_s and now_s - self.heard_s > self._keep_alive_s
             if is_silent and not self._reading.is_paused:

@@ -44,14 +44,15 @@ _log = logger("penstock.mqtt")
 
 
 def durable_of(place: str, text: str) -> str:
-    """Return the name of a subscription's durable. It contains the place where its session is
-    stored and the filter for readability, and a hash to be unique."""
+    """Return the name of the durable of a subscription. ``place`` is the key of the stored session,
+    ``text`` the filter. Both are cut so that the name is readable; a hash makes it unique."""
     digest = sha256(f"{place}\0{text}".encode()).hexdigest()[:DIGITS]
     return f"{PREFIX}{_printable(place)}:{_printable(text)}:{digest}"
 
 
 def shared_durable_of(text: str) -> str:
-    """Return the name of the durable that all members of a shared subscription's group use."""
+    """Return the name of the durable that all members of a shared subscription's group use.
+    ``text`` is the filter with its prefix and group."""
     group, _, filter_text = text.removeprefix(SHARED).partition("/")
     digest = sha256(text.encode()).hexdigest()[:DIGITS]
     return f"{PREFIX}{SHARED}{_printable(group)}:{_printable(filter_text)}:{digest}"
@@ -77,7 +78,8 @@ async def make_durable(
     topics: TopicChannel | None,
     start: FromId | FromLatest = _LATEST,
 ) -> None:
-    """Create the durable of a filter unless it exists."""
+    """Create the durable ``name`` of the filter ``text`` unless it exists. ``topics`` is None for
+    the channel of all topics."""
     filter_text = filter_of(text)
     with contextlib.suppress(NameAlreadyBound):
         await realm.subscriptions.create_durable(
@@ -114,7 +116,7 @@ class DurableFeed:
         topic_filter: Filter,
         topics: TopicChannel | None = None,
     ) -> None:
-        """``topics``: the channel, if it is not the one of all topics."""
+        """``topics`` is a channel with topics, or None for the channel of all topics."""
         self._mqtt = mqtt
         self._topics = topics
         self.channel = "" if topics is None else topics.name
@@ -124,6 +126,7 @@ class DurableFeed:
         self._realm = mqtt.realm
         self.session = topic_filter.connection.session
         self._subscription = 0
+        """Number of the seat in the realm; 0 while it is not attached."""
         self._checked_version, self._was_abandoned = -1, False
         self._held: dict[int, int] = {}
         """Events sent to the client and not settled, each with its share of the bytes of its
@@ -138,7 +141,7 @@ class DurableFeed:
         if self._topics is None:
             return False
         topics = self._mqtt.topics
-        if self._checked_version != topics.version:  # evaluated with every acknowledgement
+        if self._checked_version != topics.version:  # cached: every acknowledgement needs it
             self._checked_version = topics.version
             matching = topics.matching_channels(self._filter.text)
             self._was_abandoned = all(channel.number != self._topics.number for channel in matching)
@@ -192,6 +195,7 @@ class DurableFeed:
         if self._has_ended:
             self.close()
             return
+        # Events that the client finished while the seat was being attached wait to be settled.
         self._settle()
         await self.end_lost_deliveries()
 
@@ -223,7 +227,7 @@ class DurableFeed:
         self._held.clear()
 
     def has_room(self, size: int) -> None:
-        """Tell the realm how many bytes of its window are free again."""
+        """Report to the realm how many bytes of the window are free again."""
         if self._subscription:
             self._realm.subscriptions.credit(self._subscription, 0, taken=size)
         else:
@@ -240,12 +244,13 @@ class DurableFeed:
             return
         try:
             self.give(rows)
-        except Exception:  # noqa: BLE001  whatever it is, the others must live on
+        except Exception:  # noqa: BLE001  other receivers must still be served
             _log.exception("mqtt.failed")
             self._connection.abort()
 
     def give(self, rows: OutgoingBatch) -> None:
-        """Put the events of a delivery into the outbox, and acknowledge those not wanted."""
+        """Queue the events of a delivery in the outbox. Acknowledge events that the client does not
+        receive: they are not messages, or its option No Local excludes them."""
         event_ids = rows.batch.column("event_id").to_pylist()
         messages = self._read_messages(rows)
         # The bytes of a frame are divided evenly among its events: only their sum has to be exact.
@@ -266,6 +271,8 @@ class DurableFeed:
             self._client.outbox.send_messages(accepted, (topic_filter,), sources=sources)
 
     def _read_messages(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
+        """Return the delivered events as messages; None for an event without a topic that the
+        filter matches."""
         counts = self._mqtt.counts
         if self._topics is None:
             return messages_of(rows.batch, counts=counts)
@@ -276,7 +283,7 @@ class DurableFeed:
         ]
 
     def recall(self, spans: Spans) -> None:
-        """Drop queued events after a seek of the durable, which delivers them again."""
+        """Drop queued events after a seek of the durable, which delivers some of them again."""
         ids = frozenset(IdSet(spans))
         self._client.return_room(sum([self._held.pop(event_id, 0) for event_id in ids]))
         self._client.outbox.recall(self._filter.text, ids, self.channel)
@@ -305,7 +312,7 @@ class DurableFeed:
         if not held:
             return
         self._client.return_room(sum([self._held.pop(event_id) for event_id in held]))
-        if not self._settled:
+        if not self._settled:  # one settlement for all acknowledgements of a turn of the loop
             self._mqtt.loop.call_soon(self._settle)
         self._settled.update(dict.fromkeys(held, then))
 
@@ -324,11 +331,14 @@ class DurableFeed:
             )
 
     def _settle(self) -> None:
+        """Settle the finished events with the durable, unless the seat is not attached yet."""
         if self._subscription and self._settled:
             settled, self._settled = self._settled, {}
             self._submit(settled)
 
     def _submit(self, settled: dict[int, Callable[[], None] | None]) -> None:
+        """Settle events in one request, or one by one if the durable refuses them together."""
+
         def reply(_: Any, error: BaseException | None) -> None:
             if error is None:
                 for confirm in settled.values():
@@ -336,7 +346,7 @@ class DurableFeed:
                         confirm()
                 if not self._held:
                     self._retire()
-            elif len(settled) > 1:  # one was returned to the durable: settle the others alone
+            elif len(settled) > 1:  # one of them is not with this seat any more
                 for event_id, then in settled.items():
                     self._submit({event_id: then})
             else:

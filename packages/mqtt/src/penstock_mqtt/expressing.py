@@ -22,8 +22,8 @@ EXPIRY_S_MAX: Final = (1 << 32) - 1
 """The longest message expiry in seconds."""
 TOO_LARGE: Final = "it is larger than the receiver accepts"
 _TEXT_MAX: Final = 16_383
-"""Maximum number of characters of a text that is made from a value. MQTT has room for it in
-UTF-8."""
+"""Maximum number of characters of a text that is made from a value. Even with 4 bytes for each
+character the text fits the 65,535 bytes that MQTT allows."""
 
 LeaveOut = Callable[[str, str], None]
 """A callback with the name of a part that is left out, and the reason."""
@@ -47,34 +47,36 @@ def count_unsent(counts: MessageCounts, topic: str, reason: str) -> None:
 
 
 def packet_properties(
-    rest: Residue, headers: Mapping[str, Any], properties: Mapping[str, Any], omit: LeaveOut
+    residue: Residue, headers: Mapping[str, Any], properties: Mapping[str, Any], omit: LeaveOut
 ) -> PacketProperties:
     """Return the properties of the PUBLISH for an event. ``omit`` is called for each part that MQTT
     cannot express."""
-    pairs = _user_properties(properties, omit) if rest.user is None else rest.user
+    # The residue of an MQTT message has the user properties in their order and with repetitions.
+    pairs = _user_properties(properties, omit) if residue.user is None else residue.user
     user = tuple(pair for pair in pairs if _is_expressible(pair, omit))
-    if rest.content_encoding and all(name != CONTENT_ENCODING for name, _ in user):
-        encoding = (CONTENT_ENCODING, rest.content_encoding)
+    if residue.content_encoding and all(name != CONTENT_ENCODING for name, _ in user):
+        encoding = (CONTENT_ENCODING, residue.content_encoding)
         user += (encoding,) if _is_expressible(encoding, omit) else ()
-    content_type, reply_to = rest.content_type, headers.get("reply_to")
+    content_type, reply_to = residue.content_type, headers.get("reply_to")
     if content_type is not None and (fault := text_fault(content_type)):
         omit("content type", fault)
         content_type = None
     if reply_to and (fault := name_fault(reply_to)):
         omit("response topic", fault)
         reply_to = None
-    correlation = _correlation(headers.get("correlation_id"), is_hex=rest.hex)
+    correlation = _correlation(headers.get("correlation_id"), is_hex=residue.hex)
     if correlation is not None and len(correlation) > BYTES_MAX:
         omit("correlation data", f"{len(correlation)} bytes; at most {BYTES_MAX} are possible")
         correlation = None
-    packet_properties_ = PacketProperties(
-        payload_format=rest.payload_format,
+    sent_properties = PacketProperties(
+        payload_format=residue.payload_format,
         content_type=content_type,
         response_topic=reply_to or None,
         correlation_data=correlation,
         user_properties=user,
     )
-    return NO_PROPERTIES if packet_properties_ == NO_PROPERTIES else packet_properties_
+    # Other modules compare with NO_PROPERTIES by identity.
+    return NO_PROPERTIES if sent_properties == NO_PROPERTIES else sent_properties
 
 
 def _is_expressible(pair: tuple[str, str], omit: LeaveOut) -> bool:
@@ -118,9 +120,10 @@ def _user_text(value: Any) -> str:
 
 
 def _correlation(text: str | None, *, is_hex: bool) -> bytes | None:
+    """Return a correlation id as bytes. ``is_hex``: whether it was binary data."""
     if text is None:
         return None
     try:
         return bytes.fromhex(text) if is_hex else text.encode()
-    except ValueError:
+    except ValueError:  # every publisher can write the header that claims hexadecimal digits
         return text.encode()

@@ -46,8 +46,11 @@ class FanOut:
         self.filters: TopicIndex[Filter] = TopicIndex()
         self._access = access
         self._version = access.version
+        """Version of the rights that the cached receivers were found with."""
         self._cached: dict[tuple[str, int], Receivers] = {}
+        """Receivers by topic and channel number; 0 is the channel of all topics."""
         self._matches = 0
+        """Number of filters in all cached receivers, limited by `MATCHES_MAX`."""
 
     def add(self, topic_filter: Filter) -> None:
         """Start sending messages to a filter."""
@@ -77,7 +80,7 @@ class FanOut:
             run_messages = list(run)
             try:
                 self._distribute_run(topic, qos, run_messages, channel, is_plain=is_plain)
-            except Exception:  # noqa: BLE001  the messages of other topics do not share it
+            except Exception:  # noqa: BLE001  messages of other topics must still be sent
                 _log.exception("mqtt.failed")
 
     def _distribute_run(
@@ -89,15 +92,16 @@ class FanOut:
         *,
         is_plain: bool,
     ) -> None:
-        """Send consecutive messages of one topic."""
+        """Send consecutive messages of one topic and QoS. ``is_plain``: whether all receivers of a
+        version can get the same bytes."""
         matches = self.filters.find(topic)
         if not matches:
             return
         receivers = self._receivers(topic, matches, channel)
         same_bytes, separate = receivers.plain, receivers.acknowledging
-        if not is_plain:
+        if not is_plain:  # the retain flag or the remaining lifetime depends on the receiver
             same_bytes, separate = [], [*same_bytes, *separate]
-        elif not qos:
+        elif not qos:  # no receiver needs a packet id, whatever the QoS of its filter
             same_bytes, separate = [*same_bytes, *separate], []
         self._send_same_bytes(messages, same_bytes)
         for subscriber in separate:
@@ -144,7 +148,7 @@ class FanOut:
         written: dict[int, tuple[bytes, int]] = {}
         for subscriber in filters:
             connection = subscriber.connection
-            if not connection.is_writable:  # messages of QoS 0 are left out while it does not read
+            if not connection.is_writable:  # QoS 0 is dropped while the client does not read
                 self.counts.dropped += len(messages)
                 continue
             version = connection.version
@@ -154,12 +158,13 @@ class FanOut:
                     packets = [b"".join(published_parts(message, version)) for message in messages]
                     encoded = written[version] = b"".join(packets), max(map(len, packets))
             except Exception:  # noqa: BLE001  the outbox writes one by one, and counts failures
+                # A size above the client's limit leads to the outbox below.
                 encoded = b"", connection.packet_bytes_max + 1
             all_packets, largest = encoded
             if largest <= connection.packet_bytes_max:
                 try:
                     connection.write(all_packets)
-                except Exception:  # noqa: BLE001  the other receivers do not share it
+                except Exception:  # noqa: BLE001  other receivers must still be served
                     _fail(connection)
                 else:
                     self.counts.sent[0] += len(messages)
@@ -178,7 +183,7 @@ def _send(
 ) -> None:
     try:
         filters[0].outbox.send_messages(messages, filters)
-    except Exception:  # noqa: BLE001  the other receivers do not share it
+    except Exception:  # noqa: BLE001  other receivers must still be served
         _fail(connection)
 
 

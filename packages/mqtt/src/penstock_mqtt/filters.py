@@ -76,17 +76,18 @@ class Feed(Protocol):
         ...
 
     def acknowledge(self, event_ids: Sequence[int], then: Callable[[], None] | None = None) -> None:
-        """Acknowledge events to the durable. ``then`` is called for each event once that is on
-        disk."""
+        """Acknowledge events to the durable. ``then`` is called for each event once its
+        acknowledgement is on disk."""
         ...
 
 
 class RetainedProgress:
     """The deliveries of retained messages that one subscription has begun and not ended.
 
-    A subscription of a lasting session owes its client the retained messages that matched when it
-    was made (SEM M5). The debt is paid once no search runs and the client has every message that
-    was sent. Ending a message twice, or one that another connection was sent, changes nothing.
+    A subscription of a lasting session owes its client the retained messages that matched when the
+    client subscribed (SEM M5). The delivery is complete once no search runs and the client has
+    acknowledged every message that was sent. Ending a message twice has no effect, nor does ending
+    a message that was sent over an earlier connection.
     """
 
     __slots__ = ("_event_ids", "_searches", "is_owed")
@@ -95,7 +96,7 @@ class RetainedProgress:
         self.is_owed = is_owed
         """Whether the client may lack retained messages; stored with the session."""
         self._searches = 0
-        """Searches of the retained messages that are running."""
+        """Number of running searches for retained messages."""
         self._event_ids: set[int] = set()
         """Retained messages that the outbox has accepted and the client has not acknowledged."""
 
@@ -103,26 +104,27 @@ class RetainedProgress:
         self._searches += 1
 
     def end_search(self) -> bool:
-        """End a search that has found all its messages. Return whether that has paid the debt."""
+        """End a search that has found all its messages. Return whether the client now has all
+        retained messages that it was owed."""
         self._searches -= 1
-        return self._pay()
+        return self._complete()
 
     def begin_message(self, event_id: int) -> None:
         self._event_ids.add(event_id)
 
     def end_message(self, event_id: int) -> bool:
-        """Remove a message that the client has received or that cannot be sent. Return whether that
-        has paid the debt."""
+        """Remove a message that the client has received or that cannot be sent. Return whether the
+        client now has all retained messages that it was owed."""
         if event_id not in self._event_ids:
             return False
         self._event_ids.remove(event_id)
-        return self._pay()
+        return self._complete()
 
-    def _pay(self) -> bool:
-        is_paid = self.is_owed and not self._searches and not self._event_ids
-        if is_paid:
+    def _complete(self) -> bool:
+        is_complete = self.is_owed and not self._searches and not self._event_ids
+        if is_complete:
             self.is_owed = False
-        return is_paid
+        return is_complete
 
 
 class Filter:
@@ -157,6 +159,7 @@ class Filter:
         self.no_local = subscription.no_local
         self.retain_as_published = subscription.retain_as_published
         self.number = number
+        """The client's subscription identifier; None if it has set none."""
         self.durable = ""
         """Name of the durable that holds its messages; empty if it receives messages only while
         live."""
@@ -171,8 +174,8 @@ class Filter:
 
     @property
     def is_shared(self) -> bool:
-        """Whether a group of clients shares it, so that each message goes to one member (SEM
-        M9)."""
+        """Whether a group of clients shares the subscription, so that each message goes to one
+        member (SEM M9)."""
         return self.text.startswith(SHARED)
 
     @property
@@ -182,7 +185,8 @@ class Filter:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the client has lowered it to QoS 0 while its durable may still hold messages."""
+        """Whether the client has lowered the subscription to QoS 0 while its durable may still
+        hold messages."""
         return bool(self.durable) and not self.qos and not self.is_shared
 
     @property
@@ -191,14 +195,17 @@ class Filter:
         return self.feed is not None or bool(self.feeds) or self.is_live
 
     def feed_of(self, channel: str) -> Feed | None:
-        """Return the seat in a channel; an empty name is the channel of all topics."""
+        """Return the seat at the durable in a channel; an empty name is the channel of all
+        topics."""
         return self.feeds.get(channel) if channel else self.feed
 
     def may_read(self, channel: TopicChannel | None) -> bool:
-        """Return whether its client may read a channel; None is the channel of all topics."""
+        """Return whether the subscription's client may read a channel; None is the channel of all
+        topics."""
         rights = self.connection.rights
         return rights.may_read(self.text, channel, makes_durable=bool(self.durable))
 
     def accepts(self, message: TopicMessage) -> bool:
-        """Return whether it accepts a message whose topic it matches."""
+        """Return whether the client receives a matching message. The option No Local excludes the
+        messages that the client has published itself."""
         return not (self.no_local and self.connection.client_id == message.client_id)

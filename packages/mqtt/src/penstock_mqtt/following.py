@@ -46,7 +46,8 @@ class CreditGrant:
         self._sent_count = 0
 
     def sent(self, subscription: int, count: int) -> None:
-        """Count events that were sent on. ``subscription`` is 0 while it is being opened."""
+        """Count forwarded events, and grant credit for them once they are enough. ``subscription``
+        is 0 while it is being opened."""
         self._sent_count += count
         if subscription and self._sent_count >= _AT_ONCE:
             self._subscriptions.credit(subscription, self._sent_count)
@@ -95,7 +96,7 @@ class ChannelFollower:
         receivers, too."""
         try:
             self._distribute(rows)
-        except Exception:  # noqa: BLE001  whatever it is, the others must live on
+        except Exception:  # noqa: BLE001  other receivers must still be served
             _log.exception("mqtt.failed")
         self._credit.sent(self._subscription, rows.count)
 
@@ -113,7 +114,7 @@ class ChannelFollower:
         """Do nothing: a plain subscription has no end."""
 
     def closed(self, reason: PenstockError) -> None:
-        """Report that the channel and its topics were deleted."""
+        """Call ``on_closed``, because the channel was deleted."""
         self._subscription = 0
         self._credit.end()
         if self._on_closed is not None:
@@ -153,12 +154,15 @@ class FollowedChannels:
                 await self._renew(is_first=True)
 
     def _changed(self) -> None:
-        """Follow the changed channels in a later turn of the loop."""
+        """Schedule one update of the followers for all changes of this turn of the loop."""
         if not self._is_renewal_scheduled and not self._mqtt.listener.is_stopping:
             self._is_renewal_scheduled = True
             self._mqtt.listener.spawn(self._follow_again)
 
     async def _follow_again(self) -> None:
+        """Follow the channels that have topics now. Errors are logged; the next change of topics
+        tries again."""
+        # Reset first: a change during this update needs another one.
         self._is_renewal_scheduled = False
         try:
             if self._is_begun:
@@ -168,6 +172,8 @@ class FollowedChannels:
             _log.warning("mqtt.topics_not_followed", reason=str(error))
 
     async def _renew(self, *, is_first: bool) -> None:
+        """Close the followers of channels without topics, and open those of channels that have
+        gained topics. ``is_first``: whether no channel was followed before."""
         topics = self._mqtt.topics
         channels = topics.all_channels
         for number in [followed for followed in self._followers if followed not in channels]:

@@ -59,7 +59,8 @@ class MqttFrontEnd(FrontEnd):
 
     def metrics(self, realm: RunningRealm) -> Iterator[Metric]:
         """Yield the metrics of MQTT if the realm serves it."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # as HTTP has
+        # loaded only when metrics are read
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         if (service := realm.connections.mqtt) is None:
             return

@@ -60,8 +60,8 @@ class ClientBytes:
         self.held = self.counted = 0
 
     def fault(self, size: int) -> str:
-        """Return why the client may not hold so many bytes, or an empty text. ``size`` is that of
-        the newest message."""
+        """Return why the held bytes exceed the limit, or an empty text. ``size`` is that of the
+        newest message, which alone may exceed the limit."""
         if self.held <= self._bytes_max or self.held <= size:
             return ""
         return f"{self.held} bytes wait to be acknowledged; at most {self._bytes_max} may"
@@ -76,7 +76,7 @@ class HeldMessages(NamedTuple):
 
 
 class UserBytes:
-    """The sums of all clients, by user."""
+    """Bytes of messages that are held for all clients of each user."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class UserBytes:
         self._held: Counter[str] = Counter()
 
     def add(self, user: str, change: int) -> None:
-        """Change the sum of a user. Above the limit disconnect the user's client with the
-        most held bytes."""
+        """Change the sum of a user by ``change`` bytes. Above the limit, disconnect the user's
+        client with the most held bytes."""
         self._held[user] += change
         if self._held[user] <= 0:
             del self._held[user]

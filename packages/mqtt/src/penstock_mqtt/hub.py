@@ -85,7 +85,7 @@ class MqttHub(FrontEndService):
         self.realm.connections.mqtt = self
         return await self.listener.listen(host, port, self.connection)
 
-    # --- who is there --------------------------------------------------------------------
+    # --- connections and sessions --------------------------------------------------------
 
     def _held_for(self, user: str) -> list[HeldMessages]:
         """Return the messages that are held for the clients of a user."""
@@ -123,6 +123,7 @@ class MqttHub(FrontEndService):
         keys = nsmallest(limit + 1, (key for key in by_key if not after or key > start_key))
         next_key = None
         if len(keys) > limit:
+            # The user is part of the cursor only if a page ends between two users of a client id.
             last, is_same = keys[limit - 1], keys[limit].client_id == keys[limit - 1].client_id
             next_key = turn_of(last) if is_same else last.client_id
         return api.SessionsPage(
@@ -144,8 +145,8 @@ class MqttHub(FrontEndService):
             if user in ("", key.user, session.principal.name)
         ]
         if not keys:
-            whose = f" of user {user!r}" if user else ""
-            raise NameDoesNotExist(f"client {client[:80]!r}{whose} has no session of MQTT")
+            of_user = f" of user {user!r}" if user else ""
+            raise NameDoesNotExist(f"client {client[:80]!r}{of_user} has no session of MQTT")
         if len(keys) > 1:
             users = ", ".join(sorted(key.user for key in keys)[:10])
             raise InvalidArgument(
@@ -162,6 +163,7 @@ class MqttHub(FrontEndService):
     async def _end_session(self, key: ClientKey) -> None:
         connection = self.sessions.connection_of(key)
         if connection is not None:
+            # Set before the connection ends, so that the session does not outlive it.
             connection.client.is_over = True
             connection.end(MqttViolation(Reason.ADMINISTRATIVE_ACTION, "the session was ended"))
         await self.sessions.end(key)

@@ -32,6 +32,8 @@ class MessageSource(NamedTuple):
 
 
 class WaitingMessage(NamedTuple):
+    """A message for one client, with the options that its subscriptions set."""
+
     message: TopicMessage
     qos: int
     numbers: tuple[int, ...]
@@ -43,7 +45,8 @@ class WaitingMessage(NamedTuple):
     """Bytes of the message in memory."""
 
     def properties_at(self, now_us: int) -> PacketProperties | None:
-        """Return the properties for a receiver, or None if the message has expired."""
+        """Return the properties to send at ``now_us`` (microseconds since 1970), or None if the
+        message has expired."""
         message = self.message
         numbers = self.numbers
         if not numbers and not message.ends_us:
@@ -51,7 +54,8 @@ class WaitingMessage(NamedTuple):
         remaining_us = message.ends_us - now_us
         if message.ends_us and remaining_us <= 0:
             return None
-        # The clock may have been set back since the event was published.
+        # Rounded up, because 0 s would mean that the message has expired. Limited, because the
+        # clock may have been set back since the event was published.
         expiry_s = min(-(-remaining_us // 1_000_000), EXPIRY_S_MAX) if message.ends_us else None
         forwarded = {name: getattr(message.properties, name) for name in _FORWARDED}
         return PacketProperties(**forwarded, message_expiry_s=expiry_s, subscription_ids=numbers)
@@ -62,17 +66,18 @@ class InFlight(Struct, eq=False):
 
     qos: int
     waiting: WaitingMessage | None
-    """The message to send again; None: it is read from its source again."""
+    """The message, if it may have to be sent again; None if it would be read again from its
+    source."""
     source: MessageSource | None
     is_stored: bool
-    """Whether the message may be sent. The packet id of a message of QoS 2 must be on disk
-    before."""
+    """Whether the message may be sent: the packet id of a message of QoS 2 must be on disk
+    first."""
     is_sent: bool = False
     """Whether the client may have received its packet id."""
     is_released: bool = False
     """Whether the client has the message (PUBREC) or will not be sent it again."""
     is_complete: bool = False
-    """Whether the client has completed it (PUBCOMP)."""
+    """Whether the client has completed the message (PUBCOMP)."""
     is_settled: bool = False
     """Whether the message will not be delivered again, because its durable has stored the
     acknowledgement or the client has all retained messages."""

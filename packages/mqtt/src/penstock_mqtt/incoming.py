@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock_mqtt.session import MqttSession
 
 ALIASES_MAX: Final = 100
+"""Largest topic alias that a client may use."""
 
 
 class PublishingConnection(ClientConnection, Protocol):
@@ -59,7 +60,9 @@ class Incoming(ConnectionPart[PublishingConnection]):
         self._mqtt = mqtt
         self._access = mqtt.realm.access
         self._aliases: dict[int, str] = {}
+        """Topics by the client's topic alias."""
         self._current: Publication | None = None
+        """Answers the messages of the client's current session; None before the first message."""
         self.unanswered = 0
         """Messages that are being stored and not answered yet."""
         self._unreleased: set[int] = set()
@@ -71,16 +74,19 @@ class Incoming(ConnectionPart[PublishingConnection]):
         return self._current is not None
 
     def end(self) -> None:
-        """Drop the reference to the lost connection. Messages that are being stored keep theirs."""
+        """Drop the reference to the lost connection. Messages that are being stored have their own
+        reference."""
         self._current = None
 
     def received_together(self, messages: Sequence[PlainMessage]) -> None:
-        """Receive plain messages. Raises :class:`MqttViolation` for one that is not allowed."""
+        """Receive plain messages. Raises :class:`MqttViolation` if a message is not allowed."""
         connection, count = self._connection, len(messages)
         if count == 1:  # as from most clients
             confirmed = int(messages[0][2] > 0)
         else:
             confirmed = sum([packet_id > 0 for _, _, packet_id in messages])
+        # If one message would exceed a limit or a right, each message is checked alone, so that
+        # only those beyond it are refused.
         if not (
             self.unanswered + len(self._unreleased) + confirmed <= self._mqtt.limits.receive_maximum
             and (self._access.is_open or self._may_publish(messages))
@@ -118,11 +124,11 @@ class Incoming(ConnectionPart[PublishingConnection]):
                 connection.send(PubrecPacket(packet.packet_id))
             return
         if packet.qos:
-            most = self._mqtt.limits.receive_maximum
-            if self.unanswered + len(self._unreleased) >= most:
+            receive_maximum = self._mqtt.limits.receive_maximum
+            if self.unanswered + len(self._unreleased) >= receive_maximum:
                 raise MqttViolation(
                     Reason.RECEIVE_MAXIMUM_EXCEEDED,
-                    f"more than {most} messages are not acknowledged",
+                    f"more than {receive_maximum} messages are not acknowledged",
                 )
             self.unanswered += 1
         entries: tuple[Entry, ...] = ()
@@ -144,11 +150,14 @@ class Incoming(ConnectionPart[PublishingConnection]):
         self._mqtt.publisher.gather(connection.publisher, Gathered(publication, message, entries))
 
     def _publication(self, session: MqttSession) -> Publication:
+        """Return the object that answers messages of a session; messages share it."""
         if self._current is None or self._current.session is not session:
             self._current = Publication(self, self._connection, session)
         return self._current
 
     def _topic(self, packet: PublishPacket) -> str:
+        """Return the topic of a message, and register or resolve its alias. Raises
+        :class:`MqttViolation` for an unknown alias."""
         if packet.properties.subscription_ids:
             raise protocol_error("a PUBLISH of a client must not have subscription identifiers")
         alias = packet.properties.topic_alias
@@ -169,7 +178,8 @@ class Incoming(ConnectionPart[PublishingConnection]):
             self._unreleased.add(packet.packet_id)
 
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
-        """Refuse a message: with a reason if the version has one, otherwise by closing."""
+        """Refuse a message: with a reason code if the client's version and the QoS have an answer
+        for it, otherwise by closing the connection."""
         connection = self._connection
         self._mqtt.realm.connections.refused(error)
         self._mqtt.counts.refused += 1
@@ -184,7 +194,8 @@ class Incoming(ConnectionPart[PublishingConnection]):
             connection.end(error)
 
     def released(self, packet_id: int) -> None:
-        """Release a message of QoS 2 (PUBREL). Its packet id is free once that is on disk."""
+        """Release a message of QoS 2 (PUBREL). Its packet id is free once the release is on
+        disk."""
         session = self._connection.client
         if not session.received.get(packet_id):
             session.answer(PubcompPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
@@ -236,6 +247,7 @@ class Publication:
             self.session.answer(PubrecPacket(packet.packet_id))
 
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
+        """Refuse a message that could not be stored. The client may use its packet id again."""
         if packet.qos == 2:
             self.session.end_receive(packet.packet_id, is_stored=False)
         self._incoming.not_stored(packet, error)

@@ -31,8 +31,11 @@ from penstock_mqtt.wire.reasons import MqttViolation, Reason
 FEW: Final = 16
 """Below this number of messages Python is faster than Arrow's JSON reader."""
 LEAVES_MAX: Final = 200
+"""Maximum number of fields of the payloads that Arrow converts, also in nested objects. Wider
+payloads are converted row by row, without this limit."""
 COLUMN_LEVELS_MAX: Final = 20
-"""Wider or deeper payloads are converted row by row, without these limits."""
+"""Maximum number of levels of the payloads that Arrow converts. Deeper payloads are converted row
+by row, without this limit."""
 _NOT_AN_OBJECT: Final = (
     msgspec.MsgspecError,
     UnicodeDecodeError,
@@ -41,7 +44,9 @@ _NOT_AN_OBJECT: Final = (
     OverflowError,
     InvalidArgument,
 )
+"""Errors that show that a payload cannot be converted to properties."""
 _OPEN, _BETWEEN, _CLOSE = b'{"v":', b'}\n{"v":', b"}"
+"""Text before, between and after payloads, so that each is a field of a separate JSON line."""
 _VALUE: Final = "v"
 
 
@@ -55,34 +60,37 @@ class JsonColumns:
         """Types of texts that look like times, which Arrow's reader would convert to timestamps."""
 
     def rows(
-        self, payloads: Sequence[bytes], whole: Collection[str]
+        self, payloads: Sequence[bytes], whole_numbers: Collection[str]
     ) -> list[dict[str, Any] | MqttViolation]:
-        """Return the properties of each payload, or the reason why it has none. ``whole`` names the
-        properties that are whole numbers in the channel."""
-        return [self._row(payload, whole) for payload in payloads]
+        """Return the properties of each payload, or the reason why it has none. ``whole_numbers``
+        names the properties that are whole numbers in the channel."""
+        return [self._row(payload, whole_numbers) for payload in payloads]
 
-    def _row(self, payload: bytes, whole: Collection[str]) -> dict[str, Any] | MqttViolation:
+    def _row(
+        self, payload: bytes, whole_numbers: Collection[str]
+    ) -> dict[str, Any] | MqttViolation:
         if not payload:  # an empty payload removes a retained message
             return {}
         try:
             check_json_nesting(payload, "the payload")
             fields = msgspec.json.decode(payload, type=dict[str, Any])
-            plain = {
-                name: value if name in whole and type(value) is int else _as_property(value)
+            properties = {
+                name: value if name in whole_numbers and type(value) is int else _as_property(value)
                 for name, value in fields.items()
                 if value is not None and name not in self._reserved
             }
-            property_columns([plain])
+            # Raises the errors that a publish of these properties would raise.
+            property_columns([properties])
         except _NOT_AN_OBJECT as error:
             text = f"the payload is not a JSON object whose fields can be properties: {error}"
             return MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text)
-        return plain
+        return properties
 
     def columns(
         self,
         payloads: Sequence[bytes],
         others: Mapping[str, Sequence[str]],
-        whole: Collection[str],
+        whole_numbers: Collection[str],
     ) -> PropertyColumns | None:
         """Return the columns of all payloads and the text columns ``others``. Return None if the
         payloads are not objects of one form, so that each must be converted alone."""
@@ -99,7 +107,8 @@ class JsonColumns:
         try:
             # Each payload becomes a field of a separate object, so that Arrow's reader cannot merge
             # or split payloads.
-            arrays = self._read(_OPEN + _BETWEEN.join(payloads) + _CLOSE, len(payloads), whole)
+            data = _OPEN + _BETWEEN.join(payloads) + _CLOSE
+            arrays = self._read(data, len(payloads), whole_numbers)
         except (pa.ArrowException, ValueError, RecursionError):
             return None
         if arrays is None:
@@ -120,13 +129,17 @@ class JsonColumns:
         sparse = pa.repeat(pa.scalar(True), len(payloads)) if has_nulls else None
         return PropertyColumns(properties, sparse)
 
-    def _read(self, data: bytes, count: int, whole: Collection[str]) -> dict[str, pa.Array] | None:
-        """Return the fields. Each payload is wrapped in its own object, so that it can neither be
-        two rows nor end another one."""
+    def _read(
+        self, data: bytes, count: int, whole_numbers: Collection[str]
+    ) -> dict[str, pa.Array] | None:
+        """Return the fields of ``count`` payloads as columns, or None if they must be converted row
+        by row. In ``data`` each payload is wrapped in a separate object, so that it can neither
+        become two rows nor end another payload."""
         value = _parse(data, self._hints)
         if value is None or len(value) != count or value.null_count:
             return None
         if _has_type(value.type, pa.types.is_timestamp):
+            # Read again with these fields as text. The hints serve later payloads, too.
             self._hints = pa.schema([(_VALUE, _as_text_type(value.type))])
             value = _parse(data, self._hints)
             if value is None or _has_type(value.type, pa.types.is_timestamp):
@@ -138,10 +151,12 @@ class JsonColumns:
             name: array for name, (array, row_type) in fields.items() if array.null_count < count
         }
         # A column of whole numbers must keep its type, so these payloads are converted row by row.
-        if any(name in arrays and not pa.types.is_int64(arrays[name].type) for name in whole):
+        if any(
+            name in arrays and not pa.types.is_int64(arrays[name].type) for name in whole_numbers
+        ):
             return None
         converted = {
-            name: array if name in whole and pa.types.is_int64(array.type) else _as_doubles(array)
+            name: array if name in whole_numbers else _as_doubles(array)
             for name, array in arrays.items()
         }
         row_type = pa.struct([(name, array.type) for name, array in converted.items()])
@@ -155,6 +170,8 @@ class JsonColumns:
 
 
 def _parse(data: bytes, hints: pa.Schema | None) -> pa.StructArray | None:
+    """Return the wrapped payloads of JSON lines, or None if they are not one column of objects."""
+    # A single block makes Arrow infer the types from all payloads.
     table = pj.read_json(
         pa.BufferReader(data),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -169,6 +186,7 @@ def _parse(data: bytes, hints: pa.Schema | None) -> pa.StructArray | None:
 
 
 def _fits(kind: pa.StructType) -> bool:
+    """Return whether columns may have this type; otherwise payloads are converted row by row."""
     shape = struct_shape(kind)
     return not (
         holds_empty_struct(shape)
@@ -178,6 +196,7 @@ def _fits(kind: pa.StructType) -> bool:
 
 
 def _has_type(kind: pa.DataType, is_type: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a field of a type, at any depth, is of the type that ``is_type`` accepts."""
     if pa.types.is_struct(kind):
         return any(_has_type(field.type, is_type) for field in kind)
     if pa.types.is_list(kind):
@@ -188,6 +207,7 @@ def _has_type(kind: pa.DataType, is_type: Callable[[pa.DataType], bool]) -> bool
 def _with_changed_leaves(
     kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
 ) -> pa.DataType:
+    """Return a type with ``change`` applied to its fields that are neither objects nor lists."""
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _with_changed_leaves(field.type, change)) for field in kind])
     if pa.types.is_list(kind):
@@ -208,6 +228,7 @@ def _as_text_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _as_doubles(array: pa.Array) -> pa.Array:
+    """Return an array with its whole numbers as doubles, at any depth."""
     double_type = _with_changed_leaves(
         array.type, lambda k: pa.float64() if pa.types.is_int64(k) else k
     )
@@ -215,6 +236,7 @@ def _as_doubles(array: pa.Array) -> pa.Array:
 
 
 def _leaves(array: pa.Array) -> list[pa.Array]:
+    """Return the arrays inside an array that are neither objects nor lists."""
     if pa.types.is_struct(array.type):
         return [leaf for child in array.flatten() for leaf in _leaves(child)]
     return _leaves(array.flatten()) if pa.types.is_list(array.type) else [array]
@@ -242,7 +264,7 @@ def _fits_int64(value: int) -> bool:
 def _as_property(value: Any) -> Any:
     """Return a value as a property: without nulls, and with numbers as doubles."""
     if type(value) is int:
-        # A column of whole numbers has 64 bits.
+        # Kept whole only if no double equals it. A column of whole numbers has 64 bits.
         return value if abs(value) > EXACT_MAX and _fits_int64(value) else float(value)
     if isinstance(value, dict):
         return {name: _as_property(item) for name, item in value.items() if item is not None}

@@ -40,7 +40,7 @@ REMOVAL_MS: Final = 1_000
 
 
 _COLUMN_BYTES_MAX: Final = 1 << 30
-"""Payloads below this many bytes certainly fit one column."""
+"""Payloads with less than this many bytes in total fit one column, whose offsets have 32 bits."""
 _TOPICS: Final = pa.struct([(TOPIC, pa.string())])
 _CLIENTS: Final = pa.struct([("application_id", pa.string())])
 _SCHEMA: Final = pa.schema([("data", pa.binary()), ("properties", _TOPICS), ("headers", _CLIENTS)])
@@ -54,12 +54,13 @@ _CACHED_BYTES_MAX: Final = 1 << 16
 """Maximum number of bytes of a packet that is cached for further receivers, since it is then in
 memory twice."""
 _FEW_NAMES: Final = 256
+"""Maximum number of different topics of a batch whose validity is cached."""
 _NAME_CHARACTERS: Final = 100
 """Maximum number of characters of a topic name in the cache."""
 
 
 class Received(Struct, frozen=True):
-    """A message of a client; a topic alias is resolved."""
+    """A message that a client has published. A topic alias is already replaced by its topic."""
 
     topic: str
     packet: PublishPacket
@@ -96,7 +97,7 @@ class Gathered(NamedTuple):
 
 
 class GatheredTogether(NamedTuple):
-    """Messages that one client sent together, each with nothing but topic, payload and packet
+    """Messages that one client sent together and that consist only of topic, payload and packet
     id."""
 
     publication: PublishingPlain
@@ -143,16 +144,21 @@ def body_of_messages(
     """Return the events of messages in their order. Their properties are ``properties``, by default
     the topic and the user properties. ``message_type`` is the Protocol Buffers type of the
     payloads. Raises ``InvalidEvent``."""
-    qos = [message.packet.qos > 0 for message in messages]
+    persistents = [message.packet.qos > 0 for message in messages]
     ttls = [_ttl_ms(message.packet.properties) for message in messages]
     return _build_body(
-        messages, ttls, None if all(qos) else qos, properties=properties, message_type=message_type
+        messages,
+        ttls,
+        None if all(persistents) else persistents,
+        properties=properties,
+        message_type=message_type,
     )
 
 
 def body_of_retained(messages: Sequence[Received]) -> pa.RecordBatch:
-    """Return the events that retain the last message of each topic (SEM M5). All persist; one
-    without a payload expires soon. Raises ``InvalidEvent``."""
+    """Return the events that retain the last message of each topic (SEM M5). All events persist.
+    An event without a payload, which removes a retained message, expires after `REMOVAL_MS`.
+    Raises ``InvalidEvent``."""
     last = list({message.topic: message for message in messages}.values())
     ttls = [
         _ttl_ms(message.packet.properties) if message.packet.payload else REMOVAL_MS
@@ -221,6 +227,7 @@ def _build_batch(
 
 def _ttl_ms(properties: PacketProperties) -> int | None:
     seconds = properties.message_expiry_s
+    # An event with a ttl of 0 would never expire.
     return None if seconds is None else max(1, seconds * 1_000)
 
 
@@ -246,7 +253,7 @@ def _build_headers(message: Received, message_type: str) -> dict[str, Any]:
         text = _printable_text(properties.correlation_data)
         is_hex = text is None
         headers["correlation_id"] = properties.correlation_data.hex() if text is None else text
-    rest = Residue(
+    residue = Residue(
         content_type=properties.content_type,
         payload_format=properties.payload_format,
         user=properties.user_properties or None,
@@ -254,14 +261,14 @@ def _build_headers(message: Received, message_type: str) -> dict[str, Any]:
         retain=message.packet.retain,
         qos=_explicit_qos(message.packet),
     )
-    if rest != NO_RESIDUE:
-        headers["mqtt"] = msgspec.json.encode(rest).decode()
+    if residue != NO_RESIDUE:
+        headers["mqtt"] = msgspec.json.encode(residue).decode()
     return headers
 
 
 def _printable_text(data: bytes) -> str | None:
-    """Return correlation data as text if it is printable UTF-8, as it is for most clients;
-    otherwise None."""
+    """Return correlation data as text if it is printable UTF-8, as most clients send it; otherwise
+    None."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -270,6 +277,8 @@ def _printable_text(data: bytes) -> str | None:
 
 
 def _explicit_qos(packet: PublishPacket) -> int | None:
+    """Return the QoS that the header stores, or None if it follows from the event's persistence.
+    Retained events and those of QoS 2 all persist."""
     if packet.qos == 2:
         return 2
     return 0 if packet.retain and not packet.qos else None
@@ -284,7 +293,7 @@ class TopicMessage(Struct, frozen=True):
     client_id: str
     """Client id of the publisher; empty if it is not an MQTT client."""
     ends_us: int
-    """Expiry in microseconds since 1970; 0: never."""
+    """Time of expiry in microseconds since 1970; 0 if the message never expires."""
     properties: PacketProperties
     is_retained: bool = False
     """Whether the message was published with the retain flag."""
@@ -295,7 +304,7 @@ class TopicMessage(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the message has nothing but topic and payload, at any time."""
+        """Whether every receiver gets only topic and payload, whenever the message is sent."""
         return self.properties is NO_PROPERTIES and not self.is_retained and not self.ends_us
 
 
@@ -331,8 +340,8 @@ class Reading(NamedTuple):
     """Returns the topic and the payload of an event, and removes from its properties those that
     belong to neither."""
     left_out: frozenset[str] | None
-    """Properties to ignore where an event has a topic property; None: all of them if it also has a
-    payload."""
+    """Names of properties that are not sent if an event has a topic property. None means that no
+    property is sent if the event also has a payload."""
 
 
 def _topic_and_payload(event: Event, properties: dict[str, Any]) -> tuple[str | None, bytes]:
@@ -362,7 +371,7 @@ def _message_at(
 ) -> TopicMessage | None:
     try:
         return message_of(Event.received(rows, row), reading, counts)
-    except Exception as error:  # noqa: BLE001  the other events of the batch do not share it
+    except Exception as error:  # noqa: BLE001  other events of the batch must still be sent
         count_unsent(counts, "", repr(error))
         return None
 
@@ -381,8 +390,8 @@ def messages_in(
 
 
 def _plain_messages(batch: pa.RecordBatch, reading: Reading) -> list[TopicMessage | None] | None:
-    """Return the messages of a batch, read column by column. Return None if its events have more
-    parts than this function reads."""
+    """Return the messages of a batch, read column by column. Return None if an event has other
+    parts than topic, payload and publisher: its batch is read event by event."""
     count = batch.num_rows
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     plain = _PLAIN_OF_FIELDS if reading.left_out is None else _PLAIN
@@ -398,9 +407,9 @@ def _plain_messages(batch: pa.RecordBatch, reading: Reading) -> list[TopicMessag
     data, persistent = columns.get("data"), columns.get("persistent")
     payloads = [b""] * count if data is None else data.to_pylist()
     if reading is not ALL_TOPICS and None in topics[0]:
-        return None  # its topic may have to be built from its levels
+        return None  # the topic of an event may have to be built from its levels
     if reading.left_out is None and not all(payloads):
-        return None  # its payload may have to be built from its properties
+        return None  # the payload of an event may have to be built from its properties
     persistents = repeat(True, count) if persistent is None else persistent.to_pylist()
     is_valid = _validities(set(topics[0]))
     return [

@@ -48,13 +48,13 @@ class MqttLimits(Struct, frozen=True):
     """Limits for MQTT clients."""
 
     receive_maximum: int = RECEIVE_MAXIMUM
-    """Messages of QoS 1 and 2 that a client may send before the first is acknowledged
-    completely."""
+    """Maximum number of messages of QoS 1 and 2 that a client may send before the first is
+    acknowledged completely."""
     waiting_max: int = WAITING_MAX
     """Maximum number of messages of QoS 1 and 2 that wait until the client acknowledges earlier
     ones."""
     packet_ids: int = 65_535
-    """Packet ids for the messages to a client."""
+    """Number of packet ids for the messages to a client."""
     client_bytes_max: int = CLIENT_BYTES_MAX
     """Maximum number of bytes of messages that wait for one client or for its acknowledgements. A
     single message may be larger."""
@@ -62,8 +62,8 @@ class MqttLimits(Struct, frozen=True):
     """Maximum number of bytes of durables' events at one client; the realm holds back further
     events."""
     page_max: int | None = None
-    """Maximum number of retained messages that are read at once; None: as many as of other
-    events."""
+    """Maximum number of retained messages that are read at once; None means the page size of other
+    reads."""
     together: int = 256
     """Maximum number of retained messages in one write to a client."""
     flush_bytes: int = 1 << 16
@@ -106,7 +106,7 @@ class MqttRealm:
 
     async def open_channel(self) -> ChannelId:
         """Return the channel of all topics. Create it and the channel of retained messages if they
-        are missing. Consumed events stay in it, as do events without a subscriber."""
+        are missing. The new channel keeps its events after all subscribers have consumed them."""
         try:
             channel_id = self.topics.channel_id()
         except NameDoesNotExist:

@@ -24,7 +24,7 @@ _log = logger("penstock.mqtt")
 
 
 class KeyedChannel(ABC):
-    """An internal store (SEM A6) of MQTT."""
+    """An internal store (SEM A6) of MQTT that keeps the newest event of each key."""
 
     def __init__(self, realm: RunningRealm, all_topics: str, own: InternalStore) -> None:
         """``all_topics`` is the name of the channel of all topics."""
@@ -36,8 +36,8 @@ class KeyedChannel(ABC):
 
     @abstractmethod
     def _type(self, type_of_all: str) -> str:
-        """Return the type for the new store; ``type_of_all`` is that of the channel of all
-        topics."""
+        """Return the channel type for the new store. ``type_of_all`` is the type of the channel of
+        all topics."""
 
     @property
     def store(self) -> StoreView | None:
@@ -69,7 +69,7 @@ class KeyedChannel(ABC):
         )
 
     def channel(self) -> ChannelId:
-        """Return the store's number. If the store is missing, start to create it and raise
+        """Return the id of the store. If the store is missing, start to create it and raise
         ``NameDoesNotExist``."""
         store = self.store
         if store is None:
@@ -80,7 +80,8 @@ class KeyedChannel(ABC):
         return store.number
 
     def _create_again(self) -> None:
-        """Create the store again, because clients could not be served until the next start."""
+        """Start to create the missing store, unless its creation is already running. Without the
+        store, clients could not be served until the next start of the realm."""
         if self._making is not None and not self._making.done():
             return
 

@@ -82,7 +82,7 @@ class Outbox:
         clock: Clock,
         limits: MqttLimits,
     ) -> None:
-        session = proxy(session)  # it has the outbox: no cycle
+        session = proxy(session)  # the session refers to its outbox; a weak reference: no cycle
         self._session = session
         self._counts = counts
         self._clock, self._limits = clock, limits
@@ -104,14 +104,16 @@ class Outbox:
         )
         """Bytes of messages that wait, or are in flight and may be sent again."""
         self._last_id = 0
+        """The packet id that was assigned last."""
         self._room = asyncio.Event()
+        """Set when the queue was emptied; `wait_for_room` waits for it."""
         self._room.set()
 
     def forget_newer(self, topics: set[str]) -> None:
         """Remove a set from :attr:`newer_topics` by identity, since others may be equal to it."""
         self.newer_topics = [newer for newer in self.newer_topics if newer is not topics]
 
-    # --- messages come -------------------------------------------------------------------
+    # --- new messages --------------------------------------------------------------------
 
     def send_messages(
         self,
@@ -157,6 +159,7 @@ class Outbox:
                 self._check_held(newest, connection)
 
     def _send_unconfirmed(self, waiting: WaitingMessage, connection: ClientConnection) -> None:
+        """Send a message of QoS 0 at once, or drop it while the client does not read."""
         self.send_waiting()  # keep the order of messages
         if connection.is_writable:
             self.put(waiting, 0, 0)
@@ -174,11 +177,13 @@ class Outbox:
             connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, why))
 
     def _keep_waiting(self, keep: Callable[[MessageSource | None], bool]) -> None:
-        kept = deque(waiting for waiting in self._waiting if keep(waiting.source))
+        """Drop the queued messages whose source ``keep`` rejects."""
+        remaining = deque(waiting for waiting in self._waiting if keep(waiting.source))
         self.bytes.add(
-            sum(waiting.size for waiting in kept) - sum(waiting.size for waiting in self._waiting)
+            sum(waiting.size for waiting in remaining)
+            - sum(waiting.size for waiting in self._waiting)
         )
-        self._waiting = kept
+        self._waiting = remaining
 
     def _release_content(self, flight: InFlight) -> None:
         """Release the message of a packet id that stays in use."""
@@ -217,6 +222,8 @@ class Outbox:
             self._room.set()
 
     def _begin(self, waiting: WaitingMessage) -> None:
+        """Begin the delivery of a queued message: assign a packet id, and send the message as soon
+        as it may be sent."""
         source, qos = waiting.source, waiting.qos
         if not qos and source is not None:
             self.bytes.add(-waiting.size)
@@ -226,13 +233,14 @@ class Outbox:
         if source is not None and (earlier_id := self._ids_by_source.get(source)) is not None:
             self._resend(earlier_id, waiting)
             return
+        # Ids are assigned in turn, so that an id is reused as late as possible.
         packet_id = self._last_id % self._limits.packet_ids + 1
         while packet_id in self.in_flight:
             packet_id = packet_id % self._limits.packet_ids + 1
         self._last_id = packet_id
-        is_whole = source is None
-        is_stored = is_whole or qos == 1
-        flight = InFlight(qos, waiting, source, is_stored, is_stored, is_settled=is_whole)
+        has_no_source = source is None
+        is_stored = has_no_source or qos == 1
+        flight = InFlight(qos, waiting, source, is_stored, is_stored, is_settled=has_no_source)
         self.in_flight[packet_id] = flight
         self._sent.add(packet_id)
         if source is not None:
@@ -258,8 +266,8 @@ class Outbox:
         self._session.store((entry,), stored, failed)
 
     def _resend(self, packet_id: int, waiting: WaitingMessage) -> None:
-        """Send a message again that an earlier connection was sent. With QoS 2 it is not sent if
-        the client has it."""
+        """Send a message under its earlier packet id again, after the connection that it was sent
+        over was lost. A message of QoS 2 that the client has received is not sent again."""
         flight = self.in_flight[packet_id]
         flight.is_settled = False
         if flight.is_released or packet_id in self._sent:
@@ -274,6 +282,7 @@ class Outbox:
             self._transmit(packet_id, flight, is_duplicate=True)
 
     def _transmit(self, packet_id: int, flight: InFlight, *, is_duplicate: bool = False) -> None:
+        """Send a message in flight. If it cannot be sent, end its delivery."""
         if packet_id not in self._sent or flight.waiting is None:  # another connection, or released
             return
         if self.put(flight.waiting, flight.qos, packet_id, is_duplicate=is_duplicate):
@@ -283,7 +292,7 @@ class Outbox:
         else:
             self._finish((packet_id,))
 
-    # --- the client answers --------------------------------------------------------------
+    # --- answers of the client -----------------------------------------------------------
 
     def acknowledged(self, packet_ids: Iterable[int]) -> None:
         """End the delivery of messages of QoS 1 that the client has acknowledged (PUBACK)."""
@@ -309,6 +318,7 @@ class Outbox:
             self._release_when_stored(packet_id, flight)
 
     def _release_when_stored(self, packet_id: int, flight: InFlight) -> None:
+        """Release a message of QoS 2 once the release is on disk."""
         if (source := flight.source) is None:
             self._release(packet_id, flight)
             return
@@ -336,9 +346,9 @@ class Outbox:
         self.send_waiting()
 
     def _settle_released(self, packet_id: int, flight: InFlight) -> None:
-        """Acknowledge a message of QoS 2 to its durable, or count a retained one as delivered. It
-        stays in :attr:`in_flight` until the durable has stored that or the client has all retained
-        messages."""
+        """Acknowledge a message of QoS 2 to its durable, or count a retained message as delivered.
+        The message stays in :attr:`in_flight` until the durable has stored the acknowledgement or
+        the client has all retained messages."""
 
         def settled() -> None:
             flight.is_settled = True
@@ -371,6 +381,7 @@ class Outbox:
             self._session.settle(text, channel, event_ids, then, from_retained=from_retained)
 
     def _forget(self, packet_id: int, flight: InFlight) -> None:
+        """Remove a message in flight, with its stored entry, and free its packet id."""
         del self.in_flight[packet_id]
         self._release_content(flight)
         if flight.source is None:
@@ -379,7 +390,7 @@ class Outbox:
         if flight.qos == 2:
             self._session.store((sent_entry(self._session.place, packet_id, None),))
 
-    # --- connections come and go ---------------------------------------------------------
+    # --- loss and resumption of the connection -------------------------------------------
 
     def connection_lost(self) -> None:
         """Drop queued messages. In-flight messages are read again from their durable if the
@@ -429,8 +440,8 @@ class Outbox:
                 self._give_up(packet_id, flight)
 
     def unsettled(self, text: str, channel: str = "") -> list[int]:
-        """Return the ids of a filter's events in a channel that the client has received, but that
-        are perhaps not settled in the durable."""
+        """Return the ids of a filter's events in a channel that the client has received and that
+        the durable may still count as outstanding."""
         return [
             flight.source.event_id
             for flight in self.in_flight.values()
@@ -470,8 +481,8 @@ class Outbox:
         self._settle_where(lambda source: source.text == text)
 
     def end_retained(self, text: str) -> None:
-        """Forget which retained messages the client has, because it has all of them. One still in
-        flight was replaced after an earlier connection was sent it."""
+        """Settle the retained messages of a filter, because the client has all of them. A message
+        that is still in flight was sent over an earlier connection and then replaced."""
         self._settle_where(lambda source: source.from_retained and source.text == text)
 
     def _settle_where(self, is_ended: Callable[[MessageSource], bool]) -> None:
@@ -495,7 +506,7 @@ class Outbox:
         else:
             self._forget(packet_id, flight)
 
-    # --- out -----------------------------------------------------------------------------
+    # --- encoding and sending ------------------------------------------------------------
 
     def put(
         self, waiting: WaitingMessage, qos: int, packet_id: int, *, is_duplicate: bool = False
@@ -504,7 +515,7 @@ class Outbox:
         caller then frees its packet id and its place in the window."""
         connection, message = self._session.connection, waiting.message
         if connection is None:
-            return True
+            return True  # not a failure: the next connection sends it
         try:
             if is_duplicate or message.ends_us or waiting.numbers:
                 encoded = self._encode(

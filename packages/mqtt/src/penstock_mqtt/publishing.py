@@ -34,13 +34,14 @@ _log = logger("penstock.mqtt")
 
 
 class PublishStep(NamedTuple):
-    """What a step of several messages stores."""
+    """The contents of one publish that stores several messages."""
 
     publishes: list[tuple[ChannelId, list[Body]]]
+    """The events for each channel."""
     refused: dict[int, MqttViolation]
     """The errors of messages that cannot be an event, by index."""
     topics: TopicChanges | None
-    """The topics that have a retained message from then on, or have none any more."""
+    """The topics that gain or lose their retained message; None if the publish retains nothing."""
 
 
 class MessagePublisher:
@@ -60,6 +61,7 @@ class MessagePublisher:
         self._sessions = sessions
         self.loop = asyncio.get_running_loop()
         self._gathered: dict[str, list[Gathered | GatheredTogether]] = {}
+        """Messages of this turn of the loop, by publisher."""
         self.is_held_up = False
         """Whether publishing clients may have to wait; updated once in a turn of the loop."""
 
@@ -78,10 +80,12 @@ class MessagePublisher:
         for publisher, messages in gathered.items():
             try:
                 self._publish_for(publisher, messages)
-            except Exception as error:  # noqa: BLE001  other publishers' messages do not share it
+            except Exception as error:  # noqa: BLE001  other publishers must still be served
                 self._refuse(one_by_one(messages), reported(error))
 
     def _publish_for(self, publisher: str, messages: Sequence[Gathered | GatheredTogether]) -> None:
+        """Publish the messages of one publisher, in the fast way if all of them are plain and no
+        channel has topics."""
         plain = [message for message in messages if isinstance(message, GatheredTogether)]
         if (
             len(plain) < len(messages)
@@ -104,7 +108,7 @@ class MessagePublisher:
             for together in messages:
                 try:
                     together.publication.stored_together(together.messages)
-                except Exception:  # noqa: BLE001  the other clients are answered
+                except Exception:  # noqa: BLE001  other clients must still be answered
                     _log.exception("mqtt.failed")
 
         def failed(error: BaseException) -> None:
@@ -141,6 +145,8 @@ class MessagePublisher:
         stored: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
+        """Publish events, in one transaction if they belong to several channels. Call ``stored`` or
+        ``failed``."""
         size = sum(body.weight for _, bodies in publishes for body in bodies)
 
         def reply(_: Any, error: BaseException | None) -> None:
@@ -158,12 +164,13 @@ class MessagePublisher:
                 self.realm.publish(*publishes[0], "", 0, reply, publisher=publisher)
             else:
                 reply(None, None)
-        except Exception as error:  # noqa: BLE001  its messages are answered, whatever it is
+        except Exception as error:  # noqa: BLE001  the messages must be answered in every case
             reply(None, error)
 
     def plan(self, publisher: str, messages: Sequence[Gathered]) -> PublishStep:
-        """Return the events for the channels of the topics, of retained messages and of sessions.
-        Raises :class:`MqttViolation` if the limits of retained messages are reached."""
+        """Return the events that messages add to the channels of their topics, to the retained
+        messages and to the sessions. Raises :class:`MqttViolation` if the limits of retained
+        messages are reached."""
         publishes, refused = self._events_of([message.message for message in messages])
         topics: TopicChanges | None = None
         accepted = [message for index, message in enumerate(messages) if index not in refused]
@@ -178,6 +185,8 @@ class MessagePublisher:
     def _events_of(
         self, received: Sequence[Received]
     ) -> tuple[list[tuple[ChannelId, list[Body]]], dict[int, MqttViolation]]:
+        """Return the events of messages by channel, and the errors of messages that cannot be
+        events, by index."""
         if not self._topics.all_channels:
             return [(self._topics.channel_id(), [body_from(body_of_messages(received))])], {}
         publishes: list[tuple[ChannelId, list[Body]]] = []
@@ -219,5 +228,5 @@ def _answer(messages: Sequence[Gathered], refused: Mapping[int, PenstockError]) 
                 gathered.publication.stored(gathered.message.packet)
             else:
                 gathered.publication.not_stored(gathered.message.packet, error)
-        except Exception:  # noqa: BLE001  the other clients are answered
+        except Exception:  # noqa: BLE001  other clients must still be answered
             _log.exception("mqtt.failed")

@@ -92,6 +92,7 @@ def reported(error: BaseException) -> PenstockError:
 
 
 _REASON_CHARACTERS_MAX: Final = 1_000
+"""Maximum number of characters of a reason string."""
 
 
 def explanation(text: str) -> PacketProperties:
@@ -122,6 +123,7 @@ def reason_within(error: PenstockError, allowed: frozenset[int]) -> Reason:
 
 
 _SIGN_IN: Final = (Reason.BAD_USER_OR_PASSWORD, Reason.BAD_AUTHENTICATION_METHOD)
+"""Reason codes of refused sign-ins, which a DISCONNECT must not contain."""
 _SERVER_ERRORS: Final = frozenset(("unavailable", "no-quorum", "realm-stopping"))
 """Errors that keep all clients from connecting."""
 

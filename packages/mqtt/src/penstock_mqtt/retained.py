@@ -26,6 +26,7 @@ class RetainedMessages(KeyedChannel):
         self.topics = RetainedTopics(limits, knows_users=lambda: not realm.access.is_open)
 
     def _type(self, type_of_all: str) -> str:
+        # Retained events persist, which a transient channel cannot guarantee.
         return "mixed" if type_of_all == "transient" else type_of_all
 
     def admit(self, publisher: str, received: Sequence[Received]) -> TopicChanges:
@@ -59,10 +60,10 @@ class RetainedMessages(KeyedChannel):
             yield messages
 
     def _event_ids(self, filters: Sequence[str]) -> list[int]:
-        """Return the events of the topics that filters match. A topic is looked up by its key, a
-        filter with wildcards in the tree of all topics."""
+        """Return the ascending ids of the newest events of the topics that filters match. A topic
+        is looked up by its key, a filter with wildcards in the tree of all topics."""
         store = self.store
-        assert store is not None, "it was opened"
+        assert store is not None, "open_channel creates a missing store"
         tree, topics = self._realm.view.topic_tree(store), set[str]()
         for filter_text in filters:
             topics.update(tree.find(filter_text) if has_wildcards(filter_text) else (filter_text,))

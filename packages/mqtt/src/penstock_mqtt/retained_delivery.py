@@ -88,7 +88,8 @@ class RetainedDelivery:
         return await self._send_separately(page)
 
     def _needs_no_state(self, topic_filter: Filter) -> bool:
-        """Return whether messages need neither data of this filter nor acknowledgements."""
+        """Return whether the messages for a filter need neither a packet id nor a subscription
+        identifier, and no other filter is matched: the filter is `EVERY` with QoS 0."""
         return topic_filter.text == EVERY and not topic_filter.qos and topic_filter.number is None
 
     def _send_in_one_write(
@@ -107,6 +108,7 @@ class RetainedDelivery:
             if message.properties is not NO_PROPERTIES or message.ends_us:
                 remaining.append((event_id, message))
                 continue
+            # The filter # does not match topics that begin with $ (4.7.2).
             if message.topic.startswith("$") or message.topic in self._superseded:
                 continue
             if topic_filter.accepts(message) and self._may_read(message, topic_filter):
@@ -147,12 +149,15 @@ class RetainedDelivery:
         return True
 
     def _may_read(self, message: TopicMessage, topic_filter: Filter) -> bool:
+        """Return whether the client may read the channel that the message was published to."""
         if self._mqtt.realm.access.is_open:
             return True
         owner = self._mqtt.topics.owner_of(message.topic)
         return self._connection.rights.may_read(topic_filter.text, owner and owner[0])
 
     def _enqueue(self, event_id: int, message: TopicMessage, topic_filter: Filter) -> None:
+        """Send a message through the outbox, which waits for the client's acknowledgement. A
+        lasting session records the message until then."""
         source = None
         if topic_filter.retained.is_owed:
             source = MessageSource(topic_filter.text, event_id, from_retained=True)

@@ -21,14 +21,16 @@ from penstock_server.runtime.subscriptions.realm_view import StoreView
 TOPIC_BYTES: Final = 160
 """Memory of a topic besides its text, in bytes."""
 LEVEL_BYTES: Final = 300
-"""Memory of a level of a topic in the tree: its text, and the dictionary of what follows it."""
+"""Memory in bytes of one level of a topic in the tree: its text, and the dictionary of the levels
+below it."""
 
 
 _MEASURED: Final = "retained topics"
+"""Key of the measured topics among the values that the realm derives from the publish keys."""
 
 
 class RetainedLimits(NamedTuple):
-    """Limits of the topics that have a retained message; 0: no limit."""
+    """Limits of the topics that have a retained message. A limit of 0 means no limit."""
 
     topics_max: int
     bytes_max: int
@@ -42,14 +44,17 @@ class TopicChanges(NamedTuple):
 
 
 class _Amount(NamedTuple):
+    """A number of topics and their bytes of memory."""
+
     topics: int = 0
     bytes: int = 0
 
     def with_topics(self, topics: Iterable[str], sign: int = 1) -> _Amount:
+        """Return the amount after topics were added; a ``sign`` of -1 removes them."""
         sizes = [bytes_of(topic) for topic in topics]
         return _Amount(self.topics + sign * len(sizes), self.bytes + sign * sum(sizes))
 
-    def within(self, maximum: _Amount) -> _Amount:
+    def limited_to(self, maximum: _Amount) -> _Amount:
         """Return the amount limited to between 0 and ``maximum``."""
         return _Amount(
             max(0, min(self.topics, maximum.topics)), max(0, min(self.bytes, maximum.bytes))
@@ -89,27 +94,30 @@ class RetainedTopics:
             return
         total = self._total(store)
         added = _Amount().with_topics(changes.added)
-        own = self._share_of(publisher).within(total)
-        self._refuse(
+        # Topics that others have removed since are still counted for the user that added them.
+        share = self._share_of(publisher).limited_to(total)
+        self._check_limit(
             "topics",
             "limits.mqtt_retained_messages_max",
             limit=self._limits.topics_max,
             used=total.topics,
-            own=own.topics,
+            share=share.topics,
             added=added.topics,
         )
-        self._refuse(
+        self._check_limit(
             "bytes of topics",
             "limits.mqtt_retained_bytes_max",
             limit=self._limits.bytes_max,
             used=total.bytes,
-            own=own.bytes,
+            share=share.bytes,
             added=added.bytes,
         )
 
-    def _refuse(
-        self, unit: str, setting: str, *, limit: int, used: int, own: int, added: int
+    def _check_limit(
+        self, unit: str, setting: str, *, limit: int, used: int, share: int, added: int
     ) -> None:
+        """Raise :class:`MqttViolation` if ``added`` exceeds the limit of the realm or of the user.
+        ``used`` is the amount of all users, ``share`` that of the publishing user."""
         if not limit:
             return
         if used + added > limit:
@@ -118,21 +126,22 @@ class RetainedTopics:
                 f"{used:,} {unit} have a retained message; allowed are {limit:,} ({setting}): "
                 f"remove some, or publish without retain",
             )
-        if self._knows_users() and added > share_left(limit, used, own):
+        if self._knows_users() and added > share_left(limit, used, share):
             raise MqttViolation(
                 Reason.QUOTA_EXCEEDED,
-                f"{own:,} {unit} have a retained message of this user, who may have half of what "
+                f"{share:,} {unit} have a retained message of this user, who may have half of what "
                 f"other users leave of {limit:,} ({setting}): remove some, or publish without "
                 f"retain",
             )
 
     def stored(self, publisher: str, changes: TopicChanges) -> None:
-        """Count topics that are stored now."""
+        """Update the publisher's share after its messages were stored."""
         if not (self._knows_users() and (changes.added or changes.removed)):
             return
         user = _user_of(publisher)
         share = self._shares.get(user, _Amount()).with_topics(changes.added)
-        share = share.with_topics(changes.removed, sign=-1).within(share)
+        # A user may remove topics that another user has added: its share never falls below 0.
+        share = share.with_topics(changes.removed, sign=-1).limited_to(share)
         if share.topics:
             self._shares[user] = share
         else:
@@ -158,6 +167,6 @@ class RetainedTopics:
 
 
 def _user_of(publisher: str) -> str:
-    """Return the user in ``user@host``. Anonymous clients are told apart by their hosts."""
+    """Return the user in ``user@host``. Anonymous clients are distinguished by their hosts."""
     user, _, _ = publisher.rpartition("@")
     return publisher if user == ANONYMOUS else user

@@ -139,14 +139,17 @@ class MqttSession:
         self.received: dict[int, bool] = {}
         """Unreleased received messages of QoS 2, by packet id: whether they are stored."""
         self.room = RoughRoom(mqtt.limits.seat_bytes_max)
-        """Room for events of its durables at its client."""
+        """Bytes of events that the session's durables may still send to the client."""
         self._returned_bytes = 0
+        """Bytes given back by `return_room` that the seats were not notified of yet."""
         self._stored = asyncio.Event()
+        """Set when a received message of QoS 2 was stored or refused."""
         self.counted = NOTHING
         """The session's share in the sums of disconnected sessions."""
 
     def has(self, topic_filter: Filter) -> bool:
-        """Return whether this filter is still one of the client's."""
+        """Return whether the client still subscribes with this filter, over the connection that the
+        filter was made for."""
         return self.filters.get(topic_filter.text) is topic_filter
 
     def stored_filters(self) -> tuple[StoredFilter, ...]:
@@ -172,16 +175,19 @@ class MqttSession:
 
     @property
     def expires_us(self) -> int | None:
-        """Time when it ends unless its client reconnects; None: never, or it is connected."""
+        """Time when the session ends unless its client reconnects, in microseconds since 1970. None
+        if the session never ends or its client is connected."""
         if not self.ended_us or self.expiry_s == NEVER:
             return None
         return self.ended_us + self.expiry_s * 1_000_000
 
     @property
     def will_us(self) -> int | None:
-        """Time when its will is published; None: it has no will or is connected."""
+        """Time when the session's will is published, in microseconds since 1970. None if the
+        session has no will or its client is connected."""
         if self.will is None or not self.ended_us:
             return None
+        # A will is published at the end of its session at the latest (3.1.3.2.2).
         due_us = self.ended_us + self.will.delay_s * 1_000_000
         expires_us = self.expires_us
         return due_us if expires_us is None else min(due_us, expires_us)
@@ -253,7 +259,7 @@ class MqttSession:
 
     @property
     def durables(self) -> list[str]:
-        """The names of its durables, including shared ones."""
+        """The names of the session's durables, including shared ones."""
         return [name for _, name in self.filters_and_durables]
 
     @property
@@ -263,7 +269,7 @@ class MqttSession:
             (stored.filter, stored.durable) for stored in self.stored_filters() if stored.durable
         ]
 
-    # --- connections come and go ---------------------------------------------------------
+    # --- connecting and disconnecting ----------------------------------------------------
 
     def bind(self, connection: ClientConnection) -> None:
         """Bind the session to a connection and restore its filters; feeds start later."""
@@ -283,9 +289,9 @@ class MqttSession:
         self._stored_filters = {}
 
     async def start_feeds(self, topic_filter: Filter) -> None:
-        """Start the delivery of a filter's messages unless it has started: a client may subscribe
-        with a filter that its session is about to resume. Raises the errors of attaching to the
-        durable."""
+        """Start the delivery of a filter's messages, unless it was started before: a client may
+        subscribe with a filter while its session is being resumed. Raises the errors of attaching
+        to the durable."""
         if topic_filter.is_open:
             return
         if not topic_filter.durable:
@@ -323,7 +329,7 @@ class MqttSession:
         try:
             if await subscriptions.delete_consumed(topic_filter.durable, channels, go_live):
                 self.store((self.entry,))
-        except PenstockError as error:  # the next message or connection tries it again
+        except PenstockError as error:  # the next message or connection tries again
             _log.warning("mqtt.durable_kept", client=self.client_id, reason=str(error))
 
     def drop_deleted_channels(self, topic_filter: Filter) -> None:
@@ -355,6 +361,7 @@ class MqttSession:
             )
 
     async def _start_feed(self, topic_filter: Filter, feed: DurableFeed) -> None:
+        # First, so that the durable does not deliver messages again that the client has received.
         unsettled = self.outbox.unsettled(topic_filter.text, feed.channel)
         await feed.skip_received(unsettled)
         self.outbox.end_redelivery(topic_filter.text, unsettled, feed.channel)
@@ -375,6 +382,7 @@ class MqttSession:
         self.ended_us = self._mqtt.realm.clock.now_us()
 
     def _close(self, topic_filter: Filter) -> None:
+        """Stop the delivery of a filter's messages."""
         if topic_filter.durable:
             feeds, topic_filter.feed, topic_filter.feeds = topic_filter.open_feeds, None, {}
             for feed in feeds:
@@ -386,12 +394,13 @@ class MqttSession:
     # --- subscriptions -------------------------------------------------------------------
 
     def subscribe(self, subscription: TopicSubscription, number: int | None) -> tuple[Filter, bool]:
-        """Add a filter or replace the earlier one with its text. Return it and whether it is new.
-        It receives no messages before it is opened."""
+        """Add a filter, or replace the client's earlier filter with the same text. Return the
+        filter and whether it is new. It receives no messages before `start_feeds`."""
         assert self.connection is not None, "only a connected client subscribes"
         new_filter = Filter(self.connection, self.outbox, subscription, number=number)
         older = self.filters.get(new_filter.text)
         if new_filter.is_shared:
+            # QoS 2 would bind a message in flight to this member of the group (SEM M9).
             new_filter.durable, new_filter.qos = (
                 shared_durable_of(new_filter.text),
                 min(new_filter.qos, 1),
@@ -401,7 +410,7 @@ class MqttSession:
         if older is None:
             self.filters[new_filter.text] = new_filter
             return new_filter, True
-        if older.durable:  # no waiting message is lost (3.8.4-4), also if this one has QoS 0
+        if older.durable:  # its waiting messages must not be lost (3.8.4-4), also with QoS 0 now
             older.qos, older.no_local, older.number = new_filter.qos, new_filter.no_local, number
             older.retain_as_published = new_filter.retain_as_published
             return older, False
@@ -418,29 +427,30 @@ class MqttSession:
                 self.outbox.end_subscription(text)
         return removed
 
-    # --- bytes held for its client -------------------------------------------------------
+    # --- bytes held for the client -------------------------------------------------------
 
     def count_bytes(self, change: int) -> None:
-        """Change the bytes held for the clients of its user."""
+        """Change the bytes held for all clients of the session's user."""
         if change:
             self._mqtt.held.add(self.principal.user, change)
 
     @property
     def held_messages(self) -> HeldMessages:
-        """The messages that are held for its client."""
+        """The messages that are held for the session's client."""
         end = None if self.connection is None else self.connection.end
         return HeldMessages(self.outbox.bytes, end)
 
     def return_room(self, size: int) -> None:
-        """Give back room for events of durables. Its seats are notified once the amount is worth
-        it."""
+        """Return ``size`` bytes of room for events of durables. The session's seats are notified
+        once a quarter of the room was returned."""
         self._returned_bytes += size
         if self._returned_bytes * 4 >= self.room.bytes_max:
             returned_bytes, self._returned_bytes = self._returned_bytes, 0
             feeds = [feed for subscribed in self.filters.values() for feed in subscribed.open_feeds]
             if not feeds:
                 self.room.consumed(returned_bytes)
-            for index, feed in enumerate(feeds):  # each may wait for room; the parts add up
+            # Every seat may wait for room, so each gets at least 1 byte; the sum is exact.
+            for index, feed in enumerate(feeds):
                 feed.has_room(1 if index else returned_bytes - len(feeds) + 1)
 
     # --- messages in flight --------------------------------------------------------------
@@ -460,8 +470,8 @@ class MqttSession:
         from_retained: bool,
     ) -> None:
         """Settle events that the client has, of a filter's durable in a channel or of retained
-        messages. ``then`` is called for each event once its durable has stored that. Without a seat
-        it is not called, and the events are delivered again."""
+        messages. ``then`` is called for each event once its durable has stored the settlement.
+        Without a seat at the durable ``then`` is not called, and the events are delivered again."""
         topic_filter = self.filters.get(text)
         if topic_filter is None:
             return
@@ -500,7 +510,7 @@ class MqttSession:
 
     def end_retained_search(self, topic_filter: Filter) -> None:
         """End a search for a filter's retained messages that has found all of them. If the client
-        has them all, store that."""
+        has all of them, store this."""
         if topic_filter.retained.end_search() and self.has(topic_filter):
             self._end_retained(topic_filter)
 

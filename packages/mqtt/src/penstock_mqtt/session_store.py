@@ -32,7 +32,7 @@ from penstock_server.runtime.writer.requests import Reply
 
 PACKET_ID_MAX: Final = 65_535
 TOGETHER_BYTES_MAX: Final = 1 << 16
-"""Entries of a client above this size are stored in a separate step."""
+"""Entries of a client with more bytes than this are stored in a separate step."""
 SESSION, RECEIVED, SENT = "session", "received", "sent"
 """Kinds of entries: a session, a received message of QoS 2, a sent one."""
 
@@ -69,8 +69,8 @@ class StoredWill(Struct, frozen=True, omit_defaults=True):
 
 
 class StoredPrincipal(Struct, frozen=True, omit_defaults=True):
-    """The user of a session. Rights are checked when they are needed; whether the user was trusted
-    and its token's groups are not stored."""
+    """The user of a session. Rights are checked when they are needed. Neither the groups of the
+    user's token are stored, nor whether the user was trusted."""
 
     user: str
     host: str
@@ -115,8 +115,8 @@ class SessionRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class SentRecord(Struct, frozen=True, omit_defaults=True):
-    """A message of QoS 2 in delivery to a client. Its packet id is kept until the client has
-    completed it, so that the client recognizes a repetition after a crash (4.3.3)."""
+    """A message of QoS 2 in delivery to a client. Its packet id is stored until the client has
+    completed the message, so that the client recognizes a repetition after a crash (4.3.3)."""
 
     source: str
     """Text of the filter that delivers it to the client."""
@@ -124,7 +124,7 @@ class SentRecord(Struct, frozen=True, omit_defaults=True):
     from_retained: bool = False
     """Whether the event is in the channel of retained messages."""
     is_released: bool = False
-    """Whether the client has it, so that only PUBREL and PUBCOMP remain."""
+    """Whether the client has the message, so that only PUBREL and PUBCOMP remain."""
     channel: str = ""
     """Name of the channel with topics that holds the event; empty for the channel of all topics."""
 
@@ -167,6 +167,7 @@ class SessionStore(KeyedChannel):
 
     def part(self, entries: Sequence[Entry]) -> tuple[ChannelId, list[Body]]:
         """Return entries as a part of a publish in several channels."""
+        # The channel keeps only the newest entry of a name, so earlier ones need not be stored.
         newest = dict(entries)
         body = body_of_columns(
             list(newest.values()),
@@ -235,12 +236,12 @@ class SessionStore(KeyedChannel):
             for _entries, answer in waiting:
                 try:
                     answer(client_error)
-                except Exception:  # noqa: BLE001  whatever it is, the others must live on
+                except Exception:  # noqa: BLE001  other clients must still be answered
                     _log.exception("mqtt.failed")
 
         try:
             part = self.part([entry for entries, _ in waiting for entry in entries])
-        except Exception as error:  # noqa: BLE001  the entries of others do not share it
+        except Exception as error:  # noqa: BLE001  entries of other clients must still be stored
             if len(waiting) == 1:
                 reply(None, error)
             for single in waiting if len(waiting) > 1 else ():
@@ -273,21 +274,23 @@ class SessionStore(KeyedChannel):
 
 
 def _add_entry(event: Event, entries: StoredEntries) -> None:
-    kind, _, rest = str(event.properties.get(ENTRY, "")).partition("/")
+    """Add the entry in an event to ``entries``. Raises ``ValueError`` or ``MsgspecError`` if it
+    cannot be read, or if its publisher may not have written it."""
+    kind, _, name = str(event.properties.get(ENTRY, "")).partition("/")
     # Entries that are stored together with a message have its publisher, the user of the session.
     publisher = event.headers.get("publisher")
     if kind == SESSION:
         record = msgspec.json.decode(event.data, type=SessionRecord)
         if publisher not in (None, "", record.principal.user):
             raise ValueError(f"its publisher {str(publisher)[:80]!r} is not the session's user")
-        if rest not in (record.client_id, place_of(record.principal.user, record.client_id)):
+        if name not in (record.client_id, place_of(record.principal.user, record.client_id)):
             raise ValueError(f"it contains the session of client {record.client_id!r} instead")
         for stored in record.filters:
             if fault := filter_fault(filter_of(stored.filter)):
                 raise ValueError(fault)
-        entries.sessions[rest] = record
+        entries.sessions[name] = record
         return
-    number, _, place = rest.partition("/")
+    number, _, place = name.partition("/")
     if kind == RECEIVED:
         entries.received.setdefault(place, []).append(_packet_id(number))
     elif kind == SENT:
@@ -327,10 +330,12 @@ def place_of(user: str, client_id: str) -> str:
 
 
 def session_entry(place: str, record: SessionRecord) -> Entry:
+    """Return the entry of a session, which is stored under ``place``."""
     return f"{SESSION}/{place}", msgspec.json.encode(record)
 
 
 def session_removed(place: str) -> Entry:
+    """Return the entry that removes a session."""
     return f"{SESSION}/{place}", b""
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
 
 ALARM_S_MAX = 60.0
-"""Longest timer in seconds: the clock may be set, so it is read again after this time."""
+"""Longest timer in seconds. The clock may be set meanwhile, so it is read again after this time."""
 
 _log = logger("penstock.mqtt")
 
@@ -77,9 +77,9 @@ class MqttSessions:
         self._connected: dict[ClientKey, SessionConnection] = {}
         """The connections of all clients."""
         self._stored_sessions: dict[ClientKey, MqttSession] = {}
-        """Stored sessions."""
+        """Stored sessions, connected or not."""
         self._places: dict[str, MqttSession] = {}
-        """Stored sessions by place."""
+        """Stored sessions by the key that they are stored under."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         """Locks of clients that connect or disconnect, each with the number of tasks that use
         it."""
@@ -152,7 +152,7 @@ class MqttSessions:
             session = MqttSession(
                 self._mqtt, record.client_id, record.principal.principal, place=place
             )
-            # not later than now, although the clock of an earlier start may have been ahead
+            # The clock of an earlier start may have been ahead: no session ended later than now.
             session.restore(replace(record, ended_us=min(record.ended_us or now_us, now_us)))
             self._stored_sessions[session.key] = self._places[place] = session
             self._shares.keep(session.key, len(session.entry[1]), is_checked=False)
@@ -234,7 +234,7 @@ class MqttSessions:
                         start=start,
                     )
 
-    # --- clients come --------------------------------------------------------------------
+    # --- clients connect -----------------------------------------------------------------
 
     async def enter(
         self, connection: SessionConnection, packet: ConnectPacket, principal: Principal
@@ -268,8 +268,8 @@ class MqttSessions:
                     self._stored_sessions[key] = self._places[session.place] = session
                     session.has_record = True
                     await self.store.put((session.entry,))
-                # Also if the task is cancelled: the connection must not stay bound to a session
-                # that is not stored.
+                # This includes cancellation of the task: the connection must not stay bound to a
+                # session that is not stored.
                 except BaseException:
                     session.detach()
                     self._count(session)
@@ -316,7 +316,7 @@ class MqttSessions:
             subscribed for subscribed in session.filters.values() if subscribed.retained.is_owed
         ]
 
-    # --- clients go ----------------------------------------------------------------------
+    # --- clients disconnect --------------------------------------------------------------
 
     def forget(self, connection: SessionConnection) -> None:
         """Remove a connection that has ended or was refused."""
@@ -324,7 +324,8 @@ class MqttSessions:
             del self._connected[connection.key]
 
     def leave(self, session: MqttSession) -> None:
-        """Detach a session from its ended connection."""
+        """Detach a session from its ended connection. End the session or publish its will if that
+        is due now, otherwise store and schedule it."""
         session.detach()
         self._count(session)
         session.is_over = (
@@ -349,7 +350,8 @@ class MqttSessions:
         return not rights.has_any_right()
 
     async def _process(self, session: MqttSession) -> None:
-        """Publish the will or end the session if that is due, unless it is connected."""
+        """Publish the will of a session or end the session if that is due. A session whose client
+        has connected again is left alone."""
         async with self._turn(session.turn):
             if (
                 self._stored_sessions.get(session.key) is not session
@@ -371,9 +373,10 @@ class MqttSessions:
             self._schedule(session)
 
     async def _end(self, session: MqttSession) -> None:
-        """Publish the will and delete a session. Its entries are removed first: durables without a
-        session are deleted at the next start."""
+        """Delete a session and publish its will. The session's entries are removed first: after a
+        crash in between, the next start deletes durables that belong to no session."""
         session.is_over = True
+        # The entries of messages that are still being stored have to be removed, too.
         await session.received_all()
         place = session.place
         entries = [session_removed(place)]
@@ -429,7 +432,7 @@ class MqttSessions:
                 if members:
                     continue
                 self._members.pop(name, None)
-                # also on channels without topics
+                # A durable may also be left on a channel that has lost its topics.
                 for store, _ in self._mqtt.realm.view.with_durable(name):
                     with contextlib.suppress(NameDoesNotExist):
                         await self._mqtt.realm.subscriptions.delete_durable(store.number, name)
@@ -438,7 +441,7 @@ class MqttSessions:
         """Remove a session that is not stored from its groups."""
         try:
             await self.delete_durables(session, names)
-        except PenstockError as error:  # the next start deletes it
+        except PenstockError as error:  # the next start deletes the durable
             _log.warning("mqtt.durable_kept", client=session.client_id, reason=str(error))
 
     # --- wills ---------------------------------------------------------------------------
@@ -470,7 +473,7 @@ class MqttSessions:
             _log.warning("mqtt.will_refused", client=session.client_id, reason=str(error))
             await self.store.put(entries)
             return
-        self.store.flush()  # keep the order of entries
+        self.store.flush()  # earlier entries of the session must be stored before these
         farewell = Farewell(self._mqtt.loop.create_future())
         message = Received(packet.topic, packet, session.client_id)
         self._mqtt.publisher.submit(principal.name, [Gathered(farewell, message, tuple(entries))])
@@ -511,7 +514,7 @@ class MqttSessions:
 
 
 class Farewell:
-    """Waits until a will is stored or refused."""
+    """A will that is being published; ``done`` is set when it is stored or refused."""
 
     def __init__(self, done: asyncio.Future[None]) -> None:
         self.done = done
@@ -537,6 +540,7 @@ def expiry_of(packet: ConnectPacket) -> int:
 
 
 def _stored_will(will: Will | None) -> StoredWill | None:
+    """Return the will of a CONNECT in its stored form: an encoded PUBLISH and its delay."""
     if will is None:
         return None
     properties = replace(will.properties, will_delay_s=None)

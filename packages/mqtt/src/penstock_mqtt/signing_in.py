@@ -30,6 +30,7 @@ _log = logger("penstock.mqtt")
 
 
 TOO_LARGE_FOR_CLIENT: Final = "the answer is larger than the packets that the client accepts"
+"""Error text for an AUTH or CONNACK above the maximum packet size of the client."""
 
 
 class ProvenIdentity(NamedTuple):
@@ -65,7 +66,7 @@ class SignInConnection(Protocol):
         ...
 
     def resume_reading(self) -> None:
-        """Process packets that the client has sent in the meantime."""
+        """Process packets that the client sent while it had to wait."""
         ...
 
     def send(self, packet: Packet) -> bool:
@@ -105,13 +106,14 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         self._response: asyncio.Future[bytes] | None = None
         """The client's next AUTH, while the exchange waits for it."""
         self._is_running = False
+        """Whether a task authenticates the client."""
 
     @property
     def holds_packets(self) -> bool:
         """Whether received packets must wait until the client is signed in."""
         return self._is_running and not self._connection.is_open and self._response is None
 
-    # --- what comes ----------------------------------------------------------------------
+    # --- packets of the client -----------------------------------------------------------
 
     def begin(self, packet: ConnectPacket) -> None:
         """Start to sign in the client of a CONNECT."""
@@ -124,6 +126,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
             identity = await self._authenticate(packet)
             access.require(identity.principal, "session.open")
             access.signed_in(identity.principal, "mqtt")
+            # The client may have disconnected during the authentication.
             if not connection.is_gone:
                 proof = self._properties(identity.data)
                 await connection.open_session(packet, identity.principal, proof)
@@ -184,15 +187,18 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         finally:
             self._is_running = False
 
-    # --- who it is -----------------------------------------------------------------------
+    # --- authentication ------------------------------------------------------------------
 
     async def _authenticate(self, packet: ConnectPacket) -> ProvenIdentity:
+        """Authenticate the client of a CONNECT. Raises ``AuthenticationFailed`` and other errors
+        that refuse it."""
         properties = packet.properties
         if properties.authentication_method is None:
             return ProvenIdentity(await self._user_of(packet))
         self._check_method(properties.authentication_method)
         self._method = properties.authentication_method
         identity = await self._exchange(properties.authentication_data or b"")
+        # A user name in the CONNECT must not differ from the authenticated user.
         check_own((packet.user or "").encode(), identity.principal.called.encode())
         return identity
 
@@ -219,6 +225,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         return self._connection.transport_info("sslcontext") is not None
 
     def _check_method(self, method: str) -> None:
+        """Raise :class:`MqttViolation` if the realm does not offer an authentication method."""
         access = self._access
         offered = [] if access.is_open else [scram.MECHANISM]
         if access.tokens.are_taken and not access.is_open:

@@ -53,6 +53,7 @@ class StandbyMqttConnection(StandbyProtocol, asyncio.Protocol):
         try:
             self._held.grow(self._reader.held_bytes)
             for first, body in self._reader.packets():
+                # The version passed here does not matter: a CONNECT names its own.
                 packet = packet_of(first, body, MQTT_5)
                 if not isinstance(packet, ConnectPacket):
                     raise protocol_error("the first packet must be a CONNECT")

@@ -51,7 +51,8 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         """Error text of the last refused filter of the packet; empty without one."""
 
     async def subscribe(self, packet: SubscribePacket) -> list[Filter]:
-        """Subscribe and answer. Return the filters that retained messages are sent for."""
+        """Subscribe and answer. Return the filters whose retained messages the client is to be
+        sent."""
         connection = self._connection
         await self._following.begin()
         if not connection.is_open:
@@ -79,7 +80,7 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         connection, is_shared = self._connection, subscription.filter.startswith(SHARED)
         session = connection.client
         try:
-            # MQTT clients have the same rights as others (SEM M4)
+            # MQTT clients need the same rights as other clients (SEM M4).
             makes_durable = is_shared or bool(session.is_lasting and subscription.qos)
             connection.rights.check_subscribe(subscription.filter, makes_durable=makes_durable)
             if subscription.filter not in session.filters:
@@ -108,6 +109,7 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
         return Reason(new_filter.qos)
 
     def _refuse(self, error: PenstockError) -> Reason:
+        """Record the error of a filter, and return its reason code for the SUBACK."""
         self._last_refusal = str(error)
         self._mqtt.realm.connections.refused(error)
         return reason_within(error, reasons.ALLOWED[reasons.SUBACK])

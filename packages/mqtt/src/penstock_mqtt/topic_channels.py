@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock_server.runtime.realm import RunningRealm
 
 _WHOLE: Final = ("int8", "int16", "int32", "int64")
+"""Column types of whole numbers."""
 
 
 class TopicChannel:
@@ -94,6 +95,7 @@ class TopicChannel:
     def _one_by_one(
         self, messages: Sequence[tuple[Received, Template]], whole_numbers: frozenset[str]
     ) -> tuple[Body | None, dict[int, MqttViolation]]:
+        """Convert each JSON payload alone. Return the same values as :meth:`body_of`."""
         assert self._json is not None, "only channels with JSON payloads convert them"
         converted = self._json.rows(
             [message.packet.payload for message, _ in messages], whole_numbers
@@ -101,11 +103,12 @@ class TopicChannel:
         refused = {
             index: row for index, row in enumerate(converted) if isinstance(row, MqttViolation)
         }
-        kept: list[Received] = []
+        accepted: list[Received] = []
         rows: list[dict[str, Any]] = []
         for (message, template), row in zip(messages, converted, strict=True):
             if not isinstance(row, MqttViolation):
-                kept.append(message)
+                accepted.append(message)
+                # Later sources win: a field or user property cannot replace a level of the topic.
                 rows.append(
                     {
                         **user_properties_of(message),
@@ -113,12 +116,13 @@ class TopicChannel:
                         **self._topic_properties(message, template),
                     }
                 )
-        return body_from(body_of_messages(kept, rows)) if kept else None, refused
+        return body_from(body_of_messages(accepted, rows)) if accepted else None, refused
 
     def _topic_properties(self, message: Received, template: Template) -> dict[str, str]:
         return {TOPIC: message.topic, **(template.levels_of(message.topic) or {})}
 
     def _columns(self, messages: Sequence[tuple[Received, Template]]) -> dict[str, list[str]]:
+        """Return the topics of messages and their levels as columns, by property name."""
         rows = [self._topic_properties(message, template) for message, template in messages]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}  # type: ignore[misc]
@@ -172,6 +176,7 @@ class TopicChannels:
         self._all_topics_name = destination_name(all_topics)
         self._table = realm.view.topics
         self._version = -1
+        """Version of the realm's topics that `_channels` and `_index` were made from."""
         self._channels: dict[int, TopicChannel] = {}
         self._index: TopicIndex[tuple[int, Template]] = TopicIndex()
 

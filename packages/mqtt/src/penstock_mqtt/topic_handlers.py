@@ -96,9 +96,11 @@ async def list_topics(caller: Caller, request: topics.ListTopics) -> topics.Topi
     levels: list[topics.TopicLevel] = []
     for word in sorted(below):
         level = (*prefix, word)
+        # Such a level and all levels below it were on an earlier page.
         if after is not None and level < after[: len(level)]:
             continue
         counts = _LevelCounts(level, request.depth)
+        # A level of the tree need not be a topic itself.
         names = filter(tree.__contains__, _names_at("/".join(level), below[word]))
         async for names_slice in _with_events(caller.realm, store.number, names):
             counts.add(names_slice)
@@ -118,10 +120,13 @@ class _LevelCounts:
         self._level, self._name = level, "/".join(level)
         self._end = len(level) + depth
         self._counts: dict[Levels, int] = {}
+        """Number of topics at and below each level."""
         self._own: dict[Levels, int] = {}
+        """The event of each level that is a topic itself."""
 
     def add(self, topics_found: Sequence[tuple[str, int]]) -> None:
-        """Count topics that have an event."""
+        """Count topics that have an event. ``topics_found`` are topics of this level and below it,
+        each with the id of its event."""
         counts, first = self._counts, len(self._level)
         if topics_found:
             counts[self._level] = counts.get(self._level, 0) + len(topics_found)
@@ -155,7 +160,7 @@ def _levels_of(row: topics.TopicLevel) -> Levels:
 
 
 def _names_at(name: str, branch: Branch) -> Iterator[str]:
-    """Yield all possible topics of a level and below, while topics may be added."""
+    """Yield the names of a level and of all levels below it. Topics may be added meanwhile."""
     branches = [(name, branch)]
     while branches:
         name, below = branches.pop()
@@ -166,8 +171,10 @@ def _names_at(name: str, branch: Branch) -> Iterator[str]:
 async def _with_events(
     realm: RunningRealm, channel: ChannelId, names: Iterator[str]
 ) -> AsyncIterator[list[tuple[str, int]]]:
-    """Yield the topics that have an event, with its id; other tasks run in between."""
+    """Yield the topics that have an event, each with the event's id. Other tasks run after each
+    `SLICE` names."""
     while names_slice := list(islice(names, SLICE)):
+        # Looked up again for each slice, because the channel may have been deleted meanwhile.
         newest_of = _keyed(realm, channel).newest_of
         ids = [(name, newest_of(name)) for name in names_slice]
         yield [(name, event_id) for name, event_id in ids if event_id is not None]

@@ -17,6 +17,8 @@ MATCHES_MAX: Final = 1_000_000
 
 
 class _Level(Generic[T]):
+    """The filters that agree in all levels up to this one."""
+
     __slots__ = ("below", "exact", "multi_level")
 
     def __init__(self) -> None:
@@ -32,7 +34,7 @@ class _Level(Generic[T]):
 
 
 class TopicIndex(Generic[T]):
-    """Values by valid topic filter (SEM F6)."""
+    """Values that are stored under valid topic filters (SEM F6) and found by topic."""
 
     def __init__(self, matches_max: int = MATCHES_MAX) -> None:
         self._root: _Level[T] = _Level()
@@ -41,6 +43,8 @@ class TopicIndex(Generic[T]):
         self._matches, self._matches_max = 0, matches_max
 
     def add(self, text: str, value: T) -> None:
+        """Add a value under the filter ``text``."""
+        # Any cached topic may match the filter.
         self.cached.clear()
         self._matches = 0
         *levels, last = text.split("/")
@@ -50,7 +54,7 @@ class TopicIndex(Generic[T]):
         (level.multi_level if last == "#" else level.exact)[value] = None
 
     def remove(self, text: str, value: T) -> None:
-        """Remove a value that was added."""
+        """Remove a value that was added under the filter ``text``."""
         self.cached.clear()
         self._matches = 0
         *levels, last = text.split("/")
@@ -59,7 +63,7 @@ class TopicIndex(Generic[T]):
         for word in words:
             path.append(path[-1].below[word])
         del (path[-1].multi_level if last == "#" else path[-1].exact)[value]
-        for depth in range(len(words), 0, -1):
+        for depth in range(len(words), 0, -1):  # from the leaf upwards: remove empty levels
             if path[depth].is_empty:
                 path[depth - 1].below.pop(words[depth - 1], None)
 

@@ -38,8 +38,11 @@ class ClientRights:
         self._granted: list[tuple[str, frozenset[str]]] = []
         """Topic filters with the rights that are granted on them."""
         self._publishable: TopicIndex[str] = TopicIndex()
+        """Topic filters with the granted right to publish."""
         self._cached: dict[tuple[str, RequestType], AccessDenied | None] = {}
+        """The error of each request on a channel, None if the request is allowed."""
         self._version = -1
+        """Version of the rights that the cached results were found with."""
 
     def check_publish(self, topic: str, request_type: RequestType) -> None:
         """Raise ``AccessDenied`` unless the client may publish to a topic or to its channel."""
@@ -104,6 +107,7 @@ class ClientRights:
         return self._topics.all_topics if channel is None else channel.name
 
     def _find_error(self, channel: str, request: RequestType) -> AccessDenied | None:
+        """Return the error of a request on a channel, or None if the client has the right."""
         access = self._realm.access
         if self._version != access.version:
             self._version = access.version

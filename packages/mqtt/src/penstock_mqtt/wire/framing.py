@@ -18,8 +18,9 @@ FILTERS_BYTES_MAX: Final = 1 << 18
 """Maximum number of bytes of a SUBSCRIBE or UNSUBSCRIBE from a client."""
 _LENGTH_BYTES_MAX: Final = 4
 _PUBACK_BYTES: Final = 4
+# The alternatives exclude the packet id 0, which is invalid.
 _PUBACKS: Final = re.compile(rb"(?s:\x40\x02(?:[^\0].|\0[^\0])){1,4096}")
-"""Consecutive PUBACKs without a reason, as most are."""
+"""Consecutive PUBACKs without a reason code; most PUBACKs have none."""
 
 
 class PacketReader:
@@ -33,13 +34,14 @@ class PacketReader:
         `CONTROL_BYTES_MAX`, those with filters `FILTERS_BYTES_MAX`."""
         self._data = b""
         self._at = 0
+        """Offset of the first unread byte in ``_data``."""
         self._unjoined: list[bytes] = []
         """Received bytes after ``_data``. They are joined once a packet may be complete, so that a
         packet in many small pieces is not copied with each piece."""
         self.held_bytes = 0
         """Bytes that were received and not read yet."""
         self._needed_bytes = 0
-        """Bytes that complete the next packet, if known: fewer bytes are not parsed again."""
+        """Size of the next packet if it is known, otherwise 0. Fewer bytes are not parsed again."""
 
     def receive(self, data: bytes) -> None:
         """Add received bytes."""
@@ -71,6 +73,7 @@ class PacketReader:
         return [packet_id for (packet_id,) in iter_unpack(">xxH", match[0])]
 
     def _join(self) -> None:
+        """Append the received bytes to ``_data``, and drop the bytes that were read."""
         if self._at == len(self._data) and len(self._unjoined) == 1:
             self._data = self._unjoined[0]
         else:
@@ -112,6 +115,7 @@ class PacketReader:
             yield data[start], data[begin:end]
 
     def _check_size(self, kind: int, size: int) -> None:
+        """Raise :class:`MqttViolation` if a packet of type ``kind`` is too large."""
         size_max = self.packet_bytes_max
         if self.is_strict and kind != PUBLISH:
             has_filters = kind in (SUBSCRIBE, UNSUBSCRIBE)

@@ -34,7 +34,7 @@ class ConnectPacket(Struct, frozen=True):
     version: int = MQTT_5
     clean_start: bool = True
     keep_alive_s: int = 0
-    """Maximum number of seconds between two packets of the client; 0: no limit."""
+    """Maximum number of seconds between two packets of the client; 0 means no limit."""
     user: str | None = None
     password: bytes | None = None
     will: Will | None = None

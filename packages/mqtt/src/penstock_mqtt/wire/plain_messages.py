@@ -35,8 +35,8 @@ def plain_messages(  # noqa: C901  a call for each packet would cost more than t
     data: bytes, version: int, count_max: int, packet_bytes_max: int
 ) -> tuple[list[PlainMessage], int]:
     """Return at most ``count_max`` plain messages at the start of ``data``, and the offset of their
-    end. It stops before any packet that is not plain, incomplete, long or invalid, which the
-    general reader handles."""
+    end. Stops before the first packet that is not plain, or is incomplete, long or invalid; the
+    general reader processes such packets."""
     messages: list[PlainMessage] = []
     start, size, has_properties = 0, len(data), version == MQTT_5
     while start + 4 <= size and len(messages) < count_max:
@@ -44,9 +44,11 @@ def plain_messages(  # noqa: C901  a call for each packet would cost more than t
         if first != _CONFIRMED and first != _UNCONFIRMED:
             break
         if length >= 0x80:
+            # A second length byte. Its high bit would announce a third one (over 16 KiB).
             high = data[begin]
             if not 0 < high < 0x80:
                 break
+            # ``length`` still contains the continuation bit, 1 << 7.
             length += (high - 1) << 7
             begin += 1
         end = begin + length

@@ -37,6 +37,7 @@ class Cursor:
         return self._data[begin:end]
 
     def rest(self) -> bytes:
+        """Read all remaining bytes."""
         return self.take(self.remaining)
 
     def byte(self) -> int:
@@ -61,6 +62,7 @@ class Cursor:
         raise malformed("a variable byte integer has more than 4 bytes")
 
     def binary(self) -> bytes:
+        """Read binary data after its length of two bytes."""
         return self.take(self.two_bytes())
 
     def text(self) -> str:
@@ -107,7 +109,7 @@ def binary_bytes(value: bytes) -> bytes:
 
 
 def text_fault(value: str) -> str:
-    """Return why MQTT cannot express a text; empty: it can."""
+    """Return why MQTT cannot express a text, or an empty text if it can."""
     if "\0" in value:
         return "MQTT cannot express texts with null characters"
     try:

@@ -34,7 +34,7 @@ USER_PROPERTIES_MAX: Final = 1_000
 
 
 class PacketProperties(Struct, frozen=True, omit_defaults=True):
-    """The properties of one packet; None stands for a missing one."""
+    """The properties of one packet. A missing property is None, or empty if it can be repeated."""
 
     payload_format: int | None = None
     """1 if the payload is UTF-8."""
@@ -75,6 +75,8 @@ def without_problem(properties: PacketProperties) -> PacketProperties:
 
 
 class WireType(NamedTuple):
+    """The functions that read and write the values of one data type."""
+
     read: Callable[[Cursor], Any]
     write: Callable[[Any], bytes]
 
@@ -97,6 +99,7 @@ _PAIR: Final = WireType(_pair, lambda pair: text_bytes(pair[0]) + text_bytes(pai
 
 
 _LARGEST: Final = {_BYTE: 0xFF, _TWO: 0xFFFF}
+"""The largest values of the types that are smaller than four bytes."""
 
 
 class Property(NamedTuple):
@@ -113,7 +116,7 @@ class Property(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """The largest allowed value that its encoding has room for."""
+        """The largest value that the bounds and the encoding of the property allow."""
         return min(self.maximum, _LARGEST.get(self.type, self.maximum))
 
 
@@ -209,6 +212,7 @@ def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
 
 
 def _check(property_: Property, value: Any) -> None:
+    """Raise :class:`MqttViolation` if a number is outside the bounds of its property."""
     if isinstance(value, int) and not property_.minimum <= value <= property_.maximum:
         reason = Reason.PROTOCOL_ERROR
         if property_.name == "topic_alias":
@@ -218,6 +222,7 @@ def _check(property_: Property, value: Any) -> None:
 
 
 def _check_together(values: Mapping[str, Any], packet: int) -> None:
+    """Raise :class:`MqttViolation` if the properties of a packet contradict each other."""
     if packet == SUBSCRIBE and len(values.get("subscription_ids", ())) > 1:
         raise protocol_error("a SUBSCRIBE can have only one subscription identifier")
     if "authentication_data" in values and "authentication_method" not in values:

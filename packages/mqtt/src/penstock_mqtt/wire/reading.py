@@ -74,6 +74,7 @@ def filter_of(text: str) -> str:
 _RETURN_CODES: Final = 5
 """The last return code of a CONNACK of 3.1.1."""
 _REFUSED_3: Final = 0x80
+"""The return code of 3.1.1 for a refused filter in a SUBACK."""
 _CACHED_BYTES_MAX: Final = 2 + TOPIC_BYTES_CACHED
 """End offset of the longest topic name whose validity is cached."""
 
@@ -124,8 +125,8 @@ def _read_plain_publish(flags: int, qos: int, body: bytes, version: int) -> Publ
     if version == MQTT_5:
         # The length of the properties; it must be 0, which is checked below.
         payload_at += 1
-    is_whole = payload_at <= len(body) and (version == MQTT_3 or not body[payload_at - 1])
-    if not is_whole or id_at > _CACHED_BYTES_MAX or (qos and not packet_id):
+    is_plain = payload_at <= len(body) and (version == MQTT_3 or not body[payload_at - 1])
+    if not is_plain or id_at > _CACHED_BYTES_MAX or (qos and not packet_id):
         return None
     if not (topic := valid_topic(body[2:id_at])):
         return None
@@ -169,6 +170,8 @@ def _connect(cursor: Cursor, _: int) -> ConnectPacket:
 
 
 def _check_connect_flags(flags: int, version: int) -> None:
+    """Raise :class:`~penstock_mqtt.wire.reasons.MqttViolation` for flags of a CONNECT that the
+    standard forbids (3.1.2.3)."""
     if flags & 1:
         raise malformed("the reserved flag of a CONNECT is set")
     if flags & 0x18 == 0x18:
@@ -210,6 +213,9 @@ def _connack(cursor: Cursor, version: int) -> ConnackPacket:
 def _acknowledgement(
     make: type[Acknowledgement], packet: int, group: int
 ) -> Callable[[Cursor, int], Packet]:
+    """Return the reader of one type of acknowledgement. ``group`` is the group of its reason
+    codes."""
+
     def read(cursor: Cursor, version: int) -> Packet:
         packet_id = _packet_id(cursor)
         if version == MQTT_3 or not cursor.remaining:
@@ -294,7 +300,7 @@ def _unsuback(cursor: Cursor, version: int) -> UnsubackPacket:
     return UnsubackPacket(packet_id, codes, properties)
 
 
-# --- the rest ----------------------------------------------------------------------------
+# --- DISCONNECT and AUTH -----------------------------------------------------------------
 
 
 def _disconnect(cursor: Cursor, version: int) -> DisconnectPacket:
@@ -351,6 +357,7 @@ def check_filter(text: str) -> None:
 
 
 def _shared_fault(text: str) -> str:
+    """Return why a filter that begins with ``$share/`` is invalid, or an empty text."""
     group, _, filter_text = text.removeprefix(SHARED).partition("/")
     if not group or "+" in group or "#" in group:
         return f"{text[:80]!r} must name a group without wildcards after $share/"

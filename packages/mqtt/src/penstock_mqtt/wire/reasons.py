@@ -14,7 +14,7 @@ class Reason(IntEnum):
     """A reason code. Codes below 0x80 report success."""
 
     SUCCESS = 0x00
-    """The code also stands for a normal disconnection and granted QoS 0."""
+    """Also the code of a normal disconnection and of granted QoS 0."""
     GRANTED_QOS_1 = 0x01
     GRANTED_QOS_2 = 0x02
     DISCONNECT_WITH_WILL = 0x04
@@ -88,7 +88,7 @@ def malformed(text: str) -> MqttViolation:
 
 
 def protocol_error(text: str) -> MqttViolation:
-    """Return the error for a packet that can be parsed and must not be sent (0x82)."""
+    """Return the error for a well-formed packet that the protocol forbids (0x82)."""
     return MqttViolation(Reason.PROTOCOL_ERROR, text)
 
 

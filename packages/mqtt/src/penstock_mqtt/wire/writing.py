@@ -54,6 +54,7 @@ from penstock_mqtt.wire.reasons import Reason
 
 _ID_BYTES: Final = 2
 _FIRST_BYTES: Final = [bytes((first,)) for first in range(256)]
+"""The encoded first byte of a packet, by its value; made once because every PUBLISH needs one."""
 _CACHED_CHARACTERS: Final = 256
 """Maximum number of characters of a topic name whose encoding is cached."""
 _CACHED_MAX: Final = 4_096
