@@ -32,6 +32,7 @@ Kind = Literal["channel", "queue"]
 
 TOPIC: Final = frozenset({"topic", "temporary-topic"})
 QUEUE: Final = frozenset({"queue", "temporary-queue"})
+"""Capabilities of a terminus with which a client asks for a topic or for a queue."""
 _SCHEMES: Final[dict[str, Kind]] = {"topic://": "channel", "queue://": "queue"}
 
 TOPIC_DEFINITION: Final = Definition(engine="jms")
@@ -43,6 +44,7 @@ class LinkDestination(Struct, frozen=True):
     """The channel or queue that a link sends to or receives from."""
 
     number: ChannelId
+    """Id of the channel or queue."""
     name: str
     kind: Kind
     is_jms: bool = False
@@ -91,8 +93,9 @@ async def resolve_destination(
     """Return the destination that an address names. A missing one is created if the client has the
     right to create it.
 
-    Raises ``NameDoesNotExist`` if the destination is a queue and a topic is expected, or the
-    reverse, and if it was temporary and has been deleted; ``InvalidName``; ``AccessDenied``.
+    ``needs`` names the operation that the client needs the right to, by kind. Raises
+    ``NameDoesNotExist`` if the destination is a queue and a topic is expected, or the reverse, and
+    if it was temporary and has been deleted; ``InvalidName``; ``AccessDenied``.
     """
     name, kind = parse_address(address, kind)
     destination = find_destination(realm, principal, name, kind=kind, needs=needs)
@@ -135,6 +138,8 @@ def find_destination(
 def _access_denied(
     principal: Principal, name: str, kind: Kind | None, needs: dict[Kind, str]
 ) -> AccessDenied:
+    """Return the error for a destination that is missing or hidden; the text is the same for both.
+    A ``kind`` of None stands for any kind."""
     kinds: tuple[Kind, ...] = (kind,) if kind else ("queue", "channel")
     rights = " or ".join(repr(needs[named_kind].partition(".")[2]) for named_kind in kinds)
     return AccessDenied(
@@ -159,7 +164,7 @@ async def create_destination(
 
 
 def temporary_name(kind: Kind) -> str:
-    """Return a new random name, which cannot be guessed."""
+    """Return a new random name for a temporary destination. Other clients cannot guess it."""
     return f"temp-{'topic' if kind == 'channel' else 'queue'}-{secrets.token_hex(16)}"
 
 
@@ -176,6 +181,8 @@ async def delete_temporary(realm: RunningRealm, destination: LinkDestination) ->
 # --- names of durables --------------------------------------------------------------------
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/\-_.]")
+"""Characters that names of durables contain unchanged. Others are escaped, also ``:`` and ``@``,
+which separate the parts of the name."""
 
 
 def durable_name_of(client: str, name: str, *, volatile: bool) -> str:

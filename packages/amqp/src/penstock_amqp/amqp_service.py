@@ -25,8 +25,8 @@ _log = logger("penstock.amqp")
 
 
 class AttachedDurables:
-    """AMQP's own records about attached durables: the terms of the last attach, and absences of the
-    last client."""
+    """Data about durables that only AMQP needs: the terms of their last attach, and the time that
+    their last client has to reconnect."""
 
     def __init__(self, listener: NativeListener) -> None:
         self._listener = listener
@@ -35,8 +35,8 @@ class AttachedDurables:
         """Digest of the selector (which may be long) and no-local of the last attach, by durable
         identity."""
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
-        """A unique object for each absence: a shared subscription has lost its last client with the
-        client's connection. By durable identity."""
+        """A unique object for each absence, by durable identity. An absence begins when a shared
+        subscription loses its last client by a lost connection."""
 
     def has_terms(self, durable: DurableView, selector: str, *, no_local: bool) -> bool:
         """Return True if a durable's last attach since the realm's start had this selector and
@@ -54,8 +54,8 @@ class AttachedDurables:
         self.terms[durable.identity] = _digest_of(selector), no_local
 
     def keep(self, number: ChannelId, name: str) -> None:
-        """Keep a shared subscription whose last client has lost its connection; the client may
-        reconnect within the window (SEM J5)."""
+        """Keep a shared subscription whose last client has lost its connection. It is deleted if no
+        client reconnects within the store's timeout (SEM J5)."""
         store = self._realm.view.store(number)
         durable = None if store is None else store.durable(name)
         if store is None or durable is None or durable.is_attached:
@@ -66,8 +66,9 @@ class AttachedDurables:
         )
 
     def _end_absence(self, number: ChannelId, durable: DurableView, absence: object) -> None:
-        """Delete the subscription at the end of the window, unless a client has reconnected."""
+        """Delete the subscription at the end of its timeout, unless a client has reconnected."""
         store = self._realm.view.store(number)
+        # A durable of the same name may have been created meanwhile; it must not be deleted.
         current = None if store is None else store.durable(durable.name)
         still_exists = current is not None and current.identity is durable.identity
         is_absent = not durable.is_attached and self._absences.get(durable.identity) is absence

@@ -119,7 +119,7 @@ class Attached:
         self.ends_durable = False
         """Whether closing the link, not just detaching it, deletes the durable."""
         self.is_volatile = False
-        """Whether the durable is deleted when its last client leaves."""
+        """Whether the durable is deleted when its last client detaches."""
 
     def steal(self) -> None:
         """End the link, because a newer one replaces it (2.6.1)."""
@@ -166,6 +166,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
     # --- links that receive messages -----------------------------------------------------
 
     async def _open_incoming(self, attached: Attached) -> None:
+        """Open a link on which the peer sends messages, or controls transactions."""
         link, connection = attached.link, self._connection
         target = link.remote_target
         check_dynamic(target, "target")
@@ -176,6 +177,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         # The realm settles together with the answer, whatever mode the sender asks for (2.8.3).
         link.rcv_settle_mode = Link.RCV_FIRST
         credit_max = self._service.limits.credit
+        # A client with a limited rate gets credit for at most one second.
         credit = min(credit_max, connection.pace.per_s or credit_max)
         incoming = IncomingLink(link, credit=credit, message_bytes_max=limit)
         incoming.takes_rejections = accepts_outcome(link.remote_source, "rejected")
@@ -214,6 +216,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
         connection.engine.add_incoming(incoming)
 
     async def _create_temporary(self, requested: frozenset[str]) -> LinkDestination:
+        """Create the destination of a dynamic terminus with the ``requested`` capabilities; a queue
+        unless a topic is requested."""
         kind: Kind = (
             "channel" if "temporary-topic" in requested or "topic" in requested else "queue"
         )
@@ -231,6 +235,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
     # --- links that send events ----------------------------------------------------------
 
     async def _open_outgoing(self, attached: Attached, receivers_before: int) -> None:
+        """Open a link on which the peer receives events."""
         link, connection = attached.link, self._connection
         if is_lookup(link):
             self._look_up(attached)
@@ -284,6 +289,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         terms: ReceiverTerms,
         selector: Selector | None,
     ) -> Consumer:
+        """Create the consumer of a link, and attach it to a queue, a durable or a channel."""
         if destination.kind == "queue":
             return await self._open_queue_reader(destination, selector, terms)
         if terms.durable or terms.shared:
@@ -293,6 +299,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
     async def _open_queue_reader(
         self, destination: LinkDestination, selector: Selector | None, terms: ReceiverTerms
     ) -> Consumer:
+        """Open a consumer or, for terms with ``copies``, a browser of a queue."""
         connection, number = self._connection, destination.number
         request_type = WatchEvents if terms.copies else Attach
         mode = ConsumerMode(has_seat=not terms.copies, browse=terms.copies)
@@ -314,6 +321,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         selector: Selector | None,
         terms: ReceiverTerms,
     ) -> Consumer:
+        """Open a subscription to a channel that ends with its link."""
         mode = ConsumerMode(has_seat=False)
         consumer = self._make_consumer(
             destination, mode, selector, request_type=Subscribe, no_local=terms.no_local
@@ -356,6 +364,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
         return room
 
     def _place_of(self, link_name: str) -> str:
+        """Return the key that identifies a subscriber over several connections; empty without a
+        container id."""
         connection = self._connection
         return place_of(connection.principal.user, connection.container, link_name)
 
@@ -368,6 +378,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         selector: Selector | None,
         terms: ReceiverTerms,
     ) -> Consumer:
+        """Open a client of a durable, which is created if it is missing."""
         connection, number = self._connection, destination.number
         name = self._durable_name_of(attached.link.name, terms)
         connection.check_on(Attach, destination)  # before the durable is created
@@ -378,6 +389,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
         if durable is None:
             raise NameDoesNotExist(f"{destination.name} has no durable {name}")
         kind = durable.type
+        # Such a durable holds only matching events; other types filter for each client.
         selector = None if kind.stores_selector else selector
         mode = ConsumerMode(has_seat=True, cumulative=kind.cumulative)
         consumer = self._make_consumer(
@@ -449,6 +461,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
         )
 
     async def _delete_elsewhere(self, destination: LinkDestination, name: str) -> None:
+        """Delete the client's subscription of this name on other topics. Raises ``DurableInUse`` if
+        it has consumers."""
         if ":" not in name:
             return  # without a client id, a durable of this name on another topic is unrelated
         for store, durable in self._realm.view.with_durable(name):

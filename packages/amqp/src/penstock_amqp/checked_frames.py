@@ -1,4 +1,4 @@
-"""Recognizes frames that need no full check, because they equal a checked frame except for two
+"""Recognizes frames that need no full check, because they differ from a checked frame only in two
 numbers or tags. Many frames are compared at once, with numpy."""
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class CheckedFrames:
             return 0
         first_bytes, third_offset = data[offset : offset + 16], offset + 3 * size
         count = 0
+        # If the second or the fourth frame differs, only one frame is counted here.
         if (
             end - third_offset < size
             or data[third_offset : third_offset + 16] != first_bytes
@@ -109,7 +110,7 @@ class CheckedFrames:
         if len(offsets) < (3 if is_transfer else 2):
             return
         if is_transfer and _NULL in (frame[offsets[1]], frame[offsets[2]]):
-            return  # a later transfer of a delivery
+            return  # without id or tag: not the first transfer of its delivery
         first = _variable_bytes(frame, offsets[1])
         second = (first[1], first[1])
         if len(offsets) > 2:
@@ -123,12 +124,14 @@ class CheckedFrames:
             8 + performative.end,
             ids,
         )
-        if len(self._likenesses) >= LIKENESSES_MAX:
+        if len(self._likenesses) >= LIKENESSES_MAX:  # frames in use are learned again at once
             self._likenesses.clear()
         self._likenesses[frame[4:16]] = known_frame
 
 
 def _matches(data: bytes, offset: int, known_frame: _KnownFrame) -> bool:
+    """Return True if the frame at ``offset`` equals a checked frame except for its variable bytes,
+    and if these are valid: the next delivery id, or a range whose end is not before its start."""
     if (
         data[offset + 4 : offset + known_frame.first_at] != known_frame.head
         or data[offset + known_frame.first_end : offset + known_frame.second_at]

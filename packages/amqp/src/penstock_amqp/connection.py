@@ -107,8 +107,11 @@ class AmqpConnection(HostedConnection):
         self._sole: SoleConnection | None = None
         """The connection's entry, if it claims to be the only connection of its container."""
         self._is_backed_up = False
+        """Whether more than `UNSENT_MAX` bytes wait for the peer's session window."""
         self._in_progress = 0
+        """Number of running tasks of the connection."""
         self._flush_is_due = False
+        """Whether the listener will flush the connection in this turn of the event loop."""
         self._ticking: asyncio.TimerHandle | None = None
         """Timer of the next check for timeouts."""
         self._reading = ReadThrottle(self._may_read, self._reading_resumed, self._take_turn)
@@ -139,6 +142,8 @@ class AmqpConnection(HostedConnection):
         return False
 
     def _process(self, data: bytes) -> None:
+        """Process received bytes: SASL frames during the sign-in, then AMQP frames. An error in
+        them ends only this connection."""
         with self.containing:
             try:
                 if self._frames is None:
@@ -182,6 +187,8 @@ class AmqpConnection(HostedConnection):
     # --- before AMQP ---------------------------------------------------------------------
 
     def _before_amqp(self, frames: sasl.SaslFrames) -> None:
+        """Process protocol headers and SASL frames until AMQP frames follow, or until the sign-in
+        has to wait. Raises ``RemoteProtocolViolation``."""
         while self._frames is frames:
             if self._sign_in is not None:
                 if self._sign_in.is_busy or (frame := frames.frame()) is None:
@@ -193,6 +200,9 @@ class AmqpConnection(HostedConnection):
             self._begin(header, frames)
 
     def _begin(self, header: bytes, frames: sasl.SaslFrames) -> None:
+        """Begin the protocol that a header announces: SASL, or AMQP. Raises
+        ``RemoteProtocolViolation`` for other headers, after the header that would be accepted was
+        sent."""
         if header == sasl.PROTOCOL:
             if not self._is_signed_in:
                 principal = without_sasl(self.realm.access, self.certificate, self.host)
@@ -224,6 +234,7 @@ class AmqpConnection(HostedConnection):
         self._identify(principal)
         self._write(sasl.outcome(sasl.OK, additional_data))
         self._sign_in = None
+        # A client sends a second protocol header after the sign-in.
         frames, self._frames = self._frames, sasl.SaslFrames()
         assert frames is not None, "the sign-in used these frames"
         if unprocessed := frames.rest():  # bytes sent before the client knew the outcome
@@ -235,6 +246,7 @@ class AmqpConnection(HostedConnection):
         self._close_transport()
 
     def _identify(self, principal: Principal) -> None:
+        """Give the connection its signed-in user, and count it for the user's limits."""
         self.principal = principal
         self._incomplete = self.listener.incomplete.open(principal)
         self.publisher = principal.name
@@ -358,6 +370,7 @@ class AmqpConnection(HostedConnection):
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=reason)
 
     def _open(self) -> None:
+        """Answer the peer's open frame: accept or refuse the connection."""
         connection = self.engine.connection
         self.container = connection.remote_container or ""
         connection.container = self.realm.name
@@ -394,6 +407,7 @@ class AmqpConnection(HostedConnection):
         self.flush_soon()
 
     def _tick(self) -> None:
+        """Let the engine check timeouts, and schedule the next check."""
         if self._transport is None:
             return
         now_s = self._loop.time()
@@ -449,7 +463,7 @@ class AmqpConnection(HostedConnection):
             return
         self.links.check_rights()
 
-    # --- out -----------------------------------------------------------------------------
+    # --- output and backpressure ---------------------------------------------------------
 
     def flush_soon(self) -> None:
         """Send pending output at the end of this turn of the event loop, or with the answers of a
@@ -461,6 +475,7 @@ class AmqpConnection(HostedConnection):
     def flush(self) -> None:
         """Send pending output now."""
         self._flush_is_due = False
+        # The cache lives for one turn of the event loop; a flush is at its end.
         self.service.messages.clear()
         if self._frames is not None or self._transport is None:
             return
@@ -469,6 +484,7 @@ class AmqpConnection(HostedConnection):
             self._gate.wrote()
         if self.engine.is_closed:
             self._close_transport()
+        # Without links no messages wait, so their bytes need not be counted.
         self._is_backed_up = len(self.links) > 0 and self.engine.unsent_bytes > UNSENT_MAX
         self._check_writable()
 
@@ -478,6 +494,7 @@ class AmqpConnection(HostedConnection):
             self._transport.write(data)
 
     def _check_writable(self) -> None:
+        """Stop or resume the realm's deliveries to the connection if its state has changed."""
         is_writable = self._can_write and not self._is_backed_up and self._transport is not None
         if is_writable != self.is_writable:
             self.is_writable = is_writable
@@ -502,6 +519,7 @@ class AmqpConnection(HostedConnection):
         return self._can_write and not self.listener.is_draining
 
     def _reading_resumed(self, now_s: float) -> None:
+        """Continue after a pause of reading, which does not count as silence of the peer."""
         self.heard_s = now_s
         self.engine.excuse(now_s)
         self.links.refill()
@@ -512,13 +530,14 @@ class AmqpConnection(HostedConnection):
     def spawn(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Run a coroutine that waits for the realm as a task of this connection."""
+        """Run a coroutine as a task of this connection, which ends with an error of the task."""
         self._in_progress += 1
         self.listener.spawn(self._run, work, *args, **kwargs)
 
     async def _run(
         self, work: Callable[P, Coroutine[Any, Any, None]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
+        # The realm stops waiting on behalf of a connection that is lost.
         asker.set(self._asker)
         with self.containing:
             try:

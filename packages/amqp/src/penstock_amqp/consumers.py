@@ -44,6 +44,7 @@ class ConsumerMode(Struct, frozen=True):
     cumulative: bool = False
     """Whether the acknowledgement of an event includes all earlier events."""
     browse: bool = False
+    """Whether the consumer gets copies, which it cannot consume."""
 
     @property
     def keeps_unsettled(self) -> bool:
@@ -97,6 +98,7 @@ class Consumer:
         self.session = connection.session
         self.selector = selector
         self.subscription = 0
+        """Number of the subscription or seat in the realm."""
         self.reader: Hashable = self
         """Owner of the annotations that receivers add to returned messages: this consumer, or the
         durable or queue, whose clients share them."""
@@ -120,9 +122,11 @@ class Consumer:
         self._through = -1
         """Highest id of the acknowledged prefix; only for cumulative consumers."""
         self._newest = -1
+        """Highest id of the events that the realm has delivered."""
         self._is_full = False
         """Whether the limit of unsettled deliveries, not the client's credit, bounds the room."""
         self._is_grant_requested = False
+        """Whether the realm has been asked to deliver, and has not read the room yet."""
 
     # --- the realm's side ----------------------------------------------------------------
 
@@ -136,8 +140,9 @@ class Consumer:
             self._deliver(rows, redeliveries)
 
     def recall(self, spans: Spans) -> None:
-        """Take events back; they will be delivered again. Events that wait for credit are dropped,
-        and later outcomes of events in flight have no effect."""
+        """Take events back, because the durable was moved to another position and delivers some of
+        them again. Events that wait for credit are dropped, and later outcomes of events in flight
+        have no effect."""
         with self._connection.containing:
             recalled = IdSet(spans)
             self._waiting = deque(
@@ -327,7 +332,7 @@ class Consumer:
             if outcome.fault:
                 self._connection.end_link(link, INVALID, outcome.fault)  # the event goes back
             elif (name := outcome.transaction) is None:
-                self._settle(outcome)
+                self._settle(outcome)  # outside of a transaction
             else:
                 self._connection.transactions.add_outcome(name, self, outcome)
         if link.has_flow or outcomes or self._is_full:
@@ -441,6 +446,7 @@ class Consumer:
             self._through = max(self._through, acknowledgement.spans[0][0])
 
     def _report_consumed(self, ids: Sequence[int]) -> None:
+        """Report consumed ids to the realm, which keeps the position of a JMS subscriber."""
         sorted_ids = sorted(ids)
         self._confirming.append(sorted_ids)
         self._realm.subscriptions.arrived(
@@ -448,6 +454,7 @@ class Consumer:
         )
 
     def _report_answered(self) -> None:
+        # The realm answers reports in order. The list is empty after the consumer has ended.
         if self._confirming:
             self._confirming.popleft()
 
@@ -545,10 +552,12 @@ class Consumer:
 
     @property
     def _moves_dead(self) -> bool:
+        """Whether events that are rejected here move to a dead event store."""
         store = self._realm.view.store(self.number)
         return self.mode.has_seat and store is not None and store.moves_dead
 
     async def _bury(self, event_id: int, reason: str, reply: Reply) -> None:
+        """Move an event to the dead event store with the client's reason, then call ``reply``."""
         error: PenstockError | None = None
         try:
             holding = self._realm.subscriptions.holding
@@ -557,7 +566,7 @@ class Consumer:
             error = failure
         reply(None, error)
 
-    # --- its end -------------------------------------------------------------------------
+    # --- end of the consumer -------------------------------------------------------------
 
     def stolen(self) -> None:
         """End the link, because its client has attached it elsewhere; its events go to the new
@@ -571,6 +580,7 @@ class Consumer:
     def lose(self) -> None:
         """Leave after a lost connection: the realm keeps the subscriber's position for a time (SEM
         J5)."""
+        # Ids whose reports are not answered yet would otherwise be delivered again.
         arrived = IdSet.from_ids(sorted(event_id for ids in self._confirming for event_id in ids))
         self.is_over = True
         self._forget()
@@ -583,6 +593,7 @@ class Consumer:
         self._realm.subscriptions.detach(self.subscription, reply)
 
     def _forget(self) -> None:
+        """Drop the events and annotations that the ended consumer holds."""
         self._waiting.clear()
         self._confirming.clear()
         if self.kept:
@@ -594,6 +605,8 @@ class Consumer:
 def _redelivery_counts(
     redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]
 ) -> dict[int, int]:
+    """Return the number of earlier deliveries of each event in a batch, by id; events without one
+    are left out. ``ids`` are the ascending ids of the batch."""
     counts: dict[int, int] = {}
     low, high = ids[0], ids[-1] + 1
     for count, spans in redeliveries:

@@ -52,6 +52,7 @@ FRAME_BYTES_MAX: Final = 64 << 10
 SCRATCH_BYTES: Final = 64 << 10
 """Size in bytes of the buffer that Proton writes to; a longer message gets a separate buffer."""
 SESSIONS_MAX: Final = 2_000
+"""Maximum number of sessions of a connection."""
 
 _log = logger("penstock.amqp")
 
@@ -135,6 +136,7 @@ class AmqpEngine:
         self._peer: EngineListener = proxy(peer)  # weak: the peer owns the engine
         self._parts_bytes_max = parts_bytes_max
         self._parts_bytes = 0
+        """Bytes of the unfinished messages of all links."""
         self.connection = retain(Connection())
         self._transport = retain(Transport(Transport.SERVER))
         self._tp: Pointer = self._transport._impl
@@ -143,6 +145,7 @@ class AmqpEngine:
         pn.pn_connection_collect(self.connection._impl, self._events)
         self._transport.idle_timeout = self._idle_timeout_s = idle_timeout_s
         self._excused_until_s = 0.0
+        """Time on the loop's clock until which the idle timeout does not apply."""
         self._transport.max_frame_size = FRAME_BYTES_MAX
         self._transport.channel_max = SESSIONS_MAX - 1  # the highest channel number
         self._transport.tracer = _log_proton_text
@@ -151,11 +154,13 @@ class AmqpEngine:
         self._outgoing: dict[int, OutgoingLink] = {}
         self._flows = Flows(self._incoming, self._outgoing, FRAME_BYTES_MAX)
         self._touched: dict[IncomingLink | OutgoingLink, None] = {}
+        """Links with messages or outcomes that are not reported yet, in the order of arrival."""
         self._ended: list[tuple[Session, set[IncomingLink | OutgoingLink]]] = []
         """Ended sessions, each with those of its links that still have unanswered deliveries."""
         self._waiting: set[IncomingLink | OutgoingLink] = set()
         """Links to free once their deliveries are answered."""
         self._is_reporting = False
+        """Whether events are being reported; a nested report does nothing."""
         self._last = b""
         """Bytes to send after everything that Proton has to send."""
         self._scratch_pointer, self._scratch_view = _scratch.pointer, _scratch.view
@@ -163,6 +168,7 @@ class AmqpEngine:
         """Whether the delivery state of each transfer is read: the peer has sent a transfer with a
         state, which may name a transaction."""
         self._tag: Pointer = ffi.new("pn_delivery_tag_t *")
+        """Delivery tag that is reused for every sent event, to save an allocation."""
 
     # --- bytes in and out ----------------------------------------------------------------
 
@@ -215,6 +221,7 @@ class AmqpEngine:
         return self._flows.output(self._produce)
 
     def _produce(self) -> bytes:
+        """Remove and return the bytes that Proton has to send."""
         tp = self._tp
         pending = pn.pn_transport_pending(tp)
         if pending <= 0:
@@ -255,7 +262,7 @@ class AmqpEngine:
             if self.connection.state & self.connection.LOCAL_UNINIT:
                 self.connection.open()
             if condition and self.connection.state & self.connection.REMOTE_UNINIT:
-                # Proton would wait for the peer's open before it sends the close
+                # Proton would wait for the peer's open before it sends the close.
                 self._last = encode_close(condition, description)
             if condition:
                 self.connection.condition = Condition(condition, description, info)
@@ -337,6 +344,7 @@ class AmqpEngine:
             self._touched[link] = None
 
     def _report_rare(self, kind: int, event: Pointer) -> None:
+        """Report an event of a connection, session or link as an object."""
         self._report_touched()  # keeps the reports in order
         if kind == _BEGIN:
             self._flows.begun(pn.pn_event_session(event))
@@ -359,20 +367,21 @@ class AmqpEngine:
                     self._peer.settled(link)
 
     def _report_received(self, link: IncomingLink) -> None:
+        """Report the messages of a link. Messages beyond its credit are released, and end it."""
         surplus = -pn.pn_link_credit(link.pointer)
         if surplus <= 0:
             self._peer.received(link)
             return
-        # The sender exceeded its credit: messages within the credit are accepted, the rest is
+        # The sender exceeded its credit: messages within the credit are accepted, the others are
         # released before the link ends.
-        kept_count = max(0, len(link.messages) - surplus)
-        for delivery in link.deliveries[kept_count:]:
+        accepted_count = max(0, len(link.messages) - surplus)
+        for delivery in link.deliveries[accepted_count:]:
             if delivery is not None:
                 self.settle(delivery, RELEASED)
                 link.unanswered -= 1
-        del link.messages[kept_count:], link.deliveries[kept_count:]
+        del link.messages[accepted_count:], link.deliveries[accepted_count:]
         link.transactions = {
-            index: name for index, name in link.transactions.items() if index < kept_count
+            index: name for index, name in link.transactions.items() if index < accepted_count
         }
         if link.messages:
             self._peer.received(link)
@@ -444,11 +453,13 @@ class AmqpEngine:
         return not pn.pn_delivery_partial(delivery)
 
     def _clear_parts(self, link: IncomingLink) -> None:
+        """Drop the parts of a link's unfinished message, and count their bytes no longer."""
         self._parts_bytes -= len(link.parts)
         link.parts = bytearray()
         self._peer.may_hold(self._parts_bytes)
 
     def _read(self, pointer: Pointer, size: int) -> bytes:
+        """Read ``size`` bytes of a link's current delivery."""
         if size > SCRATCH_BYTES:
             buffer = bytearray(size)
             count = pn.pn_link_recv(pointer, ffi.from_buffer(buffer), size)
@@ -457,6 +468,7 @@ class AmqpEngine:
         return bytes(self._scratch_view[:count]) if count > 0 else b""
 
     def _read_outcome(self, link: OutgoingLink, delivery: Pointer) -> None:
+        """Add the peer's outcome of a delivery to its link, unless it only reports progress."""
         state = pn.pn_delivery_remote_state(delivery)
         if not state and not pn.pn_delivery_settled(delivery):
             return
@@ -556,6 +568,8 @@ class AmqpEngine:
         self._free_sessions()
 
     def _free_sessions(self, freed: IncomingLink | OutgoingLink | None = None) -> None:
+        """Free the ended sessions without unanswered deliveries. ``freed`` is a link that has just
+        been freed."""
         remaining = []
         for session, links in self._ended:
             if freed is not None:

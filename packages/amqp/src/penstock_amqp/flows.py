@@ -27,6 +27,7 @@ CREDIT_MAX: Final = (1 << 31) - 1
 _UINT: Final = 1 << 32
 _WATCHED_FRAMES: Final = frozenset({frames.BEGIN, frames.FLOW, frames.END})
 _HANDLE, _COUNT, _CREDIT, _DRAIN, _ECHO = 4, 5, 6, 8, 9
+"""Indexes of fields in a flow frame (2.7.4)."""
 
 
 class _Flow(NamedTuple):
@@ -59,6 +60,7 @@ class Flows:
         self._begins: int | None = None
         """Channel of the begin frame that Proton is processing."""
         self._flow: _Flow | None = None
+        """Content of the flow frame that Proton is processing; None for other frames."""
         self._limits: dict[int, int] = {}
         """Delivery count at which the credit ends, by link."""
         self._drains: set[int] = set()
@@ -147,6 +149,7 @@ class Flows:
         return data
 
     def _learn_handles(self, data: bytes) -> None:
+        """Read the handles of new outgoing links from the attach frames in Proton's output."""
         for frame in frames.frames_in(data, frames.ATTACH):
             values: list[Any] = [*frame.fields, *[None] * 6]
             name, handle, is_receiver, source = values[0], values[1], values[2], values[5]
@@ -158,6 +161,8 @@ class Flows:
                 del self._unnamed[name]
 
     def _drain(self, produce: Callable[[], bytes]) -> bytes:
+        """Return the credit of links without further events to their peers. Return the frames to
+        send."""
         data = b""
         for key in list(self._drained):
             link = self._outgoing.get(key)
@@ -174,9 +179,10 @@ class Flows:
         return data
 
     def _answers(self, produce: Callable[[], bytes]) -> bytes:
+        """Return flow frames with the states of sessions and links that the peer has requested."""
         data = b""
-        owed, self._owed_sessions = self._owed_sessions, {}
-        for channel in owed:
+        channels, self._owed_sessions = self._owed_sessions, {}
+        for channel in channels:
             if (session := self._sessions.get(channel)) is not None:
                 data += _session_state(session, produce)
         for key in list(self._owed):

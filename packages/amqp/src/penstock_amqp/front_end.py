@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock_amqp.standby import StandbyAmqpConnection
 
 _PROTON: Final = ("proton", "cproton", "cproton_ffi")
+"""Modules of Proton. An import error that names another module is a defect and is not explained."""
 
 _log = logger("penstock.realm")
 
@@ -67,7 +68,7 @@ class AmqpFrontEnd(FrontEnd):
         return wants_relay(data)
 
     def metrics(self, realm: RunningRealm) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily  # as HTTP has
+        from prometheus_client.core import CounterMetricFamily  # loaded only for metrics
 
         documentation = "Parts of events left out of messages because AMQP cannot express them."
         left_out = realm.connections.traffic[self.name].left_out

@@ -48,6 +48,7 @@ _HALF: Final = 1 << 31
 _HEADER_BYTES: Final = 8
 """Size in bytes of the protocol header, and of a frame's header."""
 _ACQUISITION: Final = "txn-id"
+"""Property of a flow frame that acquires messages in a transaction (4.4.3)."""
 _SECOND: Final = 1
 """The receiver's settle mode ``second``."""
 _DEFAULTS: Final = {"delivery-id": 0, "delivery-tag": b"", "message-format": 0}
@@ -103,6 +104,7 @@ class _Link(Struct):
     has_source: bool
     """Whether the peer's attach had a source."""
     is_stolen: bool = False
+    """Whether the peer has attached the name again, and has not detached this link yet."""
     is_partial: bool = False
     """Whether the current delivery has further transfers."""
     delivery: tuple[Any, Any, Any] = (None, None, None)
@@ -114,7 +116,10 @@ class _Link(Struct):
 
 
 class _Session(Struct):
+    """A session that the peer has begun."""
+
     session: Session | None = None
+    """The session in Proton; None until Proton has created it."""
     links: dict[int, _Link] = field(default_factory=dict)
     """Links by the peer's handle."""
     ids: DeliveryIds = field(default_factory=DeliveryIds)
@@ -137,12 +142,14 @@ class Gate:
         """Received bytes of an incomplete frame."""
         self._has_header = False
         self._is_open = False
+        """Whether the peer has sent an open frame."""
         self._is_shut = False
         """Whether checking has stopped, because the connection ends."""
         self._sessions: dict[int, _Session] = {}
         """Sessions by the peer's channel number."""
         self._checked = CheckedFrames()
         self._beginning: _Session | None = None
+        """The session whose begin frame Proton is processing."""
         self._partial = 0
         """Number of links whose current delivery has further transfers."""
         self._links = 0
@@ -187,6 +194,8 @@ class Gate:
     # --- frames --------------------------------------------------------------------------
 
     def _check_frames(self, data: bytes, offset: int) -> None:
+        """Check the complete frames from ``offset`` on. Valid frames are passed on in chunks as
+        large as possible; the bytes of an incomplete frame are kept."""
         begin, end = 0, len(data)  # checked bytes that are not yet passed on start at ``begin``
         while end - offset >= _HEADER_BYTES and not self._is_shut:
             size = int.from_bytes(data[offset : offset + 4], "big")
@@ -196,6 +205,7 @@ class Gate:
                 return
             if end - offset < size:
                 break
+            # Transfers of a partial delivery depend on each other, so each is checked in full.
             count = 0 if self._partial else self._checked.count_equal(data, offset, size, end)
             if count:
                 offset += count * size
@@ -255,6 +265,7 @@ class Gate:
         return action
 
     def _fail(self, offence: Offence, channel: int) -> None:
+        """End the session of a channel, or the connection, because of an invalid frame."""
         state = self._sessions.get(channel) if offence.of_session else None
         if state is None or state.session is None:
             self._is_shut = True
@@ -288,6 +299,7 @@ class Gate:
         return None
 
     def _check_open(self, channel: int) -> None:
+        """Check an open frame, and mark the connection as open. Raises :class:`Offence`."""
         if channel:
             raise Offence(FRAMING, f"an open on channel {channel}; it must be 0 (AMQP 1.0, 2.4.1)")
         if self._is_open:
@@ -297,14 +309,13 @@ class Gate:
     # --- sessions ------------------------------------------------------------------------
 
     def _begin(self, channel: int, frame: bytes) -> None:
+        """Register a session, and pass its begin frame to Proton, which may refuse it."""
         # Proton reports the new session from within `feed`, by a call of `began`.
         session = self._sessions[channel] = self._beginning = _Session()
         self._unannounced.append(session)
         self._checked.clear()
         self._watched.feed(frame)
-        if (
-            self._beginning is not None
-        ):  # Proton has not created a session: it has refused the begin
+        if self._beginning is not None:  # Proton has created no session: it refused the begin
             self._beginning = None
             self._sessions.pop(channel, None)
             self._unannounced.remove(session)
@@ -312,6 +323,8 @@ class Gate:
     def _check_in_session(
         self, code: int, channel: int, state: _Session, values: list[Any], frame: bytes
     ) -> Callable[[], None] | None:
+        """Check a frame of a session. Return the action for it, as in `_action_for`. Raises
+        :class:`Offence`."""
         if code == ATTACH:
             return self._check_attach(state, values, frame)
         if code == END:
@@ -350,6 +363,8 @@ class Gate:
     def _check_attach(
         self, state: _Session, values: list[Any], frame: bytes
     ) -> Callable[[], None] | None:
+        """Check an attach frame, and register its link. Return the action for it, as in
+        `_action_for`. Raises :class:`Offence`."""
         name, handle, is_sender = values[0], int(values[1]), not values[2]
         if handle in state.links:
             text = f"handle {handle} is already used by the link {state.links[handle].name[:40]!r}"
@@ -387,6 +402,8 @@ class Gate:
         self._watched.feed(detach + frame)
 
     def _check_detach(self, state: _Session, handle: int) -> Callable[[], None] | None:
+        """Check a detach frame, and forget its link. The detach of a stolen link is not passed on:
+        Proton has received one already."""
         link = state.links.get(handle)
         if link is None:
             self._link_of(state, handle)  # raises for an unknown handle

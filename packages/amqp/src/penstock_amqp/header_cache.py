@@ -25,6 +25,7 @@ class MessageHeader(NamedTuple):
     durable: bool
     priority: int | None
     ttl: int
+    """Time to live in milliseconds; 0 if the message does not expire."""
     high_priority: int | None = None
     """Priority as sent, if it is above the highest priority of an event."""
     zero_ttl: bool = False
@@ -40,7 +41,9 @@ class Annotations(NamedTuple):
     """Delay in milliseconds from now; used if `deliver_ms` is None."""
     tag: str | None
     properties: dict[str, Any]
+    """Properties of the event from the annotation `PROPERTIES`."""
     rest: bytes | None
+    """The other annotations as an encoded map; None if there are none."""
 
 
 _headers_by_section: dict[bytes, MessageHeader] = {
@@ -52,6 +55,7 @@ _annotations_by_section: dict[bytes, Annotations] = {
 
 
 def decode_header(encoded: bytes) -> MessageHeader:
+    """Decode a header section. Raises ``RemoteProtocolViolation`` if a field has a wrong type."""
     header = _headers_by_section.get(encoded)
     if header is None:
         values = [*fields(encoded), None, None, None]
@@ -76,6 +80,8 @@ def decode_header(encoded: bytes) -> MessageHeader:
 
 
 def decode_annotations(encoded: bytes) -> Annotations:
+    """Decode a section of message annotations. Raises ``RemoteProtocolViolation``, and
+    ``InvalidEvent`` for an invalid delivery time or delay."""
     annotations = _annotations_by_section.get(encoded)
     if annotations is None:
         annotations = _read_annotations(encoded)

@@ -170,7 +170,7 @@ class Row(NamedTuple):
     """A decoded message, before its values are arranged in columns."""
 
     place: int
-    """Index of the message among those of its read."""
+    """Index of the message among the messages that were read together."""
     data: bytes
     header: MessageHeader
     deliver_ms: int | None
@@ -180,6 +180,7 @@ class Row(NamedTuple):
     properties: dict[str, Any]
     headers: dict[str, Any]
     ttl: int
+    """Time to live in milliseconds from now; 0 if the event does not expire."""
 
 
 def row_of(place: int, message: bytes, now_ms: int) -> Row:
@@ -248,9 +249,11 @@ def _add_inexpressible(
 
 
 texts_by_residue: dict[tuple[Any, ...], str | None] = {}
+"""Cached texts of the header ``amqp``, by its fields."""
 
 
 def _residue_text(rest: dict[str, Any]) -> str | None:
+    """Return the text of the header ``amqp`` with these fields; None if it would be empty."""
     key = tuple(
         (name, tuple(value.items()) if isinstance(value, dict) else value)
         for name, value in rest.items()
@@ -294,6 +297,8 @@ def _decode_binary(encoded: bytes) -> bytes:
 
 
 def _decode_value(encoded: bytes) -> tuple[bytes, str, tuple[int, ...]]:
+    """Return the data and the kind of a value section. Texts and binaries become the data
+    themselves; other values stay encoded."""
     code = encoded[0]
     if code in (0xA1, 0xB1):
         text = encoded[2 if code == 0xA1 else 5 :]
@@ -367,7 +372,9 @@ def _property_or_text(value: Any) -> Any:
 
 
 _IDS: Final[dict[type, str]] = {ULong: "ulong", UUID: "uuid", bytes: "binary"}
+"""Names of the types that a message id can have, in addition to a string (3.2.11 to 3.2.14)."""
 _TEXTS: Final = ((2, "to"), (6, "content_type"), (7, "content_encoding"), (12, "reply_to_group_id"))
+"""Indexes and names of the fields of the properties section that the header ``amqp`` stores."""
 
 
 def _message_properties(
@@ -401,6 +408,7 @@ def _read_user_and_group(
     properties: dict[str, Any],
     rest: dict[str, Any],
 ) -> None:
+    """Read the fields user-id, group-id and group-sequence."""
     if type(user) is bytes:  # not isinstance: `Decimal` is a subclass of bytes
         try:
             headers["user"] = user.decode()
@@ -413,6 +421,8 @@ def _read_user_and_group(
 
 
 def _read_typed_id(name: str, value: Any, headers: dict[str, Any], rest: dict[str, Any]) -> None:
+    """Read an id that is not a string: the header has its text, ``rest`` its type. Raises
+    ``RemoteProtocolViolation`` for a type that ids cannot have."""
     kind = _IDS.get(type(value))
     if kind is None:
         raise RemoteProtocolViolation(f"{name} cannot be {type(value).__name__}")
@@ -427,6 +437,8 @@ def _checked_text(value: Any, name: str) -> str:
 
 
 def _read_times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]) -> int:
+    """Read the absolute expiry and the creation time. Return the expiry in milliseconds since 1970;
+    0 if it is absent."""
     times_ms: list[int | None] = []
     for value in values:
         if not isinstance(value, Timestamp | None):
@@ -444,6 +456,7 @@ def _read_times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]
 
 
 def batch_of(rows: list[Row], container: str) -> Batch:
+    """Build the columns of decoded messages, either all with a delivery time or all without one."""
     properties = _build_property_columns(rows)
     batch = body_of_columns(
         [row.data for row in rows],
@@ -470,6 +483,7 @@ def batch_of(rows: list[Row], container: str) -> Batch:
 
 
 def _build_header_columns(rows: list[Row], container: str) -> pa.StructArray | None:
+    """Return the column of the events' headers; None if no event has a header."""
     names: dict[str, None] = {}
     for row in rows:
         if row.headers:
@@ -492,6 +506,7 @@ def _header_column(name: str, rows: list[Row]) -> pa.Array:
 
 
 def _build_property_columns(rows: list[Row]) -> PropertyColumns:
+    # Rows with the same names and types, the usual case, need no merging: one array for each name.
     signature = rows[0].signature
     if signature is None or any(row.signature != signature for row in rows):
         # The rows have different names or types, which only `property_columns` can merge.

@@ -35,6 +35,7 @@ class UserKept:
 
     @property
     def free(self) -> int:
+        """Bytes that may still be kept; negative if a message has exceeded the limit."""
         return self._bytes_max - self.bytes
 
     def hold_back(self, room: LinkRoom) -> None:
@@ -62,6 +63,7 @@ class ConnectionKept:
 
     @property
     def free(self) -> int:
+        """Bytes that may still be kept; negative if a message has exceeded the limit."""
         return self.bytes_max - self.bytes
 
 
@@ -92,6 +94,8 @@ class LinkRoom(RoughRoom):
         return not self._connection.bytes or self.in_flight <= self.free_bytes
 
     def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
+        """Return the events that fit; None if none of them does. Without room for all, the link is
+        woken when it has room again."""
         fitting_rows = super().fitting(rows)
         if fitting_rows is not rows:
             self._connection.user.hold_back(self)

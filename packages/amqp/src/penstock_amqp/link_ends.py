@@ -50,7 +50,9 @@ class OutgoingLink:
         self.accepted: list[int] = []
         """Event ids of the deliveries accepted and settled in the current read."""
         self.outcomes: list[Outcome] = []
+        """The other outcomes of the current read."""
         self.has_flow = False
+        """Whether the peer has sent a flow frame in the current read, possibly with credit."""
         self.is_over = False
         self.is_wanted = True
         self.is_freed = False

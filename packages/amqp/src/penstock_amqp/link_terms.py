@@ -12,7 +12,9 @@ from penstock_amqp.outcomes import UNREADABLE
 from penstock_core.vocabulary.errors import InvalidArgument
 
 _SELECTOR: Final = (0x0000468C00000004, "apache.org:selector-filter:string", "jms-selector")
+"""Code and names that clients use for a filter with a selector."""
 _NO_LOCAL: Final = (0x0000468C00000003, "apache.org:no-local-filter:list", "no-local")
+"""Code and names that clients use for the filter that excludes their own messages."""
 _LIFETIME: Final = symbol("lifetime-policy")
 _DELETE_ON_CLOSE: Final = 0x2B
 _POLICIES: Final = (
@@ -34,15 +36,21 @@ class ReceiverTerms(Struct, frozen=True):
 
     selector: str = ""
     no_local: bool = False
+    """Whether the receiver excludes messages that its own container sends."""
     shared: bool = False
+    """Whether several receivers may share the subscription."""
     is_global: bool = False
+    """Whether receivers of other containers may share the subscription, too."""
     durable: bool = False
+    """Whether the subscription outlives its receivers."""
     copies: bool = False
+    """Whether the receiver browses: it gets copies and consumes nothing."""
     kind: str = ""
     """Type of the durable, if a capability names one."""
 
 
 _KINDS: Final = {"serial": "serial", "priority": "priority", "shared-queued": "shared_queued"}
+"""Types of durables, by the capability that asks for them."""
 
 
 def capabilities(terminus: Terminus) -> frozenset[str]:
@@ -150,6 +158,7 @@ def _value(data: Data | None) -> Any:
     decode."""
     if data is None:
         return None
+    # Proton's data has a read position, which earlier readers may have moved.
     data.rewind()
     try:
         value = data.get_object() if data.next() else None

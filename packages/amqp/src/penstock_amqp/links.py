@@ -105,6 +105,7 @@ class Links(ConnectionPart[LinksPeer]):
     # --- attach and detach ---------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
+        """Open a link that the peer has attached."""
         if not self._connection.is_open:
             return
         self._connection.pace.count(1)
@@ -114,6 +115,8 @@ class Links(ConnectionPart[LinksPeer]):
         self._connection.spawn(self._open_link, attached)
 
     async def _open_link(self, attached: Attached) -> None:
+        """Open a registered link after the links that it replaces have ended; refuse it with the
+        reason if that fails."""
         try:
             await self._wait_for_older(attached)
             if not attached.is_closed:
@@ -155,6 +158,8 @@ class Links(ConnectionPart[LinksPeer]):
         return connection.principal.user, container, link.name, link.is_sender
 
     def detach(self, link: Link, *, closed: bool) -> None:
+        """Process the peer's detach of a link. ``closed`` ends the link for good, so that its
+        durable may be deleted."""
         attached = self._links.get(_key(link))
         if attached is not None and attached.is_ended:
             attached.is_detached_by_peer = True
@@ -195,6 +200,7 @@ class Links(ConnectionPart[LinksPeer]):
             attached.released.set()
 
     async def _release_all(self, attached: Attached, *, closed: bool) -> PenstockError | None:
+        # The engine first, so that nothing more is sent or received while the realm is waited for.
         for link_end in (attached.incoming, attached.outgoing):
             if link_end is not None:
                 self._engine.drop(link_end)
@@ -214,6 +220,7 @@ class Links(ConnectionPart[LinksPeer]):
         return None
 
     async def _end_consumer(self, attached: Attached) -> None:
+        """End the consumer of a link, and wait until its events have been given back."""
         consumer = attached.consumer
         assert consumer is not None, "the caller has checked it"
         if attached.is_stolen and not consumer.mode.has_seat:
@@ -260,6 +267,8 @@ class Links(ConnectionPart[LinksPeer]):
         self._connection.flush_soon()
 
     async def _end_and_await_detach(self, attached: Attached) -> None:
+        """Release a link that the realm has ended. It is freed once the peer has detached it,
+        too."""
         await self._release_link(attached, closed=False)
         if self._pop(attached) and self._connection.is_open:
             if attached.is_detached_by_peer:
@@ -315,6 +324,7 @@ class Links(ConnectionPart[LinksPeer]):
             links_ended.set()
 
     async def _end_links_of(self, session: Session) -> None:
+        """End all links of a session, and remember them until the session is freed."""
         for attached in list(self._links.values()):
             if session == attached.link.session:
                 attached.is_closed = True
@@ -363,6 +373,7 @@ class Links(ConnectionPart[LinksPeer]):
             self.released.set()
 
     async def _release_links(self, links: list[Attached]) -> None:
+        """Give back everything that the links of an ended connection held in the realm."""
         try:
             # All consumers first: a durable can be deleted only after its last consumer has left.
             for attached in links:
@@ -376,6 +387,7 @@ class Links(ConnectionPart[LinksPeer]):
             self.released.set()
 
     async def _end_dependents(self, attached: Attached) -> None:
+        """Delete the durable and the temporary destination of an ended link if they end with it."""
         try:
             if attached.is_lost and attached.is_volatile and attached.durable is not None:
                 self._service.durables.keep(*attached.durable)

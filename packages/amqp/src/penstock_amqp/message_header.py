@@ -32,6 +32,8 @@ DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 
 GROUP_ID: Final = "JMSXGroupID"
 GROUP_SEQUENCE: Final = "JMSXGroupSeq"
+"""Properties of events with the group of a message and its number in the group. JMS selectors use
+these names."""
 
 KNOWN_MAX: Final = 1_024
 """Maximum cached headers, in each direction."""
@@ -60,6 +62,7 @@ class AmqpExtras(Struct, frozen=True, omit_defaults=True):
     message_id: str = ""
     """Type of the message id if it is not a string: ``ulong``, ``uuid`` or ``binary``."""
     correlation_id: str = ""
+    """Type of the correlation id if it is not a string."""
     user_id: bytes | None = None
     """User id, if it is not UTF-8."""
     times: tuple[int | None, int | None] | None = None
@@ -91,6 +94,7 @@ _decoder = msgspec.json.Decoder(AmqpExtras)
 _mqtt_decoder = msgspec.json.Decoder(_MqttHeader)
 extras_by_text: dict[str, AmqpExtras] = {}
 extras_by_mqtt_text: dict[str, AmqpExtras] = {}
+"""Decoded headers ``amqp`` and ``mqtt``, by their text."""
 
 
 def encode_extras(extras: AmqpExtras) -> str | None:
@@ -137,7 +141,7 @@ def _decode_or_none(decoder: msgspec.json.Decoder[_Content], text: str) -> _Cont
 
 
 def _usable(extras: AmqpExtras) -> AmqpExtras:
-    """Drop invalid sizes and encoded maps, which would break every receiver of the event."""
+    """Return the header without invalid sizes and encoded maps, which no receiver could decode."""
     unusable: dict[str, Any] = {
         name: None
         for name in ("annotations", "application_properties", "footer")

@@ -103,6 +103,7 @@ def annotated(message: bytes, added: Added) -> bytes:
 
 
 def _encoded_entries(message: bytes, offset: int, end: int) -> dict[Any, bytes]:
+    """Return the keys and the encoded values of the map from ``offset`` to ``end``."""
     entries: dict[Any, bytes] = {}
     # Skip the head of the map: constructor, size and count, of 1 or 4 bytes each.
     offset += 3 if message[offset] == 0xC1 else 9

@@ -15,6 +15,7 @@ from penstock_core.vocabulary.errors import InvalidArgument, NameAlreadyBound, P
 
 _SOLE: Final = "sole-connection-for-container"
 _OFFERED: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", _SOLE)
+"""Capabilities of the realm. JMS clients use features only if the server offers them."""
 
 
 _POLICY: Final = symbol("sole-connection-enforcement-policy")

@@ -47,8 +47,11 @@ class Outcome:
         self.state = state
         """Code of the outcome; 0 if the delivery was settled without an outcome."""
         self.failed = False
+        """Whether the delivery counts as failed, which raises the redelivery count."""
         self.undeliverable = False
+        """Whether the event must not be delivered to this client again."""
         self.reason = ""
+        """The client's reason for a rejection: condition and description."""
         self.fault = ""
         """Error text if the outcome is invalid; it ends the link."""
         self.added: dict[Any, bytes] = {}
@@ -56,6 +59,7 @@ class Outcome:
         self.delivery_time_ms: int | None = None
         """Redelivery time that the client asks for, in milliseconds since 1970."""
         self.transaction: bytes | None = None
+        """Id of the transaction that the outcome belongs to; None without one."""
 
 
 def transaction_of(delivery: Delivery) -> bytes | None:
@@ -105,6 +109,7 @@ def describe(outcome: Outcome, delivery: Delivery) -> None:
 
 
 def _set_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
+    """Store the annotations that the client adds to a message, and its redelivery time."""
     outcome.added = added
     try:
         outcome.delivery_time_ms = take_delivery_time(added)
@@ -136,6 +141,7 @@ _OUTCOME_CODES: Final = {
 
 
 def _outcome_code(descriptor: Any) -> int:
+    """Return the code of an outcome that is named by a symbol or a number; 0 if unknown."""
     if isinstance(descriptor, str):
         return _OUTCOME_CODES.get(str(descriptor), 0)
     return int(descriptor) if isinstance(descriptor, int) else 0

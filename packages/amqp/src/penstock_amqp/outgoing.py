@@ -57,6 +57,7 @@ _NARROW_TYPES: Final[dict[pa.DataType, tuple[type, Callable[[Any], Any]]]] = {
     pa.int32(): (int, Int),
     pa.float32(): (float, Float32),
 }
+"""Python type and AMQP type for the columns that are narrower than Python's numbers."""
 _UINT_MAX: Final = (1 << 32) - 1
 _CACHED_BATCHES_MAX: Final = 4
 """Maximum batches whose messages are cached at a time."""
@@ -147,6 +148,7 @@ class MessageCache:
 
 
 def _column_values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[Any]:
+    """Return the values of a column; ``absent`` for each of ``count`` rows if it does not exist."""
     index = batch.schema.get_field_index(name)
     return [absent] * count if index < 0 else batch.column(index).to_pylist()
 
@@ -283,12 +285,15 @@ they assume the kind of destination that they received the message from."""
 
 
 def _temporary_kind(address: str | None) -> bytes | None:
+    """Return the annotation value for a temporary reply destination; None for other addresses."""
     if address is None or not is_temporary(address):
         return None
     return _TEMPORARY_CHANNEL if address.startswith("temp-topic-") else _TEMPORARY_QUEUE
 
 
 def _read_header_columns(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
+    """Return the values of the headers of ``count`` events, by header; headers without any value
+    are left out."""
     index = batch.schema.get_field_index("headers")
     if index < 0:
         return {}
@@ -305,6 +310,7 @@ _Narrow = dict[str, dict[type, Callable[[Any], Any]]]
 
 
 def _narrow_types_in(batch: pa.RecordBatch) -> _Narrow:
+    """Return the AMQP types of the batch's properties that are narrower than Python's types."""
     index = batch.schema.get_field_index("properties")
     narrow_types: _Narrow = {}
     for field in batch.schema.field(index).type if index >= 0 else ():
@@ -342,6 +348,8 @@ def _split_properties(
 
 
 def _encode_annotations(added: list[bytes], extras: AmqpExtras) -> bytes:
+    """Encode the section of message annotations: those that the message arrived with, and ``added``
+    keys and values. Empty without any."""
     existing: list[bytes] = []
     if extras.annotations is not None:
         if not added:
@@ -369,6 +377,9 @@ def _encode_message_properties(
     application: list[bytes],
     left_out: list[str],
 ) -> bytes:
+    """Encode the properties section of the event in ``row``; empty without any property. A group
+    that the section cannot express is added to the application properties."""
+
     def header(name: str) -> Any:
         column = headers.get(name)
         return None if column is None else column[row]
@@ -399,7 +410,7 @@ def _encode_message_properties(
         None if sequence is None else UInt(sequence),
         extras.reply_to_group_id,
     ]
-    while values and values[-1] is None:
+    while values and values[-1] is None:  # absent fields at the end are not encoded
         values.pop()
     if not values:
         return b""
@@ -441,6 +452,8 @@ def _data_section(data: bytes) -> bytes:
 
 
 def _encode_body(data: bytes, extras: AmqpExtras) -> bytes:
+    """Encode the body in the form that its header ``amqp`` names. If the data does not fit that
+    form, because a client has changed the event, it becomes a data section."""
     if extras is PLAIN or extras.body == "data":
         if extras.sizes and sum(extras.sizes) == len(data):
             return _encode_data_sections(data, extras.sizes)

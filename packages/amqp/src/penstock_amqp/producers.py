@@ -44,7 +44,9 @@ from penstock_server.runtime.store.bodies import Body, body_from
 _log = logger("penstock.amqp")
 
 _JMS_DESTINATION: Final = "x-opt-jms-dest"
+"""Message annotation of JMS clients with the kind of the destination."""
 _JMS_KINDS: Final[dict[int, Kind]] = {0: "queue", 1: "channel", 2: "queue", 3: "channel"}
+"""Kinds of destinations by the annotation's value; 2 and 3 are temporary ones."""
 
 
 class ProducerTransactions(Protocol):
@@ -99,7 +101,9 @@ class LinkProducer:
         self._realm = connection.service.realm
         self._destination = destination
         self._version = -1
+        """Version of the rights that `_allowed` was made with."""
         self._allowed: set[int] = set()
+        """Destinations that the user may publish to."""
         self._waiting: deque[tuple[bytes, Pointer | None]] = deque()
         """Messages of an anonymous relay that wait for the creation of a destination."""
         self._single_messages = SingleMessages()
@@ -126,6 +130,8 @@ class LinkProducer:
             self._require(self._destination)
 
     def _require(self, destination: LinkDestination) -> None:
+        """Raise ``AccessDenied`` or ``NameDoesNotExist`` unless the user may publish to a
+        destination."""
         access = self._realm.access
         if self._version != access.version:
             self._version = access.version
@@ -205,6 +211,7 @@ class LinkProducer:
         deliveries: Sequence[Pointer | None],
         indexes: Sequence[int],
     ) -> None:
+        """Publish a body, and answer its messages once it is stored or refused."""
         connection, listener, size = self._connection, self._listener, body.weight
 
         def reply(_: Any, error: BaseException | None) -> None:
@@ -230,6 +237,7 @@ class LinkProducer:
         deliveries: Sequence[Pointer | None],
         indexes: Sequence[int],
     ) -> None:
+        """Answer the messages of a body that was stored, or refused with ``error``."""
         answered = [deliveries[index] for index in indexes]
         if error is None:
             self._accept(answered)
@@ -321,6 +329,7 @@ class LinkProducer:
             self._connection.spawn(self._create_destinations)
 
     async def _create_destinations(self) -> None:
+        """Publish the queued messages in order, and create their destinations."""
         while self._waiting:
             message, delivery = self._waiting[0]
             try:
@@ -349,6 +358,8 @@ class LinkProducer:
         deliveries: Sequence[Pointer | None],
         transactions: dict[int, bytes | None],
     ) -> None:
+        """Add messages to their transactions, and publish the others. ``transactions`` has the id
+        of each message that belongs to one, by index."""
         for index, message in enumerate(messages):
             delivery = deliveries[index]
             if index in transactions:

@@ -41,6 +41,7 @@ class ReadBatch:
 
     def add(self, data: bytes) -> None:
         """Add received bytes. A small read is processed at once, a large one a moment later."""
+        # A small read after large ones ends the peer's burst, so it does not wait either.
         is_large = len(data) >= MANY_BYTES
         if not is_large and not self._chunks:
             self._take(data)

@@ -54,6 +54,7 @@ class SaslSignIn:
         self._connection = connection
         self._access = access
         self._exchange: scram.ScramServer | None = None
+        """The SCRAM exchange that waits for the client's proof."""
         self.is_busy = False
         """Whether credentials are being checked. Bytes received meanwhile are AMQP frames, which
         the client may send without waiting for the outcome (2.4.2)."""
@@ -94,6 +95,7 @@ class SaslSignIn:
             raise RemoteProtocolViolation("the client answered a challenge that was not sent")
 
     def _begin(self, init: sasl.Init) -> None:
+        """Begin the sign-in with the mechanism that the client has chosen."""
         if init.mechanism not in self.mechanisms:
             self._fail(
                 AuthenticationFailed(
@@ -120,6 +122,7 @@ class SaslSignIn:
             self._fail(error)
 
     async def _authenticate(self, init: sasl.Init) -> Principal:
+        """Return the user that the client's first data proves. Raises ``AuthenticationFailed``."""
         access, connection = self._access, self._connection
         if init.mechanism == PLAIN:
             user, password = _read_plain(init.response)
@@ -175,6 +178,7 @@ def without_sasl(
 
 
 def _read_plain(response: bytes) -> tuple[str, str]:
+    """Return user and password of a PLAIN response. Raises ``AuthenticationFailed``."""
     try:
         identity, user, password = response.split(b"\0")
         credentials = user.decode(), password.decode()

@@ -37,13 +37,16 @@ class _MessageShape(NamedTuple):
     """The codec and columns shared by all messages with the same fields."""
 
     codec: SingleEventCodec
+    """Encodes the columns of one event."""
     schema: bytes
+    """The encoded schema of the columns."""
     has_data: bool
     headers: tuple[str, ...]
     """Names of the headers, in the order of the columns."""
 
 
 _shapes: dict[tuple[object, ...], _MessageShape | None] = {}
+"""Message shapes by the properties that decide the columns; None for those without a codec."""
 
 
 class SingleMessages:
@@ -79,6 +82,8 @@ class SingleMessages:
 def _read(
     message: bytes, now_ms: int, container: str
 ) -> tuple[_MessageShape, list[Any], Row] | None:
+    """Decode a message. Return its shape, its values by column and its row; None if it needs the
+    general conversion."""
     try:
         row = row_of(0, message, now_ms)
     except (RemoteProtocolViolation, InvalidEvent, UnicodeError):
@@ -269,6 +274,8 @@ def _column_values(kind: _MessageShape, row: Row, container: str) -> list[Any]:
 
 
 def _learn_shape(key: tuple[object, ...], row: Row, container: str) -> _MessageShape | None:
+    """Build and cache the shape of a message. Return None if such messages have no fast codec, or
+    their schema is too large to keep."""
     schema = batch_of([row], container).batch.schema
     encoded = schema_bytes(schema)
     if len(encoded) > SCHEMA_BYTES_KEPT_MAX:

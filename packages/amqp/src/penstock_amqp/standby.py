@@ -57,6 +57,8 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
         return False
 
     def _before_amqp(self, transport: asyncio.Transport) -> None:
+        """Process protocol headers and SASL frames until AMQP frames follow. Raises
+        ``RemoteProtocolViolation``."""
         while self._data is None:
             if self._is_signing_in:
                 if (frame := self._frames.frame()) is None:
@@ -75,6 +77,7 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
                 raise RemoteProtocolViolation(f"{header!r} is not an AMQP 1.0 protocol header")
 
     def _sign_in(self, transport: asyncio.Transport, frame: sasl.Init | sasl.Response) -> None:
+        """Accept an anonymous client. Raises ``RemoteProtocolViolation`` for other mechanisms."""
         if not isinstance(frame, sasl.Init) or frame.mechanism != _ANONYMOUS:
             transport.write(sasl.outcome(sasl.AUTH))
             raise RemoteProtocolViolation(
@@ -105,4 +108,5 @@ def wants_relay(data: bytes) -> bool | None:
 
 
 def _has_frame(data: bytes) -> bool:
+    """Return True if the data begins with a complete frame."""
     return len(data) >= max(_FRAME_HEAD, int.from_bytes(data[:4], "big"))

@@ -49,7 +49,9 @@ class DeclaredTransaction(Struct):
     messages: list[tuple[LinkProducer, bytes]] = field(default_factory=list)
     """Messages to publish, in order."""
     settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
+    """Outcomes of deliveries to apply, in order."""
     size: int = 0
+    """Bytes of the messages with their overhead."""
     failure: PenstockError | None = None
     """Error that prevents the commit."""
 
@@ -63,9 +65,11 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         self._limits = connection.service.limits
         self._open: dict[bytes, DeclaredTransaction] = {}
         self._size = 0
+        """Bytes of the messages in all open transactions."""
         self._held_bytes: HeldBytes | None = None
         """The bytes counted for all connections of the user, once there are any."""
         self._coordinators: dict[IncomingLink, None] = {}
+        """Links that may declare and discharge transactions."""
 
     # --- contents of a transaction -------------------------------------------------------
 
@@ -97,7 +101,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         self._size += size
 
     def _release(self, size: int) -> None:
-        """Count ``size`` bytes less: transactions have ended."""
+        """Count ``size`` bytes less, because transactions have ended."""
         self._size -= size
         if self._held_bytes is not None:
             self._held_bytes.close()
@@ -129,6 +133,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         self._coordinators[link] = None
 
     def coordinates(self, link: IncomingLink) -> bool:
+        """Return True if a link may declare and discharge transactions."""
         return link in self._coordinators
 
     def take(self, link: IncomingLink) -> None:
@@ -154,6 +159,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         self._connection.engine.refill(link)
 
     def _handle_request(self, link: IncomingLink, message: bytes, delivery: Pointer) -> None:
+        """Execute a declare or discharge. Raises ``RemoteProtocolViolation`` for other messages."""
         body = sections_of(message).body
         request = read(body[0][1])[0] if body and body[0][0] == VALUE else None
         if not isinstance(request, Described) or not isinstance(request.value, list):
@@ -169,6 +175,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
 
     def _declare(self, link: IncomingLink, delivery: Pointer, values: list[Any]) -> None:
+        """Open a transaction, and answer its id. Raises ``LimitReached``."""
         transactions_max = self._limits.transactions_max
         if values and values[0] is not None:
             self._answer(
@@ -189,6 +196,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         link.unanswered -= 1
 
     def _discharge(self, link: IncomingLink, delivery: Pointer, name: Any, *, fails: bool) -> None:
+        """Commit a transaction, or roll it back if the client says that it ``fails``."""
         transaction = self._open.pop(name, None) if isinstance(name, bytes) else None
         if transaction is None:
             self._answer(
@@ -214,6 +222,8 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
     async def _commit(
         self, link: IncomingLink, delivery: Pointer, transaction: DeclaredTransaction
     ) -> None:
+        """Publish the messages and acknowledge the events of a transaction in one step, then answer
+        the discharge. A refused transaction is rolled back."""
         realm = self._realm
         try:
             publishes = await self._build_publishes(transaction)
@@ -275,6 +285,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
                 consumer.apply(outcome)
 
     def _roll_back(self, transaction: DeclaredTransaction) -> None:
+        """Drop the messages of a transaction, and give back the events that it has settled."""
         ids_by_consumer: dict[Consumer, list[int]] = {}
         for consumer, outcome in transaction.settled:
             ids_by_consumer.setdefault(consumer, []).append(outcome.event_id)
@@ -290,6 +301,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
     def _answer(
         self, link: IncomingLink, delivery: Pointer, condition: str, description: str
     ) -> None:
+        """Refuse a request to the coordinator."""
         if link.takes_rejections:
             self._connection.engine.reject(delivery, condition, description)
         else:  # required by the standard for senders that do not accept rejections (4.3)

@@ -75,6 +75,7 @@ values."""
 
 _BY_NAME: Final[dict[str, type]] = {name: kind for kind, name in NAMES.items()}
 
+# Numpy's types make Arrow choose columns of the same width.
 _NUMPY: Final[dict[type, Any]] = {
     Int: np.int32,
     Short: np.int16,
@@ -152,7 +153,7 @@ def _decimal_text(value: Decimal) -> str:
     width, bias, digits = _DECIMALS[len(value)]
     bits, size = int.from_bytes(value, "big"), 8 * len(value)
     sign, magnitude = bits >> (size - 1), bits & ((1 << (size - 1)) - 1)
-    # The four bits after the sign mark infinity and NaN; the next one tells them apart.
+    # The four bits after the sign mark infinity and NaN; the next bit distinguishes the two.
     if magnitude >> (size - 5) == 0b1111:
         is_nan = magnitude >> (size - 6) & 1
         return "NaN" if is_nan else "-Infinity" if sign else "Infinity"
@@ -169,12 +170,15 @@ def _decimal_text(value: Decimal) -> str:
 
 
 def _convert_dictionary(value: dict[Any, Any]) -> dict[str, Any]:
+    """Convert a map to a property. Raises :class:`NoProperty` unless all keys are strings."""
     if not all(isinstance(key, str) for key in value):
         raise NoProperty("the keys of a dictionary must be strings")
     return {str(key): property_of(inner) for key, inner in value.items()}
 
 
 def _timestamp_of(value: Described) -> datetime:
+    """Convert a described number to a time. Raises :class:`NoProperty` for other descriptors, and
+    for times outside the years 1 to 9999."""
     try:
         if value.descriptor == MICROSECONDS:
             return EPOCH + timedelta(microseconds=value.value)
@@ -244,6 +248,7 @@ def _typed_number_or_text(value: Any, name: str) -> Any:
 
 
 def _is_float32(value: float) -> bool:
+    """Return True if 32 bits represent the value without loss."""
     try:
         return isnan(value) or _FLOAT32.unpack(_FLOAT32.pack(value))[0] == value
     except OverflowError:
@@ -251,6 +256,7 @@ def _is_float32(value: float) -> bool:
 
 
 def _typed_text(value: str, kind: type) -> Any:
+    """Convert a text to a symbol, a character or a UUID; None if it does not fit the type."""
     if kind is Symbol and value.isascii():
         return Symbol(value)
     if kind is Char and len(value) == 1:

@@ -1,4 +1,4 @@
-"""Splits a stream of bytes into AMQP frames, and decodes the few that the caller asks for.
+"""Splits a stream of bytes into AMQP frames, and decodes the few that the caller needs.
 
 Proton reads frames itself, but does not expose all of their content. This second pass must cost
 very little per message, so it reads only the length and the performative code of most frames.
@@ -64,7 +64,7 @@ class Frames:
         self._bytes_to_next = PROTOCOL_HEADER
         """Bytes up to the start of the next frame."""
         self._partial_frame = b""
-        """First bytes of an incomplete frame that is wanted, or may be."""
+        """First bytes of an incomplete frame that may be wanted."""
         self._is_lost = False
         """True after bytes that are not a frame: the start of the next frame is unknown then."""
 

@@ -49,7 +49,8 @@ DESCRIPTION_MAX: Final = 4_096
 
 
 class Unfit(Exception):
-    """Raised for a field that is missing, has a wrong type, or exceeds a bound."""
+    """Raised for a field that is missing, has a wrong type, or exceeds a bound. ``condition`` is
+    the AMQP condition that reports the error."""
 
     def __init__(self, condition: str, text: str) -> None:
         super().__init__(text)
@@ -62,6 +63,8 @@ field."""
 
 
 class Field(NamedTuple):
+    """A field of a composite type."""
+
     name: str
     check: Check
     is_mandatory: bool = False
@@ -99,6 +102,7 @@ def _type_name(value: Any) -> str:
 
 
 def _number_between(kind: type[int], name: str, minimum: int, maximum: int) -> Check:
+    """Return a check for numbers of one type within bounds."""
     check_type = _of_type(kind, name)
 
     def check(value: Any, where: str) -> None:
@@ -110,6 +114,8 @@ def _number_between(kind: type[int], name: str, minimum: int, maximum: int) -> C
 
 
 def _one_of_symbols(*words: str) -> Check:
+    """Return a check for a symbol that is one of ``words``."""
+
     def check(value: Any, where: str) -> None:
         if type(value) is not Symbol:
             raise Unfit(DECODE, f"{where} is {_type_name(value)}, but must be a symbol")
@@ -139,6 +145,7 @@ _RECEIVER_MODE: Final = _number_between(UByte, "ubyte", 0, maximum=1)
 
 
 def _check_address(value: Any, where: str) -> None:
+    """Check that the value is a string that is short enough for an address."""
     if not isinstance(value, str):
         raise Unfit(DECODE, f"{where} is {_type_name(value)}, but must be a string")
     if len(value) > ADDRESS_MAX:

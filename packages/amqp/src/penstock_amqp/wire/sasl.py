@@ -24,6 +24,7 @@ HEADER_BYTES: Final = 8
 
 OK: Final = 0
 AUTH: Final = 1
+"""Codes of the outcome of a sign-in: success, and failed authentication (5.3.3.6)."""
 
 _FRAME_BYTES_MAX: Final = 16 << 10
 """Largest SASL frame in bytes. The standard's limit of 512 is too small for bearer tokens."""
@@ -95,6 +96,8 @@ class SaslFrames:
 
 
 def _performative(value: Any) -> Init | Response:
+    """Return the content of a client's SASL frame. Raises ``RemoteProtocolViolation`` for other
+    values."""
     if isinstance(value, Described) and isinstance(value.value, list):
         code, fields = value.descriptor, value.value
         if code in (0x41, "amqp:sasl-init:list") and fields:

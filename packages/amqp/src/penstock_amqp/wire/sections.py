@@ -85,6 +85,8 @@ def sections_of(message: bytes) -> Sections:
 
 
 def _descriptor(message: bytes, offset: int) -> tuple[int, int]:
+    """Return the code of the section at ``offset``, and the offset of its value. Raises
+    ``RemoteProtocolViolation``."""
     # Nearly all senders use the short form of the descriptor: read it without the type system.
     if message[offset : offset + 2] == b"\x00\x53" and offset + 2 < len(message):
         code, begin = message[offset + 2], offset + 3
@@ -166,7 +168,7 @@ def header_of(
     values = [b"\x41" if durable else b"\x42"]
     values.append(b"\x40" if priority is None else bytes((0x50, priority)))
     values.append(b"\x40" if ttl is None else _encode_uint(ttl))
-    values.append(b"\x40")
+    values.append(b"\x40")  # first-acquirer is not stated
     values.append(_encode_uint(deliveries) if deliveries else b"\x40")
     while values and values[-1] == b"\x40":
         values.pop()

@@ -150,9 +150,12 @@ def skip(data: Bytes, offset: int, depth: int = 0) -> int:
 
 
 _WIDTHS: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
+"""Bytes of the values of fixed width, by the high half of their constructor."""
 
 
 def _fixed(layout: struct.Struct, kind: Callable[[Any], Any]) -> Reader:
+    """Return a reader of values of fixed width, which ``kind`` converts."""
+
     def fixed(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
         return kind(layout.unpack_from(data, offset)[0]), offset + layout.size
 
@@ -175,6 +178,8 @@ def _read_bytes(data: Bytes, offset: int, size: int) -> tuple[bytes, int]:
 
 
 def _sized(kind: Callable[[bytes], Any], *, wide: bool) -> Reader:
+    """Return a reader of bytes after their length, which has 4 bytes if ``wide``, otherwise 1."""
+
     def short(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
         raw, end = _read_bytes(data, offset + 1, data[offset])
         return kind(raw), end
@@ -325,6 +330,8 @@ def elements(array: Array) -> list[Any]:
 
 
 def _check_count(count: int, code: int, size: int) -> None:
+    """Raise ``ValueError`` if an array states more elements than its bytes can contain. ``code`` is
+    the constructor of the elements; elements of width 0 take no bytes."""
     count_max = EMPTY_ELEMENTS_MAX if code >> 4 == 4 else size
     if count > count_max:
         raise ValueError(f"{count} elements in {size} bytes")
@@ -392,6 +399,9 @@ def encode(value: Any) -> bytes:
 def _unsigned(
     code: int, small: int, zero: int | None, layout: struct.Struct
 ) -> Callable[[int], bytes]:
+    """Return a writer of unsigned numbers in their shortest form. ``zero`` is the constructor of 0,
+    ``small`` that of one byte, ``code`` that of the full width."""
+
     def number(value: int) -> bytes:
         if value == 0 and zero is not None:
             return bytes((zero,))
@@ -403,6 +413,8 @@ def _unsigned(
 
 
 def _signed(code: int, small: int, layout: struct.Struct) -> Callable[[int], bytes]:
+    """Return a writer of signed numbers in their shortest form."""
+
     def number(value: int) -> bytes:
         if -128 <= value < 128:
             return bytes((small, value & 0xFF))
@@ -434,6 +446,9 @@ def encode_map(pairs: list[bytes]) -> bytes:
 
 
 def _encode_compound(code: int, inner: bytes, count: int) -> bytes:
+    """Encode a list or map from its encoded elements. ``code`` is the constructor of the short
+    form; the long form adds 0x10."""
+    # The size includes the count, so at most 254 bytes of elements fit the short form.
     if len(inner) < 255 and count < 256:
         return bytes((code, len(inner) + 1, count)) + inner
     return bytes((code + 0x10,)) + _U32.pack(len(inner) + 4) + _U32.pack(count) + inner
