@@ -60,6 +60,7 @@ class RelayEnd(asyncio.Protocol):
         None if that is impossible: its bytes are encrypted or no longer kept, the owner has
         answered, or the owner may have carried out a request."""
         self._replay_bytes = b""
+        """The client's bytes so far, in case that this node has to answer them itself."""
         self._on_closed = on_closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,7 +72,8 @@ class RelayEnd(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None and self.other.answer_protocol is not None:
-            self.other.forget()  # the owner has answered
+            # The owner has answered, so this node can no longer answer in its place.
+            self.other.forget()
         if self.answer_protocol is not None:
             self._replay_bytes += data
             if len(self._replay_bytes) > REPLAY_BYTES_MAX:
@@ -89,12 +91,13 @@ class RelayEnd(asyncio.Protocol):
         if self.other is None or target is None or self.other.has_finished:
             return False  # both sides have sent everything
         if self.other.answer_protocol is not None:
-            return False  # the owner has not answered yet
+            return False  # the owner ends without an answer: this node answers the client
         if target.can_write_eof():
             target.write_eof()
         return True
 
     def pause_writing(self) -> None:
+        # Backpressure: the peer of this end reads too slowly, so the other end stops reading.
         if (target := self._other_transport) is not None and target.is_reading():
             target.pause_reading()
 
@@ -106,6 +109,7 @@ class RelayEnd(asyncio.Protocol):
         self.transport = None
         self.is_over = True
         self._on_closed(self)
+        # The other end is closed in the same way: in order, or by a reset.
         if (target := self._other_transport) is not None:
             if self.other is not None and self.other.answer_protocol is not None:
                 self.other.answer_here(target, self.other.answer_protocol)
@@ -146,6 +150,7 @@ class RelayEnd(asyncio.Protocol):
 
     @property
     def _other_transport(self) -> asyncio.Transport | None:
+        """The transport of the other end; None before it is connected and after it has closed."""
         transport = None if self.other is None else self.other.transport
         return None if transport is None or transport.is_closing() else transport
 
@@ -168,6 +173,7 @@ class Relays:
         self._processes: dict[RelayEnd, str] = {}
         """Client ends of all relays, with the process at the other end."""
         self.connecting = 0
+        """Number of connections to the owner that are being opened."""
         self.begun = 0
         """Number of connections relayed so far."""
 
@@ -193,6 +199,7 @@ class Relays:
         place = None if owner is None else owner.place(front_end)
         if owner is None or place is None:
             return None
+        # The near end is the connection to the client, the far end that to the owner.
         near, far = RelayEnd(self._forget), RelayEnd(self._forget)
         near.other, far.other = far, near
         near.owner, near.rare_lines = owner.name, self.rare_lines
@@ -226,6 +233,7 @@ class Relays:
                 end.cut()
 
     def _process(self) -> str:
+        """Return the process that owns the realm; empty if unknown."""
         owner = self._owner()
         return "" if owner is None else owner.process
 
@@ -258,6 +266,7 @@ class RelayChooser(Sniffer):
         transport = self._transport
         if transport is None or transport.is_closing() or self._relaying is not None:
             return
+        # A connection that another node relays here is refused: relaying it on might never end.
         if may_be_preface(self._data):
             if len(self._data) >= len(SIGNATURE):
                 refuse_relayed(self._relays.rare_lines, host_of(transport))
@@ -283,12 +292,14 @@ class RelayChooser(Sniffer):
         transport.resume_reading()  # first, because the next protocol may pause it at once
         if near is not None and near.is_alone:
             near = None
-        # An owner may have carried out an HTTP request without an answer to it.
+        # An owner may have carried out an HTTP request without answering it. In the other protocols
+        # the owner changes nothing before its first answer.
         if near is not None and self._front_end != "http":
-            near.answer_protocol = self._local  # before its first answer the owner has done nothing
+            near.answer_protocol = self._local
         self._continue_with(transport, self._local() if near is None else near)
 
     def _continue_with(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        """Replace this protocol by another one, which gets the bytes received so far."""
         self.end()
         hand_over(transport, protocol, self._data)
 

@@ -168,12 +168,15 @@ class Relocation:
             await target.delete(name)
 
     def _files(self) -> Iterator[SealedFile]:
+        """Yield the sealed files of all stores."""
         for store in self._state.stores.values():
             yield from store.files
 
     # --- files ---------------------------------------------------------------------------
 
     async def _seal_all(self, target: Blobs, copied_sizes: dict[str, int]) -> None:
+        """Write all events that are in no file yet into files at the destination.
+        ``copied_sizes`` has the size of each file there, by name."""
         for number, store in self._state.stores.items():
             if isinstance(store, MergeStore):
                 continue  # its states are in the snapshot
@@ -196,6 +199,8 @@ class Relocation:
         end: int,
         pieces: list,  # type: ignore[type-arg]
     ) -> None:
+        """Write the events before ``end``, which are in ``pieces``, into a file, and record it in
+        the state. Events that are not stored any more are left out."""
         state = self._state.channels[number].state
         compression = state.definition.storage.compression
         sealed_ids = state.stored.within(Span(max(pieces[0].first, store.sealed_through), end))
@@ -223,6 +228,7 @@ class Relocation:
     async def _move_file(
         self, file: SealedFile, target: Blobs, copied_sizes: dict[str, int]
     ) -> SealedFile:
+        """Copy a file, and return its entry under the name that it has at the destination."""
         image = await self._copy(file, target, copied_sizes)
         index = file.index if image is None else image.index
         name = _file_name(file.name.rpartition("/")[0], index)
@@ -255,6 +261,7 @@ class Relocation:
         definitions = self._definitions()
         relocated_records = [_with_definition(record, definitions) for record in at_once(records)]
         block = b"".join(encode_block(at_us, relocated_records, bodies))
+        # A snapshot that cannot be read back must not replace the source.
         state = RealmState(self._rules)
         header, read = decode_block(memoryview(block))
         for record in header.records:
@@ -269,6 +276,7 @@ class Relocation:
         for number, machine in directory.channels.items():
             definition = machine.state.definition
             deciding = definition
+            # A schedule moves to the same kind of store as the channel that it delivers to.
             if definition.kind == "schedule":
                 parent = directory.channel_id_of(definition.dead_event_store)
                 deciding = directory.channels[parent].state.definition
@@ -305,6 +313,7 @@ def _image_from(file: SealedFile, data: memoryview) -> SegmentImage:
 
 
 def _with_definition(record: FactRecord, definitions: dict[int, Definition]) -> FactRecord:
+    """Return a record of the snapshot with its store's attributes at the destination."""
     match record.fact:
         case ChannelCreated(number) as fact:
             return replace(record, fact=replace(fact, definition=definitions[number]))

@@ -55,7 +55,8 @@ READS: Final = frozenset(
         "queue.peek",
     }
 )
-"""Operations that change nothing, take no events, and do not depend on outstanding ones."""
+"""Operations that neither change the realm nor consume events, and that do not depend on
+outstanding events."""
 
 
 class ReadOnlyStoreNames(StoreNames):
@@ -67,13 +68,13 @@ class ReadOnlyStoreNames(StoreNames):
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
         """Raise ``NoQuorum``."""
         raise NoQuorum(f"{name} cannot be created: the cluster has no quorum")
-        # It is never reached, but asynccontextmanager requires a generator.
+        # Never reached: it makes this function the generator that asynccontextmanager requires.
         yield
 
 
 class HistoryAccess(AccessControl):
-    """Refuses every operation but reading with ``NoQuorum``, for all users. Reading is checked
-    against the last known rights of the cluster."""
+    """Refuses every operation except reading with ``NoQuorum``, for all users. For reading, a user
+    needs the rights that the cluster knew last."""
 
     history_name: str = "sealed history"
     """Name of the history, for the text of a refusal."""

@@ -66,17 +66,21 @@ from penstock_server.storage.file_systems import FileSystemBlobs
 from penstock_server.storage.memory import MemoryJournal, MemoryPages, MemoryRegistry
 
 ON_ENGINE: Final = "engine"
+"""Value of ``cluster.blobs`` for files that are stored on the engine."""
 CACHE_FOLDER: Final = "cache"
 """Folder of recently read segments, in the node's data directory. It may be removed while the node
 is down."""
 HISTORY_FOLDER: Final = "history"
 """Folder of the audit log of readers of sealed history, in the node's data directory."""
 SECRET_KEY: Final = "cluster/secret"
+"""Key of the register with the cluster's secret, unless the settings name a file."""
 SECRET_BYTES_MIN: Final = 32
+"""Least number of bytes of the cluster's secret."""
 CHECK_TIMEOUT_S: Final = 30.0
 """Longest wait at the start for an engine without a majority of its servers."""
 _NODE_SPECIFIC: Final = ("audit_files",)
 """Settings below ``access`` that may differ between nodes."""
+# Settings of three sections that must be equal on all nodes; other settings may differ.
 _SHARED_OF_CLUSTER: Final = ("lease_s", "reattach_s", "blobs")
 _SHARED_OF_LISTEN: Final = ("mqtt_channel", "tls_client_ca", "tls_client_required")
 _SHARED_OF_HTTP: Final = (
@@ -88,6 +92,7 @@ _SHARED_OF_HTTP: Final = (
 _PATH_SETTINGS: Final = ("access.token_keys", "listen.tls_client_ca")
 """Settings whose values may be paths."""
 WILDCARDS: Final = ("0.0.0.0", "::", "")
+"""Listen addresses that stand for all addresses of a machine. Other nodes cannot connect to one."""
 _LOOKS_LIKE: Final = (
     "nats://HOST:4222,HOST:4222,HOST:4222 or postgresql://USER:PASSWORD@HOST:5432,HOST:5432/NAME"
 )
@@ -105,8 +110,8 @@ async def open_engine(settings: ClusterSettings, clock: Clock) -> StorageEngine:
 
 
 def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
-    """Look at the engine that the settings name without being a node of its cluster. Raises
-    ``InvalidArgument``."""
+    """Return an inspector of the engine that the settings name. It is not a node of the cluster.
+    Raises ``InvalidArgument``."""
     if not settings.engine:
         raise InvalidArgument(
             f"no storage engine is set; name the URL of the cluster's engine with --cluster or "
@@ -117,6 +122,7 @@ def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
 
 
 def _kind_of(engine: str) -> EngineKind:
+    """Return the kind of engine that the scheme of a URL names."""
     kind: EngineKind = registered(GROUP)[engine.partition("://")[0]].load()
     return kind
 
@@ -124,9 +130,9 @@ def _kind_of(engine: str) -> EngineKind:
 async def check_engine(
     engine: StorageEngine, shard: int, timeout_s: float = CHECK_TIMEOUT_S
 ) -> EngineHealth:
-    """Check that the engine keeps what it acknowledges, and has lost nothing. Raises
-    ``Unavailable``, naming the line to change, and ``NoQuorum`` if it does not answer within
-    ``timeout_s``."""
+    """Check that the engine stores data safely before it acknowledges it, and that a shard has lost
+    no data. Raises ``Unavailable``, whose text names the setting to change, and ``NoQuorum`` if the
+    engine does not answer within ``timeout_s``."""
     try:
         async with asyncio.timeout(timeout_s):
             await engine.check(shard)
@@ -154,23 +160,25 @@ def check_names(settings: ClusterSettings) -> None:
 
 def server_urls(engine: str) -> list[str]:
     """Return the URL of each server of an engine. Raises ``InvalidArgument``."""
-    scheme, colon, rest = engine.partition("://")
+    scheme, colon, address = engine.partition("://")
     if not colon or scheme not in registered(GROUP):
         raise InvalidArgument(
             f"cluster.engine is {safe(engine)!r}; the URL of an engine looks like {_LOOKS_LIKE}"
         )
     # Each host may repeat the scheme.
-    credentials, at_sign, where = rest.replace(f"{scheme}://", "").rpartition("@")
-    hosts, slash, more = where.partition("/")
+    credentials, at_sign, location = address.replace(f"{scheme}://", "").rpartition("@")
+    hosts, slash, path = location.partition("/")
     urls = []
     for host in hosts.split(","):
-        url = f"{scheme}://{credentials}{at_sign}{host.strip()}{slash}{more}"
+        url = f"{scheme}://{credentials}{at_sign}{host.strip()}{slash}{path}"
         _check_server(url, host.strip(), engine)
         urls.append(url)
     return urls
 
 
 def _check_server(url: str, host: str, engine: str) -> None:
+    """Raise ``InvalidArgument`` unless the URL of a server has a host and a valid port. ``engine``
+    is the whole setting, for the error text."""
     hostname = ""
     with suppress(ValueError):
         parts = urlsplit(url)
@@ -200,7 +208,7 @@ def owner_tls(settings: Settings) -> ssl.SSLContext:
         try:
             if file:
                 context.load_verify_locations(file)
-        except (OSError, ValueError) as error:  # an error of TLS is one of the operating system
+        except (OSError, ValueError) as error:  # ssl.SSLError is a subclass of OSError
             raise InvalidArgument(f"the certificates in {file} cannot be used: {error}") from error
     return context
 
@@ -212,6 +220,7 @@ class EngineWithFiles:
         """Raise ``InvalidArgument`` for a URI that does not name a file system."""
         place(uri, "cluster.blobs")
         self._uri, self._name = uri, name
+        # All other requests go to the engine itself.
         self.check = engine.check
         self.registry = engine.registry
         self.journal = engine.journal
@@ -232,6 +241,8 @@ def files_at(settings: ClusterSettings, shard: int = SHARD) -> str:
 
 
 def _with_files(engine: StorageEngine, settings: ClusterSettings) -> StorageEngine:
+    """Return the engine with the blobs at the place that ``cluster.blobs`` names. Raises
+    ``InvalidArgument`` for another value."""
     if settings.blobs == ON_ENGINE:
         return engine
     if "://" not in settings.blobs:
@@ -397,6 +408,7 @@ def shared_files(uri: str, name: str, shard: int) -> Blobs:
 
 
 def _cache(directory: Path) -> Blobs:
+    """Return the blobs in a node's cache folder, which is created if it is missing."""
     root, disk = f"{directory / CACHE_FOLDER}", RealDisk()
     # A segment that cannot be cached is logged, and is read from the engine.
     with suppress(OSError):
@@ -440,7 +452,7 @@ def shared_settings(settings: Settings) -> dict[str, str]:
         for section, (values, names) in sections.items()
         for name in names
     }
-    for name in _PATH_SETTINGS:  # machines may have them in other places
+    for name in _PATH_SETTINGS:  # the same file may have another path on each machine
         if texts[name] and "://" not in texts[name]:
             texts[name] = "a file"
     return {"name": settings.name, **texts}

@@ -70,8 +70,8 @@ async def back_up_cluster(
     *,
     on_progress: OnProgress = lambda _: None,
 ) -> ClusterBackup:
-    """Write the realm of a cluster into a folder as it is now, while its nodes go on. A folder with
-    an earlier backup of it is brought up to date, and stays whole if that fails.
+    """Write the current realm of a cluster into a folder, while the nodes continue. An earlier
+    backup of the cluster in the folder is updated; it stays complete if the update fails.
 
     Raises ``InvalidArgument`` for a folder that cannot be used, and ``IllegalState`` for a cluster
     without a realm.
@@ -111,7 +111,8 @@ async def back_up_cluster(
 
 
 def _files_in(folder: Path, root: Path) -> list[KeptFile]:
-    """Return the other files of the new data directory."""
+    """Return the files of the new data directory ``root``, with their checksums. Their paths are
+    relative to ``folder``."""
     files = []
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
@@ -120,13 +121,13 @@ def _files_in(folder: Path, root: Path) -> list[KeptFile]:
             with path.open("rb") as file:
                 while part := file.read(_READ_BYTES):
                     digest.update(part)
-            stored_files = KeptFile(
+            kept_file = KeptFile(
                 name=name,
                 path=path.relative_to(folder).as_posix(),
                 size=path.stat().st_size,
                 checksum=digest.hexdigest(),
             )
-            files.append(stored_files)
+            files.append(kept_file)
     return files
 
 
@@ -158,7 +159,7 @@ class BackupBlobs(FixedBlobs):
         path = path_in_backup(name, STAMP, at_us=0)
         try:
             checksum = await asyncio.to_thread(self._sink.put, path, content)
-        except InvalidArgument as error:  # the disk's error, as for the files beneath
+        except InvalidArgument as error:  # the folder reports errors of the disk in this way
             raise StorageFailed(str(error)) from error
         self.stored_files[name] = KeptFile(
             name=name, path=path, size=len(content), checksum=checksum, stamp=STAMP

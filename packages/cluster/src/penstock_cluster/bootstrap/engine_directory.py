@@ -1,9 +1,9 @@
-"""The directory of a node that brings its server of the storage engine along.
+"""The directory of a node that runs its own server of the storage engine.
 
 ::
 
     LOCK            held while the command runs
-    penstock.toml   what commands need that look at the cluster: --settings
+    penstock.toml   settings for commands that inspect the cluster (--settings)
     engine          configuration, certificates, log and data of the engine's server
     node            the data directory of the node
 """
@@ -161,6 +161,7 @@ def check_ports(host: str, own: Peer) -> None:
 
 
 def leader_at(monitor: str, tls: ssl.SSLContext | None) -> str:
-    """Return the leader according to the server with this monitoring URL; empty if unknown."""
+    """Return the name of the engine's leader, as the server with this monitoring URL reports it;
+    empty if unknown."""
     server = read_server(monitor, tls)
     return "" if server.failure else server.leader

@@ -29,7 +29,9 @@ CONFIGURATION: Final = "nats-server.conf"
 LOG: Final = "server.log"
 STORE: Final = "store"
 LOG_BYTES: Final = 16 << 20
+"""Size in bytes after which the engine server begins a new log file."""
 LOGS: Final = 4
+"""Number of log files that the engine server keeps."""
 _KEY_BYTES: Final = 32
 _BEGINS: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _NEVER_ENDS: Final = datetime.datetime(
@@ -120,6 +122,7 @@ def configuration(
 
 
 def _derive_key(secret: bytes, purpose: str) -> bytes:
+    """Derive a key of 32 bytes from the secret of the cluster; each purpose has another key."""
     derivation = HKDF(hashes.SHA256(), _KEY_BYTES, None, info=f"penstock {purpose}".encode())
     return derivation.derive(secret)
 
@@ -149,6 +152,8 @@ def _authority_certificate(signer: Ed25519PrivateKey) -> x509.Certificate:
 def _machine_certificate(
     signer: Ed25519PrivateKey, own: Ed25519PrivateKey, peer: Peer
 ) -> x509.Certificate:
+    """Return the certificate of a machine. It is valid for both ends of a connection, because each
+    server of the engine also connects to the others."""
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=False, crl_sign=False,
         content_commitment=False, key_encipherment=False, data_encipherment=False,
@@ -178,6 +183,7 @@ def _machine_certificate(
 
 
 def _alternative_name(host: str) -> x509.GeneralName:
+    """Return a host as the name that TLS compares with the address of a connection."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

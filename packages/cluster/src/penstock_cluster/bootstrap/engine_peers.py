@@ -19,12 +19,18 @@ PORT: Final = 4222
 monitoring the one after that."""
 USER: Final = "penstock"
 ANSWER_S: Final = 2.0
+"""Seconds within which a peer has to answer."""
 _PORT_MAX: Final = 65_533
+"""Highest first port of a server, which uses three consecutive ports."""
 _NUMBERS: Final = (3, 5)
+"""Allowed numbers of servers."""
 _LINE_BYTES_MAX: Final = 64 << 10
+"""Maximum number of bytes of a line that is read from a server."""
 _LOOKS_LIKE: Final = "--peers looks like n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3"
 
 PeerState = Literal["there", "absent", "wrong"]
+"""``there``: the expected server answers; ``absent``: no answer; ``wrong``: another process or a
+server of another cluster answers."""
 
 
 class Peer(NamedTuple):
@@ -57,6 +63,7 @@ class PeerAnswer(NamedTuple):
 
     state: PeerState
     finding: str
+    """The result as text, with name and address of the peer."""
 
 
 def url_host(host: str) -> str:
@@ -113,10 +120,12 @@ def ask_peer(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None
 
 
 def _parse_peer(text: str) -> Peer:
-    name, equals, where = text.partition("=")
-    host, colon, port = where.rpartition(":")
+    """Return the server in a text ``NAME=HOST`` or ``NAME=HOST:PORT``. Raises
+    ``InvalidArgument``."""
+    name, equals, address = text.partition("=")
+    host, colon, port = address.rpartition(":")
     if not colon or host.count(":") not in (0, *range(2, 8)) or (":" in host and "[" not in host):
-        host, port = where, f"{PORT}"  # the colons belong to an IPv6 address
+        host, port = address, f"{PORT}"  # the colons belong to an IPv6 address
     host = host.strip("[]")
     if not (name and equals and host):
         raise InvalidArgument(f"--peers has {text!r}, which is not NAME=HOST. {_LOOKS_LIKE}")
@@ -129,6 +138,7 @@ def _parse_peer(text: str) -> Peer:
 
 
 def _check_ports(peers: Sequence[Peer]) -> None:
+    """Raise ``InvalidArgument`` if two peers on one host would use the same port."""
     peers_by_port: dict[tuple[str, int], str] = {}
     for peer in peers:
         for port in (peer.port, peer.route_port, peer.monitor_port):
@@ -149,6 +159,8 @@ class _Info(msgspec.Struct):
 
 
 def _probe(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) -> PeerAnswer:
+    """Connect to a peer and compare its greeting with the expected one, then sign in. Raises
+    ``OSError``."""
     with socket.create_connection((peer.host, peer.port), ANSWER_S) as plain:
         plain.settimeout(ANSWER_S)
         greeting = _read_line(plain)
@@ -173,6 +185,7 @@ def _probe(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) 
 
 
 def _sign_in(peer: Peer, link: socket.socket, password: str) -> PeerAnswer:
+    """Sign in at a server, which shows whether it has the password of this cluster."""
     sign_in = {"user": USER, "pass": password, "verbose": False, "pedantic": False, "protocol": 1}
     # Without `verbose` the server does not answer CONNECT; the answer to PING shows whether it
     # accepts the sign-in.
@@ -193,7 +206,7 @@ def _wrong(peer: Peer, problem: str) -> PeerAnswer:
 
 
 def _read_line(link: socket.socket) -> bytes:
-    """Read up to the end of a line, or of the connection."""
+    """Return the bytes up to the end of a line; fewer if the connection ends or stays silent."""
     line = b""
     with suppress(TimeoutError):
         while not line.endswith(b"\n") and len(line) < _LINE_BYTES_MAX:

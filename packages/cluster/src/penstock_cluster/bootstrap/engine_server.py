@@ -64,13 +64,14 @@ class EngineProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                process_group=0,  # Ctrl-C on a terminal is for the node, which ends it then
+                process_group=0,  # Ctrl-C on a terminal ends the node, which then ends the server
             )
         self._guard.set_pids([process.pid])
         _log.info("engine.started", pid=process.pid, log=str(self._log))
         return process
 
     def _watch(self) -> None:
+        """Restart the server whenever it ends, until `close` is called."""
         pause_s, pause_s_max = RESTART_PAUSE_S
         while True:
             began_us = self._clock.steady_us()
@@ -95,7 +96,7 @@ class EngineProcess:
                 self._process = self._start()
 
     def _last_lines(self) -> str:
-        """Return the last lines of its log."""
+        """Return the last lines of the server's log, for the log of the node."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         return " | ".join(lines[-_TAIL_LINES:])
 

@@ -30,6 +30,7 @@ from penstock_server.storage.embedded import NODE_FILE
 from penstock_server.storage.secrecy import mend
 
 _OF_A_REALM: Final = ("registry", "journal")
+"""Entries that only the data directory of a realm on one machine has."""
 
 
 class NodeRecord(Struct, frozen=True):
@@ -79,6 +80,8 @@ class NodeDirectory:
         return Path(self.root)
 
     def _check(self, cluster: str, node: str) -> None:
+        """Raise ``InvalidArgument`` if the directory belongs to another cluster. A name in the
+        settings replaces the stored one."""
         if self.record.cluster != cluster:
             raise InvalidArgument(
                 f"the data directory {self.root} belongs to the cluster {self.record.cluster!r}, "
@@ -137,6 +140,7 @@ class NodeDirectory:
 
 
 def _check_no_realm(root: str) -> None:
+    """Raise ``InvalidArgument`` for the data directory of a realm on one machine."""
     if any(Path(root, name).exists() for name in _OF_A_REALM):
         raise InvalidArgument(
             f"the data directory {root} has a realm; give the node another directory, "

@@ -58,6 +58,7 @@ ATTEMPTS_MAX: Final = 20
 """Attempts at a copy, because the cluster may remove files that are about to be copied. Files are
 not copied twice."""
 PARTIAL: Final = ".partial"
+"""Suffix of a directory that an export is still writing."""
 
 
 class RealmMoved(Struct, frozen=True, kw_only=True):
@@ -211,7 +212,8 @@ async def abandon_import(engine: StorageEngine, clock: Clock, cluster: str) -> b
     if unfinished is None:
         return False
     arriving, version = await _announce(registry, unfinished.realm, clock)
-    journal = await engine.journal(SHARD, arriving.epoch)  # the fence
+    # Opening the journal in a new epoch stops an import that may still be writing.
+    journal = await engine.journal(SHARD, arriving.epoch)
     await journal.trim(journal.info().tail)
     await journal.close()
     blobs = await engine.blobs(SHARD)
@@ -225,6 +227,7 @@ async def abandon_import(engine: StorageEngine, clock: Clock, cluster: str) -> b
 
 
 def _relocation(source: SourceRealm) -> Relocation:
+    """Return the move of a realm into a cluster, with the rules of a cluster."""
     return Relocation(
         source.recovered,
         source.stores.blobs,
@@ -234,6 +237,7 @@ def _relocation(source: SourceRealm) -> Relocation:
 
 
 def _extent(source: SourceRealm, relocation: Relocation) -> RealmMoved:
+    """Return the extent of an import, before any file is copied."""
     return RealmMoved(realm=source.identity, plan=relocation.plan(), users=bool(source.access))
 
 
@@ -263,6 +267,7 @@ async def _announce(registry: Registry, realm: str, clock: Clock) -> tuple[Arriv
 
 
 def _conflict() -> IllegalState:
+    """Return the error for a register that another process has changed meanwhile."""
     return IllegalState(
         "a node of the cluster was started, or another import was begun, at this moment: stop it, "
         "and try again"
@@ -270,6 +275,7 @@ def _conflict() -> IllegalState:
 
 
 async def _records(registry: Registry, prefix: str = "") -> dict[str, VersionedRecord]:
+    """Return the records of a registry whose keys begin with ``prefix``."""
     records = {}
     for key in await registry.list(prefix):
         if (record := await registry.get(key)) is not None:
@@ -308,7 +314,7 @@ async def export_realm(
     check_has_realm(records, cluster)
     _check_empty(directory)
     partial = directory.with_name(directory.name + PARTIAL)
-    # An interrupted export has left it.
+    # Left by an interrupted export.
     if partial.exists():
         await asyncio.to_thread(shutil.rmtree, partial)
     partial.mkdir(mode=PRIVATE_DIRECTORY, parents=True)
@@ -359,6 +365,8 @@ async def write_realm(
 async def _copy_realm(
     engine: StorageEngine, stores: TargetStores, clock: Clock, on_progress: OnProgress
 ) -> RelocationPlan:
+    """Copy the realm of a cluster into stores. If the owner removes a file that is about to be
+    copied, read the realm again. Raises ``Unavailable`` after `ATTEMPTS_MAX` attempts."""
     blobs = await engine.blobs(SHARD)
     for attempt in count(1):
         try:
@@ -391,6 +399,7 @@ async def _read_realm(engine: StorageEngine, blobs: Blobs) -> Relocation:
 
 
 def _check_empty(directory: Path) -> None:
+    """Raise ``InvalidArgument`` unless a directory is empty or missing. Its parent is created."""
     try:
         if directory.exists() and any(directory.iterdir()):
             raise InvalidArgument(

@@ -112,7 +112,7 @@ def engine_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=authority or None)
         if certificate:
             context.load_cert_chain(certificate, settings.tls_key)
-    except (OSError, ValueError) as error:  # an error of TLS is one of the operating system
+    except (OSError, ValueError) as error:  # ssl.SSLError is a subclass of OSError
         named = ", ".join(filter(None, (authority, certificate, settings.tls_key)))
         raise InvalidArgument(
             f"cluster.tls_authority, cluster.tls_certificate and cluster.tls_key name files that "
@@ -122,6 +122,7 @@ def engine_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
 
 
 def _check_no_tls(settings: ClusterSettings) -> None:
+    """Raise ``InvalidArgument`` for settings of TLS, which PostgreSQL has in its URL."""
     if settings.tls_authority or settings.tls_certificate or settings.tls_key:
         raise InvalidArgument(
             "cluster.tls_authority, cluster.tls_certificate and cluster.tls_key are for NATS; "
@@ -130,6 +131,7 @@ def _check_no_tls(settings: ClusterSettings) -> None:
 
 
 def _monitors(text: str) -> list[str]:
+    """Return the monitoring URLs in a setting. Raises ``InvalidArgument``."""
     urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
     for url in urls:
         if not url.startswith(("http://", "https://")) or "@" in url:

@@ -37,22 +37,23 @@ def checks_of(name: str, examined: ClusterExamined) -> Iterator[Check]:
         problem = f"the engine has no cluster {name!r}{existing}"
         yield Check("register", "failed", problem, remedy=remedy)
         return
-    yield _owner(seen)
-    yield _nodes(seen)
-    yield _versions(seen)
-    yield from _settings(seen)
-    yield from _fitness(seen)
-    yield _damage(seen)
-    yield _clocks(seen)
-    yield from _room(examined.servers)
+    yield _check_owner(seen)
+    yield _check_nodes(seen)
+    yield _check_versions(seen)
+    yield from _check_settings(seen)
+    yield from _check_fitness(seen)
+    yield _check_damage(seen)
+    yield _check_clocks(seen)
+    yield from _check_room(examined.servers)
     if others := [cluster for cluster in examined.clusters if cluster != name]:
         note = f"the engine also has {', '.join(others)}: check cluster.name if it should not"
         yield Check("clusters", "ok", note)
-    yield from map(_port, examined.ports)
+    yield from map(_check_port, examined.ports)
 
 
 def condition_text(member: MemberSeen) -> str:
-    """Return the condition of a node, and since when if it is not alive."""
+    """Return the condition of a node. For a node that is not alive, add the time of its latest
+    renewal."""
     if member.is_alive or not member.renewed_us:
         return member.condition
     renewed = datetime.fromtimestamp(member.renewed_us // 1_000_000, UTC)
@@ -60,6 +61,8 @@ def condition_text(member: MemberSeen) -> str:
 
 
 def _engine_check(check: EngineCheck) -> Check:
+    """Convert a check that the engine has made itself. The remedy of a failed check is part of its
+    text."""
     name = f"engine {check.name}"
     if check.is_ok and check.not_checked:
         silent = f"not checked: {', '.join(check.not_checked)}"
@@ -76,7 +79,8 @@ def _engine_check(check: EngineCheck) -> Check:
     return Check(name, "failed", result, remedy=remedy)
 
 
-def _owner(seen: ClusterSeen) -> Check:
+def _check_owner(seen: ClusterSeen) -> Check:
+    """Check that a node owns the realm and renews its lease."""
     owner = next((member for member in seen.members if member.condition == "owner"), None)
     if owner is not None:
         return Check("owner", "ok", f"{owner.node}, epoch {seen.epoch}")
@@ -87,7 +91,8 @@ def _owner(seen: ClusterSeen) -> Check:
     return Check("owner", "failed", problem, remedy=remedy)
 
 
-def _nodes(seen: ClusterSeen) -> Check:
+def _check_nodes(seen: ClusterSeen) -> Check:
+    """Check that all nodes are alive; without a second node no failover is possible."""
     alive = [member.node for member in seen.members if member.is_alive]
     missing = [
         f"{member.node} is {condition_text(member)}"
@@ -112,7 +117,8 @@ def _nodes(seen: ClusterSeen) -> Check:
     )
 
 
-def _versions(seen: ClusterSeen) -> Check:
+def _check_versions(seen: ClusterSeen) -> Check:
+    """Check that all live nodes know the cluster's format and have one version."""
     alive = [member for member in seen.members if member.is_alive]
     old = [member.node for member in alive if member.format < seen.format]
     summary = ", ".join(f"{member.node} {member.version}" for member in alive) or "no node is there"
@@ -126,7 +132,7 @@ def _versions(seen: ClusterSeen) -> Check:
     return Check("versions", "ok", f"{summary}; format {seen.format}")
 
 
-def _settings(seen: ClusterSeen) -> Iterator[Check]:
+def _check_settings(seen: ClusterSeen) -> Iterator[Check]:
     """Check that the live nodes share one secret and have the settings of the realm's owner."""
     alive = [member for member in seen.members if member.is_alive]
     unknown = [member.node for member in alive if not member.settings]
@@ -152,7 +158,7 @@ def _settings(seen: ClusterSeen) -> Iterator[Check]:
         yield Check("secret", "failed", problem, remedy=remedy)
 
 
-def _fitness(seen: ClusterSeen) -> Iterator[Check]:
+def _check_fitness(seen: ClusterSeen) -> Iterator[Check]:
     """Yield a failed check for each node that could not take over the realm for a reason beyond its
     settings."""
     for member in seen.members:
@@ -161,7 +167,8 @@ def _fitness(seen: ClusterSeen) -> Iterator[Check]:
             yield Check(f"node {member.node}", "failed", member.unfit, remedy=remedy)
 
 
-def _damage(seen: ClusterSeen) -> Check:
+def _check_damage(seen: ClusterSeen) -> Check:
+    """Check that the owner has found no damage when it recovered the realm."""
     owner = next((member for member in seen.members if member.condition == "owner"), None)
     if owner is None:
         return Check("damage", "warning", "not checked: no node serves the realm")
@@ -181,7 +188,7 @@ def room_in(servers: Sequence[EngineServer]) -> int | None:
     return room_of_majority(rooms, len(servers))
 
 
-def _room(servers: Sequence[EngineServer]) -> Iterator[Check]:
+def _check_room(servers: Sequence[EngineServer]) -> Iterator[Check]:
     """Check the room on the servers of the engine that report it. The engine refuses appends by the
     room of a majority; a full server will soon fail."""
     rooms = {
@@ -210,7 +217,8 @@ def _room(servers: Sequence[EngineServer]) -> Iterator[Check]:
         yield Check("engine room", "ok", summary)
 
 
-def _clocks(seen: ClusterSeen) -> Check:
+def _check_clocks(seen: ClusterSeen) -> Check:
+    """Check that the clocks of the nodes and of this machine are close to the median."""
     ahead_s = {
         member.node: member.clock_ahead_s
         for member in seen.members
@@ -218,8 +226,8 @@ def _clocks(seen: ClusterSeen) -> Check:
     }
     if not ahead_s:
         return Check("clocks", "warning", "no node has renewed: nothing to compare")
-    compared = sorted([*ahead_s.values(), *([0.0] if len(ahead_s) % 2 == 0 else [])])
     # This machine's clock makes an even number of clocks odd, so that one is in the middle.
+    compared = sorted([*ahead_s.values(), *([0.0] if len(ahead_s) % 2 == 0 else [])])
     middle = compared[len(compared) // 2]
     off = {node: ahead - middle for node, ahead in ahead_s.items()}
     summary = ", ".join(f"{node} {ahead:+.1f} s" for node, ahead in off.items())
@@ -233,7 +241,8 @@ def _clocks(seen: ClusterSeen) -> Check:
     return Check("clocks", "ok", summary)
 
 
-def _port(port: PortReached) -> Check:
+def _check_port(port: PortReached) -> Check:
+    """Return the check of a port of a node that was probed from this machine."""
     name = f"port {port.node}"
     if not port.failure:
         return Check(name, "ok", port.url)

@@ -29,7 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
 
 
 def register(commands: typer.Typer) -> None:
-    """Add both to the group ``cluster``."""
+    """Add the commands ``status`` and ``doctor`` to the group ``cluster``."""
     commands.command("status")(status)
     commands.command("doctor")(doctor)
 
@@ -121,6 +121,7 @@ _MEMBER_COLUMNS: Final = ("NODE", "STATE", "VERSION", "CLOCK", "ADDRESS")
 
 
 def _facts(name: str, state: ClusterState) -> Sequence[tuple[str, str]]:
+    """Return the lines of `status` above its tables, as pairs of label and text."""
     from penstock_cluster.cli.cluster_checks import room_in
 
     seen, health = state.seen, state.health
@@ -155,10 +156,11 @@ def _sync(health: EngineHealth) -> str:
     lag = f"{health.lag:,} appends behind on the server that has the fewest"
     if health.lag and health.present < health.servers:
         lag += " (a server is down)"
-    return f"{health.sync or 'unknown'}, {lag if health.lag else 'no server is lag'}"
+    return f"{health.sync or 'unknown'}, {lag if health.lag else 'no server is behind'}"
 
 
 def _member_row(member: MemberSeen) -> tuple[Any, ...]:
+    """Return the row of a node, with the columns `_MEMBER_COLUMNS`."""
     from penstock_cluster.cli.cluster_checks import condition_text
 
     ahead = member.clock_ahead_s

@@ -27,7 +27,7 @@ DryRun = Annotated[
 
 
 def register(commands: typer.Typer) -> None:
-    """Add them to the group ``cluster``."""
+    """Add the commands of this module to the group ``cluster``."""
     commands.command("import")(import_)
     commands.command("export")(export)
     commands.command("backup")(backup)
@@ -223,6 +223,8 @@ async def _records(settings: ClusterSettings) -> Mapping[str, VersionedRecord]:
 
 
 async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
+    """Return the extent of an import of a data directory, without changing anything. Raises the
+    errors that would refuse the import."""
     from penstock_cluster.bootstrap import relocating
 
     records = await _records(settings)
@@ -247,6 +249,7 @@ def _directory(path: Path) -> Iterator[Path]:
 
 
 def _ending(cluster: str, moved: RealmMoved, *, dry_run: bool, ahead: bool) -> str:
+    """Return the last line that an import prints: its result and the next step."""
     if dry_run:
         return f"nothing was changed; the cluster {cluster!r} can import the realm"
     if ahead:
@@ -258,6 +261,7 @@ def _ending(cluster: str, moved: RealmMoved, *, dry_run: bool, ahead: bool) -> s
 
 
 def _show(moved: RealmMoved, format: ListFormat, ending: str) -> None:
+    """Print the extent of a move, and ``ending`` as the last line."""
     if format == "json":
         write_json(moved)
         return

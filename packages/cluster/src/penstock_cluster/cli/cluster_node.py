@@ -30,7 +30,7 @@ _SET_BY_COMMAND: Final = frozenset(
 
 
 def register(commands: typer.Typer) -> None:
-    """Add it to the group ``cluster``."""
+    """Add the command ``node`` to the group ``cluster``."""
     commands.command("node")(node)
 
 
@@ -100,11 +100,13 @@ def _run(
     file: Path | None,
     flags: dict[str, Any],
 ) -> None:
+    """Read the settings, configure the log, and run the engine server and the node."""
     from penstock_server import logs
 
     try:
         settings, host = _settings_of(name, peers, listen, file=file, flags=flags)
     except PenstockError:
+        # Without settings the format comes from the flags, so that the error is readable.
         logs.configure("info", log_format(flags))
         raise
     logs.configure(settings.log.level, settings.log.format)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def register(commands: typer.Typer) -> None:
-    """Add all of them to the group ``cluster``."""
+    """Add the commands of this module to the group ``cluster``."""
     commands.command("drain")(drain)
     commands.command("move")(move)
     commands.command("take-over")(take_over)
@@ -196,6 +196,7 @@ def upgrade(
 
 
 def _show(node: str, result: OrderDone, *, json: bool) -> None:
+    """Print the result of an order to move the realm to a node."""
     if json:
         write_json(_as_json(result))
     elif not result.took_s:

@@ -42,7 +42,7 @@ def inspect(settings: ClusterSettings, read: Callable[[EngineInspector, Clock], 
 
 
 def on_engine(settings: ClusterSettings, use: Callable[[StorageEngine, Clock], Awaitable[T]]) -> T:
-    """Check the engine of a cluster, do something on it, and return the result."""
+    """Open and check the engine of a cluster, call ``use`` with it, and return the result."""
     import asyncio
 
     from penstock_cluster.bootstrap import cluster as adapters

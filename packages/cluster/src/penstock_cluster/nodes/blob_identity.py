@@ -78,13 +78,13 @@ class BlobPlaces:
         Raises ``Unavailable`` while the register does not answer.
         """
         check = self._checks.get(shard)
-        if (
-            check is None or check.done()
-        ):  # one check at a time: a mount that hangs blocks its thread
+        # One check at a time, because a mount that hangs blocks the thread of its check.
+        if check is None or check.done():
             check = start_task(self._failure(shard), name="blobs", on_failure=leave_to_owner)
             self._checks[shard] = check
         try:
             async with asyncio.timeout(ANSWER_S):
+                # Shielded: a check that takes longer continues, and the next call waits for it.
                 return await asyncio.shield(check)
         except TimeoutError:
             return f"{self._location} has not answered for {ANSWER_S:.0f} s"
@@ -104,7 +104,7 @@ class BlobPlaces:
         """Give the blobs of a shard an identity: ``token``, unless they have one. The owner calls
         this once it has recovered the realm from them."""
         key = f"{IDENTITIES}{shard}"
-        with suppress(Conflict):  # a newer owner does it
+        with suppress(Conflict):  # a newer owner writes the identity
             record = await self._registry.get(key)
             identity = _identity_in(key, record)
             if identity is None:
@@ -136,6 +136,8 @@ class BlobPlaces:
         return self._blobs[shard]
 
     async def _failure(self, shard: int) -> str:
+        """Compare the blobs with the register. Return the reason why they cannot be used, or an
+        empty text."""
         key = f"{IDENTITIES}{shard}"
         identity = _identity_in(key, await self._registry.get(key))
         blobs = await self._open(shard)
@@ -165,8 +167,9 @@ class BlobPlaces:
 
 
 class GuardedBlobs:
-    """The blobs of an owner. Before the owner truncates its journal they detect that a snapshot was
-    written to another place: a folder may be unmounted at run time."""
+    """The blobs that an owner writes. After each snapshot the place is compared with the register,
+    because a folder may be unmounted at run time: the owner must not truncate its journal if the
+    snapshot is in another place."""
 
     def __init__(self, blobs: Blobs, places: BlobPlaces, shard: int) -> None:
         self.grows: Final = blobs.grows

@@ -59,8 +59,8 @@ class ClusterOrders:
         self._lease_s = lease_s
 
     async def drain(self, node: str) -> OrderDone:
-        """Let a node own nothing as long as its process lives. Returns when another node owns its
-        shards."""
+        """Keep a node from owning shards as long as its process lives. Returns once another node
+        owns its shards."""
         seen = await self._observe()
         member = _live_member(seen, node)
         others = [
@@ -105,8 +105,8 @@ class ClusterOrders:
         return await self._wait_until(lambda _, epoch: epoch > seen.epoch)
 
     async def remove(self, node: str) -> None:
-        """Forget a node that will not return, and the names of its local stores. A node that does
-        return is a member again."""
+        """Remove a node that will not return from the register, with the names of its local stores.
+        If the node does return, it is a member again."""
         member = _member_of(await self._observe(), node)
         if member.is_alive:
             raise IllegalState(f"{node} is running ({member.condition}): stop it first")
@@ -127,6 +127,7 @@ class ClusterOrders:
         await change_local_names(self._registry, lambda names: names.without_node(node))
 
     async def _observe(self, only: str = "") -> ClusterSeen:
+        """Return the observed cluster. Raises ``NameDoesNotExist`` if it does not exist."""
         seen = await observe(self._inspector, self._clock, self._lease_s, only=only)
         if seen is None:
             raise NameDoesNotExist(
@@ -136,6 +137,8 @@ class ClusterOrders:
         return seen
 
     async def _wait_until(self, is_done: Callable[[str, int], bool]) -> OrderDone:
+        """Poll the claim of the realm until ``is_done`` accepts its owner and epoch. Raises
+        ``Unavailable`` after `DONE_S_MAX` seconds."""
         began_us = self._clock.steady_us()
         while True:
             claim = await claim_in(self._inspector)
@@ -151,6 +154,7 @@ class ClusterOrders:
 
 
 def _member_of(seen: ClusterSeen, node: str) -> MemberSeen:
+    """Return a node of the cluster. Raises ``NameDoesNotExist``."""
     for member in seen.members:
         if member.node == node:
             return member
@@ -159,6 +163,7 @@ def _member_of(seen: ClusterSeen, node: str) -> MemberSeen:
 
 
 def _live_member(seen: ClusterSeen, node: str) -> MemberSeen:
+    """Return a live node of the cluster. Raises ``NameDoesNotExist``, ``IllegalState``."""
     member = _member_of(seen, node)
     if not member.is_alive:
         raise IllegalState(f"{node} is {member.condition}: start it first")

@@ -35,6 +35,7 @@ from penstock_core.vocabulary.ports import (
 )
 
 POLL_S: Final = 0.2
+"""Pause between two polls of the register, in seconds."""
 COMMON: Final = "cluster/"
 """Prefix of the keys that all nodes share: the format, and the orders of operators."""
 PORT_S: Final = 3.0
@@ -75,10 +76,11 @@ class ClusterExamined(Struct, frozen=True, kw_only=True):
 async def observe(
     inspector: EngineInspector, clock: Clock, lease_s: float, *, only: str = ""
 ) -> ClusterSeen | None:
-    """Poll the register until it is known which nodes are alive, or whether the node ``only`` is.
+    """Poll the register until it shows which nodes are alive; with ``only``, until it shows whether
+    that node is alive.
 
-    Takes at most one lease. Returns None if the cluster does not exist. Raises ``Unavailable``,
-    ``Damaged``.
+    Takes at most the time of one lease. Returns None if the cluster does not exist. Raises
+    ``Unavailable``, ``Damaged``.
     """
     observer = Observer(lease_s)
     while True:
@@ -90,6 +92,7 @@ async def observe(
         if not (poll.members or poll.claims or poll.format):
             return None
         observer.apply_poll(poll)
+        # A dead process is recognized at once by its port, without waiting for its lease.
         for member in list(observer.without_sign_of_life()):
             if member.address and await is_refused(member.address):
                 observer.refused(member)
@@ -110,10 +113,10 @@ async def examine(inspector: EngineInspector, clock: Clock, lease_s: float) -> C
     """Check everything that could be wrong with a cluster, even if some checks fail."""
     # Concurrently, because each waits for servers that are down.
     async with asyncio.TaskGroup() as tasks:
-        checking = tasks.create_task(inspector.checks(SHARD))
-        observing = tasks.create_task(_try_to_observe(inspector, clock, lease_s))
-        serving = tasks.create_task(inspector.servers())
-    seen, failure = observing.result()
+        checks_task = tasks.create_task(inspector.checks(SHARD))
+        observe_task = tasks.create_task(_try_to_observe(inspector, clock, lease_s))
+        servers_task = tasks.create_task(inspector.servers())
+    seen, failure = observe_task.result()
     clusters: Sequence[str] = ()
     if not failure:
         with suppress(PenstockError):  # a user of the engine may not be allowed to list them
@@ -121,9 +124,9 @@ async def examine(inspector: EngineInspector, clock: Clock, lease_s: float) -> C
     return ClusterExamined(
         seen=seen,
         failure=failure,
-        checks=checking.result(),
+        checks=checks_task.result(),
         ports=[] if seen is None else await _probe_ports(seen.members),
-        servers=serving.result(),
+        servers=servers_task.result(),
         clusters=clusters,
     )
 
@@ -149,6 +152,7 @@ async def claim_in(inspector: EngineInspector) -> ClaimRecord | None:
 def _register_poll(
     records: Mapping[str, VersionedRecord], began_us: int, clock: Clock
 ) -> RegisterPoll:
+    """Return records of the register as one poll that began at ``began_us``. Raises ``Damaged``."""
     claim, format = records.get(f"{SHARDS}{SHARD}"), records.get(FORMAT_KEY)
     if format is not None and not format.value.isdigit():
         raise Damaged(f"{FORMAT_KEY} in the register is {format.value!r}; it must be a number")

@@ -15,9 +15,9 @@ from penstock_server.runtime.access.incidents import Incidents
 from penstock_server.runtime.upkeep.backoff import RetryPauses
 
 CHECK_S: Final = 15.0
-"""Pause between two checks of a node that could serve ..."""
+"""Pause between two checks of a node that could serve the realm, in seconds."""
 CHECK_UNFIT_S: Final = 2.0
-"""... and of one that could not."""
+"""Pause between two checks of a node that could not serve the realm, in seconds."""
 NOT_RECOVERED_S: Final = 5.0
 NOT_RECOVERED_S_MAX: Final = 30.0
 """Pause after a failed recovery; other nodes may take the realm meanwhile. It doubles with each
@@ -44,10 +44,13 @@ class NodeFitness:
         self._has_quorum = has_quorum
         self._incidents = incidents
         self._place_reason = ""
+        """Why the blobs cannot be used; empty if they can."""
         self._opening_reason = ""
+        """Why the latest recovery failed; empty after `_retry_at_s`."""
         self._logged_reason = ""
         self._logged_disagreement = ""
         self._retry_at_s = 0.0
+        """Time on the loop's clock from which this node may try to recover the realm again."""
         self._pauses = RetryPauses(NOT_RECOVERED_S, NOT_RECOVERED_S_MAX)
 
     async def watch(self) -> NoReturn:
@@ -74,7 +77,7 @@ class NodeFitness:
         False if the check fails."""
         with self._incidents.barrier("fitness", ends=()):
             return await self._check(shard) and not self._claims.me.unfit
-        return False
+        return False  # the barrier has caught an exception
 
     def not_recovered(self, reason: str) -> None:
         """Leave a realm that could not be recovered here to other nodes for a while."""
@@ -98,6 +101,7 @@ class NodeFitness:
             reason = f"{error}"
         except Unavailable:
             return False
+        # Without a quorum the failure may be that of the engine, not of the place.
         if reason and not self._has_quorum():
             return False
         if self._place_reason and not reason:
@@ -107,6 +111,7 @@ class NodeFitness:
         return True
 
     def _publish(self) -> None:
+        """Publish in the member record whether this node could serve, and why not."""
         reason = self._place_reason or self._opening_reason
         if reason != self._claims.me.unfit:
             self._claims.note_unfit(reason)

@@ -102,6 +102,7 @@ class ClusterWideNames(StoreNames):
         )
 
     async def _update(self) -> None:
+        """Rule on new requests. Raises ``Damaged`` while the record cannot be read."""
         if self._unreadable:
             await self.begin()
         if self._unreadable:
@@ -109,12 +110,15 @@ class ClusterWideNames(StoreNames):
         self._apply(await change_local_names(self._registry, self._rule))
 
     def _rule(self, names: LocalNames) -> LocalNames:
+        """Return the record with a ruling on each request."""
         # Applied before the grant is written, so that no cluster-wide store gets that name
         # meanwhile.
         self._apply(names)
         return names.with_rulings(self.epoch, self.directory.is_taken)
 
     def _apply(self, names: LocalNames) -> None:
+        """Make the realm refuse cluster-wide stores with these names, with the node's address in
+        the error text."""
         self.local, self._unreadable = names, ""
         addresses = self._addresses()
         self.directory.local_names = {
@@ -186,13 +190,16 @@ class LocalStoreNames(StoreNames):
         self._changed.set()
 
     async def _request(self, name: str, kind: str) -> None:
+        """Request a name, and wait for the owner's ruling. Raises ``NoQuorum`` without a ruling in
+        time, and ``NameAlreadyBound`` if it is refused."""
         local_name = LocalName(self._node, kind, secrets.token_hex(8))
 
         def request(names: LocalNames) -> LocalNames:
             local = names.names.get(name)
             if local is not None and local.asked == local_name.asked:
                 return names  # it was written, but the answer was lost
-            if self._making[name] == 1 and not self._has(name):  # from a store that was not created
+            # An earlier request of this node whose store was never created.
+            if self._making[name] == 1 and not self._has(name):
                 names = names.without(name, self._node)
             return names.with_request(name, local_name)
 
@@ -230,6 +237,7 @@ class LocalStoreNames(StoreNames):
                 self._report_clash(name)
 
     def _without_unused(self, names: LocalNames) -> LocalNames:
+        """Return the record without this node's names of stores that do not exist."""
         for name, local in list(names.names.items()):
             if local.node == self._node and not self._has(name) and not self._making[name]:
                 names = names.without(name, self._node)
@@ -258,6 +266,7 @@ class LocalStoreNames(StoreNames):
             )
 
     def _stores(self) -> list[tuple[str, str]]:
+        """Return name and kind of each local store that needs a name in the register."""
         directory = self.directory
         if directory is None:
             return []

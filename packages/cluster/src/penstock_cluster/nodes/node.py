@@ -62,8 +62,8 @@ OPENINGS_MAX: Final = 5
 """Attempts at a recovery while an earlier owner is still removing files that it needs."""
 
 LEAVE_S: Final = 3.0
-"""Seconds that a leaving node waits for an engine that does not answer. Its end lets others
-take over at least as soon as the records that it would write."""
+"""Seconds that a leaving node waits for an engine that does not answer. Other nodes notice the end
+of its process, so they take over no later than if the node had released its shards."""
 
 _ENDS: Final = (PenstockError,)
 """Errors that end a node: another process has its name, or the cluster writes a newer format."""
@@ -97,7 +97,8 @@ class _Tenure(Struct):
     task: asyncio.Task[None] | None = None
     realm: RunningRealm | None = None
     preparing: asyncio.Task[None] | None = None
-    """Task of the orderly end: it writes what the next owner needs before clients are told."""
+    """Task of an orderly end. It writes the data that the next owner needs, while clients are still
+    served."""
 
 
 class ShardLease:
@@ -157,6 +158,7 @@ class ClusterNode:
         self._clock = clock
         self._shards = shards
         self._pause_s = lease_s / 12
+        """Pause between two polls of the register, and between two checks for due writes."""
         self._listens = listens
         self._figures = figures
         self._tenures: dict[int, _Tenure] = {}
@@ -168,9 +170,11 @@ class ClusterNode:
         self._changed = asyncio.Event()
         """Set, and replaced by a new asyncio.Event, with every change of the owned shards."""
         self._write_now = asyncio.Event()
+        """Set when a write to the register may be due."""
         self._poll_now = asyncio.Event()
         """Set when the register may have changed."""
         self._writing: set[asyncio.Task[None]] = set()
+        """Running writes to the register."""
         self._tasks: asyncio.TaskGroup
         self._places: BlobPlaces
         self._fitness: NodeFitness
@@ -196,7 +200,7 @@ class ClusterNode:
         await self._changed.wait()
 
     async def run(self) -> None:
-        """Be a member, and serve the owned shards, until :meth:`leave` has finished.
+        """Take part in the cluster, and serve the owned shards, until :meth:`leave` has finished.
 
         Raises ``IllegalState`` if another process uses this node's name, ``Deposed`` if one has
         taken it while this node was silent, and ``NewerFormat`` if the cluster writes a format that
@@ -258,6 +262,7 @@ class ClusterNode:
         return waiting_us > LEAVE_S * SECOND_US
 
     def _abandon(self) -> None:
+        """Stop serving all shards at once, without the writes of an orderly end."""
         _log.warning("node.abandoned", reason="the engine does not answer", waited_s=LEAVE_S)
         for shard, tenure in self._tenures.items():
             if tenure.task is not None:
@@ -281,6 +286,7 @@ class ClusterNode:
         self._refuse_newer(await _format_in(registry))
 
     def _refuse_newer(self, cluster_format: int) -> None:
+        """Raise ``NewerFormat`` if this version does not know the format of the cluster."""
         own_format = self.claims.me.format
         if cluster_format > own_format:
             raise NewerFormat(
@@ -290,6 +296,7 @@ class ClusterNode:
             )
 
     async def _poll_forever(self, registry: Registry) -> None:
+        """Poll the register and act on it, until cancelled. Raises the errors that end the node."""
         while True:
             try:
                 await self._poll(registry)
@@ -384,6 +391,8 @@ class ClusterNode:
             self._clock_state = clock_state
 
     async def _write_forever(self, registry: Registry) -> None:
+        """Make the due writes, until cancelled. Each write is a task, so that a slow claim does not
+        delay a renewal."""
         while True:
             now_us, wall_us = self._clock.steady_us(), self._clock.now_us()
             with self.incidents.barrier("register writes", ends=_ENDS):
@@ -399,14 +408,17 @@ class ClusterNode:
                 continue
 
     async def _write(self, registry: Registry, write: RegisterWrite) -> None:
+        """Make one write to the register, and report the outcome to :attr:`claims`."""
         if write.is_claim and not await self._fitness.may_claim(_shard_of(write)):
             self.claims.withdraw(write)
             return
         try:
             version = await registry.cas(write.key, write.expected, write.value)
         except Conflict:
-            with suppress(Exception):  # the next poll shows the owner
-                await self._poll(registry)  # another node was faster: maybe this node itself
+            # Another node was faster, or an earlier attempt of this node has succeeded. If this
+            # poll fails, the next one shows which.
+            with suppress(Exception):
+                await self._poll(registry)
         except Exception as error:  # noqa: BLE001  the next write may succeed
             self.claims.failed(write)
             await self._poll_failed(error)
@@ -453,11 +465,13 @@ class ClusterNode:
         self._notify()
 
     def _notify(self) -> None:
+        """Wake all tasks that wait in :meth:`changed`, and check for due writes."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._write_now.set()
 
     def _begin(self, shard: int) -> None:
+        """Start a task that takes a claimed shard over and serves it."""
         tenure = _Tenure(self.claims.owned[shard].epoch, asyncio.Event())
         self._tenures[shard] = tenure
         _log.info("shard.claimed", shard=shard, epoch=tenure.epoch)
@@ -484,7 +498,7 @@ class ClusterNode:
         except PenstockError as failure:
             _log.error("shard.not_served", shard=shard, epoch=tenure.epoch, reason=str(failure))
             self._note_failure(tenure, str(failure))
-        except Exception as failure:  # noqa: BLE001  the node lives on: another one may serve
+        except Exception as failure:  # noqa: BLE001  the node continues: another one may serve
             reason = f"{type(failure).__name__}: {failure}"
             _log.exception("shard.not_served", shard=shard, epoch=tenure.epoch, reason=reason)
             self._note_failure(tenure, reason)
@@ -497,10 +511,12 @@ class ClusterNode:
         _log.info("shard.given_up", shard=shard, epoch=tenure.epoch)
 
     def _note_failure(self, tenure: _Tenure, reason: str) -> None:
+        """Leave the realm to other nodes for a while if it could not be recovered here."""
         if tenure.realm is None:
             self._fitness.not_recovered(f"the realm could not be recovered here: {reason}")
 
     async def _serve(self, shard: int, tenure: _Tenure) -> None:
+        """Take a shard over, and serve it until its tenure ends."""
         began_us, claim_reason = self._clock.steady_us(), self.claims.reasons.get(shard)
         tenure.realm = realm = await self._take_over(shard, tenure.epoch)
         if claim_reason is not None:
@@ -536,6 +552,7 @@ class ClusterNode:
 
 
 def _is_readable(record: VersionedRecord, kind: type[Struct]) -> bool:
+    """Return whether a record of the register can be decoded."""
     try:
         msgspec.json.decode(record.value, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

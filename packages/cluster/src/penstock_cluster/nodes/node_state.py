@@ -26,7 +26,7 @@ _PROC: Final = Path("/proc")
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
-# Where the fields of ``/proc/self/stat`` are that follow the name of the program.
+# Indexes of the fields of ``/proc/self/stat``, counted after the name of the program.
 _USER_TICKS: Final = 11
 _SYSTEM_TICKS: Final = 12
 _STARTED_TICKS: Final = 19
@@ -38,6 +38,7 @@ def process_figures(folder: Path = _PROC) -> dict[str, float]:
     """Return the process metrics of Prometheus on Linux, under their names. The client library is
     not used: only the owner loads it, and loading takes 50 ms. Empty on other systems."""
     try:
+        # The name of the program is in parentheses and may contain spaces and parentheses itself.
         fields = (folder / "self/stat").read_text().rpartition(")")[2].split()
         booted_s = _boot_time_s((folder / "stat").read_text())
         descriptors = len(os.listdir(folder / "self/fd"))
@@ -56,6 +57,7 @@ def process_figures(folder: Path = _PROC) -> dict[str, float]:
 
 
 def _boot_time_s(stat: str) -> float:
+    """Return the boot time in ``/proc/stat``, in seconds since 1970."""
     return float(stat.partition("btime ")[2].split(maxsplit=1)[0])
 
 
@@ -98,6 +100,7 @@ def cluster_info(
 
 
 def _state(node: ClusterNode, member: MemberRecord, is_present: bool) -> str:
+    """Return the state of a member. Only the owner calls this, so this node is the owner."""
     if member.nonce == node.claims.me.nonce:
         return "owner"
     if not is_present:

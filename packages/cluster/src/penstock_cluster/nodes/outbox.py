@@ -25,6 +25,7 @@ POLL_S: Final = 2.0
 RETRY_S: Final = 0.1
 """First pause before a failed copy is sent again, in seconds; it doubles with each failure."""
 NOTHING: Final = Outgoing((), (), IdSet())
+"""No copies; sent to check whether the cluster would store copies."""
 
 _log = logger("penstock.local")
 
@@ -126,12 +127,15 @@ class OutboxSender:
         return True
 
     async def _send(self, outbox: OutboxState, copies: Outgoing) -> None:
+        """Send copies to the cluster, and return once it has stored them. Raises the errors of the
+        owner, and ``IllegalState`` if the node was restored from a backup."""
+        # The producer makes a repeated copy recognizable, so that it is stored once.
         producer = f"{LASTING_PREFIX}out:{outbox.join.outbox}"
         try:
             result = await self._copy_target.copy_in(
                 outbox.join, outbox.target, producer, copies=copies
             )
-        except RealmStopping as error:  # that of the cluster; another node serves it soon
+        except RealmStopping as error:  # the cluster's realm stops; another node serves it soon
             raise Unavailable(str(error)) from error
         newest = copies.ids.highest
         assert newest is not None, "copies that were sent have ids"
@@ -160,6 +164,7 @@ class OutboxSender:
             )
 
     def _note_failure(self, outbox: OutboxState, error: PenstockError) -> None:
+        """Log a new reason why events of an outbox wait, and set the time of the next attempt."""
         outbox_id, reason = outbox.channel_id, str(error)
         if self._reasons.get(outbox_id) != reason:
             _log.warning(

@@ -28,6 +28,7 @@ from penstock_server.frontends.shared.transports import place_of
 from penstock_server.runtime.writer.outboxes import Outgoing
 
 CONNECT_S: Final = 2.0
+"""Seconds within which the owner has to accept a connection."""
 IDLE_S: Final = 20.0
 """Seconds after which an idle connection is closed; the owner would close it later."""
 
@@ -37,13 +38,18 @@ class OwnerLink:
 
     def __init__(self, owner: ServingNode) -> None:
         self.process = owner.process
+        """Identifies the start of the owner's process that the connection leads to."""
         self.used_s = 0.0
+        """Time of the latest request on the loop's clock."""
         self._name = owner.name
         self._link = Link(self)
         self._request_number = 0
         self._waiting: asyncio.Future[Any] | None = None
+        """The answer to the latest request."""
         self._lost: PenstockError | None = None
+        """Why the connection was lost; None while it is open."""
         self._goodbye: PenstockError | None = None
+        """The owner's reason for closing the connection, which explains the loss that follows."""
 
     @property
     def is_open(self) -> bool:
@@ -76,6 +82,7 @@ class OwnerLink:
         return await self._answer()
 
     async def _answer(self) -> Any:
+        """Wait for the answer to the latest request. Raises its error."""
         assert self._waiting is not None, "a request was sent"
         if self._lost is not None:
             raise self._lost
@@ -116,6 +123,7 @@ class OwnerLink:
             self._failed(self._lost)
 
     def _answered(self, answer: Any) -> None:
+        # The waiting task may have been cancelled, which also sets the future.
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(answer)
 
@@ -160,7 +168,9 @@ class OwnerClient:
         self._has_quorum = has_quorum
         self._tls = tls
         self._links: dict[Principal, OwnerLink] = {}
+        """Open connections, by the principal with whose rights they copy."""
         self._turn = asyncio.Lock()
+        """Held by one request at a time."""
 
     async def copy_in(
         self, join: Join, target: str, producer: str, copies: Outgoing
@@ -191,6 +201,8 @@ class OwnerClient:
             return msgspec.convert(answer, CopiesTaken)
 
     async def _link_for(self, owner: ServingNode, principal: Principal) -> OwnerLink:
+        """Return a connection to the owner with the rights of a principal. Raises
+        ``CannotConnect``, ``OSError`` and the owner's refusal."""
         open_link = self._links.get(principal)
         if open_link is not None:
             return open_link

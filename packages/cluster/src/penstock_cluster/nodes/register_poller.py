@@ -13,6 +13,7 @@ from penstock_server.runtime.access.incidents import Incidents
 from penstock_server.runtime.upkeep.regular_work import run_again
 
 ENDS: Final = (Deposed,)
+"""Errors that end the polling, because another process has the task."""
 POLL_S: Final = 1.0
 """Pause between two polls without a notification."""
 

@@ -32,6 +32,7 @@ async def change_record(
         changed = change(current)
         if changed == current:
             return current
+        # The token makes two equal changes of different nodes differ.
         changed = msgspec.structs.replace(changed, written_by=secrets.token_hex(8))
         try:
             version = 0 if record is None else record.version

@@ -22,9 +22,11 @@ from penstock_server.runtime.delivery.owner_lease import OwnerLease
 from penstock_server.runtime.realm import RunningRealm
 
 _LEASE_CHECK_S: Final = 0.1
+"""Pause between two checks of the lease, in seconds."""
 ENGINE_CHECK_S: Final = 10.0
 """Seconds between two health checks of the engine, and the longest wait for an answer."""
 _DAMAGES_MAX: Final = 1_000
+"""Maximum number of different damages of the engine that are kept."""
 
 OpenRealm = Callable[[Journal, Blobs, OwnerLease], Awaitable[RunningRealm]]
 ServeRealm = Callable[[RunningRealm, OwnerLease, asyncio.Event], Awaitable[None]]
@@ -50,6 +52,7 @@ class NodeRoles:
         name is empty if no node is known to serve."""
         self._standby = standby
         await standby.open()
+        # None after the node has served: then ``on_owner`` is called even for the same name.
         notified_name: str | None = ""
         try:
             while True:
@@ -78,6 +81,7 @@ class NodeRoles:
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
         """See :class:`~penstock_cluster.nodes.node.ShardServer`."""
         assert self._lease is not None, "`open` is called before `serve`"
+        # The realm listens at the ports of the standby role.
         if self._standby is not None:
             self._standby.close()
         try:
@@ -90,8 +94,8 @@ class NodeRoles:
 async def watch_engine(
     engine: StorageEngine, counts: TenureCounts, incidents: Incidents
 ) -> NoReturn:
-    """Record every few seconds which server of the engine takes appends, the room and the damage
-    on the servers, until cancelled."""
+    """Record every few seconds the leader of the engine, the room and the damage on its servers,
+    until cancelled."""
     while True:
         leader, room, rooms = "", None, dict[str, int]()
         with (
@@ -101,6 +105,7 @@ async def watch_engine(
             async with asyncio.timeout(ENGINE_CHECK_S):
                 health = await engine.health()
             leader, room, rooms = health.leader, health.room, dict(health.rooms)
+            # Damages are collected, because a later check may not find them again.
             if len(counts.damages) < _DAMAGES_MAX:
                 counts.damages.update(health.damage)
         counts.leader, counts.room, counts.rooms = leader, room, rooms

@@ -21,7 +21,9 @@ from penstock_server.runtime.access.incidents import Incidents
 Make = Callable[[], asyncio.BaseProtocol]
 Waiting = ProtocolSniffer | Handshake | RelayChooser
 PATIENCE_S = 10.0
+"""Longest silence of a connection before its first bytes, in seconds."""
 CONNECTIONS_MAX = 1_000
+"""Maximum number of connections that a standby node answers itself."""
 
 
 class StandbyListener:
@@ -76,6 +78,7 @@ class StandbyListener:
         for name, place in self._places.items():
             front_end = installed[name]
             make, wants_relay = front_end.standby(node), front_end.wants_relay
+            # The native port also accepts the protocols that its first bytes identify.
             if name == NATIVE:
                 others = {kind.first_bytes: kind for kind in installed.values() if kind.first_bytes}
                 wants_relay = partial(_wants_relay, front_end, tuple(others))
@@ -110,12 +113,15 @@ class StandbyListener:
     async def _listen(
         self, front_end: str, place: tuple[str, int], make: Make, wants: WantsRelay
     ) -> None:
+        """Listen for one front end. Connections that ``wants`` selects are relayed to the owner, if
+        relays are configured; ``make`` creates the protocol that answers the others."""
         relays = self._relays
         if self._tls is None:
             if relays is not None:
                 make = partial(RelayChooser, relays, front_end, wants, make, self)
             self._servers.append(await open_server(make, *place, self._ports))
             return
+        # A relay passes on the client's TLS, so it begins before the handshake.
         before = None if relays is None else partial(relay_before_tls, relays, front_end)
         server = TlsServer(
             self._tls.context, PATIENCE_S, make, enter=self.enter, leave=self.leave, before=before

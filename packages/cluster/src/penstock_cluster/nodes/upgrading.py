@@ -1,7 +1,7 @@
-"""The end of a rolling upgrade, which lets the cluster write the format of its newest version.
+"""The end of a rolling upgrade: the cluster then writes the format of its newest version.
 
-Until then nodes of two versions serve the realm in turn, and write a format that both can read.
-Afterwards a node of the older version claims nothing any more.
+Before the end, nodes of two versions serve the realm in turn, and write a format that both can
+read. Afterwards a node of the older version cannot claim the realm.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class UpgradeState(Struct, frozen=True, kw_only=True):
     format: int
     """Format that the nodes write."""
     format_all_know: int
-    """Newest format that all of them could write; 0 without a live node."""
+    """Newest format that all members know; 0 without a member."""
     members: tuple[MemberSeen, ...]
-    """Nodes that are alive, or may wake up."""
+    """Nodes that are alive, and silent nodes, which may be frozen and resume."""
 
     @property
     def is_finished(self) -> bool:
@@ -40,8 +40,8 @@ class UpgradeState(Struct, frozen=True, kw_only=True):
 async def upgrade_state(
     inspector: EngineInspector, clock: Clock, lease_s: float, cluster: str
 ) -> UpgradeState:
-    """Observe the nodes until it is known which are alive. Raises ``IllegalState`` if the cluster
-    does not exist."""
+    """Observe the nodes until the register shows which of them are alive. Raises ``IllegalState``
+    if the cluster does not exist."""
     seen = await observe(inspector, clock, lease_s)
     if seen is None:
         raise IllegalState(f"the engine has no cluster {cluster!r}: check its name (cluster.name)")

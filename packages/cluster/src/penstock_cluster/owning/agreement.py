@@ -36,6 +36,7 @@ def disagreement(
     if not names:
         return ""
     others = [peer for peer in members if peer.node != member.node and not peer.removed]
+    # The member itself is one of the nodes that agree, and one of those that are counted.
     agreeing = 1 + sum(not differing(member.settings, peer.settings) for peer in others)
     if 2 * agreeing > 1 + len(others):
         return ""

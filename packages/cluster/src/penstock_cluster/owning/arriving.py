@@ -15,6 +15,7 @@ from penstock_core.vocabulary.errors import IllegalState
 from penstock_core.vocabulary.ports import Registry, VersionedRecord
 
 ARRIVING_KEY: Final = "cluster/import"
+"""Key of the record in the register; it exists only while an import is unfinished."""
 
 
 class ArrivingRealm(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +24,7 @@ class ArrivingRealm(msgspec.Struct, frozen=True, kw_only=True):
     realm: str
     """Identity of the realm."""
     nonce: str
-    """Drawn by each attempt."""
+    """Random token that identifies the attempt."""
     epoch: int
     """Epoch of this attempt's writes."""
     at_us: int

@@ -1,9 +1,9 @@
 """The members of a cluster and the shards they own, decided from the contents of the register.
 
-This module does no I/O: :meth:`Claims.apply_poll` takes the records that were read,
-:meth:`Claims.due` returns the writes to make, and :meth:`Claims.wrote` takes the answer. Every
-written value names its writer: if an answer is lost, or a write is refused because an earlier
-attempt succeeded, the next poll of the register shows it.
+This module does no I/O: :meth:`Claims.apply_poll` gets the records that were read,
+:meth:`Claims.due` returns the writes to make, and :meth:`Claims.wrote` gets their answers. Every
+written value names its writer. So if an answer is lost, or a write is refused because an earlier
+attempt succeeded, the next poll of the register shows the outcome.
 
 Two rules ensure that no two nodes rely on one shard at once, as long as clocks run equally fast up
 to the margin of a lease:
@@ -54,15 +54,21 @@ class Owned(NamedTuple):
 
 
 class _PendingWrite(NamedTuple):
+    """A write that was sent and not answered yet."""
+
     write: RegisterWrite
     began_us: int
+    """Time when it was sent, on the steady clock."""
     term: int
+    """Term of the lease when it was sent."""
 
 
 class _Watched(NamedTuple):
+    """The latest renewal of a process that this node has seen."""
+
     counter: int
     since_us: int
-    """First time this counter was seen."""
+    """Time when this counter was seen first, on the steady clock."""
 
 
 class Claims:
@@ -88,20 +94,26 @@ class Claims:
         self.orders = Orders()
         """Orders of operators to the nodes."""
         self._ordered_us: dict[int, int] = {}
-        """First time the order to move a shard was seen, by shard."""
+        """Time when the order to move a shard was seen first, by shard."""
         self._clocks = MemberClocks()
         self._shards = list(shards)
         self._versions: dict[str, int] = {}
+        """Newest version of each record in the register, by key; a write replaces this version."""
         self._pending: dict[str, _PendingWrite] = {}
+        """Unanswered writes, by key."""
         self._watched: dict[Incarnation, _Watched] = {}
         self._refused_us: dict[Incarnation, int] = {}
         """Time at which the address of a process refused a connection."""
         self._free_since_us: dict[int, int] = {}
+        """Time from which a shard was seen without an owner, by shard."""
         self._giving_up: set[int] = set()
+        """Owned shards whose release is due or being written."""
         self._given_up: set[int] = set()
         """Shards that this node has released; other nodes are preferred for them."""
         self._has_joined = False
+        """Whether a renewal of this process was stored."""
         self._renewal_began_us: int | None = None
+        """Time when the latest renewal was sent; None if a renewal is due at once."""
         self._polled_us: int | None = None
         """Start of the latest poll; its contents are at least as new."""
 
@@ -114,6 +126,7 @@ class Claims:
             return False
         if self.orders.moves and self._is_taken_away(shard, steady_us):
             return False
+        # A claim of an earlier term has to be confirmed before it holds.
         return owned.term == self.lease.term and self.lease.holds(steady_us)
 
     def owner(self, shard: int, now_us: int) -> MemberRecord | None:
@@ -191,6 +204,7 @@ class Claims:
     def leave(self) -> None:
         """Claim no more shards. The caller still has to give up the owned shards."""
         self.me = msgspec.structs.replace(self.me, leaving=True)
+        # The change is published at once, by a renewal that is due now.
         self._renewal_began_us = None
 
     def disagreement(self, shard: int) -> str:
@@ -266,7 +280,7 @@ class Claims:
             if self._age_us(self._watched[process].since_us) < self._lease_us(member):
                 yield process
 
-    # --- what the register shows ---------------------------------------------------------
+    # --- contents of the register --------------------------------------------------------
 
     def apply_poll(self, poll: RegisterPoll) -> None:
         """Apply the records of one poll. Records older than those already seen are ignored."""
@@ -297,12 +311,16 @@ class Claims:
                 self._free_since_us.setdefault(shard, poll.ended_us)
 
     def _is_newer(self, key: str, record: VersionedRecord) -> bool:
+        """Return False for a record that is older than one seen before, because polls and answers
+        of writes may overtake each other. Otherwise remember its version."""
         if record.version < self._versions.get(key, 0):
             return False
         self._versions[key] = record.version
         return True
 
     def _apply_member(self, member: MemberRecord, poll: RegisterPoll) -> None:
+        """Apply a member's record: note a renewal, compare its clock, and detect another process
+        with this node's name."""
         self.members[member.node] = member
         incarnation = member.node, member.nonce
         watched = self._watched.get(incarnation)
@@ -310,10 +328,12 @@ class Claims:
             self._succeed(member, poll.ended_us)
         elif watched.counter not in {member.counter, -1}:
             assert self._polled_us is not None, "an earlier poll has seen the process"
+            # The renewal was written after the start of the poll before this one.
             age_us = poll.ended_us - self._polled_us
             self._clocks.compare(incarnation, member.wall_us, poll.wall_us, age_us=age_us)
         if watched is None or watched.counter != member.counter:
             self._watched[incarnation] = _Watched(member.counter, poll.ended_us)
+            # A process that renews is alive, whatever its port has answered.
             self._refused_us.pop(incarnation, None)
         if member.node == self.me.node and incarnation != self._process:
             if self._has_joined:
@@ -339,6 +359,7 @@ class Claims:
             return False
         since_us = self._watched[before.node, before.nonce].since_us
         is_over = before.leaving or before.removed
+        # Half of a lease is longer than the time between two renewals of a live process.
         return is_over or self._age_us(since_us) >= self._lease_us(before) // 2
 
     def _succeed(self, member: MemberRecord, now_us: int) -> None:
@@ -349,6 +370,8 @@ class Claims:
                 self._watched[node, nonce] = _Watched(-1, now_us)
 
     def _apply_claim(self, shard: int, claim: ClaimRecord, poll: RegisterPoll) -> None:
+        """Apply the newest claim of a shard: the shard is free, owned by this process or owned by
+        another one."""
         self.claims[shard] = claim
         incarnation = claim.owner, claim.nonce
         if claim.owner:
@@ -401,7 +424,7 @@ class Claims:
         return writes
 
     def failed(self, write: RegisterWrite) -> None:
-        """Forget a write that the register has certainly refused; it is due again."""
+        """Forget a write that the register has refused with an error; it is due again."""
         pending = self._pending.get(write.key)
         if pending is not None and pending.write == write:
             del self._pending[write.key]
@@ -441,6 +464,7 @@ class Claims:
     def _renewal_writes(
         self, now_us: int, wall_us: int, figures: Callable[[], NodeFigures | None]
     ) -> Iterator[RegisterWrite]:
+        """Yield the renewal of this node's record if a third of the lease has passed."""
         began_us, period_us = self._renewal_began_us, self.lease.length_us // 3
         if self._member_key in self._pending or (
             began_us is not None and now_us - began_us < period_us
@@ -454,6 +478,8 @@ class Claims:
         yield self._write(self._member_key, renewed)
 
     def _claim_writes(self, shard: int, now_us: int) -> Iterator[RegisterWrite]:
+        """Yield the write that is due for a shard: the release or confirmation of an owned shard,
+        or a claim of a free one."""
         key, claim = f"{SHARDS}{shard}", self.claims.get(shard)
         if key in self._pending:
             return
@@ -461,6 +487,7 @@ class Claims:
         if claim is not None and owned is not None:
             if shard in self._giving_up:
                 yield self._write(key, msgspec.structs.replace(claim, owner="", confirmed=counter))
+            # A new term begins after the lease has run out; another node may be about to claim.
             elif owned.term != self.lease.term or claim.format < self._format_to_write:
                 format = max(claim.format, self._format_to_write)
                 confirmed = msgspec.structs.replace(
@@ -514,13 +541,14 @@ class Claims:
             return False
         move = self._move_of(shard, claim)
         if move is not None and move.by_force and move.process == self._process:
-            # by then an owner that reads the register has seen the order and has stopped serving
+            # By then an owner that polls the register has seen the order and stopped serving.
             return self._age_us(self._ordered_us[shard]) >= length_us // 6
+        # The preferred node claims at once. The others wait, so that their claims do not collide.
         wait_us = 0 if self._is_preferred(shard, claim, now_us) else length_us // 2
         if claim is None or not claim.owner:
-            if shard in self._given_up:
+            if shard in self._given_up:  # other nodes go first
                 wait_us = length_us
-            # no second poll is needed: the claim replaces exactly the version that was read
+            # No second poll is needed: the claim replaces exactly the version that was read.
             return not wait_us or self._age_us(self._free_since_us[shard]) >= wait_us
         incarnation = claim.owner, claim.nonce
         refused_us = self._refused_us.get(incarnation)
@@ -544,10 +572,12 @@ class Claims:
         return max(able, key=lambda process: _rank(shard, process[0])) == self._process
 
     def _move_of(self, shard: int, claim: ClaimRecord | None) -> MoveOrder | None:
+        """Return the order to move a shard that applies to its newest claim; None without one."""
         return self.orders.move_of(shard, 0 if claim is None else claim.epoch)
 
     def _able_processes(self, claim: ClaimRecord | None, now_us: int) -> set[Incarnation]:
-        """Return the other processes that could take a shard with this claim."""
+        """Return the other processes that could claim a shard whose newest claim is ``claim``. A
+        process that has released the shard is not one of them."""
         format_min = max(self.format, 0 if claim is None else claim.format)
         able = set[Incarnation]()
         for member in self.members.values():
@@ -585,5 +615,6 @@ class Claims:
 
 
 def _rank(shard: int, node: str) -> bytes:
-    # All nodes have to rank alike, but Python's `hash` differs between processes.
+    """Return the rank of a node for a shard; the highest one is preferred."""
+    # All nodes have to compute the same ranks, but Python's `hash` differs between processes.
     return sha256(f"{shard}/{node}".encode()).digest()

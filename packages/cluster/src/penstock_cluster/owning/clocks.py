@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 SECOND_US: Final = 1_000_000
 APART_US_MAX: Final = 5 * SECOND_US
-"""A node whose clock is off by more than this claims nothing ..."""
+"""A node whose clock is off by more than this (microseconds) claims no shard."""
 WRONG_US_MAX: Final = 60 * SECOND_US
-"""... and one whose clock is off by more than this hands over the shards it owns."""
+"""A node whose clock is off by more than this (microseconds) hands over the shards that it owns."""
 
 Incarnation = tuple[str, str]
 """A node, and the nonce of one start of its process."""
@@ -39,8 +39,8 @@ class MemberClocks:
         self._by_process: dict[Incarnation, _OffsetBounds] = {}
 
     def compare(self, process: Incarnation, shown_us: int, own_us: int, age_us: int) -> None:
-        """Record that ``process`` has shown ``shown_us`` at maximum ``age_us`` ago, while this
-        clock shows ``own_us``. A time of 0 is unknown and ignored."""
+        """Record the time ``shown_us`` that a process wrote at most ``age_us`` ago; the own clock
+        shows ``own_us`` now. A time of 0 is unknown, and the comparison is skipped."""
         if shown_us and own_us:
             ahead_us = shown_us - own_us
             self._by_process[process] = _OffsetBounds(ahead_us, ahead_us + age_us)
@@ -57,8 +57,8 @@ def farthest_offset(ahead_us: Iterable[int]) -> int:
 
 
 def median_offset(ahead_us: Iterable[int]) -> int:
-    """Return how far others are ahead of this node; negative if behind; 0 for one of the middle
-    ones.
+    """Return how far the median clock is ahead of this node's; negative if behind; 0 if this node's
+    clock is one of the middle ones.
 
     The median counts, so that one wrong clock does not stop the others, and at least one node may
     always own a shard.

@@ -26,6 +26,7 @@ class Lease:
             )
         self.length_us = int(lease_s * SECOND_US)
         self.until_us = 0
+        """End of the lease on the steady clock, for its holder."""
         self.term = 0
         """Number of times the lease has begun. A claim from an earlier term must be confirmed:
         another node may have waited for the end of that term and be about to claim."""
@@ -41,4 +42,5 @@ class Lease:
         self.until_us = max(self.until_us, began_us + self.length_us - MARGIN_US)
 
     def holds(self, steady_us: int) -> bool:
+        """Return whether the holder may rely on the lease at this time of the steady clock."""
         return steady_us < self.until_us

@@ -102,9 +102,13 @@ class Observer:
         self._orders = Orders()
         self._clocks = MemberClocks()
         self._first_seen_us: dict[str, int] = {}
+        """Time when the process of a node was seen first, by node."""
         self._renewed_us: dict[str, int] = {}
+        """Time when a renewal of a node was seen, by node; absent before the first one."""
         self._refused: set[tuple[str, str]] = set()
+        """Processes whose address has refused a connection."""
         self._polled_us = 0
+        """Start of the latest poll."""
 
     def apply_poll(self, poll: RegisterPoll) -> None:
         """Apply the records of one poll. Raises ``Damaged`` for records that are not valid."""
@@ -136,12 +140,12 @@ class Observer:
                 yield member
 
     def refused(self, member: MemberRecord) -> None:
-        """Note that nothing listens at the address of a member."""
+        """Note that no process listens at the address of a member."""
         self._refused.add((member.node, member.nonce))
 
     def is_known(self, node: str) -> bool:
-        """Return whether further polls would show nothing new about a node, or it is not a
-        member."""
+        """Return whether a node has shown that it is alive or dead, or is not a member: further
+        polls cannot change this."""
         return node not in {member.node for member in self.without_sign_of_life()}
 
     def is_complete(self, now_us: int) -> bool:
@@ -169,6 +173,7 @@ class Observer:
         )
 
     def _view_of(self, member: MemberRecord) -> MemberSeen:
+        """Return a member as observed up to now."""
         ahead = self._clocks.ahead_us([(member.node, member.nonce)])
         return MemberSeen(
             node=member.node,
@@ -187,7 +192,9 @@ class Observer:
         )
 
     def _unfit(self, member: MemberRecord) -> str:
+        """Return why a member could not take over the realm; empty if it could."""
         claim = self._claim
+        # The owner's settings are those of the realm, so they are not compared.
         if claim is not None and (claim.owner, claim.nonce) == (member.node, member.nonce):
             return member.unfit
         return member.unfit or disagreement(member, claim, self._members.values())

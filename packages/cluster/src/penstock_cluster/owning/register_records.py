@@ -16,7 +16,9 @@ from penstock_core.vocabulary.ports import VersionedRecord
 T = TypeVar("T")
 
 MEMBERS: Final = "node/"
+"""Prefix of the keys of nodes."""
 SHARDS: Final = "shard/"
+"""Prefix of the keys of shards' claims."""
 FORMAT_KEY: Final = "cluster/format"
 """Key of the format that all nodes write, which is the newest format they all know."""
 
@@ -26,9 +28,9 @@ class MemberRecord(msgspec.Struct, frozen=True):
 
     node: str
     nonce: str
-    """Random token of this start, which tells apart two processes with the same name."""
+    """Random token of this start, which distinguishes two processes with the same name."""
     counter: int = 0
-    """Raised with every renewal."""
+    """Number of renewals; a change shows that the process is alive."""
     address: str = ""
     """Address at which the process listens as long as it lives."""
     serves: Mapping[str, str] = {}
@@ -81,6 +83,7 @@ class RegisterWrite(NamedTuple):
 
     key: str
     expected: int
+    """Version that the write replaces; 0 for a new record."""
     value: bytes
     is_claim: bool = False
     """Whether the write makes this node the owner of a shard."""

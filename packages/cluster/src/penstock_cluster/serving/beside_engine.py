@@ -36,8 +36,11 @@ from penstock_server.serving import serve
 from penstock_server.settings import ClusterSettings, Settings
 
 POLL_S: Final = 0.25
+"""Pause between two looks at the engine's leader at the start, in seconds."""
 RETRY_S: Final = 2.0
+"""Pause before the node is started again, in seconds."""
 PROBE_FIRST_US: Final = 2_000_000
+"""Time without a majority before the other machines are probed, in microseconds."""
 PROBE_EVERY_US: Final = 5_000_000
 """Pause between two probes of the other machines while the engine has no majority."""
 
@@ -104,6 +107,7 @@ def _serve(directory: Path, settings: Settings) -> None:
         try:
             return serve(directory, settings)
         except Unavailable as error:
+            # Its subclasses, such as `AddressInUse`, are reasons to end.
             if type(error) is not Unavailable:
                 raise
             _log.warning("node.not_started", reason=str(error), again_s=RETRY_S)

@@ -90,7 +90,8 @@ from penstock_server.settings import ClusterSettings, Settings
 RETRY_S: Final = 2.0
 """Pause between two attempts to open an engine without a majority."""
 ANSWER_S: Final = 2.0
-"""Seconds beyond the lease after which an owner is given up, because another one exists then."""
+"""Seconds beyond the lease after which a request to an owner fails: by then another node may own
+the realm."""
 
 _log = logger("penstock.cluster")
 
@@ -141,7 +142,7 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
             await node.run(stopping)
         finally:
             await engine.close()
-            ports.close()  # last: nodes take a process whose ports refuse connections for dead
+            ports.close()  # last: other nodes consider a process dead when its ports refuse
 
 
 async def _wait_for_engine(
@@ -176,6 +177,7 @@ async def _wait_for_engine(
 async def _open_checked(
     cluster: ClusterSettings, clock: Clock
 ) -> tuple[StorageEngine, EngineHealth]:
+    """Open the engine and check it. An engine that fails the check is closed."""
     engine = await open_engine(cluster, clock)
     try:
         return engine, await check_engine(engine, SHARD)
@@ -279,7 +281,7 @@ class NodeProcess:
             figures=self._figures,
         )
         self.serving: tuple[RunningRealm, NativeListener] | None = None
-        """What the node serves as the owner; None while it stands by."""
+        """Realm and listener of the node while it is the owner; None while it stands by."""
         self._names: ClusterWideNames | None = None
         self._local: LocalRealm | None = None
 
@@ -361,6 +363,7 @@ class NodeProcess:
         )
 
     def _on_standing_by(self, owner: str) -> None:
+        """Log that the node stands by for an owner (empty if none is known), and notify systemd."""
         serves = self.node.claims.members[owner].serves if owner else {}
         url = self.me.serves["native"]
         _log.info(
@@ -373,6 +376,8 @@ class NodeProcess:
         notifying.ready(f"standing by at {url}, {owner or 'no node'} serves")
 
     async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
+        """Recover the realm for this owner. Raises ``Damaged`` if the engine has lost the realm
+        that this node has served before."""
         await refuse_partial_realm(self._registry)  # an import may have begun since the start
         new_identity = self._home.record.realm or secrets.token_hex(16)
         identity = await ensure_identity(self._registry, new_identity)
@@ -408,6 +413,7 @@ class NodeProcess:
         return realm
 
     async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
+        """Serve the realm to clients until ``stopping`` is set. Raises the error that ends it."""
         assert self._names is not None, "`_open` is called before `_serve`"
         settings = self.settings
         show_first_password(realm, as_json=settings.log.format == "json")

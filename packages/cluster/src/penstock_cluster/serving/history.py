@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from penstock_server.frontends.http.server import HttpServer
 
 POLL_S: Final = 0.2
+"""Pause between two checks of the quorum, in seconds."""
 RIGHTS_EVERY_S: Final = 60.0
 """Pause between two reads of rights without a notification."""
 RETRY_S: Final = 10.0
-"""Pause after history could not be served, or no longer."""
+"""Pause after history could not be served or has become unreadable, in seconds."""
 
 _log = logger("penstock.history")
 
@@ -98,6 +99,7 @@ class HistoryServer:
             await asyncio.sleep(RETRY_S)
 
     async def _run(self) -> None:
+        """Follow the rights of users, and serve history each time that the quorum is lost."""
         async with asyncio.TaskGroup() as tasks:
             if self._settings.access.mode != "off":
                 await self.rights.refresh()
@@ -219,6 +221,7 @@ def _log_fields(history: SealedHistory) -> dict[str, object]:
 
 
 def _leaves(group: BaseExceptionGroup[PenstockError]) -> list[BaseException]:
+    """Return the exceptions in a group and in the groups inside it."""
     leaves: list[BaseException] = []
     for failure in group.exceptions:
         leaves += _leaves(failure) if isinstance(failure, BaseExceptionGroup) else [failure]

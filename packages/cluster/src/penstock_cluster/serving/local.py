@@ -148,7 +148,7 @@ class LocalRealm:
         except* PenstockError as failures:
             failure = first_failure(failures)
             _log.error("local.failed", code=failure.code, reason=str(failure))
-        except* Exception as failures:  # noqa: BLE001  a root: the cluster's realm lives on
+        except* Exception as failures:  # noqa: BLE001  the cluster's realm must not end with it
             error = Internal(f"{failures.exceptions[0]!r}")
             _log.exception("local.failed", code=error.code, reason=str(error))
         finally:
@@ -156,6 +156,7 @@ class LocalRealm:
             await self.realm.release()
 
     async def _listen(self) -> None:
+        """Listen at the ports of all front ends that need no stores of their protocol."""
         listen, is_safe = self._settings.listen, self.listener.tls is not None
         port = await self.listener.listen(listen.host, listen.port)
         native = front_end_named(NATIVE)
@@ -172,6 +173,7 @@ class LocalRealm:
         await serve_mqtt(self.listener.services[front_end.name], host, port)
 
     async def _follow_users(self) -> None:
+        """Apply changes of the cluster's users and rights to the local realm, until cancelled."""
         if self.realm.access.is_open:
             return
 

@@ -11,7 +11,7 @@ from penstock_server.storage.fixed_blobs import FixedBlobs
 
 
 class CheckedBlobs(FixedBlobs):
-    """Base class of blobs with copies in a ``cache`` on the disk of this node."""
+    """Base class of blobs that have copies in a ``cache`` on the disk of this node."""
 
     def __init__(self, cache: Blobs, offload: Offload) -> None:
         self._cache = cache
@@ -26,8 +26,8 @@ class CheckedBlobs(FixedBlobs):
         self._expected_sum = expected_sum
 
     async def _find_mismatch(self, name: str, data: memoryview) -> BlobSum | None:
-        """Return the size and checksum that the realm expects if these bytes differ; None if they
-        are right, or if the file is unknown to the realm. A snapshot contains a checksum itself."""
+        """Return the size and checksum that the realm expects if the bytes of a file differ. None
+        if they match, or if the realm does not know the file: a snapshot has a checksum inside."""
         expected = self._expected_sum(name)
         if expected is None:
             return None

@@ -9,6 +9,7 @@ from typing import Final
 from penstock_core.vocabulary.errors import Deposed, StorageFailed
 from penstock_core.vocabulary.timings import Timings
 
+# Outcomes of appends, as the metrics name them.
 STORED: Final = "stored"
 DEPOSED: Final = "deposed"
 REFUSED: Final = "refused"
@@ -16,8 +17,8 @@ UNKNOWN: Final = "unknown"
 
 
 class EngineAppends:
-    """Durations of appends, the wait of the present one, and the outcomes of appends whose answer
-    was missing."""
+    """Durations of appends, the duration of the current append so far, and the outcomes of appends
+    that got no answer."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         """``now_us`` is a clock that only goes forward."""
@@ -30,8 +31,8 @@ class EngineAppends:
 
     @property
     def waiting_us(self) -> int:
-        """Time that the present append has waited; 0 without one."""
-        # The limit is at least 1, because 0 means that no append waits.
+        """Microseconds that the current append has waited; 0 without one."""
+        # At least 1, because 0 means that no append waits.
         return 0 if self._began_us is None else max(1, self._now_us() - self._began_us)
 
     def unanswered(self) -> None:

@@ -1,5 +1,5 @@
-"""The files of a cluster that can be read while its engine has no quorum: those of the shared
-place, if one is configured, and the cached ones on the node's disk."""
+"""The files of a cluster that can be read while its engine has no quorum: files in the shared
+place, if one is configured, and cached files on the node's disk."""
 
 from __future__ import annotations
 
@@ -64,6 +64,8 @@ class HistoryBlobs(CheckedBlobs):
         """Do nothing: only the owner decides which files are obsolete."""
 
     async def _read(self, name: str) -> memoryview:
+        """Return a whole file with the expected bytes, from the cache or from the shared place.
+        Raises ``NameDoesNotExist``, ``StorageFailed``, ``Unavailable``."""
         try:
             data = await self._cache.get(name)
             if name in self._checked or await self._find_mismatch(name, data) is None:
@@ -81,6 +83,7 @@ class HistoryBlobs(CheckedBlobs):
 
 
 async def _answer_in_time(pending: Awaitable[T]) -> T:
+    """Return a result of the shared place. Raises ``Unavailable`` after `ANSWER_S` seconds."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await pending

@@ -101,6 +101,7 @@ class CachedBlobs(CheckedBlobs):
         """Bytes of each file in the cache, the most recently read one last."""
         self.copies = CopyCounts()
         self._is_loaded = False
+        """Whether `_sizes` has the files of earlier runs."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
@@ -184,12 +185,14 @@ class CachedBlobs(CheckedBlobs):
         return True
 
     async def _is_expected(self, name: str, data: memoryview) -> bool:
+        """Return whether the bytes match the realm's checksum; log a mismatch."""
         expected = await self._find_mismatch(name, data)
         if expected is not None:
             _log.warning("cache.other_bytes", name=name, size=len(data), wanted=expected.size)
         return expected is None
 
     async def _size(self, name: str) -> int:
+        """Return the size of a file. Raises ``NameDoesNotExist``."""
         if (expected := self._expected_sum(name)) is not None:
             return expected.size
         for info in await self._remote.list(name):
@@ -198,7 +201,7 @@ class CachedBlobs(CheckedBlobs):
         raise NameDoesNotExist(f"blob {name} does not exist")
 
     async def _store(self, name: str, chunks: Sequence[Buffer]) -> bool:
-        """Store a file in the cache. Returns whether it is cached then."""
+        """Store a file in the cache. Returns whether the cache has it afterwards."""
         size = sum(memoryview(chunk).nbytes for chunk in chunks)
         if size > self._bytes_max:
             return False
@@ -232,11 +235,12 @@ class CachedBlobs(CheckedBlobs):
             _log.warning("cache.not_written", name=name, reason=str(error))
 
     async def _make_room(self, size: int) -> None:
-        """Drop the least recently read files until so many bytes fit."""
+        """Drop the least recently read files until ``size`` more bytes fit."""
         while self._sizes and self.copies.bytes + size > self._bytes_max:
             await self._drop(next(iter(self._sizes)))
 
     async def _drop(self, name: str) -> None:
+        """Remove a file from the cache."""
         self.copies.bytes -= self._sizes.pop(name, 0)
         self._checked.discard(name)
         try:

@@ -22,6 +22,7 @@ _AT_ONCE_BYTES_MAX: Final = 1 << 20
 _CANCELLED_S: Final = 0.05
 """Pause after which a cancelled task that continues is cancelled again."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
+"""Header of the answer that NATS itself gives if no server has subscribed to a subject."""
 
 
 class Unanswered(Exception):
@@ -78,6 +79,7 @@ class AskingClient(Client):
     ) -> bool:
         """Write a request now. Returns False if earlier ones still wait to be written."""
         transport = self._transport
+        # Earlier requests that wait must not be overtaken.
         if not isinstance(transport, TcpTransport) or self._pending or not self.is_connected:
             return False
         if len(request) > min(_AT_ONCE_BYTES_MAX, self._max_payload):

@@ -35,22 +35,22 @@ from penstock_server.storage.blob_names import check_blob_name, end_of_range
 from penstock_server.storage.fixed_blobs import FixedBlobs
 
 CHUNK_BYTES: Final = 512 << 10
+"""Bytes of a chunk; the last one of a blob may be shorter."""
 _SENT_AT_ONCE: Final = 8
+"""Maximum number of chunks that are written or read concurrently."""
 _CHECKSUM: Final = struct.Struct("<Q")
 _ABANDONED_AFTER_US: Final = 3_600_000_000
-"""Age of chunks without a head after which their writer has certainly stopped."""
+"""Age in microseconds of chunks without a head after which their writer has certainly stopped."""
 
 
 class BlobHead(Struct, frozen=True):
-    """Description of a blob: its size, its checksum, and the part of the subjects of its chunks
-    that names it."""
+    """The head of a blob: its size, its checksum, and the subjects of its chunks."""
 
     size: int
     checksum: int
     """xxh3_64 of the whole blob."""
     where: str
-    """The part that the subjects of the blob's chunks have in common, after ``chunk``; empty after
-    the blob was deleted."""
+    """Random token in the subjects of the blob's chunks; empty after the blob was deleted."""
     chunk_bytes: int
 
     @property
@@ -102,6 +102,7 @@ class StreamBlobs(FixedBlobs):
         check_blob_name(name)
         data = b"".join(chunks)
         head, revision = await self._head(name)
+        # Each writer has its own chunks, so that two writers of one blob do not mix them.
         where = secrets.token_hex(16)
         new = BlobHead(len(data), xxh3_64_intdigest(data), where, chunk_bytes=self._chunk_bytes)
         if head is None:
@@ -127,6 +128,7 @@ class StreamBlobs(FixedBlobs):
         try:
             data = await self.stream.on_each_copy(lambda: self._read_chunks(head.where, numbers))
         except Damaged as error:
+            # Chunks of a blob that was deleted during the read are missing, too.
             if (await self._head(name))[0] != head:
                 raise NameDoesNotExist(f"blob {name} has just been deleted") from error
             raise
@@ -147,18 +149,21 @@ class StreamBlobs(FixedBlobs):
         head, revision = await self._head(name)
         if head is None:
             return
+        # The head first: a blob whose chunks are being removed must not be found.
         stored = await self._write_head(name, _DELETED, revision)
         if stored == _DELETED:
             await self._remove_chunks(head.where)
 
     def _head_subject(self, name: str) -> str:
+        # In hexadecimal digits, because a name may contain characters that subjects do not allow.
         return f"{self.stream.name}.head.{name.encode().hex()}"
 
     def _chunk_subject(self, where: str, number: int | str) -> str:
         return f"{self.stream.name}.chunk.{where}.{number}"
 
     async def _head(self, name: str) -> tuple[BlobHead | None, int]:
-        """Return the head of a blob, or None, and its sequence in the stream."""
+        """Return the head of a blob (None without one) and its sequence in the stream; the sequence
+        of a deleted head is returned, too, because the next head replaces it."""
         message = await self.stream.newest(self._head_subject(name))
         if message is None:
             return None, 0
@@ -190,7 +195,7 @@ class StreamBlobs(FixedBlobs):
             try:
                 revision = await self.stream.publish(subject, data, expected)
             except Unanswered:
-                pass
+                pass  # the next attempt shows whether this one was stored
             except JetStreamRefusal as refusal:
                 if refusal.number in WRONG_SEQUENCE:
                     current, current_revision = await self._head(name)
@@ -210,6 +215,7 @@ class StreamBlobs(FixedBlobs):
         raise AssertionError("pauses never end")
 
     async def _write_chunks(self, where: str, data: bytes) -> None:
+        """Store the data of a blob in chunks; an empty blob has one empty chunk."""
         numbers = range(max(1, -(-len(data) // self._chunk_bytes)))
         for start in range(0, len(numbers), _SENT_AT_ONCE):
             await together(
@@ -218,6 +224,7 @@ class StreamBlobs(FixedBlobs):
             )
 
     async def _write_chunk(self, where: str, number: int, data: bytes) -> None:
+        """Store one chunk, with its checksum, and repeat the write until it is acknowledged."""
         start = number * self._chunk_bytes
         chunk = memoryview(data)[start : start + self._chunk_bytes]
         # The number is the seed, so that a chunk in the place of another one fails its checksum.
@@ -240,6 +247,8 @@ class StreamBlobs(FixedBlobs):
         return b"".join(chunks)
 
     async def _read_chunk(self, where: str, number: int) -> bytes:
+        """Return the data of one chunk. Raises ``Damaged`` if it is missing or fails its
+        checksum."""
         message = await self.stream.newest(self._chunk_subject(where, number))
         if message is None:
             raise Damaged(f"chunk {number} of {where} is missing")
@@ -252,6 +261,7 @@ class StreamBlobs(FixedBlobs):
         await self.stream.purge(subject=self._chunk_subject(where, "*"))
 
     async def _remove_abandoned(self) -> None:
+        """Remove old chunks that belong to no head: their writer was interrupted."""
         firsts = await self.stream.subjects(self._chunk_subject("*", 0))
         chunk_subjects = {subject.split(".")[-2] for subject in firsts}
         # Read after the chunks: a blob that has a head by now is complete.

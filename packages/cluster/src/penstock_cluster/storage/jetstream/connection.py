@@ -21,11 +21,15 @@ from penstock_core.vocabulary.uris import shown, without_secrets
 T = TypeVar("T")
 
 ANSWER_TIMEOUT_S: Final = 2.0
+"""Seconds after which a request counts as unanswered."""
 UNDER_WAY_MAX: Final = 32
-"""Concurrent reads that wait for an answer."""
+"""Maximum number of concurrent reads that wait for an answer."""
 _OPEN_TIMEOUT_S: Final = 15.0
+"""Longest wait for a first connection, in seconds."""
 _PENDING_BYTES_MAX: Final = 64 << 20
+"""Maximum number of bytes that wait to be written."""
 _RECONNECT_WAIT_S: Final = 0.1
+"""Pause between two attempts to reconnect, in seconds."""
 _PING_INTERVAL_S: Final = 2
 """A frozen server keeps its connections open, so only pings detect it."""
 _SERVED_LATER: Final = frozenset({408, 500, 503})
@@ -35,7 +39,7 @@ NO_CLUSTER: Final = 10074
 
 
 class JetStreamRefusal(Exception):
-    """An error of JetStream, by its number."""
+    """Raised for a request that JetStream refuses; ``number`` is the number of its error."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"{text} (JetStream error {number})")
@@ -92,6 +96,7 @@ class NatsConnection:
         client = AskingClient()
         failures: list[Exception] = []
 
+        # nats-py reports the reasons only here, and then raises a general error.
         async def note(error: Exception) -> None:
             failures[:] = [error]
 
@@ -180,5 +185,6 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]
     except BaseExceptionGroup as failures:
+        # Callers expect the error of a call, not a group.
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]

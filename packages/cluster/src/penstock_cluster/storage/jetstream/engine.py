@@ -38,12 +38,14 @@ from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock_core.vocabulary.ports import Clock, EngineHealth, Offload
 
 FRAME_BYTES_MAX: Final = 1 << 20
+"""Maximum number of bytes of a frame; a larger block has several frames."""
 _PAYLOAD_KEPT: Final = 4 << 10
 """Bytes of a message that are reserved for its headers."""
 _SETTLE_S: Final = 20.0
 """Time after which servers that are starting count as down. A read of a frozen server takes two
 seconds, so the number of reads would not bound it."""
 _ROOM_READ_EVERY_US: Final = 10_000_000
+"""Age of the reported room, in microseconds, after which the servers are read again."""
 
 Connect = Callable[[Sequence[str], Callable[[], Awaitable[None]]], Awaitable[NatsConnection]]
 """Connects to one of the servers, and calls the callback after each reconnection."""
@@ -71,6 +73,7 @@ class JetStreamEngine:
         verifies the servers and identifies this node to them."""
         self._connect = connect or partial(NatsConnection.open, tls=tls)
         self._uses_leaders = connect is None
+        """Whether appends use connections to the leaders of streams; tests replace ``connect``."""
         self._near: NearConnections | None = None
         self._tls = tls
         self._servers = list(servers)
@@ -84,15 +87,18 @@ class JetStreamEngine:
         self._registries: list[BucketRegistry] = []
         self._blobs: list[StreamBlobs] = []
         self._marks: BucketRegistry | None = None
+        """The part of the register with the marks of journals."""
         self._connection: NatsConnection | None = None
         self._room = EngineRoom(self._refresh_room)
         self._read_us = 0
+        """Time of the latest read of the servers, on the steady clock."""
         self._checking: asyncio.Task[None] | None = None
         self._refused: Unavailable | None = None
+        """Why the servers must not be used, since a check of their settings has failed."""
 
     async def open(self) -> JetStreamEngine:
-        """Connect, and check the servers. Raises ``Unavailable``, naming the line to change, if one
-        of them would not keep what it acknowledges."""
+        """Connect, and check the servers. Raises ``Unavailable``, whose text names the setting to
+        change, if a server could lose data that it has acknowledged."""
         self._connection = await self._connect(self._servers, self._reconnected)
         if self._uses_leaders:
             self._near = NearConnections(self._servers, self._reach, self._connection)
@@ -137,7 +143,7 @@ class JetStreamEngine:
         return journal
 
     async def open_read_only(self, shard: int) -> JetStreamJournal | None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.look`."""
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`."""
         journal = await self._journal(shard, READ_ONLY_EPOCH)
         try:
             if await journal.look():
@@ -150,6 +156,7 @@ class JetStreamEngine:
         return None
 
     async def _journal(self, shard: int, epoch: int) -> JetStreamJournal:
+        """Return the journal of a shard without opening its stream."""
         connection = self._connected()
         if self._marks is None:
             self._marks = await BucketRegistry(connection, self._name, "marks").open(watches=False)
@@ -217,6 +224,7 @@ class JetStreamEngine:
             await self._connection.close()
 
     def _connected(self) -> NatsConnection:
+        """Return the shared connection. Raises ``Unavailable`` while a server must not be used."""
         if self._refused is not None:
             raise Unavailable(f"{self._refused}") from self._refused
         assert self._connection is not None, "the engine is opened before it is used"
@@ -233,6 +241,8 @@ class JetStreamEngine:
         return [journal for journal in self._journals if not journal.stream.is_closed]
 
     def _frame_bytes(self) -> int:
+        """Return the largest frame that the servers accept, in bytes. Raises ``Unavailable`` if
+        their limit is too small."""
         room = self._connected().payload_max - _PAYLOAD_KEPT
         if room <= HEAD_BYTES:
             raise Unavailable(
@@ -283,6 +293,7 @@ class JetStreamEngine:
         self._start_connecting_leaders()
 
     async def _reach(self, server: str) -> NatsConnection:
+        """Connect to one server, for appends to the streams that it leads."""
         return await NatsConnection.open([server], self._reconnected, tls=self._tls)
 
     def _start_connecting_leaders(self) -> None:
@@ -291,8 +302,8 @@ class JetStreamEngine:
             self._near.start_connecting([journal.stream for journal in journals if journal.appends])
 
     async def _compare(self, servers: Sequence[ServerState]) -> None:
-        """Stop all journals if a server reports that it does not keep what it acknowledges, and a
-        journal whose stream has changed. A server that does not answer has changed nothing."""
+        """Stop all journals if the settings of a server could lose acknowledged data. Stop a
+        journal whose stream has changed. A server that does not answer is not judged."""
         try:
             check_servers(servers)
         except Unavailable as error:
@@ -300,6 +311,7 @@ class JetStreamEngine:
             for journal in self._open_journals():
                 journal.end(error)
         else:
+            # An earlier refusal ends only when every server was read: one of them was the reason.
             if not any(server.failure for server in servers):
                 self._refused = None
         for journal in self._open_journals():

@@ -28,6 +28,8 @@ HEAD_BYTES: Final = _HEAD.size + _CHECKSUM.size
 
 
 class FrameKind(IntEnum):
+    """Kinds of frames: part of a block, begin of an owner, number of the newest block."""
+
     DATA = 1
     EPOCH = 2
     FLOOR = 3
@@ -41,12 +43,14 @@ class BlockFrame(NamedTuple):
     parts: int
     epoch: int
     block: int
-    """Block that it belongs to; for an ``EPOCH`` or a ``FLOOR``, the newest block before it."""
+    """Block that the frame belongs to; for an ``EPOCH`` or a ``FLOOR``, the newest block before
+    the frame."""
     sequence: int
     """Sequence of the frame in the stream."""
     previous: int
     """Checksum of the frame before."""
     checksum: int
+    """Checksum of this frame, of its head and its data."""
     data: memoryview
 
 
@@ -126,8 +130,8 @@ def decode_checksum(raw: Buffer) -> int:
 
 
 def join_block(frames: Sequence[BlockFrame], block: int) -> bytes:
-    """Return the data of a block from its frames. Raises ``Damaged`` if they are not exactly its
-    frames."""
+    """Return the data of a block from its frames. Raises ``Damaged`` if a frame is missing or
+    belongs to another block."""
     for part, frame in enumerate(frames):
         is_next = part == 0 or frame.previous == frames[part - 1].checksum
         expected = (FrameKind.DATA, block, part, len(frames))
@@ -149,13 +153,14 @@ class Extent(NamedTuple):
 class FrameIndex:
     """The blocks that a stream holds, derived from its frames in order.
 
-    An owner's appended frames are taken in the same way, so the index is right at any time.
+    Frames that the owner appends are added in the same way, so the index is always up to date.
     """
 
     def __init__(self) -> None:
         self.floor = 0
         """Newest block that the stream no longer holds, or the block after which it began."""
         self.tail = 0
+        """Newest complete block; equal to the floor without one."""
         self.last = 0
         """Sequence of the newest frame; 0 without one."""
         self.checksum = 0
@@ -163,7 +168,7 @@ class FrameIndex:
         self.epoch = 0
         """Epoch of the newest owner."""
         self.size = 0
-        """Bytes of data held."""
+        """Bytes of data in the blocks above the floor."""
         self._extents: dict[int, Extent] = {}
         self._incomplete = Extent(0, 0, 0)
         """Frames of an incomplete block."""
@@ -212,8 +217,8 @@ class FrameIndex:
             self.trim(max(removed))
 
     def _begin_at(self, frame: BlockFrame) -> None:
-        """Begin at the first frame of a stream, which may be cut at the start of a block or at a
-        frame without a block."""
+        """Begin at the first frame of a stream. Trimming may have removed frames before it, but
+        never a part of a block. Raises ``Damaged`` for a part that is not the first."""
         if frame.part:
             raise Damaged(
                 f"the stream begins with part {frame.part + 1} of block {frame.block}: "
@@ -223,6 +228,8 @@ class FrameIndex:
         self.floor = self.tail = frame.block - 1 if is_data else frame.block
 
     def _check_next(self, frame: BlockFrame) -> None:
+        """Raise ``Damaged`` unless a frame follows the newest one: by sequence, checksum, epoch,
+        block and part."""
         if frame.sequence != self.last + 1:
             raise Damaged(
                 f"sequence {frame.sequence} follows {self.last}: those between are missing"
@@ -245,6 +252,8 @@ class FrameIndex:
             )
 
     def _add(self, frame: BlockFrame) -> int | None:
+        """Add a part of a block. Return the number of the block if it is complete now."""
+        # An owner that was interrupted in a block leaves parts; its successor begins it again.
         incomplete = self._incomplete if frame.part else Extent(frame.sequence, 0, 0)
         self._incomplete = Extent(
             incomplete.sequence, incomplete.parts + 1, incomplete.size + len(frame.data)

@@ -1,4 +1,4 @@
-"""Check that the servers of the engine keep what they acknowledge, by each server's monitoring.
+"""Check that the engine's servers cannot lose acknowledged data, by each server's monitoring.
 
 Each refusal names the server and the line of its configuration to change.
 """
@@ -23,7 +23,9 @@ OLDEST: Final = (2, 14)
 MONITORING_PORT: Final = 8222
 _JETSTREAM: Final = "jetstream { store_dir: DIRECTORY, sync_interval: always }"
 _TIMEOUT_S: Final = 2.0
+"""Seconds within which a server has to answer."""
 _SERVERS: Final = 3
+"""Number of servers that store each stream."""
 
 
 class _Peer(Struct):
@@ -100,7 +102,7 @@ _listing: Final = msgspec.json.Decoder(_Listing)
 
 
 class ServerState(Struct, frozen=True):
-    """The state of one server, as it reports it."""
+    """The state of one server, as the server reports it."""
 
     monitor: str
     """URL of the server's monitoring."""
@@ -276,6 +278,7 @@ def read_copy(monitor: str, stream: str, tls: SSLContext | None = None) -> Strea
 
 
 def _fetch(url: str, tls: SSLContext | None) -> bytes:
+    """Return the content at a URL. Raises ``ValueError``, ``OSError``."""
     # urllib would also open files.
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError("monitoring is read over http:// or https://")

@@ -40,6 +40,7 @@ ANSWER_S: Final = 10.0
 READ_S: Final = 120.0
 """Longest time for reading a whole stream."""
 _OPEN_S: Final = 4.0
+"""Longest wait for a connection, in seconds."""
 _ANY_EPOCH: Final = 1 << 62
 """Newer than the epoch of every owner, so that every frame in a stream is readable."""
 
@@ -156,6 +157,7 @@ class JetStreamInspector:
     # --- requests -------------------------------------------------------------------------
 
     async def _check_contents(self, shard: int) -> Sequence[EngineCheck]:
+        """Check the streams of a shard: their settings, the mark of the owner, and their bytes."""
         try:
             await self._connected()
         except Unavailable as error:
@@ -189,6 +191,8 @@ class JetStreamInspector:
         return info, info is not None
 
     async def _check_streams(self, shard: int) -> str:
+        """Compare the settings of the cluster's streams with those that they were created with.
+        Return the finding. Raises ``Unavailable``."""
         connection = await self._connected()
         journal = await self._open_journal(shard)
         registry = BucketRegistry(connection, self._name)
@@ -207,6 +211,8 @@ class JetStreamInspector:
         return f"{', '.join(names)} have the settings with which they were created"
 
     async def _compare_mark(self, shard: int) -> str:
+        """Compare the journal's stream with the mark of its owner. Return the finding. Raises
+        ``Unavailable``."""
         if await self._open_registry() is None:
             if await (await self._open_stream(f"shard-{shard}")).exists():
                 raise Unavailable(
@@ -219,6 +225,8 @@ class JetStreamInspector:
         return "the stream contains everything that its owner has stored"
 
     async def _verify(self, shard: int) -> str:
+        """Read the journal's stream, and look for messages that copies of it lack. Return the
+        finding. Raises ``Damaged``, ``Unavailable``."""
         async with _in_time(ANSWER_S):
             stream = await self._open_stream(f"shard-{shard}")
             exists = await self._open_registry() is not None and await stream.exists()
@@ -232,6 +240,7 @@ class JetStreamInspector:
         return f"the checksums of {blocks:,} blocks match, and no readable copy lacks messages"
 
     async def _holes(self, shard: int) -> list[str]:
+        """Return a text for each server whose copy of the journal's stream lacks messages."""
         stream = f"{self._name}-shard-{shard}"
         copies = await together(self._read_copy(monitor, stream) for monitor in self._monitors)
         return [
@@ -285,6 +294,7 @@ async def _ignore() -> None:
 
 @asynccontextmanager
 async def _in_time(seconds: float) -> AsyncIterator[None]:
+    """Raise ``Unavailable`` if the block takes longer than ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -295,6 +305,7 @@ async def _in_time(seconds: float) -> AsyncIterator[None]:
 
 
 def _checked(name: str, check: Callable[[], None], success: str) -> EngineCheck:
+    """Run a check that raises ``Unavailable`` if it fails. ``success`` is the finding otherwise."""
     try:
         check()
     except Unavailable as error:
@@ -336,6 +347,7 @@ def _check_each(
 async def _checked_in_time(
     name: str, check: Awaitable[str], seconds: float = ANSWER_S
 ) -> EngineCheck:
+    """Run a check that returns its finding or raises an error. It fails after ``seconds``."""
     try:
         async with _in_time(seconds):
             return EngineCheck(name=name, finding=await check, is_ok=True)

@@ -93,13 +93,17 @@ class JetStreamJournal:
         self._room = room
         self._index = FrameIndex()
         self._cached_blocks: dict[int, bytes] = {}
+        """Blocks that recovery is likely to read, by number, the oldest first."""
         self._cached_bytes_max = cached_bytes_max
         self._cached_bytes = 0
         self._block_frames: list[BlockFrame] = []
         """Frames of the block that is being read while opening."""
         self._incarnation = ""
+        """Identity of the stream, which a re-created stream does not have."""
         self._mark: Mark | None = None
+        """The newest mark that this owner has written or read."""
         self._writing = asyncio.Lock()
+        """Held while frames are stored or removed: both change the end of the index."""
         self._appends = EngineAppends(clock.steady_us)
         self._ended: PenstockError | None = None
         """Reason why appending is no longer possible."""
@@ -114,6 +118,7 @@ class JetStreamJournal:
         self._incarnation = info.incarnation
         self._check_mark(info, mark)
         await self.stream.on_each_copy(self._read_all)
+        # The fence is a frame at the end of the stream, so everything before it has to be read.
         await self._fence(begins)
         await self._renew_mark(mark.kept if mark is not None else 1)
         return self
@@ -177,7 +182,7 @@ class JetStreamJournal:
         async with self._writing:
             self._check_usable()
             data = b"".join(block)
-            if expected != self._index.tail:
+            if expected != self._index.tail:  # a repetition, or the caller is not the owner
                 return await self._find_appended(expected, data)
             frames = encode_block(
                 data,
@@ -285,6 +290,7 @@ class JetStreamJournal:
     # Opening
 
     def _settings(self) -> dict[str, object]:
+        # The incarnation is new each time; it has an effect only if the stream does not exist yet.
         return {
             **REPLICATED,
             "subjects": [self.subject],
@@ -294,10 +300,12 @@ class JetStreamJournal:
         }
 
     def _check_was_never_created(self, mark: Mark | None) -> None:
+        """Raise ``Unavailable`` if a mark shows that the missing stream existed before."""
         if mark is not None:
             raise Unavailable(f"stream {self.stream.name} is missing. {_RESTORE}")
 
     def _check_mark(self, info: StreamInfo, mark: Mark | None) -> None:
+        """Raise ``Unavailable`` if the stream was re-created, or ends before the mark."""
         if mark is None:
             return
         name, last = self.stream.name, info.state.last_seq
@@ -328,6 +336,8 @@ class JetStreamJournal:
             return
 
     async def _read_on(self, first: int, last: int, mark: Mark | None = None) -> None:
+        """Read the frames from ``first`` to ``last``, and compare the one at the mark. Raises
+        ``Damaged``, ``Deposed``, ``Trimmed``."""
         for start in range(first, last + 1, UNDER_WAY_MAX):
             sequences = range(start, min(last + 1, start + UNDER_WAY_MAX))
             for frame in await together(self._frame(sequence) for sequence in sequences):
@@ -337,6 +347,8 @@ class JetStreamJournal:
                     raise Damaged(f"sequence {frame.sequence} is not what its owner had stored")
 
     def _add_frame(self, frame: BlockFrame) -> None:
+        """Add the next frame of the stream to the index, and keep a block that it completes. Raises
+        ``Deposed`` for a frame of a newer owner, and ``Damaged``."""
         if frame.epoch > self._epoch:
             raise Deposed(
                 f"stream {self.stream.name}: epoch {frame.epoch} has begun; this is {self._epoch}"
@@ -359,6 +371,7 @@ class JetStreamJournal:
             self._take_cached(next(iter(self._cached_blocks)))
 
     def _take_cached(self, block: int) -> bytes:
+        """Remove a block from memory, and return it: recovery reads each block once."""
         data = self._cached_blocks.pop(block)
         self._cached_bytes -= len(data)
         return data
@@ -368,6 +381,7 @@ class JetStreamJournal:
         self._cached_bytes = 0
 
     async def _fence(self, begins: int) -> None:
+        """Append this owner's ``EPOCH`` frame. Raises ``Deposed`` if a newer owner has begun."""
         if not self._index.last:
             self._index.begin(begins)
         while True:
@@ -384,6 +398,7 @@ class JetStreamJournal:
                 return
 
     def _encode(self, kind: FrameKind, data: bytes = b"") -> bytes:
+        """Return a frame that belongs to no block, for the end of the stream."""
         return encode_frame(
             kind,
             epoch=self._epoch,
@@ -394,6 +409,8 @@ class JetStreamJournal:
         )
 
     async def _renew_mark(self, kept: int) -> None:
+        """Write the current end of the stream as the owner's mark; ``kept`` is the first sequence
+        that remains. Raises ``Deposed``."""
         index = self._index
         mark = Mark(self._incarnation, index.last, index.checksum, kept=kept, epoch=self._epoch)
         try:
@@ -433,6 +450,7 @@ class JetStreamJournal:
         async with asyncio.TaskGroup() as group:
             for raw in chain((first, second), frames):
                 await window.acquire()
+                # The last frame is left to the caller, who adds it once all frames are stored.
                 if newest is not None:
                     self._index.take(newest)
                 newest = decode_frame(raw)
@@ -512,6 +530,8 @@ class JetStreamJournal:
     # Reading
 
     def _choose(self, first: int, limit: int, bytes_max: int) -> list[int]:
+        """Return the blocks to read from ``first`` on: at most ``limit``, and ``bytes_max`` bytes
+        unless the first block alone is larger."""
         chosen: list[int] = []
         for block in range(first, min(self._index.tail, first + limit - 1) + 1):
             bytes_max -= self._index.extent(block).size
@@ -521,6 +541,8 @@ class JetStreamJournal:
         return chosen
 
     async def _read_blocks(self, blocks: Sequence[int]) -> dict[int, bytes]:
+        """Return the data of blocks, by number, from the leader's copy. Raises ``Damaged``,
+        ``Trimmed``."""
         extents = {block: self._index.extent(block) for block in blocks}
         sequences = [
             extent.sequence + part for extent in extents.values() for part in range(extent.parts)
@@ -564,6 +586,7 @@ class JetStreamJournal:
         )
 
     async def _frame(self, sequence: int) -> BlockFrame:
+        """Read the frame at a sequence of the stream. Raises ``Damaged``, ``Trimmed``."""
         message = await self.stream.message(sequence)
         if message is None:
             raise await self.stream.why_missing(sequence)
@@ -576,6 +599,7 @@ class JetStreamJournal:
         return frame
 
     def _check_usable(self) -> None:
+        """Raise the error that has ended appending, or ``StorageFailed`` after `close`."""
         if self._ended is not None:
             raise type(self._ended)(f"{self._ended}") from self._ended
         self._check_open()

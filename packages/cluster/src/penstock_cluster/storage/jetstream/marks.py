@@ -12,12 +12,15 @@ from penstock_core.vocabulary.errors import Conflict, Deposed
 
 
 class Mark(Struct, frozen=True):
-    """A position in a stream that its owner has seen. A later owner compares it: a stream that was
-    re-created, or is an older copy, does not contain it."""
+    """A position in a stream that its owner has stored. A later owner compares the stream with it:
+    a stream that was re-created, or is an older copy, does not contain the position."""
 
     incarnation: str
+    """Identity of the stream."""
     sequence: int = 0
+    """Newest sequence that was stored when the mark was written."""
     checksum: int = 0
+    """Checksum of the frame at this sequence."""
     kept: int = 1
     """First sequence that was not removed."""
     epoch: int = 0
@@ -59,6 +62,6 @@ class RegistryMarks:
                 mark = msgspec.structs.replace(mark, kept=max(mark.kept, stored.kept))
             try:
                 await self.registry.cas(self.key, version, msgspec.json.encode(mark))
-            except Conflict:
+            except Conflict:  # another owner has written meanwhile: compare its epoch
                 continue
             return

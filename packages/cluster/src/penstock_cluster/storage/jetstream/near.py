@@ -61,6 +61,8 @@ class NearConnections:
             await connection.close()
 
     async def _connection_to(self, leader: str) -> NatsConnection | None:
+        """Return a connection to a server, by its name. None if the shared connection leads there,
+        or if the server is not among the configured ones or cannot be reached."""
         if leader in self._unknown_leaders or self._shared.server == leader:
             return None
         connection = self._open.pop(leader, None)
@@ -69,6 +71,7 @@ class NearConnections:
                 self._open[leader] = connection
                 return connection
             await connection.close()  # it has reconnected to another one
+        # Only a connected server reports its name, so the configured servers are tried in turn.
         has_reached_all = True
         for server in self._servers:
             try:

@@ -26,6 +26,7 @@ from penstock_core.vocabulary.ports import Change, VersionedRecord
 from penstock_server.storage.watching import Watches
 
 _VERSION: Final = struct.Struct("<Q")
+"""Version of a record, before its value."""
 _OPERATION: Final = "KV-Operation"
 _DELETED: Final = "DEL"
 _MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -64,8 +65,8 @@ class BucketRegistry:
         }
 
     async def open(self, *, watches: bool = True) -> BucketRegistry:
-        """Create the bucket, or verify an existing one. Only one that ``watches`` sees changes by
-        other nodes."""
+        """Create the bucket, or verify an existing one. With ``watches``, changes by other nodes
+        are reported to watchers."""
         await self.stream.make(self.settings)
         for pause in pauses() if watches else ():
             try:
@@ -124,7 +125,7 @@ class BucketRegistry:
                 # With the message id the server acknowledges a repeated change without storing it.
                 revision = await self.stream.publish(self._subject(key), data, headers)
             except Unanswered:
-                pass
+                pass  # the next attempt shows whether this one was stored
             except JetStreamRefusal as refusal:
                 if refusal.number in WRONG_SEQUENCE:
                     current = await self._read_state(key)
@@ -138,6 +139,8 @@ class BucketRegistry:
         raise AssertionError("pauses never end")
 
     async def _read_state_at(self, key: str, expected: int) -> _KeyState:
+        """Return the state of a key that has the expected version. Raises ``Conflict``,
+        ``InvalidArgument``."""
         if not key:
             raise InvalidArgument("a registry key has at least one character")
         state = await self._read_state(key)
@@ -147,6 +150,7 @@ class BucketRegistry:
         return state
 
     async def _read_state(self, key: str) -> _KeyState:
+        """Return the current state of a key."""
         message = await self.stream.newest(self._subject(key))
         if message is None:
             return _KeyState(0, None)
@@ -155,6 +159,7 @@ class BucketRegistry:
         return _KeyState(message.seq, record, headers.get(_MESSAGE_ID, ""))
 
     def _follow(self, message: Any) -> None:
+        """Report a change of the bucket to watchers."""
         record = _record(message.data, message.headers or {})
         self._note(self._key(message.subject), message.metadata.sequence.stream, record)
 
@@ -180,10 +185,12 @@ def escape_key(key: str) -> str:
 
 
 def unescape_key(escaped: str) -> str:
+    """Return the key that `escape_key` has converted."""
     return unquote(escaped.replace("=", "%"))
 
 
 def _record(data: bytes, headers: Mapping[str, str]) -> VersionedRecord | None:
+    """Return the record in a message of the bucket; None for the marker of a deletion."""
     if headers.get(_OPERATION) == _DELETED:
         return None
     (version,) = _VERSION.unpack_from(data)

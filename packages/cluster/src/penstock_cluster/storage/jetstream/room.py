@@ -30,7 +30,9 @@ class EngineRoom:
         """``refresh`` is called before the room is checked, and may read the servers again."""
         self._refresh = refresh
         self._reported: int | None = None
+        """Room in the latest report of a majority of the servers, in bytes."""
         self._sent_before_report = 0
+        """Bytes that had been sent before this report was read."""
         self._sent = 0
 
     @property
@@ -50,8 +52,8 @@ class EngineRoom:
         self._sent += data_bytes + MESSAGE_BYTES
 
     def note_reported(self, room: int | None, sent_before: int) -> None:
-        """Take over the reported room of the servers. ``sent_before`` bytes had been sent when
-        that read began. ``room`` is None if too few servers answered."""
+        """Replace the reported room of the servers. ``sent_before`` bytes had been sent when the
+        read of the report began. ``room`` is None if too few servers answered."""
         if room is not None:
             self._reported, self._sent_before_report = room, sent_before
 

@@ -28,6 +28,7 @@ _log: Final = logger("penstock.jetstream")
 
 WRONG_SEQUENCE: Final = frozenset({10071, 10164})
 """Another message is stored at the expected sequence, or is in flight to it."""
+# Numbers of JetStream's errors.
 _NO_MESSAGE: Final = 10037
 _NO_STREAM: Final = 10059
 _NAME_IN_USE: Final = 10058
@@ -35,9 +36,13 @@ _NO_PEERS: Final = 10005
 _REPLICAS: Final = 3
 _PAUSES_S: Final = (0.01, 0.03, 0.1, 0.2)
 _LONGEST_PAUSE_S: Final = 0.3
+"""Seconds between repetitions of a request: first ``_PAUSES_S``, then this pause."""
 _STREAM_POLLS: Final = 5
+"""Polls before a stream counts as missing."""
 _LEADER_POLLS: Final = 100
+"""Polls for a new leader after the old one was told to step down."""
 _PEERS_POLLS: Final = 40
+"""Attempts to create a stream while too few servers have joined the cluster."""
 
 REPLICATED: Final[Mapping[str, object]] = {
     "retention": "limits",
@@ -92,6 +97,8 @@ class StreamState(Struct):
 
 
 class StreamReplica(Struct):
+    """A server that stores a copy of a stream and does not lead it."""
+
     name: str
     current: bool = False
     offline: bool = False
@@ -99,11 +106,15 @@ class StreamReplica(Struct):
 
 
 class StreamPeers(Struct):
+    """The servers that store a stream."""
+
     leader: str = ""
     replicas: list[StreamReplica] = field(default_factory=list)
 
 
 class StreamInfo(Struct):
+    """Settings and state of a stream, as its leader reports them."""
+
     config: dict[str, Any]
     state: StreamState
     cluster: StreamPeers = field(default_factory=StreamPeers)
@@ -119,6 +130,8 @@ INCARNATION: Final = "penstock-incarnation"
 
 
 class StoredMessage(Struct):
+    """A message in a stream."""
+
     seq: int
     subject: str = ""
     data: bytes = b""
@@ -147,6 +160,7 @@ class NatsStream:
         self._leader_connection: NatsConnection | None = None
         """Connection to the leader, while it is used."""
         self._next_leader_connection: NatsConnection | None = None
+        """Connection to the leader for the next block; see :meth:`append_by`."""
         self._closed = asyncio.Event()
 
     async def make(self, settings: Mapping[str, object]) -> StreamInfo:
@@ -230,6 +244,7 @@ class NatsStream:
     async def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
         """Send one request to store a message, and return its sequence. Raises ``Unanswered`` and
         ``JetStreamRefusal``."""
+        # Without this header a message could reach another stream with the same subject.
         all_headers = {**headers, "Nats-Expected-Stream": self.name}
         leader_connection = self._leader_connection
         if leader_connection is None or not leader_connection.server:
@@ -345,6 +360,8 @@ class NatsStream:
         return msgspec.json.decode(answer, type=_FetchedMessage).message
 
     async def _ask_repeatedly(self, subject: str, request: dict[str, object]) -> bytes:
+        """Send a request until it is answered, and return the answer. Raises ``JetStreamRefusal``,
+        and ``StorageFailed`` when the stream is closed."""
         encoded = msgspec.json.encode(request)
         for pause in pauses():
             try:
@@ -354,6 +371,7 @@ class NatsStream:
         raise AssertionError("pauses never end")
 
     async def _leader(self) -> str:
+        """Return the name of the leader; wait until the servers have elected one."""
         for pause in pauses():
             if leader := (await self.info()).cluster.leader:
                 return leader
@@ -393,7 +411,8 @@ def pauses() -> Iterator[float]:
 
 
 def check_settings(info: StreamInfo, expected: Mapping[str, object]) -> None:
-    """Raise ``Unavailable``, with the lines to change, unless a stream has these settings."""
+    """Raise ``Unavailable`` unless a stream has these settings. The error text has the command that
+    corrects them."""
     name = info.config.get("name", "")
     wrong = [
         (setting, _setting(info.config, setting), value)
@@ -416,6 +435,7 @@ def check_settings(info: StreamInfo, expected: Mapping[str, object]) -> None:
 
 
 _UNCOMPARED: Final = frozenset({"metadata", "description", "duplicate_window"})
+"""Settings that may differ, because they do not affect the stored data."""
 
 
 def _setting(config: Mapping[str, Any], name: str) -> object:

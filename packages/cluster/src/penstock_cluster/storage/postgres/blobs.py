@@ -67,6 +67,7 @@ class PostgresBlobs(FixedBlobs):
     async def _put(
         self, connection: Any, name: str, head: tuple[int, int], chunks: Sequence[Buffer]
     ) -> bool:
+        """Store a blob in one transaction. Return False if a blob of this name exists."""
         async with connection.transaction():
             if await connection.fetchval(ADD, self._store, name, *head) is None:
                 # The row may be visible before a standby has it; this commit waits for that, too.

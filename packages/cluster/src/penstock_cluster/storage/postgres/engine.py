@@ -75,7 +75,7 @@ class PostgresEngine:
         return journal
 
     async def open_read_only(self, shard: int) -> PostgresJournal | None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.look`."""
+        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`."""
         journal = await PostgresJournal.look(self._servers(), self._journal_name(shard))
         if journal is not None:
             self._journals.append(journal)

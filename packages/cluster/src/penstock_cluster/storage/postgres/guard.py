@@ -1,4 +1,4 @@
-"""Check that a PostgreSQL server keeps what it acknowledges. Each refusal names the line of
+"""Check that a PostgreSQL server cannot lose acknowledged data. Each refusal names the line of
 ``postgresql.conf`` to change."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ REQUIRED_ON: Final = {
     "fsync": "a power cut loses acknowledged data",
     "full_page_writes": "a power cut may leave half a page",
 }
+"""Settings that must be on, each with the danger otherwise."""
 STANDBYS: Final = """
 SELECT count(*) AS present,
        coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)), 0)::bigint AS lag

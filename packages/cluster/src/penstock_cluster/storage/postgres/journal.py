@@ -130,9 +130,12 @@ class PostgresJournal:
         self._tail = self._floor = self._size = 0
         self._last_checksum = 0
         self._writer = uuid4()
+        """Identifies this opening in the head row; only its writer can append."""
         self._closed = False
         self._deposed = ""
+        """Why this owner can no longer append; empty if it can."""
         self._unknown = ""
+        """Why the outcome of an append is unknown, which ends appending; empty otherwise."""
         self._appends = EngineAppends(lambda: int(asyncio.get_running_loop().time() * 1_000_000))
 
     @classmethod
@@ -195,7 +198,7 @@ class PostgresJournal:
             with self._appends.under_way():
                 await self._insert(expected, body, checksum, sync=sync)
         except StorageFailed:
-            self._unknown = ""  # PostgreSQL has said that it is not stored
+            self._unknown = ""  # PostgreSQL has refused the block, so it is not stored
             raise
         self._unknown = ""
         self._tail, self._last_checksum = expected + 1, checksum
@@ -232,11 +235,13 @@ class PostgresJournal:
         await self._confirm()
 
     async def _confirm(self) -> None:
+        """Wait until the standbys have all earlier commits. Raises ``Deposed``."""
         row = await self._servers.ask(lambda c: c.fetchval(CONFIRM, self._name, self._writer))
         if row is None:
             raise self._depose("a newer epoch has fenced")
 
     async def _find_appended(self, expected: int, body: bytes) -> int:
+        """Return the number of a block that was appended before. Raises ``Deposed`` otherwise."""
         if self._floor <= expected < self._tail:
             (stored,) = await self.read(expected + 1, 1)
             if isinstance(stored, Block) and stored.data == body:
@@ -244,6 +249,7 @@ class PostgresJournal:
         raise self._depose(f"expected the tail to be {expected}, it is {self._tail}", final=False)
 
     async def _pause(self, error: OutcomeUnknown) -> None:
+        """Wait before an append is repeated. Raises ``Unknown`` if the journal was closed."""
         if self._closed or self._servers.is_closed:
             raise Unknown(
                 f"journal {self._name} was closed while an append had no answer ({error}); whether "
@@ -363,6 +369,7 @@ class PostgresJournal:
         self._closed = True
 
     def _depose(self, reason: str, *, final: bool = True) -> PenstockError:
+        """Return ``Deposed`` with a reason. If ``final``, later appends fail with it, too."""
         if final:
             self._deposed = reason
         return Deposed(f"journal {self._name}, epoch {self._epoch}: {reason}")

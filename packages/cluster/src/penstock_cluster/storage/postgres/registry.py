@@ -65,8 +65,10 @@ class PostgresRegistry:
             arguments = (CHANGE, self._register, key, stored.value, expected)
         row, has_unanswered = await self._change_until_answered(arguments)
         if row is None:
+            # An attempt without an answer may have stored exactly this record.
             if not has_unanswered or await self.get(key) != stored:
                 raise Conflict(f"{key!r} is not at version {expected}")
+            # The record may be visible before a standby has it; this commit waits for that.
             await self._servers.ask(lambda c: c.execute(CONFIRM))
         self._note(key, stored)
         return stored.version
@@ -158,6 +160,8 @@ class PostgresWatch:
         return {row["key"]: VersionedRecord(row["version"], row["value"]) for row in rows}
 
     def _compare(self, contents: dict[str, VersionedRecord]) -> None:
+        """Report the differences between the previous contents and these. The first contents are
+        no change."""
         previous = contents if self._previous_contents is None else self._previous_contents
         for key in previous.keys() - contents.keys():
             self._unreported[key] = None
@@ -167,6 +171,7 @@ class PostgresWatch:
         self._previous_contents = contents
 
     async def _listen(self) -> None:
+        """Listen for notifications of changes, unless a connection already listens."""
         if self._listener is not None and not self._listener.is_closed():
             return
         with suppress(OutcomeUnknown):  # polling finds changes anyway

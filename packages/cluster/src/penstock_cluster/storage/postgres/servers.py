@@ -29,6 +29,7 @@ SESSION: Final = {
 """Settings of every connection. This side gives up calls; the server then notices the lost
 connection, instead of waiting for ever for a row that another call has locked."""
 CONNECT_S: Final = 2.0
+"""Seconds within which a server has to accept a connection."""
 PAUSE_S: Final = 0.2
 """Pause between two attempts."""
 
@@ -116,6 +117,7 @@ class Servers:
         self._lock = asyncio.Lock()
         self._closed = asyncio.Event()
         self._warned = False
+        """Whether the server has sent a warning during the current call."""
         self._last_failure = "none of them has been tried"
 
     @property
@@ -194,11 +196,14 @@ class Servers:
         return connection
 
     def _drop(self) -> None:
+        """Drop the connection; the next call opens another one."""
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
 
     async def _connected(self) -> Any:
+        """Return a new connection to the server that takes writes. Raises ``ConnectionError`` if
+        no server does."""
         for url in self.urls:
             try:
                 connection = await self._connected_to(url)
@@ -262,6 +267,7 @@ def _is_temporary(error: asyncpg.PostgresError) -> bool:
 async def make_tables(connection: Any, server: str) -> None:
     """Create the missing tables. Raises ``Unavailable`` if the commit would wait for standbys that
     are not connected."""
+    # The table that is created last shows that all of them exist.
     if await connection.fetchval("SELECT to_regclass('penstock_blob_part')") is not None:
         return
     await guard.check_standbys(connection, server)
