@@ -75,6 +75,33 @@ def test_a_release_writes_the_version_of_the_package(changelog: ModuleType) -> N
     assert changelog.with_version(module, "1.1.0") == module.replace("1.0.0", "1.1.0")
 
 
+def test_a_release_writes_the_changelog_and_all_versions(
+    changelog: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "packages" / "core" / "pyproject.toml"
+    for path, text in (
+        (tmp_path / "CHANGELOG.md", BEFORE),
+        (tmp_path / "changelog.d" / "a.added.md", "- New.\n"),
+        (tmp_path / "version.py", '__version__ = "1.0.0"\n'),
+        (project, 'version = "1.0.0"\ndependencies = ["penstock-core==1.0.0"]\n'),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(changelog, "ROOT", tmp_path)
+    monkeypatch.setattr(changelog, "FRAGMENTS", tmp_path / "changelog.d")
+    monkeypatch.setattr(changelog, "CHANGELOG", tmp_path / "CHANGELOG.md")
+    monkeypatch.setattr(changelog, "PACKAGE", tmp_path / "version.py")
+
+    assert changelog.main(["--release", "1.1.0"]) == 0
+
+    after = (tmp_path / "CHANGELOG.md").read_text()
+    assert [version for version, _ in changelog.releases(after)] == ["1.1.0", "1.0.0"]
+    assert changelog.notes(after, "1.1.0") == "### Added\n- New.\n"
+    assert (tmp_path / "version.py").read_text() == '__version__ = "1.1.0"\n'
+    assert project.read_text() == 'version = "1.1.0"\ndependencies = ["penstock-core==1.1.0"]\n'
+    assert list((tmp_path / "changelog.d").iterdir()) == []
+
+
 def test_the_newest_release_is_the_version_of_the_package(changelog: ModuleType) -> None:
     (newest, _), *_ = releases = changelog.releases((ROOT / "CHANGELOG.md").read_text())
 
