@@ -1,8 +1,9 @@
 """Compares two realms that do not run: every store with its ids, counters, durables and events, and
-users and rights. ``python scripts/compare_realms.py DIR OTHER``, each a data directory.
+the users and rights. Usage: ``python scripts/compare_realms.py DIR OTHER``, each a data directory.
 
-A realm that was moved into a cluster and out of it again, or restored from a backup, is the same.
-Exit status: 0 they are the same, 1 they differ, with a line for each difference.
+A realm that was moved into a cluster and out of it again equals the original, and so does a realm
+restored from a backup. Exit status: 0 if the realms are equal; 1 if they differ, with a line for
+each difference.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from penstock_testing.comparing import Contents, contents_of, differences
 
 
 async def read(directory: Path) -> Contents:
+    """Return the contents of the realm in a data directory."""
     async with source_realm(directory) as realm:
-        found = await contents_of(realm.recovered, realm.stores.blobs, realm.access)
-        return {"identity": realm.identity, **found}
+        contents = await contents_of(realm.recovered, realm.stores.blobs, realm.access)
+        return {"identity": realm.identity, **contents}
 
 
-def main(one: str, other: str) -> int:
-    found = differences(*(asyncio.run(read(Path(each))) for each in (one, other)))
-    for line in found:
+def main(first: str, second: str) -> int:
+    """Print the differences of two realms. Return the exit status."""
+    lines = differences(*(asyncio.run(read(Path(path))) for path in (first, second)))
+    for line in lines:
         print(line)
-    return 1 if found else 0
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":

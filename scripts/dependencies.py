@@ -1,8 +1,9 @@
-"""What an installation takes: packages and megabytes of the base and of each extra.
+"""The size of an installation: number of packages and megabytes of the base and of each extra.
 
 ``python -m scripts.dependencies`` measures this environment, and ``--write`` puts the figures into
-docs/guide/installing.md; names, ranges and reasons there are written by hand, and a test holds them
-to pyproject.toml. A package has the size of its files on disk, with what Python compiles of them.
+docs/guide/installing.md. The names, ranges and reasons there are written by hand, and a test
+compares them with pyproject.toml. The size of a package is that of its files on disk, including
+compiled modules.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CLIENT: Final = "penstock-client"
 CHECKOUT: Final = "dev"
 """The dependency group of a checkout."""
 BASE: Final = "base"
-"""What stands for the installation without an extra."""
+"""Name of the installation without an extra."""
 
 HEADING: Final = re.compile(
     r"^## .*`pip install (?:\"?penstock-realm(?:\[(\w+)\])?\"?|(penstock-client)|--group (\w+))`$",
@@ -38,38 +39,41 @@ _DATE: Final = re.compile(r"measured on \d{4}-\d{2}-\d{2}")
 
 
 def wanted() -> dict[str, list[Requirement]]:
-    """What the client alone, the base and each extra require of other projects."""
-    found = {CLIENT: list(requirements_of(CLIENT)), BASE: list(requirements_of(OWN))}
-    found |= {extra: list(requirements_of(OWN, extra)) for extra in extras_of(OWN)}
-    return found | {CHECKOUT: list(dependency_group(CHECKOUT))}
+    """Return the requirements of each part on other projects: of the client alone, the base, each
+    extra and the checkout."""
+    requirements = {CLIENT: list(requirements_of(CLIENT)), BASE: list(requirements_of(OWN))}
+    requirements |= {extra: list(requirements_of(OWN, extra)) for extra in extras_of(OWN)}
+    return requirements | {CHECKOUT: list(dependency_group(CHECKOUT))}
 
 
 def part_of(heading: re.Match[str]) -> str:
-    """The part that a heading of the page is for."""
+    """Return the part that a heading of the page is about."""
     return next(filter(None, heading.groups()), BASE)
 
 
 def size_of(name: str) -> int:
-    """Bytes of an installed package. Raises ``PackageNotFoundError``."""
+    """Return the size of an installed package in bytes. Raises ``PackageNotFoundError``."""
     files = importlib.metadata.distribution(name).files or []
-    paths = [Path(str(each.locate())) for each in files]
+    paths = [Path(str(file.locate())) for file in files]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def needed(requirements: list[Requirement]) -> set[str]:
-    """The names of all packages that these bring along here, with themselves."""
-    own = wanted()
-    found: set[tuple[str, str]] = set()
+    """Return the names of all packages that these requirements install in this environment,
+    including their own requirements."""
+    by_extra = wanted()
+    seen: set[tuple[str, str]] = set()
     waiting = list(requirements)
     while waiting:
-        each = waiting.pop()
-        name = canonicalize_name(each.name)
-        for extra in ("", *each.extras):
-            if (name, extra) in found:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen:
                 continue
-            found.add((name, extra))
+            seen.add((name, extra))
             if name == OWN:
-                waiting += own[extra] if extra else []
+                # A part may require extras of this distribution itself.
+                waiting += by_extra[extra] if extra else []
                 continue
             texts = importlib.metadata.requires(name) or []
             waiting += [
@@ -77,21 +81,26 @@ def needed(requirements: list[Requirement]) -> set[str]:
                 for inner in map(Requirement, texts)
                 if inner.marker is None or inner.marker.evaluate({"extra": extra})
             ]
-    return {name for name, _ in found if name != OWN}
+    return {name for name, _ in seen if name != OWN}
 
 
 def megabytes(size: int) -> str:
-    """A size as the page tells it: no more digits than it is worth."""
-    found = size / 1_000_000
-    return f"{found:.0f}" if found >= 10 else f"{max(found, 0.1):.1f}"
+    """Return a size in megabytes as the page shows it, with at most two digits below 100."""
+    number = size / 1_000_000
+    return f"{number:.0f}" if number >= 10 else f"{max(number, 0.1):.1f}"
 
 
 def totals() -> Iterator[tuple[str, str]]:
-    """What the base brings, and what each extra adds to it."""
+    """Yield each part with the number and size of its packages; an extra without those of the
+    base."""
     base: set[str] = set()
     for part, requirements in wanted().items():
-        applies = [each for each in requirements if each.marker is None or each.marker.evaluate()]
-        added = needed(applies) - base
+        applicable = [
+            requirement
+            for requirement in requirements
+            if requirement.marker is None or requirement.marker.evaluate()
+        ]
+        added = needed(applicable) - base
         if part == BASE:
             base = added
         noun = "package" if len(added) == 1 else "packages"
@@ -100,8 +109,8 @@ def totals() -> Iterator[tuple[str, str]]:
 
 
 def renewed(page: str) -> str:
-    """The page with the figures of this environment."""
-    told = dict(totals())
+    """Return the page with the figures of this environment."""
+    total_of = dict(totals())
     lines, part = [], ""
     for line in page.splitlines():
         if (heading := HEADING.match(line)) is not None:
@@ -111,12 +120,13 @@ def renewed(page: str) -> str:
             size = "" if name == OWN else f" {megabytes(size_of(name))}"
             lines.append(f"| `{row[1]}` | `{row[2]}` |{size} |{line[row.end() :]}")
         else:
-            lines.append(_TOTAL.sub(told.get(part, ""), line))
+            lines.append(_TOTAL.sub(total_of.get(part, ""), line))
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return _DATE.sub(f"measured on {today}", "\n".join(lines) + "\n")
 
 
 def main() -> None:
+    """Print the figures, or write them into the page."""
     try:
         if sys.argv[1:] == ["--write"]:
             PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

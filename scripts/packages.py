@@ -1,8 +1,8 @@
-"""The packages of the workspace: what each may import, from `scripts/packages.toml`, and what it
-requires, from its pyproject.toml.
+"""The packages of the workspace: the packages that each may import, from `scripts/packages.toml`,
+and the requirements of each, from its pyproject.toml.
 
-``python -m scripts.packages PART ...`` prints what parts require of other projects: ``base``, an
-extra of ``penstock-realm``, ``all``, or ``group:NAME`` of the checkout.
+``python -m scripts.packages PART ...`` prints the requirements of parts on other projects. A part
+is ``base``, an extra of ``penstock-realm``, ``all``, or ``group:NAME`` of the checkout.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from packaging.requirements import Requirement
 ROOT: Final = Path(__file__).resolve().parents[1]
 TABLE: Final = Path(__file__).with_name("packages.toml")
 WHOLE: Final = "penstock-realm"
-"""The distribution that installs the packages that most users want, and the others by extras."""
+"""The distribution that installs the packages that most users need; its extras install the
+others."""
 
 
 class Package(Struct, forbid_unknown_fields=True):
-    """A package, as `scripts/packages.toml` has it."""
+    """The entry of a package in `scripts/packages.toml`."""
 
     may_import: list[str]
     imported_as: list[str]
@@ -41,7 +42,7 @@ def packages() -> Mapping[str, Package]:
 
 @cache
 def package_of(module: str) -> str:
-    """Return the package that has a module."""
+    """Return the package that contains a module. Raises ``LookupError`` if none does."""
     top = module.partition(".")[0]
     for package, entry in packages().items():
         if top in entry.imported_as:
@@ -63,8 +64,9 @@ def projects(root: Path = ROOT) -> Mapping[str, Mapping[str, Any]]:
 
 
 def requirements_of(name: str, extra: str = "") -> Sequence[Requirement]:
-    """Return what a distribution of the workspace requires of others, itself or through packages of
-    the workspace: without an extra, or what an extra adds. Sorted by name."""
+    """Return the requirements of a distribution of the workspace on other projects, sorted by name.
+    These are its own and those of the packages of the workspace that it requires. With an extra,
+    the result has only the requirements that the extra adds."""
     known = projects()
     wanted: dict[str, Requirement] = {}
     waiting = list(_own(known[name], extra))
@@ -84,6 +86,7 @@ def requirements_of(name: str, extra: str = "") -> Sequence[Requirement]:
 
 
 def _own(project: Mapping[str, Any], extra: str) -> Sequence[Requirement]:
+    """Return the requirements in a table `project`, or those of one of its extras."""
     texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
     return [Requirement(text) for text in texts]
 
@@ -94,13 +97,13 @@ def extras_of(name: str) -> Sequence[str]:
 
 
 def dependency_group(name: str) -> Sequence[Requirement]:
-    """Return a dependency group of the checkout."""
+    """Return the requirements in a dependency group of the checkout."""
     workspace = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return [Requirement(text) for text in workspace["dependency-groups"][name]]
 
 
 def requirements_of_part(part: str) -> Sequence[Requirement]:
-    """Return what a part that this program is given requires of other projects."""
+    """Return the requirements of a part, named as on the command line, on other projects."""
     kind, _, name = part.rpartition(":")
     if kind == "group":
         return dependency_group(name)

@@ -1,6 +1,7 @@
-"""Print a sample of functions, docstrings and error texts of the packages, for a fresh reader.
+"""Print a sample of functions, docstrings and error texts of the packages, for a reader who does
+not know them.
 
-The same seed draws the same places of the same sources.
+The same seed draws the same places from the same sources.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from scripts.weight.source import Source, statements, workspace_sources
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 COUNT: Final = 100
+"""Default number of places in a sample."""
 LINES_MAX: Final = 40
-"""Lines of a function that are printed."""
+"""Maximum number of lines of a function that are printed."""
 
 
 class Place(NamedTuple):
