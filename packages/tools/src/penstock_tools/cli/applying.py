@@ -22,6 +22,7 @@ DIFFERS: Final = 3
 IMMOVABLE: Final = 1
 """Exit status if a difference cannot be resolved in place."""
 _VERBS: Final = {"+": "create", "~": "change", "-": "delete"}
+"""Verb for each sign of a step; with ``d`` appended it is the verb's past tense."""
 _HEADING: Final = """\
 The configuration of realm {realm}, without events and secrets.
 Written by: penstock export --topology
@@ -42,6 +43,7 @@ Prune = Annotated[
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands of this module to ``app``."""
     app.command("apply")(apply)
     app.command("export")(export)
 
@@ -70,7 +72,8 @@ def apply(
     file_topology = topology.load(file)
     with session(url) as realm:
         existing = topology.look(realm, file_topology)
-        # Before the plan: a missing channel is then an error of the file, and nothing is changed
+        # The check comes before the plan, so that a missing channel is an error of the file and
+        # nothing is changed.
         check_pipelines(file_topology, existing)
         plan = topology.plan(file_topology, existing, prune=prune)
         if format == "json":
@@ -109,7 +112,7 @@ def export(
       penstock export --topology shop.toml
       penstock export --topology | diff shop.toml -
     """
-    # Without the option, a user who wants events would get a file that has none
+    # Without the option, a user who wants events would get a file that has none.
     if not topology:
         raise typer.BadParameter(
             "--topology is missing; use penstock channel export or penstock queue export to export "
@@ -163,6 +166,7 @@ def write_plan(plan: Plan) -> None:
 
 
 def _summary(plan: Plan) -> str:
+    """Return the last line of a plan, such as ``2 to create, 1 to delete``."""
     if plan.immovable:
         return "nothing is changed, because some differences cannot be resolved in place"
     if not plan.steps:
@@ -172,6 +176,7 @@ def _summary(plan: Plan) -> str:
 
 
 def _confirm_losses(plan: Plan, *, yes: bool) -> None:
+    """Ask once for all steps that destroy data, and end the command if the answer is no."""
     deleted = [step.what for step in plan.losses if step.sign == "-"]
     changed = [step.what for step in plan.losses if step.sign != "-"]
     questions = [f"Delete {', '.join(deleted)}"] if deleted else []
@@ -180,6 +185,7 @@ def _confirm_losses(plan: Plan, *, yes: bool) -> None:
 
 
 def _document(plan: Plan) -> dict[str, Any]:
+    """Return a plan as the object that ``--format json`` prints."""
     return {
         "steps": [_step(step) for step in plan.steps],
         "immovable": [
@@ -197,6 +203,7 @@ def _document(plan: Plan) -> dict[str, Any]:
 
 
 def _step(step: PlannedStep) -> dict[str, Any]:
+    """Return a step of a plan as a part of that object."""
     return {
         "verb": _VERBS[step.sign],
         "what": step.what,
@@ -234,7 +241,8 @@ def check_pipelines(file_topology: Topology, existing: Found) -> None:
 
 
 def _stores_of_pipeline(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, name and durable of each channel and queue that a pipeline names."""
+    """Yield the kind, the name and the durable of each channel and queue that a pipeline names. The
+    durable is empty if the pipeline uses none."""
     with from_package("penstock_spark"):
         from penstock_spark.pipelines import load  # needs no Spark
 
@@ -244,6 +252,7 @@ def _stores_of_pipeline(path: Path) -> Iterator[tuple[str, str, str]]:
             yield "queue", source.queue, ""
         names = (source.channel,) if isinstance(source.channel, str) else source.channel
         for name in names:
+            # The channels of a pattern or a list may be created later, so they are not checked.
             if name and not any(sign in name for sign in "*?,"):
                 yield "channel", name, source.durable
     for step in pipeline.steps:

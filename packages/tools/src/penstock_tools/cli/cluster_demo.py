@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 EVENTS_WRONG: Final = 1
 """Exit status if events were lost, duplicated or not delivered."""
 _SCREEN_S: Final = 0.25
+"""Seconds between two pictures on the screen."""
 _LINE_S: Final = 1.0
+"""Seconds between two lines."""
 _KEYS_MAX: Final = 64
 """Maximum number of bytes of keyboard input in one read."""
 
 
 def register(commands: typer.Typer) -> None:
+    """Add the command of this module to ``commands``."""
     commands.command("demo")(demo)
 
 
@@ -124,6 +127,7 @@ class ScreenDisplay:
             for key in os.read(terminal, _KEYS_MAX).decode(errors="replace"):
                 action = self._chooser.press(key)
                 if self._chooser.is_ended:
+                    # Otherwise any other key would be a second request, which ends at once.
                     self._chooser.is_ended = False
                     end()
                 elif action is not None:
@@ -135,6 +139,7 @@ class ScreenDisplay:
 
 @contextmanager
 def _lines() -> Iterator[LineDisplay]:
+    """Yield a display of lines; nothing has to be restored when the block ends."""
     yield LineDisplay()
 
 

@@ -30,9 +30,11 @@ EVENTS_WRONG: Final = 1
 """Exit status if an event was lost, delivered twice, refused or not delivered."""
 _END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _LATENCIES: Final = ("events", "p50", "p90", "p99", "p99.9", "max")
+"""Headings of the columns of the table of latencies."""
 
 
 def register(app: typer.Typer) -> None:
+    """Add the command of this module to ``app``."""
     app.command("load")(load)
 
 
@@ -135,6 +137,7 @@ def load(
 
 
 def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
+    """Run the load until its end or until a signal, and show its progress at a terminal."""
     import asyncio
 
     from penstock_server.runtime.writer.clock import SystemClock
@@ -157,6 +160,7 @@ def _run(plan: LoadPlan, setup: LoadSetup) -> LoadReport:
 
 
 def _write_result(report: LoadReport, setup: LoadSetup, format: str) -> None:
+    """Print the report and its problems. Raises ``typer.Exit`` if the run was not right."""
     if format == "json":
         write_json(report)
     else:
@@ -168,6 +172,7 @@ def _write_result(report: LoadReport, setup: LoadSetup, format: str) -> None:
             "the channel could not be deleted; delete it with: penstock channel delete "
             f"{report.channel} --yes"
         )
+    # The realm is not to blame for events in flight when the user interrupted the run.
     if report.ended == "interrupted" and not (report.lost or report.twice):
         raise typer.Exit(INTERRUPTED)
     if not report.is_right:
@@ -190,6 +195,7 @@ def line(picture: LoadPicture) -> str:
 
 
 def _ms(time_ms: float) -> str:
+    """Return a latency with two digits, or with all digits before the point from 100 on."""
     return f"{time_ms:,.0f}" if time_ms >= 100 else f"{time_ms:.2g}"
 
 
@@ -199,17 +205,20 @@ def _draw(picture: LoadPicture) -> None:
 
     from penstock_core.printable import on_one_line
 
+    # A line that fills the last column would wrap, and the next picture would not replace it.
     width = shutil.get_terminal_size().columns - 1
     sys.stderr.write(f"\r\x1b[K{on_one_line(line(picture))[:width]}")
     sys.stderr.flush()
 
 
 def _erase() -> None:
+    """Remove the line from the terminal."""
     sys.stderr.write("\r\x1b[K")
     sys.stderr.flush()
 
 
 def _print(report: LoadReport, setup: LoadSetup) -> None:
+    """Print the report as text: the counts of events, then the latencies of each step."""
     events = f"{report.planned:,} planned, {report.acknowledged:,} safe"
     if setup.consumers:
         events += f", {report.delivered:,} delivered"
@@ -240,5 +249,6 @@ def _print(report: LoadReport, setup: LoadSetup) -> None:
 
 
 def _cells(line: LatencyLine) -> list[object]:
-    times = (line.p50_ms, line.p90_ms, line.p99_ms, line.p999_ms, line.max_ms)
-    return [line.events, *(float(f"{time:.3g}") for time in times)]
+    """Return the cells of a row of the table of latencies; times have three digits."""
+    times_ms = (line.p50_ms, line.p90_ms, line.p99_ms, line.p999_ms, line.max_ms)
+    return [line.events, *(float(f"{time_ms:.3g}") for time_ms in times_ms)]

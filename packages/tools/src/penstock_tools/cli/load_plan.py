@@ -17,16 +17,20 @@ from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.errors import InvalidArgument
 
 Int64s = npt.NDArray[np.int64]
+"""Numbers or ids of events, or times in microseconds."""
 Mask = npt.NDArray[np.bool_]
+"""One truth value for each event."""
 
 EVENTS_MAX: Final = 20_000_000
 """Maximum number of events of one run; each needs 17 bytes of memory until the end."""
 BATCH_EVENTS_MAX: Final = 10_000
+"""Maximum number of events in one publish."""
 BATCH_BYTES_MAX: Final = 4 << 20
 """Maximum number of bytes of data in one publish, unless a single event is larger."""
 _SECOND_US: Final = 1_000_000
 
 
+# ``dict=True`` gives the struct the dict that ``cached_property`` writes to.
 class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
     """The events of a run. They are numbered from 0 in the order of their due times, and every
     attribute of an event follows from its number."""
@@ -92,8 +96,9 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
             return 0
         if step >= len(self.rates):
             return self.count
-        within_us = at_us - step * self.step_s * _SECOND_US
-        due = self._first_numbers[step] + int(within_us * self.rates[step] / _SECOND_US) + 1
+        elapsed_us = at_us - step * self.step_s * _SECOND_US
+        # The first event of a step is due at its very start, hence one more than the quotient.
+        due = self._first_numbers[step] + int(elapsed_us * self.rates[step] / _SECOND_US) + 1
         return min(due, self._first_numbers[step + 1])
 
     def sizes_of(self, numbers: Int64s) -> Int64s:
@@ -103,6 +108,7 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     def rolls_back(self, numbers: Int64s) -> Mask:
         """Return which events are rolled back at their first delivery; they are spread evenly."""
+        # An event is selected when it makes the whole part of count times share grow by one.
         is_rolled_back: Mask = np.floor((numbers + 1) * self.rollback) > np.floor(
             numbers * self.rollback
         )
@@ -112,6 +118,7 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
 _FINE_BITS: Final = 7
 """The histogram has 2**7 buckets for each power of two, which is a precision of 1/128."""
 _BUCKETS_PER_OCTAVE: Final = 1 << _FINE_BITS
+"""Number of buckets of equal width between a power of two and the next."""
 
 
 class Latencies:
@@ -132,6 +139,8 @@ class Latencies:
         values = np.maximum(latencies_us, 0)
         self.count += len(values)
         self.max_us = max(self.max_us, int(values.max()))
+        # The exponent of a float is the number of bits of the integer. Each octave drops one more
+        # of the low bits, so that a value keeps its _FINE_BITS + 1 highest bits as its bucket.
         _, bits = np.frexp(values.astype(np.float64))
         shifts = np.maximum(bits - (_FINE_BITS + 1), 0)
         np.add.at(self._counts, shifts * _BUCKETS_PER_OCTAVE + (values >> shifts), 1)
@@ -144,13 +153,17 @@ class Latencies:
         rank = max(1, int(np.ceil(self.count * percent / 100)))
         bucket = int(np.searchsorted(np.cumsum(self._counts), rank))
         shift = max(0, bucket // _BUCKETS_PER_OCTAVE - 1)
+        # The highest latency of the bucket is returned, so that no percentile is too low.
         top = ((bucket - shift * _BUCKETS_PER_OCTAVE + 1) << shift) - 1
         return min(top, self.max_us)
 
 
 _UNKNOWN: Final = -1
+"""Id of an event that was not acknowledged to its publisher, or not delivered."""
 _DELIVERED: Final = 1
+"""Progress of an event that was delivered; before, the progress is 0."""
 _CONFIRMED: Final = 2
+"""Progress of an event whose acknowledgement by the consumer is confirmed."""
 
 
 class LoadLedger:
@@ -168,10 +181,14 @@ class LoadLedger:
         """Events whose acknowledgement by the consumer the realm has confirmed."""
         self._duplicates = 0
         """Deliveries under a second id, or after the acknowledgement."""
+        # All arrays are indexed by the number of the event.
         self._ids = np.full(count, _UNKNOWN, dtype=np.int64)
+        """Id in the acknowledgement to the publisher."""
         self._delivered_as = np.full(count, _UNKNOWN, dtype=np.int64)
+        """Id at the first delivery."""
         self._progress = np.zeros(count, dtype=np.uint8)
         self._is_redelivery_due = np.zeros(count, dtype=np.bool_)
+        """Whether the event was rolled back and has not been delivered since."""
 
     def record_published(self, first: int, ids: range) -> None:
         """Record the acknowledgement of a publish: events from number ``first`` on have these
@@ -206,6 +223,8 @@ class LoadLedger:
     def is_complete(self) -> bool:
         """Whether every event that was acknowledged to its publisher is acknowledged by its
         consumer."""
+        # The counts are compared first, because the arrays of a long run have millions of items. An
+        # event may be confirmed before its publisher gets an answer, so the counts do not suffice.
         if self.confirmed < self.acknowledged:
             return False
         return not ((self._ids != _UNKNOWN) & (self._progress != _CONFIRMED)).any()
@@ -213,6 +232,7 @@ class LoadLedger:
     @property
     def twice(self) -> int:
         """Deliveries of events that had been acknowledged, and events stored twice."""
+        # The publisher may learn the id after the delivery, so the ids are compared here.
         is_known = (self._ids != _UNKNOWN) & (self._delivered_as != _UNKNOWN)
         return self._duplicates + int((self._ids != self._delivered_as)[is_known].sum())
 

@@ -27,6 +27,7 @@ from penstock_core.vocabulary.ports import Clock
 from penstock_tools.cli.load_plan import Int64s, Latencies, LoadLedger, LoadPlan
 
 DURABLE: Final = "load"
+"""Name of the durable of all consumers."""
 UNANSWERED_MAX: Final = 16
 """Maximum number of unanswered publishes of one publisher. Events that become due in the meantime
 are part of the next publish; their latency counts from their due time."""
@@ -35,7 +36,9 @@ PAUSE_S: Final = 0.001
 DRAIN_S: Final = 10.0
 """Longest time without a delivery after the last publish, while events are missing."""
 CLEANUP_S: Final = 10.0
+"""Timeout of the last requests: counting lost events, and deleting the channel."""
 SHOW_S: Final = 1.0
+"""Seconds between two pictures of the progress."""
 SECOND_US: Final = 1_000_000
 _BYTES: Final = 1 << 20
 """Number of random bytes. The data of events is copied out of them."""
@@ -51,9 +54,11 @@ class LoadSetup(Struct, frozen=True, kw_only=True):
     publishers: int = 1
     consumers: int = 1
     window: int = 1_000
+    """Maximum number of unacknowledged events of one consumer."""
     by_key: bool = False
     """Whether the durable is serial, with a lane for each key."""
     keep: bool = False
+    """Whether the channel is kept after the run."""
     reconnect_s: float = 10.0
     """Seconds to keep reconnecting after the connection is lost."""
 
@@ -95,29 +100,37 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     acknowledged: int
     """Events that the realm acknowledged to their publisher."""
     refused: int
+    """Events that the realm refused to store."""
     unanswered: int
     """Events that were sent without an answer, so that it is unknown whether they are stored."""
     delivered: int
+    """Events that were delivered at least once."""
     rolled_back: int
+    """Events that a consumer rolled back on purpose."""
     redelivered: int
+    """Further deliveries of events that were not acknowledged yet."""
     outstanding: int
     """Events that were acknowledged to the publisher but not delivered, or not delivered again, by
     the end. If the realm did not answer then, it is unknown whether it still has them."""
     lost: int
+    """Events that were acknowledged to the publisher and that the realm does not have any more,
+    although they were not delivered."""
     twice: int
+    """Events that were stored twice, or delivered again after their acknowledgement."""
     steps: tuple[StepLine, ...]
 
     @property
     def is_right(self) -> bool:
         """Whether the run is complete, every event was stored, and each was delivered once."""
-        wrong = self.refused or self.unanswered or self.outstanding or self.lost or self.twice
-        return self.ended == "complete" and not wrong
+        is_wrong = self.refused or self.unanswered or self.outstanding or self.lost or self.twice
+        return self.ended == "complete" and not is_wrong
 
 
 class LoadPicture(Struct, frozen=True):
     """The progress of a run, for the live line."""
 
     at_s: float
+    """Seconds since the run began."""
     rate: float
     """Events that are due per second."""
     acknowledged_per_s: float
@@ -135,9 +148,12 @@ class Ending:
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
+        """Set by the first request."""
         self.hurried = asyncio.Event()
+        """Set by the second request."""
 
     def request(self) -> None:
+        """Request the end; called for each signal."""
         if self.requested.is_set():
             self.hurried.set()
         self.requested.set()
@@ -154,16 +170,20 @@ class LoadRun:
         self._ledger = LoadLedger(plan.count)
         self._publish_times = [Latencies() for _ in plan.rates]
         self._delivery_times = [Latencies() for _ in plan.rates]
+        # Random bytes cannot be compressed, so the realm stores as many bytes as the plan says.
         self._bytes = np.random.default_rng(0).integers(0, 256, _BYTES, dtype=np.uint8)
         self._began_us = self._ended_us = self._delivered_us = 0
         self._sent = self._refused = self._rolled_back = 0
         self._has_moved = asyncio.Event()
-        """Set after each delivery and settlement."""
+        """Set after each acknowledged publish and each settled delivery."""
         self._problem = ""
+        """The first error, for the report."""
         self._failure: PenstockError | None = None
+        """The error that ended the run."""
         self._is_kept = False
         self._outstanding = self._lost = self._stored_twice = 0
         self._last_counts = (0, 0, 0)
+        """Time, acknowledged events and delivered events of the last picture."""
 
     async def run(self, show: Callable[[LoadPicture], None] | None = None) -> LoadReport:
         """Create the channel, publish and consume, and delete the channel. Errors during the run
@@ -188,6 +208,7 @@ class LoadRun:
         return self.report()
 
     async def _connected(self, sessions: AsyncExitStack) -> aio.Session:
+        """Return a new session, which is closed with ``sessions``."""
         opening = aio.connect(self._setup.url, reconnect_timeout=self._setup.reconnect_s)
         session = await sessions.enter_async_context(opening)
         session.on_error(lambda error: None)  # calls raise their own errors
@@ -197,26 +218,29 @@ class LoadRun:
     async def _measure(
         self, channel: aio.Channel, show: Callable[[LoadPicture], None] | None
     ) -> None:
+        """Publish and consume until the plan is done or the end is requested; store an error for
+        the report."""
         setup = self._setup
         try:
             async with AsyncExitStack() as sessions:
                 if setup.consumers:
                     await self._create_durable(channel)
+                # Each client has a separate connection, so that none waits for another.
                 clients = [
                     await (await self._connected(sessions)).channels.get(setup.channel)
                     for _ in range(setup.publishers + setup.consumers)
                 ]
                 self._began_us = self._delivered_us = self._clock.steady_us()
                 async with asyncio.TaskGroup() as tasks:
-                    companions = [
+                    endless_tasks = [
                         tasks.create_task(self._consume(client))
                         for client in clients[setup.publishers :]
                     ]
                     if show is not None:
-                        companions.append(tasks.create_task(self._show(show)))
+                        endless_tasks.append(tasks.create_task(self._show(show)))
                     publishing = self._publish_and_drain(clients[: setup.publishers])
                     await _run_until_set(self._ending.hurried, publishing)
-                    for task in companions:
+                    for task in endless_tasks:
                         task.cancel()
         except* PenstockError as failures:
             self._failure = _first_of(failures)
@@ -232,6 +256,7 @@ class LoadRun:
     # --- publishing -----------------------------------------------------------------------
 
     async def _publish_and_drain(self, publishers: list[aio.Channel]) -> None:
+        """Publish the events of the plan, wait for the answers, then wait for the deliveries."""
         async with asyncio.TaskGroup() as publishing_tasks:
             await _run_until_set(
                 self._ending.requested, self._publish_when_due(publishers, publishing_tasks)
@@ -297,6 +322,7 @@ class LoadRun:
     # --- consuming ------------------------------------------------------------------------
 
     async def _consume(self, channel: aio.Channel) -> None:
+        """Acknowledge the events of the durable until this task is cancelled."""
         durable = await channel.durables.get(DURABLE)
         async with durable.subscribe(window=self._setup.window) as subscription:
             while (batch := await subscription.next_batch()) is not None:
@@ -307,22 +333,25 @@ class LoadRun:
                 except (ConnectionLost, IllegalState):
                     if not batch.is_stale:
                         raise
-                    # The realm delivers the events again whose acknowledgement was lost
+                    # The realm delivers the events whose acknowledgement was lost again.
 
     async def _settle(self, subscription: aio.DurableSubscription, batch: DeliveredBatch) -> None:
+        """Acknowledge a batch, except for the events that the plan rolls back."""
         at_us = self.at_us()
         column = batch.to_arrow().column("properties").field("number")
+        # The second buffer of an Arrow array has its values; the array may start inside of it.
         numbers = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
         is_first = self._ledger.record_delivery(numbers, batch.event_ids)
         self.count(self._delivery_times, numbers[is_first], at_us)
         is_rolled_back = is_first & self.plan.rolls_back(numbers)
         if is_rolled_back.any():
             self._ledger.record_rollback(numbers[is_rolled_back])
-            for event, is_back in zip(batch, is_rolled_back.tolist(), strict=True):
-                await (event.rollback() if is_back else event.ack())
+            for event, rolls_back in zip(batch, is_rolled_back.tolist(), strict=True):
+                await (event.rollback() if rolls_back else event.ack())
             await subscription.flush()
         else:
             await batch.ack()
+        # A batch that became stale in the meantime was acknowledged on a lost connection.
         if not batch.is_stale:
             self._ledger.record_confirmation(numbers[~is_rolled_back])
             self._rolled_back += int(is_rolled_back.sum())
@@ -369,6 +398,7 @@ class LoadRun:
                     self._stored_twice = max(0, published - (self._sent - self._refused))
 
     async def _clean_up(self, owner: aio.Session) -> None:
+        """Delete the channel unless it is to be kept; a failure is reported, not raised."""
         if self._setup.keep or self._is_unreachable:
             return
         try:
@@ -377,7 +407,7 @@ class LoadRun:
         except TimeoutError:
             self._problem = (
                 self._problem
-                or f"the deletion of the channel was not answered for {CLEANUP_S:.0f} s"
+                or f"the deletion of the channel was not answered within {CLEANUP_S:.0f} s"
             )
         except PenstockError as error:
             self._record_problem(error)
@@ -404,6 +434,7 @@ class LoadRun:
         self._problem = self._problem or f"{error} [{error.code}]"
 
     async def _show(self, show: Callable[[LoadPicture], None]) -> None:
+        """Show the progress repeatedly until this task is cancelled."""
         while True:
             await asyncio.sleep(SHOW_S)
             show(self.picture())
@@ -415,6 +446,7 @@ class LoadRun:
         self._last_counts = (at_us, ledger.acknowledged, ledger.delivered)
         seconds = max(1, at_us - last_us) / SECOND_US
         step = min(int(at_us / SECOND_US / self.plan.step_s), len(self.plan.rates) - 1)
+        # After a request to end, no more events are sent, so none of the others is behind.
         due = self._sent if self._ending.requested.is_set() else self.plan.due_by(at_us)
         return LoadPicture(
             at_s=at_us / SECOND_US,
@@ -475,5 +507,6 @@ def _first_of(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
 
 
 def _line(times: Latencies) -> LatencyLine:
+    """Return the percentiles of a histogram."""
     p50, p90, p99, p999 = (times.percentile(percent) / 1_000 for percent in (50, 90, 99, 99.9))
     return LatencyLine(times.count, p50, p90, p99_ms=p99, p999_ms=p999, max_ms=times.max_us / 1_000)

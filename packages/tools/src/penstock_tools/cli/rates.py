@@ -28,12 +28,16 @@ class Sample(Struct, frozen=True):
     at_us: int
     realm: RealmInfo
     stores: Mapping[str, ChannelInfo]
+    """Channels and queues by name."""
     durables: Mapping[tuple[str, str], DurableInfo]
+    """Durables by the name of their channel and their own name."""
     left_out: int
     """Number of channels and queues that are not in the sample."""
 
 
 class StoreLine(Struct, frozen=True, kw_only=True):
+    """The activity of a channel or queue."""
+
     name: str
     kind: str
     events: int
@@ -46,6 +50,8 @@ class StoreLine(Struct, frozen=True, kw_only=True):
 
 
 class DurableLine(Struct, frozen=True, kw_only=True):
+    """The activity of a durable on one channel."""
+
     channel: str
     name: str
     type: str
@@ -54,7 +60,9 @@ class DurableLine(Struct, frozen=True, kw_only=True):
     in_flight: int
     """Events delivered but not acknowledged."""
     oldest_ms: int | None
+    """Age of the oldest outstanding event; None if no event is outstanding."""
     offered_per_s: float
+    """Events per second by which the position of the durable advanced."""
 
 
 class RealmRates(Struct, frozen=True, kw_only=True):
@@ -104,6 +112,7 @@ class Sampler:
         )
 
     def _open(self, name: str, *, is_channel: bool) -> Channel | Queue:
+        """Return the channel or queue of this name; it is opened at the first call."""
         store = self._opened.get(name)
         if store is None:
             stores = self._session.channels if is_channel else self._session.queues
@@ -118,6 +127,7 @@ class Sampler:
         return store.durables.list()
 
     def _forget(self, names: set[str]) -> None:
+        """Forget opened stores whose name is not among ``names`` any more."""
         self._opened = {name: store for name, store in self._opened.items() if name in names}
 
 
@@ -148,6 +158,7 @@ def _stores(earlier_sample: Sample, later_sample: Sample, seconds: float) -> Ite
     for name, info in later_sample.stores.items():
         earlier = earlier_sample.stores.get(name)
         published, removed = info.counters.published, info.counters.departed_count
+        # A lower counter belongs to a new store under the name of a deleted one.
         if earlier is not None and earlier.counters.published <= published:
             published -= earlier.counters.published
             removed -= earlier.counters.departed_count

@@ -50,6 +50,7 @@ class View:
 
     def __init__(self) -> None:
         self.order = "published"
+        """Name of the sort key of the upper table."""
         self.is_paused = False
         self.is_ended = False
 
@@ -70,6 +71,7 @@ class View:
 
         stores = sorted(rates.stores, key=_STORE_ORDERS[self.order])
         durables = sorted(rates.durables, key=lambda line: (-line.outstanding, line.channel))
+        # Durables get at most a third of the screen, unless the stores leave more of it free.
         store_rows = max(3, rows - _FIXED_LINES - min(len(durables), rows // 3))
         durable_rows = max(2, rows - _FIXED_LINES - min(len(stores), store_rows))
         left_out = rates.left_out + max(0, len(stores) - store_rows)
@@ -84,6 +86,7 @@ class View:
 
 
 def register(app: typer.Typer) -> None:
+    """Add the command of this module to ``app``."""
     app.command("top")(top)
 
 
@@ -132,10 +135,12 @@ SampleRates = Callable[[Callable[[float], None]], "RealmRates"]
 
 
 def _pause(seconds: float) -> None:
+    """Wait without reading keys."""
     select.select([], [], [], seconds)
 
 
 def _write(sample_rates: SampleRates, *, once: bool) -> None:
+    """Print the rates as JSON, once or repeatedly."""
     if once:
         write_json(sample_rates(_pause))
         return
@@ -145,6 +150,7 @@ def _write(sample_rates: SampleRates, *, once: bool) -> None:
 
 
 def _print(rates: RealmRates) -> None:
+    """Print the screen once as text."""
     from rich.console import Console
 
     # A file gets all rows, because its width and length are not limited by a screen.
@@ -167,8 +173,8 @@ def _live(sample_rates: SampleRates) -> None:
                 nonlocal key
                 key = read_key(seconds)
 
-            # The display samples on while it is paused, so that its rates cover one interval
-            # afterwards
+            # Samples are taken while the display is paused, too, so that the rates cover one
+            # interval when it continues.
             newer = sample_rates(wait)
             view.press(key)
             if view.is_ended:
@@ -186,6 +192,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
         ready, _, _ = select.select([terminal], [], [], seconds)
         return sys.stdin.read(1) if ready else ""
 
+    # In this mode the terminal delivers each key at once and does not echo it.
     tty.setcbreak(terminal)
     try:
         yield read_key
@@ -197,6 +204,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def _head(rates: RealmRates, *, is_paused: bool) -> Table:
+    """Return the two lines about the whole realm."""
     from rich.table import Table
 
     head = Table.grid(padding=(0, 3))
@@ -215,6 +223,7 @@ def _head(rates: RealmRates, *, is_paused: bool) -> Table:
 
 
 def _store_table(lines: list[StoreLine], order: str) -> Table:
+    """Return the upper table; a ``v`` marks the column that it is sorted by."""
     columns = (
         ("channel or queue", "name"),
         ("in/s", "published"),
@@ -224,7 +233,7 @@ def _store_table(lines: list[StoreLine], order: str) -> Table:
         ("readers", ""),
         ("durables", ""),
     )
-    table = _table([f"{text} v" if word == order else text for text, word in columns])
+    table = _table([f"{heading} v" if key == order else heading for heading, key in columns])
     for line in lines:
         table.add_row(
             _shortened(line.name if line.kind == "channel" else f"{line.name} (queue)"),
@@ -239,6 +248,7 @@ def _store_table(lines: list[StoreLine], order: str) -> Table:
 
 
 def _durable_table(lines: list[DurableLine]) -> Table:
+    """Return the lower table."""
     names = ("durable", "type", "outstanding", "in flight", "oldest", "offered/s", "clients")
     table = _table(names)
     for line in lines:
@@ -255,6 +265,7 @@ def _durable_table(lines: list[DurableLine]) -> Table:
 
 
 def _table(names: Sequence[str]) -> Table:
+    """Return an empty table with these columns."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold reverse", expand=True)
@@ -292,4 +303,5 @@ def _shortened(name: str, style: str = "") -> Any:
 
 
 def _rate(per_s: float) -> str:
+    """Return a rate; small ones have a decimal, so that they do not look like 0."""
     return f"{per_s:,.0f}" if per_s >= 10 or per_s == 0 else f"{per_s:.1f}"

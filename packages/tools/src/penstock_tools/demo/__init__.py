@@ -1,1 +1,2 @@
-"""A cluster for a try: engine servers, nodes and traffic on one machine, on one screen."""
+"""A demonstration of a cluster: engine servers, nodes and traffic on one machine, shown on one
+screen."""

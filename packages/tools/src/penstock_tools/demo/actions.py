@@ -13,6 +13,7 @@ Kind = Literal["node", "engine"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 MEMBERS: Final = 3
 """Number of nodes, and number of servers of the engine."""
+# Both texts are parts of error messages.
 _TARGETS: Final = (
     f"owner, engine leader, last (the previous target), and node or engine with a number up to "
     f"{MEMBERS}"
@@ -52,6 +53,7 @@ _NAMED: Final[Mapping[str, ProcessTarget]] = {
     **{f"node {number}": ProcessTarget("node", number) for number in range(1, MEMBERS + 1)},
     **{f"engine {number}": ProcessTarget("engine", number) for number in range(1, MEMBERS + 1)},
 }
+"""Targets by their name in a script."""
 
 
 def script_of(text: str) -> list[TimedAction]:
@@ -62,6 +64,7 @@ def script_of(text: str) -> list[TimedAction]:
 
 
 def _step(text: str) -> TimedAction:
+    """Parse a step such as ``5:kill owner``."""
     time, colon, rest = text.partition(":")
     words = rest.split()
     if not colon or not words:
@@ -70,10 +73,12 @@ def _step(text: str) -> TimedAction:
 
 
 def _seconds(time: str, text: str) -> float:
+    """Parse the time of a step; ``text`` is the whole step, for the error."""
     try:
         at_s = float(time)
     except ValueError:
         at_s = -1.0
+    # NaN fails this comparison, too.
     if not 0 <= at_s < float("inf"):
         raise InvalidArgument(
             f"{time!r} in {text.strip()!r} is not a time; allowed are seconds from 0 on: {_EXAMPLE}"
@@ -82,6 +87,7 @@ def _seconds(time: str, text: str) -> float:
 
 
 def _action(words: list[str], text: str) -> Action:
+    """Parse the action of a step; ``text`` is the whole step, for the error."""
     word, name = words[0], " ".join(words[1:])
     verb = next((candidate for candidate in VERBS if candidate == word), None)
     if verb is None:

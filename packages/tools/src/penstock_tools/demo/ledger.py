@@ -12,8 +12,11 @@ from typing import Final
 
 SECOND_US: Final = 1_000_000
 _UNKNOWN: Final = -1
+"""Id of an event that was not acknowledged to the publisher, or not delivered."""
 _DELIVERED: Final = 1
+"""Progress of an event that was delivered; before, the progress is 0."""
 _CONFIRMED: Final = 2
+"""Progress of an event whose acknowledgement by the consumer is confirmed."""
 
 
 class Ledger:
@@ -32,8 +35,10 @@ class Ledger:
         self._ids = array("q")
         """Event id in the acknowledgement to the publisher, by number."""
         self._delivered_as = array("q")
+        """Event id at the first delivery, by number."""
         self._progress = bytearray()
         self._newest = -1
+        """Highest number of a delivered event."""
         self._checked_up_to = 0
         """No event below this number is missing; :attr:`lost` does not check these again."""
 
@@ -48,6 +53,7 @@ class Ledger:
         """Record that the publisher received the acknowledgement of an event, with its id."""
         self._ids[number] = id
         self.published += 1
+        # The delivery may come before the answer to the publisher, so both methods compare the ids.
         if not self._progress[number]:
             self.outstanding += 1
         elif self._delivered_as[number] != id:
@@ -82,6 +88,7 @@ class Ledger:
         return sum(map(self._is_missing, range(self._checked_up_to, self._newest)))
 
     def _is_missing(self, number: int) -> bool:
+        """Return whether an event was acknowledged to the publisher but not delivered."""
         return not self._progress[number] and self._ids[number] != _UNKNOWN
 
 
@@ -92,7 +99,9 @@ class Acknowledgements:
         self._latest: deque[int] = deque()
         """Times within the last second, in microseconds of a steady clock."""
         self._last_us: int | None = None
+        """Time of the last acknowledgement."""
         self._since_us = 0
+        """Time of the last :meth:`restart`."""
         self._longest_us = 0
         """The longest finished pause since ``_since_us``."""
 
@@ -124,5 +133,6 @@ class Acknowledgements:
         return max(self._longest_us, now_us - max(self._last_us, self._since_us))
 
     def _forget(self, now_us: int) -> None:
+        """Remove the times that are older than a second."""
         while self._latest and self._latest[0] <= now_us - SECOND_US:
             self._latest.popleft()

@@ -20,6 +20,7 @@ from penstock_core.tasks import start_task
 
 HOST: Final = "127.0.0.1"
 _WAITING_BYTES_MAX: Final = 4 << 20
+"""Maximum number of bytes that wait for the connection to the destination."""
 
 LostDirection = Literal["all", "from", "to"]
 """The bytes that a cut drops: all, those from the process, or those to it."""
@@ -33,6 +34,7 @@ class DemoLinks:
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
         self._cut: dict[str, LostDirection] = {}
+        """The processes that are cut off, by name."""
         self._links: list[_DemoLink] = []
 
     def open(self, source: str, destination: str, port: int) -> int:
@@ -45,7 +47,7 @@ class DemoLinks:
         return int(listener.getsockname()[1])
 
     def cut(self, name: str, direction: LostDirection = "all") -> None:
-        """Cut the process of this name off, in both directions or in one."""
+        """Cut off the process of this name, in both directions or in one."""
         self._cut[name] = direction
         self._run(self._update_links())
 
@@ -55,6 +57,7 @@ class DemoLinks:
         self._run(self._update_links())
 
     def is_cut(self, name: str) -> bool:
+        """Return whether the process of this name is cut off."""
         return name in self._cut
 
     def close(self) -> None:
@@ -65,6 +68,7 @@ class DemoLinks:
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` on the thread of the links, and wait until it is done."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _update_links(self) -> None:
@@ -100,6 +104,7 @@ class _DemoLink:
         self._server = await loop.create_server(lambda: _Side(self, None), sock=listener)
 
     def set_paused(self, is_paused: bool, is_return_paused: bool) -> None:
+        """Pause or resume the bytes to the destination, and those from it."""
         if (is_paused, is_return_paused) == (self.is_paused, self.is_return_paused):
             return
         self.is_paused, self.is_return_paused = is_paused, is_return_paused
@@ -107,8 +112,11 @@ class _DemoLink:
             side.update()
 
     async def end(self) -> None:
+        """Accept no more connections, and abort all of them."""
         if self._server is not None:
             self._server.close()
+        # A connection attempt that succeeds meanwhile adds a side, so this repeats until none is
+        # left.
         while self.sides or self.connecting:
             for task in self.connecting:
                 task.cancel()
@@ -126,7 +134,9 @@ class _Side(asyncio.Protocol):
         self._is_first = peer is None
         """Whether this is the end at which the connection was accepted."""
         self._transport: asyncio.Transport | None = None
+        """None before the connection is made and after it is lost."""
         self._unsent = bytearray()
+        """Bytes received before the connection to the destination was made."""
         self._is_connecting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -140,6 +150,8 @@ class _Side(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         link = self._link
+        # Unread bytes fill the receive buffer, and then the peer cannot send either, as in a
+        # network that drops all packets.
         if link.is_paused if self._is_first else link.is_return_paused:
             transport.pause_reading()
         else:
@@ -153,6 +165,7 @@ class _Side(asyncio.Protocol):
             connecting.add_done_callback(self._link.connecting.discard)
 
     async def _connect(self) -> None:
+        """Connect to the destination, and send it the bytes that were received so far."""
         loop = asyncio.get_running_loop()
         try:
             _, peer = await loop.create_connection(
@@ -168,6 +181,7 @@ class _Side(asyncio.Protocol):
             peer.abort()
 
     def send(self, data: bytes) -> None:
+        """Send bytes that the other end received."""
         if self._transport is not None and data:
             self._transport.write(data)
 
@@ -196,5 +210,6 @@ class _Side(asyncio.Protocol):
                 peer._transport.close()
 
     def abort(self) -> None:
+        """Close the connection of this end at once."""
         if self._transport is not None:
             self._transport.abort()

@@ -29,11 +29,13 @@ CLUSTER: Final = "demo"
 STREAM: Final = f"{CLUSTER}-shard-0"
 """The engine's stream that stores the facts of the owner."""
 _ENGINE_FILE_MAX: Final = "1GB"
+"""Most disk space of one server of the engine."""
 _TOML: Final = """[cluster]
 name = "{}"
 engine = "{}"
 monitors = "{}"
 """
+"""Content of the settings file."""
 
 
 class DemoNode:
@@ -68,6 +70,7 @@ class DemoNode:
         process.begin()
 
     def kill(self) -> None:
+        """Kill the process, and release what belongs to it."""
         process, self._process = self._process, None
         self.is_frozen = False
         if process is not None:
@@ -75,11 +78,13 @@ class DemoNode:
             process.__exit__(None, None, None)
 
     def freeze(self) -> None:
+        """Stop the process without ending it; its connections stay open."""
         if self._process is not None:
             self._process.signal(signal.SIGSTOP)
             self.is_frozen = True
 
     def thaw(self) -> None:
+        """Let a frozen process run on."""
         if self._process is not None:
             self._process.signal(signal.SIGCONT)
             self.is_frozen = False
@@ -99,6 +104,7 @@ class DemoNode:
             return "frozen"
         if not self._process.url:
             return "starts"
+        # A deposed owner may need a while to notice it, so the epoch that it believes in counts.
         if self.epoch:
             return "owner" if self.epoch == newest else "deposed"
         return "stands by"
@@ -112,6 +118,7 @@ class DemoNode:
         return str(failures[-1].get("reason", "")) if failures else self._process.log[-500:]
 
     def pids(self) -> list[int]:
+        """Return the id of the running process, if there is one."""
         return [] if self._process is None else [self._process.pid]
 
 
@@ -155,8 +162,11 @@ class DemoProcesses:
         ]
         self.url = "penstock://" + ",".join(node.address for node in self.nodes)
         self._last: ProcessTarget | None = None
+        """Target of the previous action."""
         self._newest = 0
+        """The newest epoch seen so far."""
         self._guard = OrphanGuard()
+        """Kills the processes if this one is killed."""
 
     @property
     def _monitors(self) -> str:
@@ -245,6 +255,7 @@ class DemoProcesses:
         return f"{verb} {name}{_role(requested_target)}"
 
     def _resolve(self, target: ProcessTarget, leader: int) -> ProcessTarget | None:
+        """Return the process that has the role of ``target`` now; None if none has it."""
         if target.number:
             return target
         if target.kind == "engine":
@@ -302,6 +313,7 @@ _POSSIBLE: Final[Mapping[Verb, frozenset[str]]] = {
     "heal": frozenset({"cut off"}),
     "start": frozenset({"killed", "ended"}),
 }
+"""The states of a process in which an action on it is possible."""
 
 
 def _name(target: ProcessTarget) -> str:
@@ -309,10 +321,12 @@ def _name(target: ProcessTarget) -> str:
 
 
 def _server(index: int) -> str:
+    """Return the name of a server of the engine; ``index`` starts at 0."""
     return _name(ProcessTarget("engine", index + 1))
 
 
 def _role(requested_target: ProcessTarget) -> str:
+    """Return the role by which a process was selected, as a suffix of its name."""
     if requested_target.number:
         return ""
     return " (owner)" if requested_target.kind == "node" else " (leader)"

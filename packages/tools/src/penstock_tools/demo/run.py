@@ -24,7 +24,9 @@ UP_S: Final = 120.0
 DRAIN_S: Final = 20.0
 """Longest wait for the consumer at the end; a second request to end cuts it short."""
 _POLL_S: Final = 0.05
+"""Seconds between two checks of a condition."""
 _LEADER_S: Final = 1.0
+"""Seconds between two requests for the leader of the engine."""
 _END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,7 +36,9 @@ class Display(Protocol):
     every_s: float
     """Seconds between two pictures."""
 
-    def show(self, picture: Picture) -> None: ...
+    def show(self, picture: Picture) -> None:
+        """Show the state at this moment."""
+        ...
 
     def show_message(self, text: str) -> None:
         """Show a message: progress of the start, or an action."""
@@ -96,9 +100,12 @@ class DemoEnding:
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
+        """Set by the first request."""
         self.is_hurried = False
+        """Whether there was a second request."""
 
     def request(self) -> None:
+        """Request the end; called for each signal, and by the display."""
         self.is_hurried = self.requested.is_set()
         self.requested.set()
 
@@ -120,6 +127,7 @@ class DemoRun:
         self._clock = clock
         self._ending = ending
         self._leader = 0
+        """Number of the leader among the engine's servers; 0 if it is not known."""
         self._began_us = 0
         """Time of the first acknowledgement; 0 before it."""
         self._deeds: list[Deed] = []
@@ -128,6 +136,7 @@ class DemoRun:
 
     @property
     def _at_s(self) -> float:
+        """Seconds since the first acknowledgement; 0 before it."""
         return (self._clock.steady_us() - self._began_us) / 1e6 if self._began_us else 0.0
 
     def picture(self) -> Picture:
@@ -160,6 +169,7 @@ class DemoRun:
         )
 
     def _server(self, number: int) -> ProcessLine:
+        """Return the state of a server of the engine; numbers start at 1."""
         condition: str = self._processes.engine_condition(number)
         leads = condition == "up" and number == self._leader
         where = self._processes.engine.urls[number - 1].removeprefix("nats://")
@@ -189,7 +199,7 @@ class DemoRun:
         with suppress(TimeoutError):
             async with asyncio.timeout(UP_S):
                 # Actions are timed from here and may name "the owner". A node may log that it is
-                # the owner after its first client is answered, so both conditions are needed
+                # the owner after its first client is answered, so both conditions are needed.
                 while not (self.traffic.ledger.published and self._processes.owner):
                     self._check_nodes()
                     await asyncio.sleep(_POLL_S)
@@ -205,6 +215,7 @@ class DemoRun:
         )
 
     def _check_nodes(self) -> None:
+        """Raise ``Unavailable`` if a node has ended by itself."""
         for node in self._processes.nodes:
             if failure := node.failure:
                 raise Unavailable(f"node {node.name} did not start: {failure}")
@@ -231,6 +242,7 @@ class DemoRun:
             self._ending.requested.set()
 
     async def _wait_until(self, at_s: float) -> None:
+        """Wait until ``at_s`` seconds after the first acknowledgement."""
         while True:
             if self._began_us and self._at_s >= at_s:
                 return
@@ -239,6 +251,7 @@ class DemoRun:
     async def follow_leader(self) -> None:
         """Keep the number of the engine's leader up to date."""
         while True:
+            # A request to a frozen server may take seconds and would stop the traffic.
             self._leader = await asyncio.to_thread(self._processes.leader)
             await asyncio.sleep(_LEADER_S)
 
@@ -254,4 +267,5 @@ class DemoRun:
                     await asyncio.sleep(_POLL_S)
 
     def _is_behind(self) -> bool:
+        """Return whether a publish is not answered, or the consumer has not got every event."""
         return self.traffic.is_publishing or self.traffic.ledger.outstanding > 0

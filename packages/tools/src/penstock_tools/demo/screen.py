@@ -25,10 +25,12 @@ _KEYS: Final[dict[str, Verb]] = {
     "h": "heal",
     "s": "start",
 }
+"""Verbs by the keyboard key that requests them."""
 _UNDOING_VERBS: Final = ("thaw", "heal", "start")
 """Verbs that act on the target of the previous action unless a number is selected. A node that was
 killed as the owner is not the owner any more, so the role cannot select it."""
 _DEEDS_SHOWN: Final = 6
+"""Maximum number of actions on the screen."""
 _COLOURS: Final = {
     "owner": "green",
     "leads": "green",
@@ -39,6 +41,7 @@ _COLOURS: Final = {
     "cut off": "magenta",
     "deposed": "yellow",
 }
+"""Colours of the states of processes; other states are red."""
 
 
 class ProcessLine(Struct, frozen=True):
@@ -82,8 +85,11 @@ class Picture(Struct, frozen=True, kw_only=True):
     outstanding: int
     """Events acknowledged to the publisher but not delivered yet."""
     lost: int
+    """Events acknowledged to the publisher that the consumer will not receive."""
     twice: int
+    """Events stored twice, or delivered again after their acknowledgement."""
     deeds: Sequence[Deed] = ()
+    """The executed actions, oldest first."""
     trouble: str = ""
     """The last error of a client that currently cannot proceed."""
 
@@ -118,6 +124,7 @@ class Chooser:
 
     @property
     def chosen(self) -> str:
+        """The target as text."""
         if self.target.number:
             return f"{self.target.kind} {self.target.number}"
         return "the owner" if self.target.kind == "node" else "the engine's leader"
@@ -143,6 +150,7 @@ def counts(picture: Picture) -> str:
 
 
 def deed_line(deed: Deed) -> str:
+    """Return an executed action as one line."""
     return plain(
         f"{deed.at_s:6.1f} s  {deed.what}: {deed.pause_s:.1f} s without acknowledgements at most"
     )
@@ -165,6 +173,7 @@ def render(picture: Picture, chosen: str) -> Group:
 
 
 def _head(picture: Picture) -> Table:
+    """Return the counts, and the addresses below them."""
     from rich.table import Table
     from rich.text import Text
 
@@ -193,6 +202,7 @@ def _head(picture: Picture) -> Table:
 
 
 def _processes(picture: Picture) -> Table:
+    """Return the table of all processes; its first column is the key that selects each."""
     from rich.table import Table
     from rich.text import Text
 

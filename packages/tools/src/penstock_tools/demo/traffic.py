@@ -18,7 +18,9 @@ DURABLE: Final = "billing"
 _RECONNECT_S: Final = 3_600.0
 """Longer than any demonstration, so that clients never stop reconnecting."""
 _RETRY_S: Final = 0.25
+"""Seconds between two attempts of a client."""
 _BATCH_S: Final = 0.5
+"""Longest wait for one batch."""
 
 
 class Traffic:
@@ -44,6 +46,7 @@ class Traffic:
             tasks.create_task(self._keep_consuming())
 
     def stop_publishing(self) -> None:
+        """Publish no more events; a publish in progress is not cancelled."""
         self._stopped.set()
 
     async def _prepare(self) -> None:
@@ -67,6 +70,7 @@ class Traffic:
                 return
 
     async def _keep_publishing(self) -> None:
+        """Publish until :meth:`stop_publishing`, with a new session after each failure."""
         while not self._stopped.is_set():
             try:
                 async with aio.connect(self._url, reconnect_timeout=_RECONNECT_S) as session:
@@ -80,8 +84,8 @@ class Traffic:
         """Publish one event after the other. After a failure it is unknown whether the event is
         stored, so its number is not used again."""
         while not self._stopped.is_set():
-            # A new number for each attempt: a retry under the old one could store the event a
-            # second time
+            # Each attempt gets a new number, because a retry under the old one could store the
+            # event a second time.
             number = self.ledger.next_number()
             self.is_publishing = True
             try:
@@ -93,6 +97,7 @@ class Traffic:
             self.trouble = ""
 
     async def _keep_consuming(self) -> None:
+        """Consume until this task is cancelled, with a new session after each failure."""
         while True:
             try:
                 async with aio.connect(self._url, reconnect_timeout=_RECONNECT_S) as session:
@@ -104,6 +109,7 @@ class Traffic:
                 await asyncio.sleep(_RETRY_S)
 
     async def _consume(self, durable: aio.Durable) -> None:
+        """Record and acknowledge the events of the durable."""
         async with durable.subscribe() as subscription:
             while True:
                 batch = await subscription.next_batch(_BATCH_S)
@@ -115,10 +121,12 @@ class Traffic:
                 try:
                     await batch.ack()
                 except ConnectionLost:
-                    # Events whose acknowledgement was lost are delivered on the next connection
+                    # Events whose acknowledgement was lost are delivered on the next connection.
                     continue
+                # A batch that became stale in the meantime was acknowledged on a lost connection.
                 if not batch.is_stale:
                     self.ledger.record_confirmation(numbers)
 
     def _report(self, error: PenstockError) -> None:
+        """Store an error for the screen."""
         self.trouble = f"{error} [{error.code}]"

@@ -140,6 +140,7 @@ def durable_arguments(durable: WantedDurable) -> dict[str, Any]:
 
 
 def _stores(session: Session, kind: str) -> Any:
+    """Return the part of the session that manages stores of this kind."""
     return session.channels if kind == "channel" else session.queues
 
 
@@ -150,4 +151,5 @@ def store_arguments(store: WantedStore) -> dict[str, Any]:
 
 
 def _resource_argument(kind: str, name: str) -> dict[str, str]:
+    """Return the argument that names the resource of a right; the realm needs none."""
     return {} if kind == "realm" else {kind: name}

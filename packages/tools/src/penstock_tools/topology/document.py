@@ -48,6 +48,7 @@ class WantedStore(Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
+        """Kind and name, for texts."""
         return f"{self.kind} {self.name}"
 
 
@@ -62,6 +63,7 @@ class WantedJoin(Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
+        """The two ends, for texts."""
         return f"join {self.source} -> {self.destination}"
 
 
@@ -93,8 +95,9 @@ class WantedGrant(Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        where = "the realm" if self.kind == "realm" else f"{self.kind} {self.name}"
-        return f"rights of {self.subject} on {where}"
+        """The subject and the resource, for texts."""
+        resource = "the realm" if self.kind == "realm" else f"{self.kind} {self.name}"
+        return f"rights of {self.subject} on {resource}"
 
 
 class PipelineFile(Struct, frozen=True, kw_only=True):

@@ -49,10 +49,12 @@ class ExistingStore(Struct, frozen=True, kw_only=True):
     name: str
     definition: Definition
     events: int = 0
+    """Number of events stored."""
     durables: Mapping[str, DurableInfo] = {}
 
     @property
     def what(self) -> str:
+        """Kind and name, for texts."""
         return f"{self.kind} {self.name}"
 
 
@@ -79,7 +81,7 @@ class Found(Struct, frozen=True, kw_only=True):
         return any(belongs_to_cluster(store.definition) for store in self.stores.values())
 
     def is_from_pattern(self, channel: str, durable: str) -> bool:
-        """Whether a durable of this name on the channel comes from a pattern."""
+        """Return whether a durable of this name on the channel comes from a pattern."""
         return any(
             name == durable and choice_of(pattern).takes(channel) for pattern, name in self.durables
         )
@@ -142,9 +144,10 @@ def _stores(session: Session) -> Iterator[ExistingStore]:
 
 
 def _open_if_exists(session: Session, name: str, kind: Kind) -> Channel | Queue | None:
+    """Return the channel or queue of this name; None if it was deleted meanwhile."""
     try:
         return session.channels.get(name) if kind == "channel" else session.queues.get(name)
-    except NameDoesNotExist:  # deleted after it was listed
+    except NameDoesNotExist:
         return None
 
 
@@ -159,6 +162,7 @@ def _store(kind: Kind, info: ChannelInfo, durables: Mapping[str, DurableInfo]) -
 
 
 def _has_resource(grant: WantedGrant, existing: Found) -> bool:
+    """Return whether the realm can be asked for the rights on the resource of a grant."""
     if grant.kind in ("realm", "topic"):
         return True
     return grant.name.endswith("*") or grant.name in existing.stores
@@ -179,6 +183,7 @@ def _resources(stores: Iterable[ExistingStore]) -> Iterator[tuple[str, str]]:
 def _grants(
     session: Session, resources: list[tuple[str, str]]
 ) -> Iterator[tuple[GrantKey, tuple[str, ...]]]:
+    """Yield the rights of every subject on these resources."""
     for kind, name in resources:
         resource = {} if kind == "realm" else {kind: name}
         for entry in session.access.entries(**resource).entries:
@@ -235,8 +240,8 @@ def topology_of(existing: Found) -> Topology:
 
 
 def _is_default_mqtt_channel(store: ExistingStore, existing: Found) -> bool:
-    """Whether the store is the channel of all MQTT topics exactly as the realm creates it, so that
-    a file need not list it."""
+    """Return whether the store is the channel of all MQTT topics exactly as the realm creates it,
+    so that a file need not list it."""
     if store.name != existing.mqtt_channel or store.durables:
         return False
     if _portable(store.definition) != Definition(retain_consumed=True):
@@ -248,6 +253,7 @@ def _is_default_mqtt_channel(store: ExistingStore, existing: Found) -> bool:
 
 
 def _portable(definition: Definition) -> Definition:
+    """Return a definition without the values that depend on the realm that it was read from."""
     return portable(definition, clusterable=rules().types[definition.type].clusterable)
 
 

@@ -52,6 +52,7 @@ FIXED = ("type", "engine", "keys", "start_event_id")
 _ADMINISTRATION = frozenset(("full", "manage_acl"))
 """Rights on the realm that allow granting other rights."""
 _JOIN_PAUSE = "only events published until it is created again: they are not copied"
+"""What is lost when a join is deleted and created again."""
 
 
 def plan(wanted: Topology, existing: Found, *, prune: bool = False) -> Plan:
@@ -82,19 +83,27 @@ def _without_internal(wanted: Topology, mqtt_channel: str) -> Topology:
 
 
 class _Planning:
+    """The computation of one plan."""
+
     def __init__(self, wanted: Topology, existing: Found, *, prune: bool) -> None:
         self._wanted = _without_internal(wanted, existing.mqtt_channel)
         self._existing = existing
         self._prune = prune
         self._immovable: list[Immovable] = []
         self._unnamed: list[str] = []
+        """Objects that the file does not name and that are not deleted, because this was not
+        requested."""
         self._protected: list[str] = []
+        """Objects that are not deleted, so that the realm stays accessible."""
 
     def plan(self) -> Plan:
+        """Return the plan; may be called once."""
         steps = [*self._store_steps()]
         for store in self._wanted.stores:
             steps += self._durable_steps(store)
         steps += [*self._pattern_steps(), *self._join_steps(), *self._deletions()]
+        # A plan that cannot be applied is not rehearsed: its steps may depend on the changes that
+        # are not possible.
         if not self._immovable:
             steps = Rehearsal(self._wanted, self._existing).ordered(steps)
         access = list(self._access_steps())
@@ -123,6 +132,8 @@ class _Planning:
                 yield step
 
     def _edit(self, store: WantedStore, existing_store: ExistingStore) -> PlannedStep | None:
+        """Return the step that changes the attributes of a store; None if they do not differ, or if
+        one of the differing ones cannot be edited."""
         definition = comparable(store.definition, existing_store.definition)
         changes = list(definition_changes(existing_store.definition, definition))
         immovable = (*FIXED, *(("cluster_wide",) if self._existing.is_cluster else ()))  # SEM C5
@@ -148,6 +159,7 @@ class _Planning:
         )
 
     def _refuse_change(self, existing_store: ExistingStore, details: Sequence[str]) -> None:
+        """Record differences of a store that cannot be resolved in place."""
         self._immovable.append(
             Immovable(
                 what=existing_store.what,
@@ -177,6 +189,7 @@ class _Planning:
         existing_durables = {} if existing_store is None else existing_store.durables
         for durable in store.durables:
             what = f"durable {durable.name} of {store.name}"
+            # No attribute of a durable can be edited, so each difference is immovable.
             info = existing_durables.get(durable.name)
             if info is None:
                 details = tuple(_durable_details(durable))
@@ -251,6 +264,7 @@ class _Planning:
             name for name in self._existing.stores if name not in wanted
         } - never_deleted
         for pair in sorted(self._existing.joins):
+            # A join is deleted with its source, so it needs no separate step then.
             if pair not in joins and pair[0] not in deleted_stores:
                 what = f"join {pair[0]} -> {pair[1]}"
                 yield from self._delete_or_report(
@@ -291,6 +305,7 @@ class _Planning:
                     )
 
     def _delete_or_report(self, what: str, act: Any, loses: str) -> Iterator[PlannedStep]:
+        """Yield the deletion of an object if objects are to be deleted; otherwise record it."""
         if self._prune:
             yield PlannedStep(sign="-", what=what, act=act, loses=loses)
         else:
@@ -354,7 +369,7 @@ class _Planning:
                 removals.append(
                     PlannedStep(sign="~", what=grant.what, act=revocation, details=details)
                 )
-        # Additions come first, so that no subject is without rights in between
+        # Additions come first, so that no subject is without rights in between.
         yield from removals
 
     def _prune_access(self) -> Iterator[PlannedStep]:
@@ -366,6 +381,7 @@ class _Planning:
         stores = {store.name for store in wanted.stores} | {existing.mqtt_channel}
         administers: set[str] = set()
         for key, rights in sorted(existing.grants.items()):
+            # The rights on a store disappear with it, so their removal is not a step.
             is_removed_with_store = (
                 self._prune and key[1] in existing.stores and key[1] not in stores
             )
@@ -396,7 +412,9 @@ class _Planning:
                 yield from self._delete_or_report(f"user {name}", UserToDelete(name), loses)
 
     def _is_protected(self, key: GrantKey, rights: Sequence[str]) -> bool:
-        """Whether a grant that the file does not name is protected from pruning."""
+        """Return whether a grant that the file does not name is protected from pruning."""
+        # Protected are the caller's own rights. Rights to administer the realm are protected as
+        # long as the file does not give such a right to anyone.
         subject = parse_subject(key[2])
         caller_names = self._existing.me.groups if subject.is_group else (self._existing.me.user,)
         return subject.user in caller_names or (
@@ -409,6 +427,8 @@ class _Planning:
         )
 
     def _check_grants(self) -> None:
+        """Raise ``InvalidArgument`` if a grant is on a store that exists neither in the file nor in
+        the realm."""
         kinds = {name: store.kind for name, store in self._existing.stores.items()}
         kinds |= {store.name: store.kind for store in self._wanted.stores}
         for grant in self._wanted.grants:
@@ -432,6 +452,7 @@ Change = tuple[str, Any, Any]
 def definition_changes(existing: Definition, wanted: Definition) -> Iterator[Change]:
     """Yield the attributes that differ, with their present and their wanted value."""
     for attribute in fields(Definition):
+        # The kind is compared with the store, and the attributes of the storage one by one.
         if attribute.name not in ("kind", "storage") and getattr(
             existing, attribute.name
         ) != getattr(wanted, attribute.name):
@@ -446,11 +467,13 @@ def definition_changes(existing: Definition, wanted: Definition) -> Iterator[Cha
 
 
 def _attribute_details(definition: Definition) -> Iterator[str]:
+    """Yield a text for each attribute that is not the default."""
     for name, _, value in definition_changes(Definition(), definition):
         yield f"{name} {_format_value(name, value)}"
 
 
 def _durable_details(durable: WantedDurable) -> Iterator[str]:
+    """Yield a text for the type of a durable and for each attribute that is not the default."""
     yield f"type {durable.type!r}"
     if durable.selector:
         yield f"selector {durable.selector!r}"
@@ -462,6 +485,7 @@ def _durable_details(durable: WantedDurable) -> Iterator[str]:
 def _durable_changes(
     wanted: WantedDurable, existing: DurableInfo | PatternDurableInfo
 ) -> Iterator[Change]:
+    """Yield the attributes of a durable that differ."""
     for name in ("type", "selector"):
         if getattr(existing, name) != getattr(wanted, name):
             yield name, getattr(existing, name), getattr(wanted, name)
@@ -472,7 +496,7 @@ def _durable_changes(
             getattr(existing, attribute.name),
             getattr(wanted.attributes, attribute.name),
         )
-        # In a cluster a durable is stored with its channel, whatever was requested
+        # In a cluster a durable is stored with its channel, whatever was requested.
         if current != desired and not (attribute.name == "cluster_wide" and current):
             yield attribute.name, current, desired
 
@@ -482,6 +506,7 @@ def _format_change(name: str, current: Any, desired: Any) -> str:
 
 
 def _format_value(name: str, value: Any) -> str:
+    """Return the value of attribute ``name`` as a line of a plan shows it."""
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
     if isinstance(value, bool):
@@ -519,4 +544,5 @@ def _join_rights(rights: Sequence[str]) -> str:
 
 
 def _quoted(name: str) -> str:
+    """Return a name as an argument of a shell command."""
     return name if name.replace("/", "").replace("-", "").isalnum() else f"'{name}'"

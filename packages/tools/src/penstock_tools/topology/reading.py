@@ -62,6 +62,7 @@ DURATIONS: Final = frozenset(("ttl", "sync_batch_time", "ack_timeout"))
 
 _DURATION: Final = re.compile(rf"(\d+)({'|'.join(UNITS_MS)})")
 _KEY: Final = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
+"""A key, or the keys of a nested value joined by dots, at the start of an error message."""
 _STORAGE_KEYS: Final = tuple(Definition().storage.__struct_fields__)
 _DURABLE_KEYS: Final = DurableAttributes.__struct_fields__
 
@@ -106,6 +107,8 @@ class LineFinder:
         """Return ``file:line`` of the key that ``message`` is about, or of its table if the message
         names no key of it."""
         document = self._parse_prefix(len(self._lines))[1]
+        # A key at the start of the message comes first, then keys that the message mentions, then
+        # the table itself.
         match = _KEY.match(message)
         key = tuple(match[0].split(".")) if match else ()
         candidates = [key[:length] for length in range(len(key), 0, -1)]
@@ -126,6 +129,7 @@ class LineFinder:
         return self._parse_prefix(low - 1)[0] + 1
 
     def _contains(self, count: int, place: Place) -> bool:
+        """Return whether the first ``count`` lines define ``place``."""
         return _value_at(self._parse_prefix(count)[1], place) is not _ABSENT
 
     def _parse_prefix(self, count: int) -> tuple[int, Any]:
@@ -139,6 +143,7 @@ class LineFinder:
 
 
 _ABSENT: Final = object()
+"""Result of :func:`_value_at` if there is no value."""
 
 
 def _value_at(value: Any, place: Place) -> Any:
@@ -166,12 +171,15 @@ def _keys_in_message(message: str, table: Any) -> list[str]:
 
 
 class _TopologyReading:
+    """Converts a TOML document to a topology."""
+
     def __init__(self, document: Mapping[str, Any], lines: LineFinder, folder: Path) -> None:
         self._document = document
         self._lines = lines
         self._folder = folder
 
     def topology(self) -> Topology:
+        """Return the topology. Raises ``_LocatedError`` at the first mistake."""
         self._check_sections()
         topology = Topology(
             stores=(
@@ -200,6 +208,7 @@ class _TopologyReading:
         return topology
 
     def _check_sections(self) -> None:
+        """Raise if a key at the top of the document is not a section."""
         for key in self._document:
             if key in Settings.__struct_fields__:
                 raise self._error(
@@ -228,11 +237,12 @@ class _TopologyReading:
         parsed = []
         for index, table in enumerate(tables):
             table_place = (*place, index)
+            # The name is part of error texts. It is not checked yet, so it may be of any type.
             name = next((table[key] for key in ("name", "subject", "source") if key in table), "")
             what = f"{place[-1]} {name}" if isinstance(name, str) and name else str(place[-1])
             try:
                 parsed.append(read(table, table_place))
-            except _LocatedError:
+            except _LocatedError:  # of a nested table
                 raise
             except Refused as error:
                 raise self._error(table_place, what, str(error)) from error
@@ -242,6 +252,7 @@ class _TopologyReading:
         return _LocatedError(located(self._lines, place, what, message=message))
 
     def _refuse_duplicates(self, items: Sequence[T], describe: Callable[[T], str]) -> None:
+        """Raise if two items have the same description."""
         seen: set[str] = set()
         for item in items:
             what = describe(item)
@@ -301,6 +312,7 @@ class _TopologyReading:
         return attributes
 
     def _descriptors(self, value: object) -> bytes:
+        """Return the descriptors of a channel, from a file or from the text itself."""
         if not isinstance(value, str):
             raise InvalidArgument(f"descriptors must be the path of a file, not {value!r}")
         try:
@@ -317,6 +329,7 @@ class _TopologyReading:
             ) from error
 
     def _pattern_durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
+        """Return a durable of a pattern: the same keys as under a channel, and the pattern."""
         durable_table = {key: value for key, value in table.items() if key != "pattern"}
         choice = _prefix_errors("pattern", lambda: choice_of(_text(table, "pattern")))
         if not choice.patterns:
@@ -425,6 +438,7 @@ class _JoinTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _convert(table: Mapping[str, Any], shape: type[T]) -> T:
+    """Return a table as a struct. Raises ``InvalidArgument`` that names the wrong key."""
     try:
         return msgspec.convert(table, shape)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -433,6 +447,7 @@ def _convert(table: Mapping[str, Any], shape: type[T]) -> T:
 
 
 def _refuse_unknown(table: Mapping[str, Any], allowed: Sequence[str], prefix: str = "") -> None:
+    """Raise ``InvalidArgument`` if a table has a key that is not allowed in it."""
     for key in table:
         if key not in allowed:
             hint = _suggest_key(key, allowed, allowed)
@@ -440,11 +455,14 @@ def _refuse_unknown(table: Mapping[str, Any], allowed: Sequence[str], prefix: st
 
 
 def _suggest_key(value: str, shown: Iterable[str], allowed: Sequence[str]) -> str:
+    """Return a hint for an unknown key: the allowed key that resembles it, or all of them as
+    ``shown``."""
     near = difflib.get_close_matches(value, allowed, n=1)
     return f"did you mean {near[0]}?" if near else f"allowed are {', '.join(shown)}"
 
 
 def _text(table: Mapping[str, Any], key: str) -> str:
+    """Return a text that a table must have."""
     value = table.get(key)
     if not isinstance(value, str) or not value:
         if key not in table:
@@ -454,6 +472,7 @@ def _text(table: Mapping[str, Any], key: str) -> str:
 
 
 def _texts(table: Mapping[str, Any], key: str) -> list[str]:
+    """Return a list of texts; empty if the table does not have it."""
     value = table.get(key, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InvalidArgument(f"{key} must be a list of texts, not {value!r}")
@@ -461,6 +480,7 @@ def _texts(table: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _duration(key: str, value: Any, prefix: str = "") -> Any:
+    """Return a duration as milliseconds; the value of any other key is returned unchanged."""
     if key not in DURATIONS or not isinstance(value, str):
         return value
     match = _DURATION.fullmatch(value)
@@ -517,5 +537,5 @@ def resource_name(kind: str, name: str) -> str:
     ``*`` or a topic filter."""
     if name == "*" or kind == "topic":
         return name
-    folder, star, rest = name.rpartition("/*")
-    return f"{destination_name(folder)}/*" if star and not rest else destination_name(name)
+    folder, separator, rest = name.rpartition("/*")
+    return f"{destination_name(folder)}/*" if separator and not rest else destination_name(name)

@@ -43,8 +43,9 @@ class Rehearsal:
     def __init__(self, wanted: Topology, existing: Found) -> None:
         self._wanted = wanted
         wants_cluster = any(is_everywhere(store.definition) for store in wanted.stores)
+        # A realm without stores does not show whether it is a cluster, so the file decides.
         is_cluster = existing.is_cluster or (wants_cluster and not existing.stores)
-        # The limits of the realm are not known here; the realm enforces them when it is changed.
+        # The limits of the realm are not known here; it enforces them when the plan is applied.
         rehearsal_rules = replace(
             rules(),
             stores_max=0,
@@ -78,6 +79,7 @@ class Rehearsal:
         """Return the steps in an order in which each is possible. Raises ``InvalidArgument`` with
         the reason of the first step that is impossible in every order."""
         remaining, executed = list(steps), []
+        # Each round executes the steps that are possible by now, and retries the others.
         while remaining:
             postponed: list[PlannedStep] = []
             first_error: InvalidArgument | None = None
@@ -123,6 +125,7 @@ class Rehearsal:
                 pass  # users, groups and rights depend on nothing in the directory
 
     def _create(self, store: WantedStore) -> None:
+        """Create a store, with the durables that patterns define for it."""
         directory = self._directory
         created = directory.decide_create(store.name, store.definition)
         pattern_durables = directory.patterns.applying_to(created.name, created.definition.kind)
@@ -132,6 +135,7 @@ class Rehearsal:
             self._add_durable(directory.channels[created.number], pattern_durable)
 
     def _change_pattern(self, what: str, act: PatternToCreate | PatternToDelete) -> None:
+        """Create or delete a durable of a pattern, on every channel that the pattern covers."""
         match act:
             case PatternToCreate(durable):
                 with self._wanted.errors_located_at(durable.place, what):
@@ -142,6 +146,7 @@ class Rehearsal:
                 patterns.remove(removed.key)
                 for machine in self._directory.channels.values():
                     state = machine.state
+                    # A channel keeps the durable if another pattern defines the same name for it.
                     still_applying = {
                         durable.name
                         for durable in patterns.applying_to(state.name, state.definition.kind)
@@ -189,15 +194,15 @@ class Rehearsal:
             state = machine.state
             if not pattern_durable.takes(state.name, state.definition.kind):
                 continue
-            would = rehearsed([pattern_durable], state.name, state.definition, rules=realm_rules)[
-                pattern_durable.name
-            ]
+            expected = rehearsed(
+                [pattern_durable], state.name, state.definition, rules=realm_rules
+            )[pattern_durable.name]
             existing = state.durables.get(pattern_durable.name)
             if existing is None:
                 self._add_durable(machine, pattern_durable)
             else:
                 refuse_difference(
-                    pattern_durable, state.name, terms_of(existing), would=terms_of(would)
+                    pattern_durable, state.name, terms_of(existing), would=terms_of(expected)
                 )
         patterns.add(pattern_durable)
 
@@ -213,6 +218,7 @@ class Rehearsal:
             self._directory.apply(created)
 
     def _delete(self, what: str, decide: Callable[[], Any]) -> None:
+        """Delete an object that the file does not name; its error has no place in the file."""
         try:
             for fact in decide():
                 self._directory.apply(fact)
@@ -223,6 +229,7 @@ class Rehearsal:
 
 
 def _as_created(info: DurableInfo) -> DurableCreated:
+    """Return the fact that creates a durable like an existing one."""
     attributes = asdict(durable_attributes(info))
     return DurableCreated(
         info.name, info.type, 0, selector=info.selector, persistent=info.persistent, **attributes

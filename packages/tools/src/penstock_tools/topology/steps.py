@@ -14,6 +14,9 @@ Sign = Literal["+", "~", "-"]
 """Create, change in place, or delete."""
 
 
+# The actions of the steps. Each holds what the session needs in order to execute it.
+
+
 class StoreToCreate(Struct, frozen=True):
     store: WantedStore
 
@@ -22,6 +25,7 @@ class StoreToEdit(Struct, frozen=True):
     kind: Kind
     name: str
     attributes: Mapping[str, Any]
+    """New values of the attributes that differ."""
 
 
 class StoreToDelete(Struct, frozen=True):
@@ -133,7 +137,7 @@ class Immovable(Struct, frozen=True, kw_only=True):
     what: str
     details: tuple[str, ...]
     loses: str
-    """The data that deleting and creating it again would destroy."""
+    """The data that would be destroyed if it were deleted and created again."""
     remedy: str
     """The command that deletes it, so that the next plan creates it."""
 

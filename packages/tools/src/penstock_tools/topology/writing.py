@@ -32,14 +32,17 @@ _LEFT_OUT: Final = frozenset(("kind",))
 
 def to_toml(topology: Topology, *, heading: str = "") -> str:
     """Return a topology as TOML text; ``heading`` becomes a comment at its top."""
+    # An empty line of the heading must not end with a space.
     comment = "".join(f"# {line}\n".replace("# \n", "#\n") for line in heading.splitlines())
     tables = "\n".join("\n".join([*table, ""]) for table in _tables(topology))
     return f"{comment}\n{tables}" if comment else tables
 
 
 def _tables(topology: Topology) -> Iterator[list[str]]:
+    """Yield the lines of each table."""
     for store in topology.stores:
         yield _store(store)
+        # TOML assigns a [[channel.durable]] to the last [[channel]] above it.
         for durable in store.durables:
             yield _durable(durable)
     for durable in topology.durables:
@@ -142,7 +145,7 @@ def duration(name: str, value: Any) -> Any:
 def _in_units(time_ms: int) -> str:
     unit, length = max(
         ((unit, length) for unit, length in UNITS_MS.items() if time_ms % length == 0),
-        key=lambda candidate: candidate[1],
+        key=lambda candidate: candidate[1],  # the largest unit without a remainder
     )
     return f"{time_ms // length}{unit}"
 
