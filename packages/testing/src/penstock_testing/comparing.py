@@ -58,7 +58,7 @@ async def contents_of(
         events = xxh3_64()
         count = 0
         remaining = channel.state.stored.copy()
-        # Read in batches, so that a large channel does not have to fit into memory
+        # The events are read in batches, so that a large channel does not have to fit into memory.
         while remaining and (span := remaining.take(READ_EVENTS)) is not None:
             rows, damage = await dispatch.read(store, (Span(*span),))
             if damage.reasons:
@@ -81,6 +81,7 @@ def differences(one: Contents, other: Contents) -> list[str]:
 
 
 def _differences(where: str, one: Any, other: Any) -> Sequence[str]:
+    """Return the differences of two values; ``where`` is the path of their keys."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         lines: list[str] = []
         for key in (*one, *(key for key in other if key not in one)):
@@ -91,6 +92,7 @@ def _differences(where: str, one: Any, other: Any) -> Sequence[str]:
 
 
 def _comparable(state: Restored) -> dict[str, Any]:
+    """Return the state of a channel without what a move changes."""
     definition = on_one_node(state.definition)
     durables = {durable.name: durable for durable in durables_of(definition, state.durables)}
     comparable = replace(state, definition=definition, durables=())
@@ -101,6 +103,7 @@ def _comparable(state: Restored) -> dict[str, Any]:
 
 
 def _lines(rows: Sequence[OutgoingBatch]) -> Sequence[bytes]:
+    """Return a line for each event, with all its properties and its publisher."""
     lines = []
     for part in rows:
         table = Rows(part.batch)
@@ -113,8 +116,10 @@ def _lines(rows: Sequence[OutgoingBatch]) -> Sequence[bytes]:
 
 
 def _publisher(part: OutgoingBatch, event_id: int) -> str:
+    """Return the publisher of an event; empty if it is not recorded."""
     for name, spans in part.publishers:
         index = bisect_right(spans, event_id, key=lambda span: span[0]) - 1
+        # A publisher without spans has published all events of the batch.
         if not spans or (index >= 0 and event_id < spans[index][1]):
             return name
     return ""

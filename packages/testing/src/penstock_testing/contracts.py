@@ -350,6 +350,7 @@ async def raises(kind: type[PenstockError], call: Awaitable[object]) -> Penstock
 
 
 async def _next(change: Awaitable[Change]) -> Change:
+    """Return the next change of a watch. Raises ``TimeoutError`` if there is none for 5 s."""
     async with asyncio.timeout(5):
         return await change
 

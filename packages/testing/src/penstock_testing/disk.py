@@ -21,14 +21,19 @@ SECTOR = 512
 """Number of bytes that a power cut writes completely or not at all."""
 
 _PAGE = 4096
+"""Number of bytes that become unreadable together."""
 
 
 class _Write(NamedTuple):
+    """Bytes written to a file."""
+
     offset: int
     written: bytes
 
 
 class _Resize(NamedTuple):
+    """A new length of a file; added bytes are zero."""
+
     size: int
 
 
@@ -37,29 +42,40 @@ class _File:
 
     def __init__(self) -> None:
         self.live = bytearray()
+        """The bytes as programs see them."""
         self.durable = bytearray()
+        """The bytes that survive a power cut."""
         self.pending: list[_Write | _Resize] = []
+        """The changes since the last sync."""
         self.unreadable: set[int] = set()
+        """Numbers of the pages that cannot be read."""
 
     def apply(self, change: _Write | _Resize) -> None:
+        """Change the file without a sync."""
         try:
             _apply(self.live, change)
-        except BufferError:  # mappings prevent a resize; they keep the old size
+        except BufferError:
+            # A bytearray with mappings cannot be resized, so they keep the old object and its size.
             self.live = bytearray(self.live)
             _apply(self.live, change)
         self.pending.append(change)
 
     def shorten(self, size: int) -> None:
-        # The file is cut on the disk itself, so earlier writes to it must not be lost later
+        """Cut the file off on the disk."""
+        # The cut is durable, so a later power cut must not undo the writes before it.
         self.make_durable()
         self.live, self.durable = self.live[:size], self.durable[:size]
 
     def make_durable(self) -> None:
+        """Sync the file."""
         for change in self.pending:
             _apply(self.durable, change)
         self.pending.clear()
 
     def cut(self, random: Random, faults: Counter[str]) -> None:
+        """Cut the power: each sector of the unsynced changes is either kept or lost."""
+        # The outcome is drawn for the whole file first, so that files without any unsynced change
+        # or with all of them are as frequent as mixtures.
         outcome = random.choice(("none", "all", "some", "some"))
         is_earlier_lost = False
         """Whether an earlier change was lost."""
@@ -87,20 +103,27 @@ class _File:
 
 
 class _Directory:
+    """A directory: its names as programs see them, its names on the disk, and the unsynced
+    changes."""
+
     def __init__(self) -> None:
         self.live: dict[str, _File | _Directory] = {}
         self.durable: dict[str, _File | _Directory] = {}
         self.pending: list[dict[str, _File | _Directory | None]] = []
+        """The changes since the last sync: new files by name, or None for a removed name."""
 
     def apply(self, change: dict[str, _File | _Directory | None]) -> None:
+        """Change names without a sync."""
         _rename(self.live, change)
         self.pending.append(change)
 
     def make_durable(self) -> None:
+        """Sync the directory."""
         self.durable = dict(self.live)
         self.pending.clear()
 
     def cut(self, random: Random, faults: Counter[str]) -> None:
+        """Cut the power: each unsynced change of names is either kept or lost, here and below."""
         outcome = random.choice(("none", "all", "some", "some"))
         for change in self.pending:
             if outcome == "all" or (outcome == "some" and random.random() < 0.5):
@@ -129,20 +152,27 @@ class FaultyDisk:
         self._random = Random(seed)
         self._root = _Directory()
         self._open: dict[int, _File] = {}
+        """Open files by handle."""
         self._locks: dict[int, tuple[_File, str]] = {}
+        """Locked files and the holders of their locks, by handle."""
         self._last_handle = 3
-        """The number that was given to a file last."""
+        """The newest handle."""
         self._on_sync = on_sync
         self.on_halt = on_halt
         self._syncs_to_fail = 0
         self._writes_to_fail = 0
         self._good_syncs = 0
+        """Number of syncs that succeed before syncs fail."""
         self._is_halted = False
         self._calls_left = 0
+        """Number of calls until the disk halts; 0 if no halt was requested."""
         self._syncs_left = 0
+        """Number of syncs until the disk halts; 0 if no halt was requested."""
         self._sync_bytes_min = 0
+        """Minimum number of bytes of a sync that counts towards the halt."""
         self.free_bytes: int | None = None
-        """Free bytes; a write or reservation that needs more fails with ENOSPC. None: no limit."""
+        """Free bytes; a write or reservation that needs more fails with ENOSPC. None if the disk
+        has no limit."""
         self.syncs = 0
         """Number of file syncs."""
         self.faults: Counter[str] = Counter()
@@ -231,7 +261,8 @@ class FaultyDisk:
         node = self._node(file)
         data = b"".join(chunks)
         free_after = self._reserve_bytes(node, offset + len(data))
-        if free_after < 0:  # a full disk writes as much as fits
+        if free_after < 0:
+            # A full disk writes as much as fits.
             written = data[: max(len(data) + free_after, 0)]
             node.apply(_Write(offset, written))
             self.free_bytes = 0
@@ -257,12 +288,13 @@ class FaultyDisk:
     def datasync(self, file: int) -> None:
         if self._syncs_left and self._open_bytes(file) >= self._sync_bytes_min:
             self._syncs_left -= 1
+            # The disk halts within the last one of these syncs.
             self._calls_left = self._calls_left if self._syncs_left else 1
         node = self._node(file)
         self.syncs += 1
         if self._is_sync_failing():
-            # As on Linux: the kernel marks the failed pages clean, so the next sync succeeds
-            # without them
+            # As on Linux, the kernel marks the failed pages clean, so the next sync succeeds
+            # without them.
             node.pending.clear()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         node.make_durable()
@@ -287,7 +319,7 @@ class FaultyDisk:
     def rename(self, old: str, new: str, *, replace: bool) -> None:
         directory, name = self._parent(old)
         target, new_name = self._parent(new)
-        # One change has both names, so a power cut keeps or loses the move as a whole
+        # One change has both names, so a power cut keeps or loses the move as a whole.
         assert target is directory, "files are only moved within a directory"
         node = self._file(old)
         if not replace and new_name in directory.live:
@@ -343,11 +375,14 @@ class FaultyDisk:
     # Internals
 
     def _handle(self, node: _File) -> int:
+        """Open a file, and return its new handle."""
         self._last_handle += 1
         self._open[self._last_handle] = node
         return self._last_handle
 
     def _node(self, file: int) -> _File:
+        """Return the file of a handle. Raises ``OSError`` if the handle is closed or the disk has
+        halted."""
         self._check_runs()
         try:
             return self._open[file]
@@ -360,6 +395,7 @@ class FaultyDisk:
         return sum(len(change.written) for change in pending if isinstance(change, _Write))
 
     def _check_runs(self) -> None:
+        """Count a call. Raises ``OSError`` if the disk has halted or halts in this call."""
         if self._calls_left and not self._is_halted:
             self._calls_left -= 1
             if not self._calls_left:
@@ -371,6 +407,7 @@ class FaultyDisk:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def _directory(self, path: str) -> _Directory:
+        """Return the directory at a path. Raises ``FileNotFoundError``."""
         self._check_runs()
         node: _File | _Directory | None = self._root
         for part in path.strip("/").split("/"):
@@ -381,10 +418,12 @@ class FaultyDisk:
         return node
 
     def _parent(self, path: str) -> tuple[_Directory, str]:
+        """Return the directory that contains a path, and the name in it."""
         parent_path, _, name = path.rpartition("/")
         return self._directory(parent_path), name
 
     def _file(self, path: str) -> _File:
+        """Return the file at a path. Raises ``FileNotFoundError``."""
         directory, name = self._parent(path)
         node = directory.live.get(name)
         if not isinstance(node, _File):
@@ -392,8 +431,8 @@ class FaultyDisk:
         return node
 
     def _reserve_bytes(self, node: _File, end: int) -> int:
-        """Reserve space for growing a file to ``end``, and return the remaining free bytes; a
-        negative result is the number of missing bytes, and reserves nothing."""
+        """Reserve space so that a file can grow to ``end``, and return the remaining free bytes.
+        If the result is negative, that many bytes are missing and nothing is reserved."""
         growth = max(end - len(node.live), 0)
         if self.free_bytes is None:
             return growth
@@ -403,6 +442,7 @@ class FaultyDisk:
         return free_bytes
 
     def _is_sync_failing(self) -> bool:
+        """Count a sync, and return whether it fails."""
         if self._on_sync is not None:
             self._on_sync()
         if not self._syncs_to_fail:
@@ -416,6 +456,7 @@ class FaultyDisk:
 
 
 def _apply(content: bytearray, change: _Write | _Resize) -> None:
+    """Change the bytes of a file; a gap before written bytes is filled with zeros."""
     if isinstance(change, _Resize):
         del content[change.size :]
         content.extend(bytes(change.size - len(content)))
@@ -441,6 +482,7 @@ def _sectors(change: _Write) -> list[_Write]:
 def _rename(
     names: dict[str, _File | _Directory], change: dict[str, _File | _Directory | None]
 ) -> None:
+    """Apply a change to the names of a directory."""
     for name, node in change.items():
         if node is None:
             names.pop(name, None)
@@ -449,6 +491,7 @@ def _rename(
 
 
 def _check_readable(node: _File, first: int, end: int) -> None:
+    """Raise ``OSError`` if a byte from ``first`` to ``end`` is on an unreadable page."""
     end = min(end, len(node.live))
     if any(first < (page + 1) * _PAGE and end > page * _PAGE for page in node.unreadable):
         raise OSError(errno.EIO, os.strerror(errno.EIO))

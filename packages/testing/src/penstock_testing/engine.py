@@ -50,6 +50,7 @@ from penstock_server.storage.memory import MemoryBlobs, MemoryRegistry
 T = TypeVar("T")
 
 FRAME_BYTES_MAX: Final = 1 << 20
+"""Maximum number of bytes of data in a frame."""
 RETRY_S: Final = 0.05
 """Pause before an unanswered request is repeated."""
 READ_ONLY_EPOCH: Final = 1 << 62
@@ -73,7 +74,9 @@ class LogFrame(Struct, frozen=True):
     block: int
     """The block that the frame is a part of; in a mark, the newest block at that time."""
     part: int = 0
+    """Number of the frame within its block, from 0 on."""
     parts: int = 1
+    """Number of frames of the block."""
     data: bytes = b""
 
 
@@ -83,9 +86,11 @@ class ShardLog:
     def __init__(self) -> None:
         self.frames: list[LogFrame] = []
         self.purged = 0
+        """Sequence of the newest purged frame."""
 
     @property
     def last(self) -> int:
+        """Sequence of the newest frame."""
         return self.purged + len(self.frames)
 
     def append(self, expected: int, frame: LogFrame) -> None:
@@ -106,7 +111,7 @@ class ShardLog:
         return self.frames[begin : begin + parts]
 
     def contains(self, sequence: int, frame: LogFrame) -> bool:
-        """Whether ``frame`` is the frame with that sequence."""
+        """Return whether ``frame`` is the frame with that sequence."""
         index = sequence - self.purged - 1
         return 0 <= index < len(self.frames) and self.frames[index] == frame
 
@@ -124,14 +129,19 @@ class EngineServers:
         self.servers = self.running = servers
         """Number of servers, and number of those that are running."""
         self.writers = count(1)
+        """Numbers for new handles."""
         self.records = MemoryRegistry()
         self.logs: dict[int, ShardLog] = {}
+        """The log of each shard, by number."""
         self.stores: dict[int, MemoryBlobs] = {}
+        """The blobs of each shard, by number."""
 
     def log(self, shard: int) -> ShardLog:
+        """Return the log of a shard; it is empty at the first call."""
         return self.logs.setdefault(shard, ShardLog())
 
     def blobs(self, shard: int) -> MemoryBlobs:
+        """Return the blobs of a shard; there are none at the first call."""
         return self.stores.setdefault(shard, MemoryBlobs(grows=False))
 
 
@@ -264,6 +274,7 @@ class MemoryInspector:
 
 
 def _health(servers: int, running: int) -> EngineHealth:
+    """Return the health of an engine; ``running`` of its ``servers`` are running."""
     has_quorum = running * 2 > servers
     return EngineHealth(
         kind="memory",
@@ -322,10 +333,13 @@ class EngineJournal:
         self.places: dict[int, tuple[int, int, int]] = {}
         """Sequence of the first frame, number of frames and size in bytes of each block."""
         self._waiting_since: float | None = None
+        """Time of the loop at the start of the append in progress; None if there is none."""
         self._appends = Timings()
         self._closed = False
         self._deposed_reason = ""
+        """Why further appends raise ``Deposed``; empty if they do not."""
         self._unknown_reason = ""
+        """Why further appends raise ``Unknown``; empty if they do not."""
 
     async def fence(self) -> None:
         """Read the log and append the mark of this epoch. Raises ``Deposed`` if the log has a newer
@@ -355,9 +369,9 @@ class EngineJournal:
         if self._unknown_reason:
             raise Unknown(self._unknown_reason)
         size, first = self._frame_bytes_max, self.last + 1
-        parts = max(1, -(-len(data) // size))
-        # Set before the first request: if the caller is cancelled, it stays set, and later appends
-        # are refused
+        parts = max(1, -(-len(data) // size))  # an empty block has a frame, too
+        # It is set before the first request: if the caller is cancelled, it stays set, and later
+        # appends are refused.
         self._unknown_reason = (
             f"it is unknown whether block {expected + 1} is stored: its append was interrupted"
         )
@@ -414,7 +428,8 @@ class EngineJournal:
         check_trim(through, tail=self.tail)
         if through <= self.floor:
             return
-        if through == self.tail:  # an empty log would lose the number of the newest block
+        if through == self.tail:
+            # An empty log would lose the number of the newest block, so a mark keeps it.
             await self.publish(self.frame("floor", through))
             first_kept = self.last
         else:
@@ -464,6 +479,7 @@ class EngineJournal:
                 await self.requests.pause()
                 continue
             except Conflict as error:
+                # An earlier attempt may have been executed although its answer was lost.
                 if await self.requests.until_answered(lambda: self.log.contains(newest + 1, frame)):
                     break
                 raise Deposed(
@@ -478,8 +494,8 @@ class EngineJournal:
         self.last = purged + len(frames)
         self.places.clear()
         if frames:
-            # The first frame of a trimmed log is a mark of its newest block, or the first block
-            # itself
+            # The first frame of a trimmed log is either a mark with the number of the block before
+            # it, or the first block itself.
             self.floor = self.tail = frames[0].block - (frames[0].kind == "data")
         block_frames = 0
         """Number of frames of the current incomplete block."""
@@ -489,7 +505,8 @@ class EngineJournal:
                     f"epoch {frame.epoch} has begun; the epoch of this journal is {self.epoch}"
                 )
             if frame.kind != "data":
-                block_frames = 0  # a block that an older owner left incomplete does not count
+                # A block that an older owner left incomplete ends at the mark of the next owner.
+                block_frames = 0
                 continue
             block_frames = block_frames + 1 if frame.part else 1
             if frame.part + 1 == frame.parts:
@@ -503,6 +520,8 @@ class EngineJournal:
                 self.tail = frame.block
 
     async def _repeat_append(self, expected: int, data: bytes) -> int:
+        """Return the number of a block that is stored already. Raises ``Deposed`` if another block
+        has that number."""
         if self.floor <= expected < self.tail:
             (block,) = await self.read(expected + 1, 1)
             if isinstance(block, Block) and block.data == data:
@@ -510,6 +529,7 @@ class EngineJournal:
         raise Deposed(f"expected the tail to be {expected}, but it is {self.tail}")
 
     def _check_open(self) -> None:
+        """Raise ``StorageFailed`` if this handle is closed."""
         if self._closed:
             raise StorageFailed("the journal is closed")
 
@@ -536,8 +556,8 @@ class EngineRegistry:
                 may_be_executed = True
                 await self.requests.pause()
             except Conflict:
-                # The conflict may be with the own request, which was executed although its answer
-                # was lost
+                # The conflict may be with this request itself, which was executed although its
+                # answer was lost.
                 if may_be_executed and await self.get(key) == VersionedRecord(
                     expected + 1, bytes(value)
                 ):
@@ -556,7 +576,7 @@ class EngineRegistry:
                 may_be_executed = True
                 await self.requests.pause()
             except Conflict:
-                # As in `cas`: the own request may have deleted the key
+                # As in `cas`, this request itself may have deleted the key.
                 if may_be_executed and await self.get(key) is None:
                     return None
                 raise

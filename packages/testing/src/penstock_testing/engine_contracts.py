@@ -67,12 +67,15 @@ class Fates:
         """Set at each request; :meth:`draw` clears it."""
         self._next_fates: list[Fate] = []
         self._later_fate: Fate = "done"
+        """The fate of all requests after those."""
 
     def draw(self, fates: Sequence[Fate], then: Fate = "done") -> None:
+        """Set the fates of the next requests, and the fate of all later ones."""
         self._next_fates, self._later_fate = list(fates), then
         self.requested.clear()
 
     def next(self) -> Fate:
+        """Return the fate of the request that is made now."""
         self.requested.set()
         return self._next_fates.pop(0) if self._next_fates else self._later_fate
 
@@ -333,6 +336,7 @@ class EngineContract(ABC):
         assert await blocks_of(reopened, 1) == list(enumerate(written, 1))
 
     async def check_an_append_without_an_answer_and_a_newer_owner_have_one_outcome(self) -> None:
+        # Each case needs a journal without earlier owners, so each uses another shard.
         for shard, drawn in enumerate(FATES):
             fates = Fates()
             old = await (await self.engine(fates)).journal(shard, 1)
@@ -344,6 +348,7 @@ class EngineContract(ABC):
                 new = await (await self.engine()).journal(shard, 2)
             await _in_time(new.append(new.info().tail, [b"behind"]))
             stored = [data for _, data in await blocks_of(new, 1)]
+            # Both outcomes are allowed, but a reported success must be true.
             assert stored in ([b"before", b"behind"], [b"before", b"open", b"behind"]), drawn
             if append.result() is not None:
                 assert (append.result(), stored[1]) == (2, b"open"), drawn
@@ -415,6 +420,7 @@ class EngineContract(ABC):
         before = sum(appends.counts)
         await journal.append(0, [b"a block"])
         assert sum(appends.counts) == before + 1
+        # The second call must do nothing.
         await engine.close()
         await engine.close()
 
@@ -446,5 +452,6 @@ async def _outcome(journal: Journal, expected: int, data: bytes) -> int | None:
 
 
 async def _in_time(call: Awaitable[T]) -> T:
+    """Return the result of a call. Raises ``TimeoutError`` if it is stuck."""
     async with asyncio.timeout(PATIENCE_S):
         return await call

@@ -78,6 +78,8 @@ class _SimTask(asyncio.Task[Any]):
 
 
 class _SimFuture(asyncio.Future[Any]):
+    """A future whose hash is its creation number, for the same reason."""
+
     def __init__(self, *, loop: SimLoop) -> None:
         self.number = loop.next_number()
         super().__init__(loop=loop)
@@ -124,12 +126,14 @@ class SimLoop(VirtualTimeLoop):
         If false, they run in the order of becoming ready, as clients may expect."""
         self._random = random
         self._numbers = 0
+        """The newest number that was drawn."""
         self.tasks: dict[_SimTask, None] = {}
         """Tasks that are not done, oldest first."""
         self.failed: list[_SimTask] = []
         """Tasks that failed while no other task awaited them."""
         self.network = SimNetwork(self, random)
         self._instant_s = 0.0
+        """The current instant, in virtual seconds."""
         self._rounds = 0
         """Number of rounds in the current instant."""
         selector = _JumpingSelector()
@@ -179,6 +183,7 @@ class SimLoop(VirtualTimeLoop):
         super()._run_once()  # type: ignore[misc]  # private to asyncio, stable since 3.4
 
     def _count_round(self) -> None:
+        """Count a round. Raises :class:`Livelock` if the instant has too many."""
         if self.elapsed_s != self._instant_s:
             self._instant_s, self._rounds = self.elapsed_s, 0
         self._rounds += 1
@@ -192,6 +197,7 @@ class SimLoop(VirtualTimeLoop):
 
 
 def _new_task(loop: asyncio.AbstractEventLoop, work: Any, **arguments: Any) -> asyncio.Task[Any]:
+    """Create a task, as the task factory of the loop."""
     assert isinstance(loop, SimLoop), "only SimLoop uses this factory"
     task = _SimTask(work, loop=loop, **arguments)
     loop.tasks[task] = None
@@ -200,13 +206,15 @@ def _new_task(loop: asyncio.AbstractEventLoop, work: Any, **arguments: Any) -> a
 
 
 def _forget_task(task: _SimTask, loop: SimLoop) -> None:
+    """Remove a task that is done, and record it if its error was not retrieved."""
     loop.tasks.pop(task, None)
     if _has_unretrieved_error(task):
         loop.failed.append(task)
 
 
 def _has_unretrieved_error(task: _SimTask) -> bool:
-    """Whether a task failed and its exception was not retrieved."""
+    """Return whether a task failed and its exception was not retrieved."""
+    # asyncio has no public way to ask; it clears this flag when the exception is retrieved.
     return bool(task._log_traceback)
 
 
@@ -286,6 +294,7 @@ def simulated(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 @contextlib.contextmanager
 def _machine_hidden(random: Random) -> Iterator[None]:
     """Draw identities from the seed, and hide the names of the real machine and user."""
+    # The number of identities must not change the order of the callbacks.
     draw = Random(random.getrandbits(64))
     saved = uuid.uuid4, socket.gethostname, getpass.getuser
     uuid.uuid4 = lambda: uuid.UUID(int=draw.getrandbits(128), version=4)
@@ -301,8 +310,9 @@ def _machine_hidden(random: Random) -> Iterator[None]:
 def _cpu_time_limited(cpu_s_max: float) -> Iterator[None]:
     """Stop a simulation in which one step of a task never ends; the count of rounds does not detect
     that."""
+    # Signals work in the main thread only.
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals work in the main thread only
+        yield
         return
 
     def stop(*_: object) -> None:

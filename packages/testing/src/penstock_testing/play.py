@@ -80,11 +80,13 @@ class Play:
                     self._find_lanes(effect)
                 else:
                     effects.append(effect)
+        # A shard removes them only after the effects, which may still need the events.
         if (state.relayed or state.passing or state.leaving) and not state.overdue:
             self._decide(EndRelay())
         return effects
 
     def _find_lanes(self, effect: FindLanes) -> None:
+        """Tell the channel the lanes of events, as a shard does after reading them."""
         lanes: dict[Hashable, list[int]] = {}
         for event_id in events(effect.spans):
             lanes.setdefault(self.lane_of(event_id), []).append(event_id)
@@ -120,6 +122,7 @@ class Play:
         self._rebuild()
 
     def _decide(self, command: Command) -> Span | int | None:
+        """Execute a command, record its facts, and return its answer."""
         decided = self.channel.decide(command, self.now_us)
         for fact in decided.facts:
             recorded = self.channel.recorded(fact)
@@ -138,6 +141,7 @@ class Play:
         return decided.answer
 
     def _rebuild(self) -> None:
+        """Build a new channel from the recorded facts."""
         self.channel = ChannelMachine(self.channel.state.name, self.definition, self.rules)
         for fact in self.recorded:
             self.channel.apply(fact)

@@ -17,8 +17,8 @@ PORTS: Final = range(10_000, 32_768)
 """Ports outside the ephemeral range of operating systems. An ephemeral port could be taken by an
 outgoing connection."""
 BLOCK_PORTS: Final = 512
-"""Ports of a block, the one that claims it included. A port returns to use after this many others,
-so that a server that is killed finds its port free when it restarts."""
+"""Number of ports of a block, including the one that claims it. A port is used again only after all
+the others, so that a server that was killed finds its port free when it restarts."""
 
 
 class PortBlock:
@@ -30,9 +30,12 @@ class PortBlock:
             PORTS[first : first + BLOCK_PORTS]
             for first in range(0, len(PORTS) - BLOCK_PORTS + 1, BLOCK_PORTS)
         ]
-        # Not from `random`: tests seed it, and two processes would begin at the same block.
+        # The generator of `random` would not do: tests seed it, and then two processes would begin
+        # at the same block.
         SystemRandom().shuffle(blocks)
         for block in blocks:
+            # The claim is a bound socket, so the operating system gives it up when this process
+            # ends, however it ends.
             claim = _bound(block[0])
             if claim is not None:
                 self._claim, self._ports, self._position = claim, block[1:], 0
@@ -49,17 +52,17 @@ class PortBlock:
         The ports are consecutive, unless one in between is in use or the block ends in between.
         Raises ``AssertionError`` if the block has fewer free ports.
         """
-        taken: list[int] = []
+        ports: list[int] = []
         for _ in self._ports:
-            if len(taken) == count:
+            if len(ports) == count:
                 break
             port = self._ports[self._position]
             self._position = (self._position + 1) % len(self._ports)
             if _is_free(port):
-                taken.append(port)
-        if len(taken) < count:
+                ports.append(port)
+        if len(ports) < count:
             raise AssertionError(f"fewer than {count} ports of {self._ports} are free")
-        return taken
+        return ports
 
     def take_row(self, length: int) -> int:
         """Return the first of ``length`` consecutive ports that are not in use.
@@ -74,6 +77,7 @@ class PortBlock:
 
 
 _block: PortBlock | None = None
+"""The block of this process; claimed at the first call."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -93,6 +97,7 @@ def free_row(length: int) -> int:
 
 
 def _own_block() -> PortBlock:
+    """Return the block of this process."""
     global _block
     if _block is None:
         _block = PortBlock()
@@ -100,6 +105,7 @@ def _own_block() -> PortBlock:
 
 
 def _is_free(port: int) -> bool:
+    """Return whether no process uses a port now."""
     probe = _bound(port)
     if probe is None:
         return False

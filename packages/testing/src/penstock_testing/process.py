@@ -26,8 +26,11 @@ START_TIMEOUT_S = 60.0
 """Seconds that a server may take until it listens. The value is large because test machines are
 busy."""
 END_TIMEOUT_S = 60.0
+"""Seconds that a server may take to end."""
 _READY = ("realm.listening", "realm.standing_by")
+"""Log events that have the URL of the server."""
 _OWNERSHIP_ENDS = ("shard.lost", "shard.given_up", "shard.not_served")
+"""Log events after which a node does not serve its realm."""
 
 
 class ServerDidNotStart(AssertionError):
@@ -69,6 +72,7 @@ class ServerProcess:
         self._process: subprocess.Popen[str] | None = None
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self.lines: list[str] = []
+        """The log so far, in lines."""
         self._started_or_ended = threading.Event()
         """Set when the server listens or has ended."""
         self._reader: threading.Thread | None = None
@@ -94,7 +98,8 @@ class ServerProcess:
         self.begin()
         try:
             has_started = self._started_or_ended.wait(START_TIMEOUT_S)
-        except BaseException:  # the caller is being ended and will not end the process itself
+        except BaseException:
+            # The caller gets no server that it could end, for example after Ctrl-C.
             self._reap()
             raise
         if not has_started or not self.url:
@@ -104,6 +109,7 @@ class ServerProcess:
         return self
 
     def _read(self) -> None:
+        """Read the log until the process ends; runs on a separate thread."""
         assert self._process is not None, "the process is started"
         assert self._process.stderr is not None, "stderr is a pipe"
         for line in self._process.stderr:
@@ -155,6 +161,7 @@ class ServerProcess:
         claimed = served = 0
         events = ("shard.claimed", "realm.listening", *_OWNERSHIP_ENDS)
         for line in list(self.lines):
+            # Most lines are not about the ownership; they are not worth decoding.
             if not any(f'"{event}"' in line for event in events):
                 continue
             entry = _entry(line)
@@ -196,6 +203,7 @@ class ServerProcess:
         return self._process
 
     def _reap(self) -> None:
+        """End the process, and release what belongs to it."""
         process = self._running
         if process.poll() is None:
             process.terminate()
@@ -221,6 +229,7 @@ class ServerProcess:
 
 
 def _entry(line: str) -> dict[str, Any]:
+    """Return a line of the log as an object; empty if it is none."""
     try:
         entry = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):

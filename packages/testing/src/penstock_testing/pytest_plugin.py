@@ -12,7 +12,8 @@ import pytest
 
 import penstock
 
-if TYPE_CHECKING:  # a fixture imports them when a test uses it
+# A fixture imports these modules when a test uses it.
+if TYPE_CHECKING:
     from penstock import aio
     from penstock_testing.virtual_realm import VirtualRealm
 

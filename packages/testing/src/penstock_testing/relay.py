@@ -18,6 +18,7 @@ from types import TracebackType
 from penstock.client.connection.urls import parse_url
 
 _PIECE_BYTES = 64 << 10
+"""Maximum number of bytes that are forwarded at once."""
 
 
 class Relay:
@@ -31,7 +32,9 @@ class Relay:
         self.dropped = 0
         """Connections that were closed at once because the relay was closed for new ones."""
         self._is_accepting = True
+        """Whether new connections are forwarded."""
         self._may_answer = threading.Event()
+        """Set unless bytes from the realm are held back."""
         self._may_answer.set()
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
@@ -49,6 +52,7 @@ class Relay:
         self._may_answer.clear()
 
     def release_answers(self) -> None:
+        """Forward the bytes that were held back, and further ones."""
         self._may_answer.set()
 
     def close_door(self) -> None:
@@ -56,6 +60,7 @@ class Relay:
         self._is_accepting = False
 
     def open_door(self) -> None:
+        """Forward new connections again."""
         self._is_accepting = True
 
     def cut(self) -> None:
@@ -66,9 +71,10 @@ class Relay:
             _end(connection)
 
     def close(self) -> None:
+        """Close the relay and all connections, and wait for its threads."""
         _end(self._listener)
         self.cut()
-        # Wakes the threads that hold back answers, which are joined next
+        # This wakes the threads that hold back answers; they are joined next.
         self._may_answer.set()
         for thread in self._threads:
             thread.join()
@@ -79,6 +85,7 @@ class Relay:
         thread.start()
 
     def _accept(self) -> None:
+        """Accept connections until the listener is closed; each gets two threads."""
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -100,6 +107,8 @@ class Relay:
             self._start(partial(self._pump, realm, client, answers=True))
 
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        """Forward bytes in one direction until the connection ends at one side; ``answers`` is
+        whether they come from the realm."""
         with contextlib.suppress(OSError):
             while chunk := source.recv(_PIECE_BYTES):
                 if answers:
@@ -124,5 +133,6 @@ class Relay:
 
 def _end(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for its bytes
+        # Unlike `close`, this wakes a thread that waits for bytes of the connection.
+        connection.shutdown(socket.SHUT_RDWR)
     connection.close()

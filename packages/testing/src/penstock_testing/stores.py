@@ -23,6 +23,7 @@ class StillClock:
         return self._now_us
 
     def advance(self, by_us: int) -> None:
+        """Move the clock."""
         self._now_us += by_us
 
 
@@ -38,7 +39,8 @@ def open_store(
     holder: str = "a test",
     identity: int = IDENTITY,
 ) -> Embedded:
-    """Return the result of ``open_embedded`` with small files."""
+    """Return the result of ``open_embedded`` with small files, so that a test with little data
+    begins new ones."""
     return open_embedded(
         root,
         disk=disk,

@@ -31,6 +31,7 @@ IS_UPKEEP: Final[ContextVar[bool]] = ContextVar("penstock_is_upkeep", default=Fa
 LEAPS: Final = 64
 """Number of leaps of one wait; further leaps are added for timers and events due in between."""
 LEAP_MIN_S: Final = 0.001
+"""Shortest leap."""
 
 DAY_S: Final = 86_400.0
 PATIENCE_S: Final = 366 * DAY_S
@@ -47,6 +48,7 @@ class _LeapingSelector(selectors.DefaultSelector):
     loop: LeapingLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        # Real sockets come first: what has arrived happens before the clock moves.
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
@@ -70,10 +72,13 @@ class LeapingLoop(VirtualTimeLoop):
         self.timers: list[asyncio.TimerHandle] = []
         """Heap of the punctual timers. Cancelled timers are removed when the heap is full."""
         self._timers_max = 64
+        """Size at which the heap counts as full."""
         self._settling: list[asyncio.Future[None]] = []
+        """Set when the loop is idle at the current time."""
         self._target_s = 0.0
         """The target time of the current leaps, in virtual seconds."""
         self._leap_s = LEAP_MIN_S
+        """Length of a leap towards that time."""
         selector = _LeapingSelector()
         selector.loop = self
         super().__init__(selector)
@@ -97,6 +102,7 @@ class LeapingLoop(VirtualTimeLoop):
             if len(self.timers) >= self._timers_max:
                 self.timers = [timer for timer in self.timers if not self._is_over(timer)]
                 heapq.heapify(self.timers)
+                # The limit grows with the heap, so that cleaning takes constant time per timer.
                 self._timers_max = 2 * len(self.timers) + 64
             heapq.heappush(self.timers, timer)
         return timer
@@ -179,14 +185,18 @@ class LeapingLoop(VirtualTimeLoop):
             self._target_s = to_s
             self._leap_s = max(LEAP_MIN_S, (to_s - now_s) / LEAPS)
         to_s = min(to_s, now_s + self._leap_s, (self.next_due_us() - self.start_us) / 1_000_000)
+        # No timer is due before ``timeout``, so time may always pass up to it.
         self.elapsed_s = max(to_s, now_s + timeout)
         return True
 
     def _is_over(self, timer: asyncio.TimerHandle) -> bool:
+        """Return whether a timer will not run any more, or is due already."""
         return timer.cancelled() or timer.when() <= self.elapsed_s
 
 
 class _Job(threading.local):
+    """The job that the current thread executes."""
+
     loop: LeapingLoop | None = None
     """The loop whose executor runs this thread."""
 
@@ -233,6 +243,7 @@ class LeapingThread(LoopThread):
     async def _await_with_patience(
         self, work: Coroutine[Any, Any, T], patience_s: float | None, name: str
     ) -> T:
+        """Return the result of ``work`` while time passes. Raises :class:`StillWaiting`."""
         __tracebackhide__ = True
         patience = asyncio.timeout(patience_s)
         try:
@@ -240,6 +251,7 @@ class LeapingThread(LoopThread):
                 async with patience:
                     return await work
         except TimeoutError:
+            # A timeout of the work itself is its result.
             if not patience.expired():
                 raise
         days = (patience_s or 0) / DAY_S
@@ -249,5 +261,6 @@ class LeapingThread(LoopThread):
         )
 
     async def _await_as_job(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of ``work`` that a job of the executor waits for."""
         with self._leaping.job_waits():
             return await work

@@ -32,12 +32,14 @@ STORY_S: Final = 10 * PATIENCE_S
 """Virtual seconds after which an asynchronous test counts as stuck."""
 
 _SETTINGS: Final = {
-    # Sweep in each leap, even in the shortest.
+    # The realm sweeps in each leap, even in the shortest.
     "storage__sweep_interval_ms": 1,
-    # The maximum of AMQP: 2**32 ms are 49 days.
+    # The longest timeout of AMQP is 2**32 ms, which are 49 days.
     "listen__idle_timeout_s": 4_000_000.0,
 }
+"""Settings that a realm on virtual time needs; those of the caller take precedence."""
 _PING_AFTER_S: Final = 2_000_000.0
+"""Seconds of silence after which a session pings: half of the idle timeout above."""
 
 
 class _PatientTerms(SessionTerms):
@@ -139,6 +141,7 @@ class VirtualRealm(Realm):
         self._thread.call(self._wait_until_settled(by_s), patience_s=None)
 
     async def _wait_until_settled(self, by_s: float) -> None:
+        """Wait until ``by_s`` seconds have passed and all that became due is complete."""
         await asyncio.sleep(by_s)
         await self.clock.settled()
 
@@ -162,6 +165,8 @@ class VirtualRealm(Realm):
         __tracebackhide__ = True
         self._check_usable("run")
         candidate: object = story
+        # A frequent mistake is run(story()). The coroutine is closed, because Python would
+        # otherwise warn that it was never awaited.
         if inspect.iscoroutine(candidate):
             candidate.close()
         work = story(*args, **kwargs) if callable(story) else None
@@ -191,6 +196,7 @@ class VirtualRealm(Realm):
         return await self._session(user)
 
     def _check_usable(self, call: str) -> None:
+        """Raise ``IllegalState`` if ``call`` would move the clock where that is not possible."""
         __tracebackhide__ = True
         if self._thread.is_own_thread:
             raise IllegalState(
@@ -228,6 +234,7 @@ class VirtualRealm(Realm):
             await super()._stop()
 
     def _start_part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        # The timers of the realm's own tasks are upkeep, so their context is marked.
         start = super()._start_part
 
         def start_upkeep() -> asyncio.Task[None]:
@@ -245,6 +252,7 @@ class VirtualRealm(Realm):
 
 
 def _seconds(duration: float | timedelta) -> float:
+    """Return a duration in seconds; a value that is not finite becomes infinity."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
     if isinstance(duration, int | float) and not isinstance(duration, bool):
