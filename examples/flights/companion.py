@@ -1,8 +1,9 @@
-"""Companion processes: how the main process starts, hears and ends them, from both sides.
+"""Companion processes of the main process: starting them, their reports, and their end. This module
+has both sides.
 
-A companion reports its progress as one JSON object per line. It reads ``finish`` from its
-standard input when no more work will come. When that input ends, the main process has ended or
-wants the companion to end, so neither a crash nor Ctrl-C leaves processes behind.
+A companion reports its progress as one JSON object per line. The main process writes ``finish`` to
+its standard input when no more work will come. When that input ends, the main process has ended or
+requests the companion to end, so neither a crash nor Ctrl-C leaves processes behind.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import IO, Any
 PROJECT = Path(__file__).resolve().parents[2]
 _FINISH = "finish"
 _STOP_TIMEOUT_S = 15.0
+"""Seconds after which a companion that does not end is killed."""
 
 
 class PartFailed(Exception):
@@ -29,21 +31,21 @@ class PartFailed(Exception):
 
 
 class Companion:
-    """A process of this run, as the main process sees it."""
+    """A companion process, for the main process."""
 
     def __init__(self, name: str, module: str, arguments: list[str], log: Path) -> None:
-        """``log`` is the file for everything the process prints besides its progress; what earlier
-        processes printed stays before it."""
+        """``log`` is the file for all output of the process except its reports. It is appended to
+        the output of earlier processes."""
         self.name = name
         self.said: dict[str, Any] = {}
-        """The newest value of everything it has reported."""
+        """The newest value of each field that it has reported."""
         self._log = log
         self._command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
     def start(self, hear: Callable[[dict[str, Any]], None]) -> None:
-        """Start it; ``hear`` is called with each report, on a thread of its own."""
+        """Start the process; ``hear`` is called with each report, on a separate thread."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("a") as log:
             log.write(f"--- {self.name} starts, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
@@ -55,9 +57,10 @@ class Companion:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the main process; it ends the others
+                # Ctrl-C must reach only the main process, which then ends the others.
+                start_new_session=True,
             )
-        assert process.stdout is not None, "it was asked for"
+        assert process.stdout is not None, "stdout is a pipe"
         self._process = process
         self._reader = threading.Thread(
             target=self._listen, args=(process.stdout, hear), name=f"hear-{self.name}", daemon=True
@@ -65,6 +68,7 @@ class Companion:
         self._reader.start()
 
     def _listen(self, lines: IO[str], hear: Callable[[dict[str, Any]], None]) -> None:
+        """Receive reports until the process ends."""
         with lines:
             for line in lines:
                 report = json.loads(line)
@@ -72,17 +76,17 @@ class Companion:
                 hear(report)
 
     def finish(self) -> None:
-        """Say that no more work will come: the process ends when it has done the rest."""
+        """Tell the process that no more work will come; it ends when it has done the rest."""
         self._tell(_FINISH)
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is ready to begin. Raises ``PartFailed`` if it has failed."""
+        """Whether the process is ready to begin. Raises ``PartFailed`` if it has failed."""
         return "ready" in self.said or self.has_ended
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended without an error. Raises ``PartFailed`` if there was one."""
+        """Whether the process has ended without an error. Raises ``PartFailed`` if it failed."""
         process, reader = self._process, self._reader
         if process is None or reader is None or process.poll() is None:
             return False
@@ -90,15 +94,15 @@ class Companion:
             reader.join()
             why = self.said.get("failed", f"it was ended by status {process.returncode}")
             raise PartFailed(f"{self.name}: {why} (more in {self._log})")
-        return not reader.is_alive()
+        return not reader.is_alive()  # its last report has been received, too
 
     def stop(self) -> None:
-        """End it now, whatever it is doing."""
+        """End the process now, even if its work is not done."""
         process = self._process
         if process is None:
             return
-        assert process.stdin is not None, "it was asked for"
-        with contextlib.suppress(BrokenPipeError):  # it has ended already
+        assert process.stdin is not None, "stdin is a pipe"
+        with contextlib.suppress(BrokenPipeError):  # the process has ended already
             process.stdin.close()
         try:
             process.wait(_STOP_TIMEOUT_S)
@@ -108,31 +112,32 @@ class Companion:
 
     def _tell(self, word: str) -> None:
         process = self._process
-        assert process is not None, "it was started"
-        assert process.stdin is not None, "it was asked for"
-        with contextlib.suppress(BrokenPipeError):  # `has_ended` tells why
+        assert process is not None, "the process was started"
+        assert process.stdin is not None, "stdin is a pipe"
+        with contextlib.suppress(BrokenPipeError):  # `has_ended` raises the reason
             process.stdin.write(word + "\n")
             process.stdin.flush()
 
 
 class Instructions:
-    """What the main process wants, as a companion sees it."""
+    """The instructions of the main process, for a companion."""
 
     def __init__(self) -> None:
         self._finish = threading.Event()
         threading.Thread(target=self._listen, name="instructions", daemon=True).start()
 
     def _listen(self) -> None:
-        while said := os.read(sys.stdin.fileno(), 1_024):
-            if _FINISH.encode() in said:
+        while data := os.read(sys.stdin.fileno(), 1_024):
+            if _FINISH.encode() in data:
                 self._finish.set()
-        if os.getpgid(0) == os.getpid():  # with everything it has started, such as Spark's JVM
+        # The group includes all processes that the companion has started, such as Spark's JVM.
+        if os.getpgid(0) == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
     @property
     def finish(self) -> bool:
-        """Whether the main process has said that no more work will come."""
+        """Whether no more work will come."""
         return self._finish.is_set()
 
 

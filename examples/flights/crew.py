@@ -1,4 +1,4 @@
-"""All parts of a run: starts them, waits until they are done, and collects what they counted."""
+"""Starts all parts of a run, waits until they are done, and collects their counts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Crew:
         self._cast()
 
     def perform(self) -> None:
-        """Run all parts until everything is done. Raises ``PartFailed``."""
+        """Run all parts until their work is done. Raises ``PartFailed``."""
         try:
             self._console.print("Starting two workers and Spark; this takes some seconds.")
             for companion in self._companions:
@@ -65,6 +65,7 @@ class Crew:
             self._stop()
 
     def _cast(self) -> None:
+        """Create all parts without starting them."""
         rows, session, log = self._flights.num_rows, self._session, self._record.work
         expected = reconciliation.late_from_jfk(self._flights)
         settled = self._prepared.stored - self._prepared.outstanding.events
@@ -101,11 +102,12 @@ class Crew:
         self._companions = [*self._workers, self._spark]
 
     def _step(self, name: str, step: str) -> Part:
+        """Return the progress of a step of the pipeline, as an interrupted run has left it."""
         before = position(load(self._record.pipeline), step)
         return Part(name, self._flights.num_rows, before=before)
 
     def _heard(self, said: dict[str, Any]) -> None:
-        """A companion has reported; called on its own thread."""
+        """Receive the report of a companion; called on its thread."""
         if "acknowledged" in said:
             counts = [worker.said.get("acknowledged", 0) for worker in self._workers]
             shares = " + ".join(f"{count:,}" for count in counts)
@@ -116,12 +118,16 @@ class Crew:
             self._steps[step].reach(reached["done"], note=note)
 
     def _until_ready(self) -> None:
+        """Wait until all companions are ready, so that the speed does not include their start."""
         pause = threading.Event()
+        # A list, not a generator: `all` would stop at the first part that is not ready, and a
+        # failure of a later one would not be noticed.
         while not all([companion.is_ready for companion in self._companions]):
             pause.wait(_LOOK_INTERVAL_S)
         self._acknowledged.began()
 
     def _until_done(self) -> None:
+        """Wait until all parts have ended; tell them when no more work will come."""
         pause = threading.Event()
         told_all = told_workers = False
         durable = self._session.channels.get(FLIGHTS).durables.get(GROUND_CREW)
@@ -131,7 +137,7 @@ class Crew:
             self._filtered,
             *self._companions,
         )
-        # A list, not a generator: every part is asked each time, so that a failure is noticed.
+        # A list, not a generator, as above: every part is checked each time.
         while not all([part.has_ended for part in parts]):
             if self._publisher.has_ended and not told_all:
                 told_all = True
@@ -152,7 +158,7 @@ class Crew:
             companion.stop()
 
     def findings(self) -> Findings:
-        """What each part has counted."""
+        """Return the counts of all parts, and the contents of the channels and tables."""
         info = self._session.channels.get(FLIGHTS).info()
         durable = self._session.channels.get(FLIGHTS).durables.get(GROUND_CREW)
         return Findings(
@@ -175,14 +181,14 @@ class Crew:
             aircraft=Table.found(str(self._record.aircraft)).to_arrow(),
             archived_ids=Table.found(str(self._record.archive)).to_arrow(["event_id"])["event_id"],
             archive=info.definition.archive,
-            # This read takes every event that the archive has from the archive.
+            # This read gets as many events as possible from the archive.
             read_back=self._session.channels.get(FLIGHTS).read(
                 start=0, columns=["event_id", *statistics.FLIGHT_COLUMNS]
             ),
         )
 
     def lines(self, found: Findings) -> tuple[Line, ...]:
-        """The progress and speed of each part."""
+        """Return the count and speed of each part."""
 
         def line(part: Part, note: str = "") -> Line:
             return Line(part.name, part.done, part.seconds, rate=part.rate, note=note)

@@ -14,15 +14,16 @@ from examples.flights.threads import PartThread
 
 _PATIENCE_S = 0.25
 _GIVES_UP_AFTER = 120
-"""Empty reads after everything was published until the follower gives up: half a minute."""
+"""Number of reads without an event, after everything was published, until a follower gives up. They
+take half a minute."""
 
 Int64s = npt.NDArray[np.int64]
 
 
 class Follower(PartThread):
-    """Reads ``flights`` and records which events were delivered.
+    """Reads ``flights``, and records the ids of the delivered events.
 
-    A run that resumes begins here at the first event again: that is what a stored channel is for.
+    A resumed run reads from the first event again, because the channel still stores all of them.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Follower(PartThread):
         self._selector = selector
         self._ids: list[Int64s] = []
         self.all_published = threading.Event()
-        """Set when nothing more will be published: from then on, silence is suspicious."""
+        """Set when no more events will be published. From then on, reads without an event count
+        towards giving up."""
 
     def work(self) -> None:
         channel = self._session.channels.get(FLIGHTS)
         self.part.began()
-        # Only the channel is read: otherwise, reading would begin in the archive, if there is one.
+        # With an empty archive, only the channel is read; otherwise, reading would begin in the
+        # archive as soon as it exists.
         with channel.subscribe(
             start="earliest", selector=self._selector, archive=""
         ) as subscription:
@@ -49,7 +52,7 @@ class Follower(PartThread):
                 batch = subscription.next_batch(timeout=_PATIENCE_S)
                 if batch is None:
                     if newest >= self._last_id:
-                        return  # and nothing came after it
+                        return  # and no event came after it
                     silences += self.all_published.is_set()
                     continue
                 silences = 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 FLIGHTS = "flights"
-"""The channel with one event a flight."""
+"""The channel with one event for each flight."""
 
 DELAYS = "flights/delays"
-"""The channel the roll-up writes to, beside the folder of its name (SEM C2)."""
+"""The channel that the roll-up writes to. It is in the folder ``flights``, which may exist beside
+a channel of that name (SEM C2)."""
 
 GROUND_CREW = "ground-crew"
-"""The shared durable of ``flights`` from which the workers get their flights."""
+"""The shared durable of ``flights`` that delivers flights to the workers."""
 
 SELECTOR = "origin = 'JFK' AND dep_delay > 60"
 """The selector of the filtered subscription: flights that left JFK more than an hour late."""

@@ -1,4 +1,4 @@
-"""Draw the picture: how late each carrier was over the year."""
+"""Draws the picture: the average delay of each carrier over the year."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = 4
 _WEEKLY_FROM_DAYS = 60
 """Shorter periods are drawn day by day."""
 _FLIGHTS_MIN = 5
-"""Fewest flights for an average; fewer say nothing about a carrier."""
+"""Minimum number of flights of an average; with fewer, it would be arbitrary."""
 
 Float64s = npt.NDArray[np.float64]
 Curve = tuple[npt.NDArray[np.datetime64], Float64s]
@@ -26,7 +26,7 @@ Curve = tuple[npt.NDArray[np.datetime64], Float64s]
 
 
 def draw(sums: pa.Table, names: Mapping[str, str], file: Path) -> None:
-    """Draw average departure delays from sums by carrier and day; writes a PNG."""
+    """Draw average departure delays from sums by carrier and day, and write them as a PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -67,7 +67,7 @@ def draw(sums: pa.Table, names: Mapping[str, str], file: Path) -> None:
 
 
 def _step(sums: pa.Table) -> int:
-    """The number of days that share a point."""
+    """Return the number of days that each point of a curve covers."""
     return 7 if np.ptp(_days(sums)).astype(int) >= _WEEKLY_FROM_DAYS else 1
 
 
@@ -76,11 +76,11 @@ def _days(sums: pa.Table) -> npt.NDArray[np.datetime64]:
 
 
 def _curve(sums: pa.Table, step: int) -> Curve:
-    """Average delays over every ``step`` days; NaN where too few flights left."""
+    """Return the average delays of each ``step`` days; NaN for days with too few flights."""
     days = _days(sums)
     first = days.astype("datetime64[Y]").astype("datetime64[D]").min()
     slots = (days - first).astype(int) // step
-    # The last day or two of a year do not count as a week.
+    # The last day or two of a year count as part of the last week.
     slots = np.minimum(slots, max(0, 365 // step - 1)) if step > 1 else slots
     count = int(slots.max()) + 1
     minutes = np.bincount(slots, sums["departure_delay"].to_numpy(), count)
@@ -91,12 +91,14 @@ def _curve(sums: pa.Table, step: int) -> Curve:
 
 
 def _by_size(sums: pa.Table) -> list[str]:
+    """Return the carriers, those with the most flights first."""
     flights = sums.group_by("carrier").aggregate([("flights", "sum")])
     largest: list[str] = flights.sort_by([("flights_sum", "descending")])["carrier"].to_pylist()
     return largest
 
 
 def _panel(axes: Any, own: Curve, everyone: Curve) -> None:
+    """Draw the curves of one carrier and of all carriers."""
     axes.axhline(0, color=_QUIET, linewidth=0.7)
     axes.plot(*everyone, color=_QUIET, linewidth=1.0)
     days, averages = own
@@ -107,7 +109,7 @@ def _panel(axes: Any, own: Curve, everyone: Curve) -> None:
 
 
 def _short(name: str) -> str:
-    """The name without the kind of company, because panels are narrow."""
+    """Return a name without the legal form of the company, because panels are narrow."""
     return re.sub(r" (Inc\.|Co\.|Corporation)$", "", name)
 
 
@@ -119,7 +121,8 @@ def _label(axes: Any, name: str, own: pa.Table) -> None:
 
 
 def _frame(grid: Any, everyone: Curve) -> None:
-    """Use the same axes in all panels, with limits that one carrier's worst week does not set."""
+    """Use the same axes in all panels. Their limits depend on the average of all carriers, so that
+    the worst week of one carrier does not make the other curves flat."""
     from matplotlib import dates as mpl_dates
 
     dates: Any = mpl_dates

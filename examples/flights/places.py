@@ -1,4 +1,4 @@
-"""Where the realm of a run is: in this process, or on three nodes of a cluster on this machine."""
+"""The realm of a run: in this process, or on three nodes of a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from penstock_tools.demo.processes import DemoProcesses
 _ENGINE = "engine-"
 _LOOK_INTERVAL_S = 0.1
 _RECONNECT_S = 120.0
-"""How long the parts wait for a node that takes over, on a machine that is busy."""
+"""Seconds that the parts wait for a node to take over. The value is large because a machine that
+runs everything is busy."""
 
 RealmOfRun = tuple[penstock.Session, str]
-"""A session, and the URL under which other processes find the realm."""
+"""A session, and the URL at which other processes reach the realm."""
 
 
 @contextmanager
 def alone(record: RunRecord, console: Console) -> Iterator[RealmOfRun]:
-    """A realm in this process, which keeps everything in the directory of the run."""
+    """Open a realm in this process, with its data in the directory of the run."""
     with penstock.Realm(record.realm) as realm, realm.connect() as session:
         url = realm.listen()
         console.print(f"Realm in {record.realm}, open to other processes at {url}.")
@@ -36,11 +37,13 @@ def alone(record: RunRecord, console: Console) -> Iterator[RealmOfRun]:
 
 @contextmanager
 def in_cluster(record: RunRecord, console: Console) -> Iterator[RealmOfRun]:
-    """Three nodes over three NATS servers, all processes of this machine, and gone at the end with
-    what they have stored. Sealed files are in a folder that Spark's executors read."""
+    """Start a cluster of three nodes over three NATS servers on this machine. At the end, all
+    processes and their data are removed. Sealed files are in a folder that Spark's executors
+    read."""
     record.directory.mkdir(parents=True, exist_ok=True)
-    for left in record.directory.glob(f"{_ENGINE}*"):  # by a run that was killed
-        shutil.rmtree(left)
+    # A run that was killed could not remove its folder.
+    for stale in record.directory.glob(f"{_ENGINE}*"):
+        shutil.rmtree(stale)
     with tempfile.TemporaryDirectory(prefix=_ENGINE, dir=record.directory) as folder:
         place = Path(folder).absolute()
         (place / "files").mkdir()
@@ -54,7 +57,7 @@ def in_cluster(record: RunRecord, console: Console) -> Iterator[RealmOfRun]:
 
 
 def _wait_for_an_owner(processes: DemoProcesses) -> None:
-    """Raises ``PartFailed`` when a node has ended by itself."""
+    """Wait until a node serves. Raises ``PartFailed`` if a node has ended by itself."""
     pause = threading.Event()
     while processes.owner is None:
         for node in processes.nodes:

@@ -1,4 +1,4 @@
-"""Prepare a run: create the channels, or find what an interrupted run has left."""
+"""Prepares a run: creates the channels, or finds those of an interrupted run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.client.sync.sync import Channel
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """How a run begins, and what exists already."""
+    """The state at the beginning of a run."""
 
     beginning: Beginning
     stored: int
@@ -38,13 +38,13 @@ class Prepared(msgspec.Struct, frozen=True):
 def prepare(
     record: RunRecord, session: penstock.Session, rows: int, beginning: Beginning
 ) -> Prepared:
-    """Create the channels, or find what an interrupted run has left. Raises ``CannotBegin``."""
+    """Create the channels, or find those of an interrupted run. Raises ``CannotBegin``."""
     channels = session.channels
     there = [name for name in (FLIGHTS, DELAYS) if name in channels.list()]
     if beginning is Beginning.FIRST:
         _refuse_foreign(record, there)
     if beginning is Beginning.RESUMED and len(there) < 2 and record.has_output:
-        beginning = Beginning.REPLACED  # a part of it was removed
+        beginning = Beginning.REPLACED  # a channel of the interrupted run was deleted
     if beginning is Beginning.REPLACED:
         record.clear(rows)
         for name in there:
@@ -53,7 +53,7 @@ def prepare(
     if beginning is not Beginning.RESUMED:
         record.running(rows)
     if FLIGHTS not in there:
-        # Spark and late readers still need what the durable has consumed.
+        # Spark and late readers still need the events that the durable has consumed.
         channels.create(FLIGHTS, type="persistent", retain_consumed=True)
     if DELAYS not in there:
         channels.create(DELAYS, type="persistent")
@@ -64,7 +64,8 @@ def prepare(
 
 
 def _refuse_foreign(record: RunRecord, there: list[str]) -> None:
-    """Refuse channels that this program has not created: it must not change or remove them."""
+    """Raise ``CannotBegin`` if channels or files exist that this program has not created: it must
+    not change or remove them."""
     if there:
         raise CannotBegin(
             f"the realm in {record.realm} has a channel {there[0]} that this program has not "
@@ -77,5 +78,6 @@ def _refuse_foreign(record: RunRecord, there: list[str]) -> None:
 
 
 def _outstanding(flights: Channel) -> Outstanding:
+    """Return the number of unacknowledged events of the durable, and the sum of their ids."""
     ids = [batch.event_ids for batch in flights.durables.get(GROUND_CREW).browse().batches()]
     return Outstanding(sum(map(len, ids)), sum(int(some.sum()) for some in ids))

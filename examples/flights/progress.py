@@ -1,4 +1,4 @@
-"""Show the progress of each part: bars on a terminal, else a line every few seconds."""
+"""Shows the progress of each part: bars on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ LINE_INTERVAL_S = 2.0
 class Part:
     """The progress and speed of one part of the run.
 
-    ``before`` is what an interrupted run had done already; it counts as done, not as speed.
+    ``before`` is the number that an interrupted run had done already; it counts as done, but not
+    towards the speed.
     """
 
     def __init__(self, name: str, total: int, *, before: int = 0) -> None:
@@ -28,14 +29,17 @@ class Part:
         self.note = ""
         self._lock = threading.Lock()
         self._first: float | None = None
+        """Time of the beginning."""
         self._last = 0.0
+        """Time of the last progress."""
 
     def began(self) -> None:
-        """Start the clock of the rate; otherwise it starts with the first progress."""
+        """Start measuring the speed; without this call, measuring starts with the first
+        progress."""
         self._first = perf_counter()
 
     def reach(self, done: int, note: str = "") -> None:
-        """Set how many of the total are done."""
+        """Set the number of the total that is done; called on the thread of any part."""
         with self._lock:
             now = perf_counter()
             if self._first is None:
@@ -57,7 +61,7 @@ class Part:
 
     @property
     def rate(self) -> float:
-        """A second, in this run."""
+        """Number done per second in this run."""
         return (self.done - self.before) / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -73,12 +77,13 @@ class Board:
         self._line_due_s = LINE_INTERVAL_S
 
     def add(self, part: Part) -> Part:
+        """Add a part, and return it."""
         self._parts.append(part)
         return part
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Keep the bars on the terminal for as long as the block runs."""
+        """Show the bars on the terminal until the block ends."""
         if not self._console.is_terminal:
             yield
             return

@@ -15,20 +15,20 @@ from examples.flights.threads import PartThread
 from examples.flights.timetable import events_of
 
 BATCH_ROWS = 1_000
-"""Flights in one publish: about one day."""
+"""Number of flights in one publish, which are about those of a day."""
 
 
 class Publisher(PartThread):
-    """Publishes flights from the row after the last one stored.
+    """Publishes flights from the row after the last stored one.
 
-    Ids of a channel begin at 0 and this is the channel's only publisher, so the id of a flight is
-    its row: the last id tells where an interrupted run has to go on.
+    Event ids of a channel begin at 0, and the channel has no other publisher, so the id of a flight
+    is its row number. Therefore an interrupted run continues after the last id of the channel.
     """
 
     def __init__(
         self, part: Part, session: penstock.Session, flights: pa.Table, rate: int | None
     ) -> None:
-        """``rate``: publish no more than this many events a second."""
+        """``rate`` is the maximum number of events per second; None for no limit."""
         super().__init__(part)
         self._session = session
         self._flights = flights
@@ -38,6 +38,7 @@ class Publisher(PartThread):
     def work(self) -> None:
         channel = self._session.channels.get(FLIGHTS)
         first = channel.info().last_event_id + 1
+        # At a low rate there are four publishes per second, so that progress is visible.
         step = min(BATCH_ROWS, max(1, self._rate // 4)) if self._rate else BATCH_ROWS
         began, begun_at = perf_counter(), first
         self.part.began()
@@ -57,5 +58,6 @@ class Publisher(PartThread):
 
 
 def _day(rows: pa.Table) -> str:
+    """Return the day of the last flight, for the progress."""
     last = rows.slice(rows.num_rows - 1).to_pylist()[0]
     return f"{last['year']}-{last['month']:02}-{last['day']:02}"

@@ -1,4 +1,4 @@
-"""Check that everything adds up: compare what each part has counted with the CSV."""
+"""Compares the counts of all parts, and the contents of the channels and tables, with the CSV."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Outstanding(msgspec.Struct, frozen=True):
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
-    """What one worker has done in this run."""
+    """The counts of one worker in this run."""
 
     worker: str
     acknowledged: int = 0
@@ -62,7 +62,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the run has counted, each by the part that did the work."""
+    """The results of a run. Each count was made by the part that did the work."""
 
     flights: pa.Table
     """The CSV, in the order of publishing."""
@@ -83,20 +83,20 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     archived_ids: pa.ChunkedArray
     """The ids in the archive's table."""
     archive: str
-    """The table that the channel names as its archive; "" if none."""
+    """The archive table of the channel; empty if it has none."""
     read_back: pa.Table
-    """The flights as a reader gets them that starts at the first id."""
+    """The flights that a reader gets from the first id on."""
 
 
 def late_from_jfk(flights: pa.Table) -> Int64s:
-    """The event ids that the selector has to select, computed from the CSV."""
+    """Return the event ids that the selector must select, computed from the CSV."""
     chosen = pc.and_(pc.equal(flights["origin"], "JFK"), pc.greater(flights["dep_delay"], 60))
     ids: Int64s = np.flatnonzero(chosen.fill_null(fill_value=False).to_numpy())
     return ids
 
 
 def checks(found: Findings) -> list[Check]:
-    """Every claim, true or not."""
+    """Return all checks, whether or not they hold."""
     return [*_channel(found), *_workers(found), *_spark(found)]
 
 
@@ -165,7 +165,8 @@ def _rollbacks(found: Findings) -> Check:
 
 
 def newest_flights(flights: pa.Table) -> pa.Table:
-    """The newest flight of each aircraft, computed from the CSV: its event id and route."""
+    """Return the event id and route of the newest flight of each aircraft, computed from the
+    CSV."""
     numbered = flights.select(["tailnum", "origin", "dest"]).append_column(
         "last_event_id", pa.array(np.arange(flights.num_rows))
     )
@@ -176,6 +177,7 @@ def newest_flights(flights: pa.Table) -> pa.Table:
 
 
 def _by_aircraft(rows: pa.Table) -> pa.Table:
+    """Return rows in the form in which they are compared."""
     return rows.select(_AIRCRAFT.names).cast(_AIRCRAFT).sort_by("tailnum")
 
 

@@ -1,4 +1,5 @@
-"""Write the report: what happened, how fast, and whether it adds up, as text and as JSON."""
+"""Writes the report as text and as JSON: the parts and their speed, and the results of the
+checks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from examples.flights.reconciliation import Check
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One part of the run: how much of what, and how fast."""
+    """The count and speed of one part of the run."""
 
     name: str
     count: int
@@ -27,10 +28,10 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a reader may want to check."""
+    """The result of a run."""
 
     beginning: str
-    """How the run began: fresh, or resumed."""
+    """``Fresh run`` or ``Resumed``."""
     finished: datetime
     seconds: float
     machine: str
@@ -38,16 +39,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     carriers: tuple[dict[str, Any], ...]
     picture: str
-    """Name of the file beside the report."""
+    """Name of the picture's file, which is in the folder of the report."""
     flights: int
 
     @property
     def reconciles(self) -> bool:
+        """Whether all checks hold."""
         return all(check.is_true for check in self.checks)
 
     @property
     def verdict(self) -> str:
-        """The reconciliation in one line."""
+        """The result of the checks in one line."""
         failed = sum(not check.is_true for check in self.checks)
         if failed:
             return f"FAILED: {failed} of {len(self.checks)} checks do not hold."
@@ -58,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine() -> str:
-    """A description of the machine."""
+    """Return a description of the machine."""
     return f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
@@ -70,7 +72,7 @@ def carrier_rows(sums: pa.Table, names: Mapping[str, str]) -> tuple[dict[str, An
 
 
 def write(report: Report, text_file: Path, json_file: Path) -> str:
-    """Write both files; gives the text."""
+    """Write both files, and return the text."""
     text = as_text(report)
     image = f"\n![Average departure delays by carrier]({report.picture})\n"
     text_file.write_text(text + image, encoding="utf-8")
@@ -79,6 +81,7 @@ def write(report: Report, text_file: Path, json_file: Path) -> str:
 
 
 def as_text(report: Report) -> str:
+    """Return a report as Markdown."""
     return "\n".join(
         [
             "# Flights: report",
@@ -136,7 +139,7 @@ def _carrier(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """A Markdown table that is also readable as it is."""
+    """Return the lines of a Markdown table whose columns are aligned in the source, too."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

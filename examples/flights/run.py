@@ -1,7 +1,7 @@
 """The run: starts a realm and all parts, and writes the report; see ``--help``.
 
-The realm, the publisher and two subscriptions live in this process. Two workers and Spark are
-processes of their own and come over TCP, as they would on other machines.
+The realm, the publisher and two subscriptions run in this process. Two workers and Spark are
+separate processes that connect over TCP, as they would from other machines.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from examples.flights.report import Line, Report, carrier_rows, machine, write
 from examples.flights.run_record import Beginning, CannotBegin, RunRecord
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as the shell has it."""
+"""Exit status after Ctrl-C, by the convention of shells."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0: everything adds up; 1: it does not, or something failed."""
+    """Return the exit status: 0 if all checks hold, 1 if one does not hold or the run failed, and
+    ``INTERRUPTED``."""
     options = _options(arguments)
     console = Console(highlight=False, soft_wrap=True)
     signal.signal(signal.SIGTERM, _interrupt)
-    # Arrow would warn of every batch that has come over the network at an odd address.
+    # Arrow would print a warning for each batch whose buffers are not aligned, as happens to those
+    # that are received over a network.
     os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
     try:
         return _run(options, console)
@@ -53,9 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
+    """Execute a run, and write its report. Return the exit status."""
     began = perf_counter()
     record = RunRecord(options.dir / "cluster" if options.cluster else options.dir)
-    # A cluster is gone with its run: there is nothing to go on from.
+    # The cluster of an interrupted run was removed, so its run cannot be resumed.
     beginning = record.beginning(options.rows, fresh=options.fresh or options.cluster)
     rows = options.rows
     if beginning is Beginning.RESUMED and record.entry is not None:
@@ -82,7 +85,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 def _report(
     record: RunRecord, findings: Findings, lines: tuple[Line, ...], seconds: float
 ) -> Report:
-    """Compare everything with the CSV and draw the picture."""
+    """Compare all results with the CSV, and draw the picture."""
     names = timetable.airline_names()
     sums = statistics.of_windows(findings.table_delays)
     picture.draw(sums, names, record.picture)
@@ -140,6 +143,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _positive(text: str) -> int:
+    """Parse a number such as ``10,000``."""
     number = int(text.replace(",", "").replace("_", ""))
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
@@ -147,6 +151,7 @@ def _positive(text: str) -> int:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Treat SIGTERM like Ctrl-C, so that all parts are ended in order."""
     raise KeyboardInterrupt
 
 

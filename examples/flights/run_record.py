@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 PIPELINE = Path(__file__).with_name("flights.toml")
-"""What Spark does in a run."""
+"""The pipeline that Spark runs."""
 
 State = Literal["clearing", "running", "finished"]
 
@@ -61,6 +61,8 @@ class RunRecord:
         self.entry = self._read()
 
     def _read(self) -> Entry | None:
+        """Read the file; return None if it does not exist. Raises ``CannotBegin`` if it is
+        damaged."""
         if not self._file.is_file():
             return None
         try:
@@ -71,7 +73,8 @@ class RunRecord:
             ) from error
 
     def beginning(self, rows: int | None, *, fresh: bool) -> Beginning:
-        """How a run of ``rows`` flights (None: as many as before) begins here."""
+        """Return how a run of ``rows`` flights begins in this directory; None means as many as
+        before. Raises ``CannotBegin``."""
         entry = self.entry
         if entry is None:
             return Beginning.FIRST
@@ -86,7 +89,7 @@ class RunRecord:
 
     @property
     def has_output(self) -> bool:
-        """Whether files of a run are there."""
+        """Whether the directory has files of a run."""
         return any(folder.exists() for folder in self._folders)
 
     @property
@@ -94,7 +97,8 @@ class RunRecord:
         return (self.checkpoints, self.lake)
 
     def clear(self, rows: int) -> None:
-        """Remove the files of the run before; channels are the caller's."""
+        """Remove the files of the previous run; the caller deletes its channels."""
+        # The state is written first: if this run is interrupted here, the next one clears again.
         self._write(Entry(state="clearing", rows=rows, started=datetime.now(UTC)))
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -103,17 +107,18 @@ class RunRecord:
             file.unlink(missing_ok=True)
 
     def running(self, rows: int) -> None:
-        """Record the start: from now on, an interrupted run is resumed, with this pipeline."""
+        """Record the start. From now on, an interrupted run is resumed, with this pipeline."""
         self.work.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(PIPELINE, self.pipeline)
         self._write(Entry(state="running", rows=rows, started=datetime.now(UTC)))
 
     def finished(self) -> None:
-        """Record that the report is written, so that the next run starts anew."""
+        """Record that the report is written, so that the next run replaces this one."""
         assert self.entry is not None, "a run that finishes was running"
         self._write(msgspec.structs.replace(self.entry, state="finished"))
 
     def _write(self, entry: Entry) -> None:
+        """Replace the file in one step, so that it is never half-written."""
         self.work.mkdir(parents=True, exist_ok=True)
         new = self._file.with_suffix(".new")
         new.write_bytes(msgspec.json.format(msgspec.json.encode(entry)))

@@ -1,10 +1,11 @@
-"""The Spark part: the pipeline ``flights.toml``, run beside the publishing and then to its end.
+"""The Spark part: runs the pipeline ``flights.toml`` while flights are published, and then to its
+end.
 
-A process of its own, so that it can fail, or be killed, by itself.
+It is a separate process, so that it can fail or be killed without the others.
 
-While flights are published, the pipeline runs as ``penstock pipeline run`` runs it. When it is
-through with all of them it is stopped, and the roll-up run once more as with ``--once``: that
-closes the last day, which would stay open for ever, since no event comes after it.
+While flights are published, the pipeline runs as under ``penstock pipeline run``. When it has
+processed all of them, it is stopped, and the roll-up is run once more as with ``--once``. This
+closes the last day, which would otherwise stay open forever, because no event follows it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class Telling:
         self._pipeline = pipeline
 
     def told(self, step: str, text: str) -> None:
-        """Goes to the log of this process."""
+        """Write a message of a step to the log of this process."""
         print(f"{step}: {text}", file=sys.stderr, flush=True)
 
     def moved(self, progress: Sequence[Progress]) -> None:
-        """A few times a second."""
+        """Report the positions of the steps; called a few times per second."""
         report(
             steps={
                 each.step: {"done": position(self._pipeline, each.step), "behind": each.lag_events}
@@ -71,12 +72,13 @@ class Following(Telling):
 
 
 def position(pipeline: Pipeline, step: str) -> int:
-    """How many flights a step has completed, which is the id from which it continues."""
+    """Return the number of flights that a step has completed, which is also the id at which it
+    continues."""
     return StepFiles(pipeline, step).positions().channels.get(FLIGHTS, 0)
 
 
 def until_published(flights: Channel, instructions: Instructions) -> None:
-    """Wait for the first flight, because the columns of a channel are known from its events."""
+    """Wait for the first flight: only the events of a channel show which columns it has."""
     pause = threading.Event()
     while flights.info().last_event_id < 0 and not instructions.finish:
         pause.wait(_LOOK_INTERVAL_S)

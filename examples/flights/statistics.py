@@ -1,4 +1,5 @@
-"""Delays per carrier and day, as sums, because sums can be added and averages cannot."""
+"""Delays by carrier and day. They are computed as sums, because sums of parts can be added, unlike
+averages."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _SUMS: dict[str, str] = {
 """The sums, and their meanings."""
 
 NAMES = ("carrier", *_SUMS)
-"""What the roll-up makes for each day."""
+"""The columns that the roll-up computes for each day."""
 
 SCHEMA = pa.schema([(name, pa.string()) for name in KEYS] + [(name, pa.int64()) for name in _SUMS])
 
@@ -37,7 +38,7 @@ FLIGHT_COLUMNS = (
 
 
 def daily(flights: pa.Table) -> pa.Table:
-    """One row for each carrier and day among ``flights``."""
+    """Return the sums of flights, one row for each carrier and day."""
     columns = {
         "carrier": flights["carrier"],
         "day": _days(flights),
@@ -80,14 +81,14 @@ def added_up(partial: pa.Table, by: tuple[str, ...] = KEYS) -> pa.Table:
 
 
 def of_windows(rows: pa.Table) -> pa.Table:
-    """The rows of a roll-up: their days as texts, sorted, otherwise as they are."""
+    """Return the rows of a roll-up sorted, with days as texts, so that they can be compared."""
     day = pc.strftime(rows["window_start"], format="%Y-%m-%d")
     named = rows.append_column("day", day).select(SCHEMA.names).cast(SCHEMA)
     return named.sort_by([(name, "ascending") for name in KEYS])
 
 
 def _days(flights: pa.Table) -> pa.ChunkedArray:
-    """Local dates as ``2013-07-04``."""
+    """Return the local dates of flights, such as ``2013-07-04``."""
     numbers = (flights[name].cast(pa.string()) for name in ("year", "month", "day"))
     year, month, day = numbers
     two = [pc.utf8_lpad(number, 2, "0") for number in (month, day)]

@@ -1,4 +1,4 @@
-"""Parts of the run that run in the main process, each on its own thread."""
+"""Parts of the run in the main process, each on a separate thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from examples.flights.progress import Part
 
 
 class PartThread(threading.Thread):
-    """Runs one part of the run and keeps the error with which it ended."""
+    """Executes one part of the run, and stores its error for the main thread."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(name=part.name, daemon=True)
@@ -20,11 +20,11 @@ class PartThread(threading.Thread):
     def run(self) -> None:
         try:
             self.work()
-        except Exception as error:  # noqa: BLE001  # told to the main thread by `has_ended`
+        except Exception as error:  # noqa: BLE001  # `has_ended` raises it in the main thread
             self._error = error
 
     def work(self) -> None:
-        """The work of the part."""
+        """Do the work of the part; returns early if :attr:`stopped` is set."""
         raise NotImplementedError
 
     @property
@@ -34,7 +34,7 @@ class PartThread(threading.Thread):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended without an error. Raises ``PartFailed`` if there was one."""
+        """Whether the part has ended without an error. Raises ``PartFailed`` if it failed."""
         if self.is_alive() or self.ident is None:
             return False
         if self._error is not None:
@@ -42,7 +42,7 @@ class PartThread(threading.Thread):
         return True
 
     def stop(self) -> None:
-        """Ask it to end soon, even if its work is not done."""
+        """Request the end even if the work is not done, and wait for it."""
         self._stop_asked.set()
         if self.ident is not None:
             self.join(timeout=10)

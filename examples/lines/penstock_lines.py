@@ -1,8 +1,9 @@
-"""A front end that speaks lines of text, in a package of its own.
+"""A front end for a protocol of text lines, in a separate package.
 
 ``USER name password`` signs in, ``PUB channel text`` publishes, ``SUB channel`` subscribes. Answers
-are ``OK``, ``OK id``, ``EVENT channel id text`` and ``ERROR code: reason``. Install it beside the
-server, set ``PENSTOCK_LINES_PORT=7000`` for ``penstock serve``, and try ``nc localhost 7000``.
+are ``OK``, ``OK id``, ``EVENT channel id text`` and ``ERROR code: reason``. To try it, install it
+beside the server, set ``PENSTOCK_LINES_PORT=7000`` for ``penstock serve``, and run
+``nc localhost 7000``.
 """
 
 from __future__ import annotations
@@ -31,13 +32,18 @@ from penstock_server.settings import Section, Settings
 
 LINE_BYTES_MAX: Final = 1 << 16
 CREDIT: Final = 1_000
+"""Number of events that a new subscription may deliver at first."""
 
 
 class LineSettings(Section, frozen=True, kw_only=True):
+    """The settings of the front end; ``penstock serve`` reads them like its own."""
+
     port: Annotated[int | None, Meta(description="Port of lines; not given: no lines.")] = None
 
 
 class LineConnection(HostedConnection):
+    """The connection of one client."""
+
     protocol = "lines"
 
     def __init__(self, listener: NativeListener) -> None:
@@ -68,6 +74,7 @@ class LineConnection(HostedConnection):
         self.listener.closed(self)
 
     async def _work(self) -> None:
+        """Answer lines in their order until the connection is lost."""
         while (line := await self._lines.get()) is not None:
             try:
                 self.say(await self._answer(line.split(" ", 2)))
@@ -77,12 +84,14 @@ class LineConnection(HostedConnection):
             self.realm.subscriptions.detach(outlet.subscription)
 
     async def _answer(self, words: list[str]) -> str:
+        """Execute a request, and return its answer. Raises ``PenstockError``."""
         access = self.realm.access
         if words[0] == "USER" and len(words) == 3:
             is_secure = self.listener.tls is not None
             user = await access.password(words[1], words[2], self.host, secure=is_secure)
             self._caller = self.sign_in(user)
             return "OK"
+        # A client that has not signed in is an anonymous user, if the realm allows that.
         caller = self._caller = self._caller or self.sign_in(access.anonymous(self.host))
         match words:
             case ["PUB", channel, text]:
@@ -99,10 +108,13 @@ class LineConnection(HostedConnection):
         raise InvalidArgument("send USER name password, PUB channel text, or SUB channel once")
 
     def say(self, line: str) -> None:
+        """Send a line, unless the connection is lost."""
         if self._transport is not None:
             self._transport.write(f"{line}\n".encode())
 
     def check_rights(self) -> None:
+        """End the connection if its user has lost a right that it uses; called after each change of
+        rights."""
         try:
             if self._caller is not None:
                 self.realm.access.check_still(self.principal, self.realm.clock.now_us())
@@ -112,12 +124,15 @@ class LineConnection(HostedConnection):
             self.end(error)
 
     def end(self, reason: PenstockError | None) -> None:
+        """Send the reason, and close the connection."""
         if self._transport is not None:
             self.say("" if reason is None else f"ERROR {reason.code}: {reason}")
             self._transport.close()
 
 
 class LineOutlet(Outlet):
+    """The receiving end of one subscription."""
+
     selector = None
     is_writable = True
     subscription = owed = 0
@@ -131,7 +146,8 @@ class LineOutlet(Outlet):
             text = event.data.decode("utf-8", "replace")
             self._connection.say(f"EVENT {self.channel} {event.event_id} {text}")
         self.owed += rows.batch.num_rows
-        if self.subscription:  # events may come before its number is known here
+        # The first events may come before the number of the subscription is known here.
+        if self.subscription:
             self.caller.realm.subscriptions.credit(self.subscription, self.owed)
             self.owed = 0
 
@@ -140,6 +156,8 @@ class LineOutlet(Outlet):
 
 
 class LineFrontEnd(FrontEnd):
+    """The front end. The server finds its object by the entry point in ``pyproject.toml``."""
+
     name = "lines"
     schemes = ("lines://", "liness://")
 

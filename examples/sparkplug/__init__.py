@@ -1,1 +1,2 @@
-"""An edge node that speaks Sparkplug B to a realm, and what a host application makes of it."""
+"""A simulated edge node that speaks Sparkplug B to a realm, and a host application that reads its
+messages."""

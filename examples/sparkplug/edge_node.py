@@ -1,8 +1,9 @@
-"""An edge node of Sparkplug B, simulated: ``python -m examples.sparkplug.edge_node``.
+"""Simulates an edge node of Sparkplug B: ``python -m examples.sparkplug.edge_node``.
 
-It begins with a birth certificate, says what has changed, gives birth again when a host application
-asks for it, and has its death certificate published when its connection is lost. The program has a
-realm in its own process; ``docs/howto/sparkplug.md`` does the same with a server, step by step.
+The node publishes a birth certificate at the start and whenever a host application requests it, and
+then the metrics that have changed. When its connection is lost, the realm publishes its death
+certificate. The program runs a realm in its own process; ``docs/howto/sparkplug.md`` does the same
+with a server, step by step.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 import penstock
 
 DESCRIPTORS: Final = Path(__file__).with_name("sparkplug.pb")
-"""Made of ``sparkplug.proto`` by ``protoc --include_imports --descriptor_set_out=sparkplug.pb``."""
+"""Compiled from ``sparkplug.proto`` with ``protoc --include_imports
+--descriptor_set_out=sparkplug.pb``."""
 TOPICS: Final = ["spBv1.0/{group}/{type}/{node}", "spBv1.0/{group}/{type}/{node}/{device}"]
 REBIRTH: Final = "Node Control/Rebirth"
+"""Metric by which a host application requests a new birth certificate."""
 WAIT_S: Final = 30.0
+# Numbers of data types in Sparkplug B.
 INT64, DOUBLE, BOOLEAN = 4, 10, 11
 _KINDS: Final = {INT64: "long_value", DOUBLE: "double_value", BOOLEAN: "boolean_value"}
 
@@ -29,6 +33,7 @@ mqtt: Any = paho
 
 
 def _payload_class() -> Any:
+    """Return the class of Sparkplug payloads, made from the descriptors."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
         pool.Add(file)
@@ -42,13 +47,16 @@ class EdgeNode:
     """One edge node with its devices."""
 
     def __init__(self, url: str, group: str, name: str, births: int = 0) -> None:
-        """``births``: how often it was born before, which is what its certificates count."""
+        """``births`` is the number of earlier birth certificates, which each certificate
+        contains."""
         self._group, self._name = group, name
         self._births = births
         self._seq = 0
+        """Sequence number of the next message."""
         self._devices: dict[str, dict[str, Metric]] = {}
         """The newest metrics of each device."""
         self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"edge-{group}-{name}")
+        # The will is set before the connection, because the realm gets it with the first packet.
         death = Payload(metrics=[self._metric(("bdSeq", INT64, births))]).SerializeToString()
         self._client.will_set(self._topic("NDEATH"), death, qos=1)
         self._client.on_message = self._asked
@@ -59,34 +67,36 @@ class EdgeNode:
         self.give_birth()
 
     def give_birth(self) -> None:
-        """Say everything that there is: of the node, and of each device."""
+        """Publish all metrics: those of the node, and those of each device."""
         self._seq = 0
         self._say("NBIRTH", [("bdSeq", INT64, self._births), (REBIRTH, BOOLEAN, False)])
         for device, metrics in self._devices.items():
             self._say("DBIRTH", list(metrics.values()), device)
 
     def add(self, device: str, *metrics: Metric) -> None:
-        """Have a device, with all its metrics."""
+        """Add a device with all its metrics."""
         self._devices[device] = {name: (name, *rest) for name, *rest in metrics}  # type: ignore[misc]
         self._say("DBIRTH", list(metrics), device).wait_for_publish(WAIT_S)
 
     def report(self, device: str, *metrics: Metric) -> None:
-        """Say what has changed of a device, and wait until it is stored."""
+        """Publish metrics of a device that have changed, and wait until they are stored."""
         for each in metrics:
             self._devices[device][each[0]] = each
         self._say("DDATA", list(metrics), device).wait_for_publish(WAIT_S)
 
     def lose_connection(self) -> None:
-        """End without saying so."""
+        """Close the socket without a DISCONNECT packet, as if the network had failed."""
         self._client.socket().close()
         self._client.loop_stop()
 
     def _asked(self, client: Any, given: object, message: Any) -> None:
+        """Receive a command of a host application."""
         wanted = Payload.FromString(message.payload).metrics
         if any(each.name == REBIRTH and each.boolean_value for each in wanted):
             self.give_birth()
 
     def _say(self, kind: str, metrics: list[Metric], device: str = "") -> Any:
+        """Publish a message of the node, or of one of its devices."""
         payload = Payload(seq=self._seq, metrics=[self._metric(each) for each in metrics])
         self._seq = (self._seq + 1) % 256
         return self._client.publish(self._topic(kind, device), payload.SerializeToString(), qos=1)
@@ -100,7 +110,7 @@ class EdgeNode:
 
 
 def prepare(session: penstock.Session) -> None:
-    """Make a channel for all of it, and one with the newest of each topic."""
+    """Create a channel for all messages, and one that keeps the newest message of each topic."""
     descriptors = DESCRIPTORS.read_bytes()
     session.channels.create(
         "sparkplug", topics=TOPICS, descriptors=descriptors, retain_consumed=True
@@ -110,7 +120,8 @@ def prepare(session: penstock.Session) -> None:
 
 
 def play(url: str, session: penstock.Session) -> list[str]:
-    """The life of an edge node; gives what a host application hears of it, a line an event."""
+    """Run an edge node from its birth to its death. Return the messages that a host application
+    received, one line for each."""
     told: list[str] = []
     channel = session.channels.get("sparkplug")
     with channel.subscribe(start="earliest", timeout=WAIT_S) as events:
@@ -121,7 +132,8 @@ def play(url: str, session: penstock.Session) -> list[str]:
         for event in events:
             kind = event.properties["type"]
             told.append(f"{kind} {channel.messages().decode(event).get('metrics')}")
-            if kind == "DDATA":  # whoever comes late asks for all there is
+            if kind == "DDATA":
+                # A host application that starts late requests all metrics.
                 channel.publish(
                     rebirth.SerializeToString(),
                     properties={"group": "ulm", "type": "NCMD", "node": "press"},
@@ -135,7 +147,8 @@ def play(url: str, session: penstock.Session) -> list[str]:
 
 
 def main() -> None:
-    """Play it in a realm of its own, and print what a host application hears."""
+    """Run the node with a realm in this process, and print the messages that a host application
+    receives."""
     with penstock.Realm() as realm, realm.connect() as session:
         prepare(session)
         for line in play(realm.listen_mqtt(), session):
