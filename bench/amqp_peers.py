@@ -77,12 +77,14 @@ def _rabbitmq(directory: Path, durability: str) -> Iterator[Speaker]:
 
 
 async def _declare(peer: Peer, url: str, durability: str) -> None:
+    """Create the queue."""
     broker = await peer.connect(url)
     await broker.prepare(durability, consumes=False)
     await broker.close()
 
 
 def _served(peer: Peer, directory: Path, durability: str) -> AbstractContextManager[Server]:
+    """Serve a peer within the block. Raises ``Missing`` if it cannot run here."""
     if reason := peer.missing():
         raise Missing(reason)
     return peer.serve(directory, durability)

@@ -1,4 +1,5 @@
-"""The client process: connects to a server and does the work of a shape. The harness starts it."""
+"""The client process: connects to a server and does the work of a shape. It is started by
+:mod:`bench.processes`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from penstock.client.connection.threads import fast_loop
 async def work(job: Job) -> Figures:
     """Connect, do the work, disconnect."""
     gc.collect()
-    # Imported modules are never garbage: collections during the measurement skip them
+    # Imported modules are never garbage, so collections during the measurement skip them.
     gc.freeze()
     broker = await peers()[job.peer].connect(job.server.url)
     try:
@@ -28,6 +29,7 @@ async def work(job: Job) -> Figures:
 
 
 def main() -> None:
+    """Execute a job, and print its figures for the process that started this one."""
     job = msgspec.json.decode(sys.argv[1], type=Job)
     with asyncio.Runner(loop_factory=fast_loop) as runner:
         try:

@@ -48,6 +48,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Publisher(Protocol):
+    """A connection over one protocol that publishes events."""
+
     def one(self) -> None:
         """Publish one event, and wait until it is confirmed."""
         ...
@@ -58,6 +60,8 @@ class Publisher(Protocol):
 
 
 class Native:
+    """Publishes over the native protocol."""
+
     def __init__(self, job: Job) -> None:
         self._loop = fast_loop()
         self._loop.run_until_complete(self._open(job))
@@ -80,6 +84,8 @@ class Native:
 
 
 class Http:
+    """Publishes over HTTP, with one event in each request."""
+
     def __init__(self, job: Job) -> None:
         self._path = f"/api/v1/channels/{job.channel}/events"
         self._headers = {"Content-Type": "application/json"}
@@ -104,6 +110,8 @@ class Http:
                 group.create_task(self._post(UNCONFIRMED // HTTP_CONNECTIONS))
 
     async def _post(self, count: int) -> None:
+        """Publish events over a new connection. Requests are written as bytes, so that the flood
+        needs little processor time."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         head = f"POST {self._path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(self._body)}\r\n\r\n"
@@ -120,6 +128,8 @@ class Http:
 
 
 class Amqp:
+    """Publishes over AMQP 1.0."""
+
     def __init__(self, job: Job) -> None:
         to = msgspec.structs.replace(job.amqp, queue=f"topic://{job.channel}")
         self._sending = Sending(AmqpJob(to, SIZE, 0.0, is_settled=False))

@@ -1,4 +1,5 @@
-"""Clients of durables at work, side by side, until all expected events are acknowledged."""
+"""Runs several clients of durables at the same time, until all expected events are
+acknowledged."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ def events_of(batches: int) -> list[Events]:
 
 
 def price_of(events: Sequence[Events]) -> float:
+    """Return the sum of the prices of all events."""
     return sum(batch.price for batch in events)
 
 
@@ -39,7 +41,7 @@ async def publish(broker: Broker, events: Sequence[Events], api: str) -> None:
 async def at_work(
     clients: Sequence[tuple[Client | Subscriber, Ledger]], api: str
 ) -> AsyncIterator[None]:
-    """Let each client work for its ledger within the block."""
+    """Let each client work within the block, and record its events in its ledger."""
     async with asyncio.TaskGroup() as working:
         tasks = [working.create_task(client.work(ledger, api)) for client, ledger in clients]
         yield
@@ -67,4 +69,6 @@ async def all_settled(clients: Sequence[Client]) -> None:
 
 
 async def _awaited(work: Awaitable[None]) -> None:
+    """Await ``work``; a task needs a coroutine, and the method of a client may return another
+    awaitable."""
     await work

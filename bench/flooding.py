@@ -17,12 +17,12 @@ from penstock.client.connection.threads import fast_loop
 
 STREAM: Final = "flooded"
 SAYS: Final = "flooding"
-"""The line that the process prints once it publishes."""
+"""Line that the process prints after its first events."""
 
 
 def flooding(job: Job) -> AbstractContextManager[None]:
-    """Run a process within the block that publishes event after event, with a thousand unconfirmed
-    ones."""
+    """Run a process within the block that publishes continuously, and waits for confirmations after
+    every thousand events."""
     return beside("bench.flooding", job, SAYS)
 
 
@@ -37,6 +37,7 @@ async def flood(job: Job) -> None:
         for row in range(len(events)):
             await broker.send(events, row)
         await broker.flush()
+        # Confirmed events show that the flood has begun, so the measurement may start.
         if not is_at_work:
             is_at_work = True
             print(SAYS, flush=True)

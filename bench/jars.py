@@ -27,6 +27,7 @@ WANTED = {
 
 
 def version_of(name: str) -> str:
+    """Return the version of a peer."""
     return WANTED[name][0].rpartition(":")[2]
 
 
@@ -46,6 +47,7 @@ def missing(name: str) -> str:
 
 
 def class_path(name: str) -> str:
+    """Return the class path of a peer, for Java."""
     return str(folder_of(name) / "*")
 
 

@@ -17,22 +17,26 @@ NO_FLAW = math.nan
 class Ledger:
     """Counts acknowledged events up to the expected number.
 
-    ``order`` selects the events whose keys must increase over all clients: ``""`` none, ``first``
-    the first delivery of each event, ``strict`` each acknowledged event. ``flaw`` is the price of
-    the events that are rolled back.
+    ``order`` selects the events whose keys must increase over all clients: none if it is empty,
+    with ``first`` the first delivery of each event, with ``strict`` each acknowledged event.
+    ``flaw`` is the price of the events that are rolled back.
     """
 
     def __init__(self, wanted: int, order: str = "", flaw: float = FLAW) -> None:
         self.wanted = wanted
+        """Number of expected events."""
         self.order = order
         self.flaw = flaw
         self.acked = 0
         self.rolled_back = 0
         self.price = 0.0
+        """Sum of the prices of acknowledged events."""
         self.is_complete = asyncio.Event()
         self._awaited = 0
+        """Number of events that :meth:`reached` waits for."""
         self._is_reached = asyncio.Event()
         self._newest: Any = None
+        """Newest key of :meth:`record_in_order`."""
 
     def add(self, acked: int, price: float, rolled_back: int = 0) -> None:
         """Record the events that a client has settled."""

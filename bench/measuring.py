@@ -25,6 +25,7 @@ class Stopwatch:
 
     @property
     def elapsed_s(self) -> float:
+        """Wall time since the creation."""
         return time.perf_counter() - self._started_s
 
     def figures(self, events: int) -> Figures:
@@ -40,6 +41,7 @@ class Stopwatch:
         }
 
     def _used_s(self) -> tuple[float, float]:
+        """Return the processor seconds of this process and of the server so far."""
         own_times = os.times()
         return own_times.user + own_times.system, cpu_s_of_all(self._server_pid)
 

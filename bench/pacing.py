@@ -1,4 +1,4 @@
-"""A fixed rate, whatever the server does: latencies count from the due time of each event."""
+"""Publishes at a fixed rate, even if the server is slower, or as fast as possible."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ T = TypeVar("T")
 async def at_rate(
     publish: Callable[[int], Awaitable[None]], rate: int, seconds: float
 ) -> list[float]:
-    """Call ``publish`` with 0, 1, ... at ``rate`` per second, and return the seconds of each call.
+    """Call ``publish`` with 0, 1, ... at ``rate`` per second, and return the latency of each call.
 
-    A server that stalls also pays for the events that should have been sent in the meantime (no
-    coordinated omission). The loop spins instead of sleeping, so its processor time has no meaning.
+    Latencies count from the due time of the call. So if the server stalls, the wait of events that
+    become due in the meantime counts, too (no coordinated omission). The loop spins instead of
+    sleeping, so its processor time has no meaning.
     """
     count = int(rate * seconds)
     latencies = [0.0] * count
@@ -40,8 +41,8 @@ async def at_rate(
 async def at_once(
     publish: Callable[[T], Awaitable[None]], batches: Iterable[T], under_way: int
 ) -> int:
-    """Publish ``batches`` as fast as possible, with a fixed number of unconfirmed ones. Return
-    their number."""
+    """Publish ``batches`` as fast as possible, with at most ``under_way`` unconfirmed ones. Return
+    the number of batches."""
     count = 0
     room = asyncio.Semaphore(under_way)
 

@@ -1,4 +1,4 @@
-"""Pictures of results: a bar for each contender of each case."""
+"""Draws pictures of results, with a bar for each contender of each case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BAR_IN = 0.19
 GAP_IN = 0.16
 EDGES_IN = 1.1
 TEXT = "#8b949e"
-"""Readable on a white and on a black page."""
+"""Colour of texts, which can be read on a white and on a black page."""
 OURS_COLOUR = "#e8590c"
 COLOURS = ("#4c8dd6", "#3aa675", "#9673c9", "#c99a2e", "#5fb3b3", "#c95f8a", "#7a8699")
 
@@ -47,6 +47,7 @@ def draw(result: Result, folder: Path) -> Path | None:
 def _bars(
     axes: Any, result: Result, cells: Sequence[Cell], cases: Sequence[tuple[str, str]]
 ) -> None:
+    """Draw the bars, grouped by case."""
     contenders = list(dict.fromkeys(cell.contender for cell in cells))
     rivals = [name for name in contenders if name != result.ours]
     colour = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(rivals)}
@@ -75,6 +76,7 @@ def _bars(
 
 
 def _dress(axes: Any, result: Result) -> None:
+    """Add the title and the axis of the figure."""
     better = "more is better" if result.higher_is_better else "less is better"
     smallest = min(bar.get_width() for bar in axes.patches)
     axes.set_xscale("log")

@@ -121,7 +121,8 @@ class Crowded(Broker, Protocol):
         ...
 
     async def attach_at_end(self, stream: str) -> None:
-        """As :meth:`attach`, with a new durable for the events that are published later."""
+        """Attach to a stream like :meth:`attach`, but with a new durable for the events that are
+        published from now on."""
         ...
 
     async def publish_to(self, stream: str, events: Events) -> None:
@@ -295,6 +296,7 @@ def lacks_window(case: Case, contender: str) -> str:
 
 
 def _registered(package_name: str, export: str) -> Mapping[str, Any]:
+    """Return the objects of the name ``export`` in all modules of a package, by their own name."""
     package: ModuleType = importlib.import_module(package_name)
     exports: dict[str, Any] = {}
     for module in pkgutil.iter_modules(package.__path__):
@@ -304,5 +306,6 @@ def _registered(package_name: str, export: str) -> Mapping[str, Any]:
 
 
 def _order(name: str) -> tuple[int, str]:
+    """Return a sort key that orders ``S2`` before ``S10``."""
     digits = "".join(filter(str.isdigit, name))
     return int(digits or 0), name

@@ -154,6 +154,7 @@ def summary(results: Iterable[Result]) -> str:
 
 
 def _row_of(line: Line, result: Result) -> str:
+    """Return a line of the table; empty if one of its cells was not measured."""
     case = (line.case, line.durability)
     cells = {cell.contender: cell for cell in result.cells if (cell.case, cell.durability) == case}
     ours, theirs = cells.get(result.ours), cells.get(line.peer)
@@ -169,4 +170,5 @@ def _row_of(line: Line, result: Result) -> str:
 
 
 def _runs(ours: Cell, theirs: Cell) -> str:
+    """Return the numbers of runs of both cells."""
     return f"{len(ours.runs)} / {len(theirs.runs)}"

@@ -1,7 +1,7 @@
-"""Several servers as children of one process, so that its processor time includes theirs: ``python
--m bench.together``.
+"""Runs several servers as children of one process, ``python -m bench.together``, so that the
+processor time of all of them is measured together.
 
-It ends with all of them on request, and by itself as soon as one of them ends.
+The process ends all servers when it is requested to end, or as soon as one of them ends.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bench.processes import server_process, wait_for_port
 from bench.shape import Server
 
 LOOK_S: Final = 0.2
+"""Seconds between two checks of the servers."""
 
 
 class Part(Struct, frozen=True):
@@ -47,6 +48,7 @@ def servers_together(parts: Sequence[Part], url: str, directory: Path) -> Iterat
 
 
 def main() -> int:
+    """Run the servers. Return the exit status, which is 1 if a server ended by itself."""
     parts = msgspec.json.decode(sys.argv[1], type=list[Part])
     stop_requested = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
@@ -58,10 +60,9 @@ def main() -> int:
                 return 1
     finally:
         for process in running:
+            # The servers need no time to end in order, because their data are removed, too.
             with suppress(ProcessLookupError):
-                os.killpg(
-                    process.pid, signal.SIGKILL
-                )  # removes the stored data of the servers, too
+                os.killpg(process.pid, signal.SIGKILL)
         for process in running:
             process.wait()
     return 0

@@ -14,7 +14,7 @@ PROPERTIES = 3
 
 
 class Events(NamedTuple):
-    """Rows as an application has them, without the types of a client library."""
+    """Events as rows of an application, without the types of a client library."""
 
     datas: Sequence[bytes]
     properties: Sequence[dict[str, Any]]
@@ -27,7 +27,7 @@ class Events(NamedTuple):
 
 
 class Columns:
-    """Rows for an application that works on columns."""
+    """Events as columns, for an application that works on them."""
 
     def __init__(self, datas: Sequence[bytes], properties: Sequence[dict[str, Any]]) -> None:
         self._datas = datas
@@ -35,6 +35,7 @@ class Columns:
 
     @cached_property
     def table(self) -> pa.Table:
+        """The events as a table."""
         names = self._properties[0]
         return pa.table(
             {"data": pa.array(self._datas, pa.binary())}
@@ -48,8 +49,8 @@ def pool(count: int, batch: int, size: int) -> list[Events]:
 
 
 def keyed_pool(count: int, batch: int, size: int, values: int) -> list[Events]:
-    """Return a pool of rows in which ``sku`` and ``quantity`` each have one of ``values`` values,
-    at random."""
+    """Return batches as :func:`pool` does, whose properties ``sku`` and ``quantity`` each have one
+    of ``values`` values, chosen at random."""
     draw = Random(7).randrange
     return [
         _rows(
@@ -77,6 +78,8 @@ def _events(first: int, count: int, size: int) -> Events:
 
 
 def _rows(size: int, first: int, properties: list[dict[str, Any]]) -> Events:
+    """Return a batch of events with these properties; their data begin with a number that counts
+    from ``first`` on."""
     count = len(properties)
     datas = [b"%0*d" % (size, number) for number in range(first, first + count)]
     events = Events(
@@ -85,7 +88,8 @@ def _rows(size: int, first: int, properties: list[dict[str, Any]]) -> Events:
         sum(row["price"] for row in properties),
         columns=Columns(datas, properties),
     )
-    assert events.columns.table.num_rows == count, "made now, not while the clock runs"
+    # The table is computed here, so that the measurement does not include it.
+    assert events.columns.table.num_rows == count, "the table has a row for each event"
     return events
 
 
