@@ -1,4 +1,4 @@
-"""Where the stories of the core begin."""
+"""Channels with events and clients, as a start for tests of the core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_testing.play import Play, events, publish
 
 
 def play_of(definition: Definition | None = None, *, events: int = 0, **attributes: Any) -> Play:
-    """A persistent channel (or what ``attributes`` say) with ``events`` on it."""
+    """Return a persistent channel, or one with these ``attributes``, with ``events`` on it."""
     attributes.setdefault("type", "persistent")
     play = Play(ChannelMachine("orders", definition or Definition(**attributes), rules()))
     if events:
@@ -29,10 +29,8 @@ def durable_play(
     pull: bool = False,
     **attributes: Any,
 ) -> Play:
-    """A channel with a durable ``d``, and a seat (1, 2, …) of that window for each of ``windows``.
-
-    ``events`` are published last.
-    """
+    """Return a channel with a durable ``d``, and a seat (1, 2, …) of that window for each of
+    ``windows``. ``events`` are published last."""
     play = play_of(**attributes)
     play.do(AddDurable("d", kind))
     for seat, window in enumerate(windows, start=1):
@@ -49,17 +47,17 @@ def outstanding(play: Play, name: str = "d") -> list[int]:
 
 
 def dying(**attributes: Any) -> Play:
-    """A channel whose dead events go somewhere."""
+    """Return a channel with a dead event store."""
     return play_of(dead_event_store="dead", **attributes)
 
 
 def left(play: Play) -> list[tuple[Cause, list[int], list[int]]]:
-    """What has left, why, and which of it was dead."""
+    """Return the events that have left, with the cause, and which of them were dead."""
     return [(one.cause, events(one.spans), events(one.dead)) for one in play.removed]
 
 
 def reader(play: Play, name: str, kind: str, subscription: int, **more: Any) -> None:
-    """A durable with one client that takes all it can get."""
+    """Add a durable with one client, which may hold at least 100 events."""
     play.do(AddDurable(name, kind, **more))
     play.do(
         TakeSeat(name, subscription, f"s{subscription}", window=100 if kind == "shared" else None)

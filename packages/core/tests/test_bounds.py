@@ -1,4 +1,4 @@
-"""The bounds of what comes from outside leave room for what the rules allow."""
+"""The bounds of values from clients are at least as large as the limits of the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others have chosen does nothing to a terminal."""
+"""Texts from users cannot control a terminal."""
 
 from __future__ import annotations
 

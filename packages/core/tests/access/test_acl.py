@@ -1,4 +1,4 @@
-"""What was granted, and what follows from it (SEM A3)."""
+"""The rights that access control lists grant (SEM A3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who guesses too often has to wait, and nobody else has to."""
+"""A client that guesses passwords too often has to wait; other clients do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name belongs to its user."""
+"""Names of producers, stages and transactions belong to the user who chose them."""
 
 from __future__ import annotations
 

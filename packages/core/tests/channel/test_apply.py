@@ -1,4 +1,5 @@
-"""Applying cannot fail: what a fact speaks of may be gone."""
+"""Applying a fact never fails, even if the durable or event that it names does not exist any
+more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes without effect are refused, and those that are taken have a reason."""
+"""Attributes that would have no effect on a store are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WITHOUT_FILES = {*WITHOUT_SYNCS, "paged"}
 
 
 def refusal(**attributes: Any) -> str:
-    """What creating such a store is refused with; empty: it is not."""
+    """Return the error text for a store with these attributes; empty if it can be created."""
     found = Directory(rules())
     found.apply(found.decide_create("dead", Definition()))
     try:

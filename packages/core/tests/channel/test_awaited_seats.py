@@ -1,4 +1,4 @@
-"""Seats wait for their sessions when its seat is reserved for."""
+"""Reserved seats of sessions that have lost their connection (SEM N6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_MS = 10_000
 
 
 def cluster(kind: str, *, events: int = 0, persistent: bool = True, order_by: str = "") -> Play:
-    """A channel of a cluster with durable ``d``."""
+    """Return a channel of a cluster with durable ``d``."""
     everywhere = replace(rules(), is_cluster=True)
     definition = Definition(type="persistent", cluster_wide=True)
     play = Play(ChannelMachine("orders", definition, everywhere))
@@ -59,7 +59,7 @@ def test_an_exclusive_seat_waits_for_the_session_that_had_it(by_snapshot: bool) 
 
 @pytest.mark.spec("N6")
 def test_a_session_is_not_kept_out_by_a_seat_that_it_gave_up_while_it_was_away() -> None:
-    """The owner was gone when it closed its subscription, so nobody could be told."""
+    """The subscription was closed while no owner was there to record it."""
     play = cluster("exclusive", events=2)
     sit(play, 1, "a")
     play.restart()

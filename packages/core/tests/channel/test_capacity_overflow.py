@@ -1,4 +1,5 @@
-"""What the capacity takes in the turn in which it was published goes by those who are there."""
+"""Events that leave because of the capacity before they were offered still go to connected
+clients."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
 
 
 def pipelined(play: Play, publishes: int, count: int = 1) -> dict[int, list[int]]:
-    """What is delivered where so many publishes are stored in one step."""
+    """Publish several times before the channel offers any event; return the deliveries."""
     for _ in range(publishes):
         play.step(publish(count))
     return delivered(play.offers())
@@ -92,7 +93,8 @@ def test_a_client_of_a_durable_gets_as_much_as_its_window_has_room_for(kind: str
 @pytest.mark.spec("T3")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_in_a_clients_hands_that_makes_room_does_not_come_twice(kind: str) -> None:
-    """It was offered while later events were being stored, so not all of the channel was."""
+    """The event was offered while later events were being written, so only a part of the channel
+    was offered."""
     window = None if kind in ("exclusive", "priority") else 2
     play = durable_play(kind, window, capacity=2)
     play.step(publish(1))

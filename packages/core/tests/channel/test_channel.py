@@ -1,4 +1,4 @@
-"""The verbs of a channel are those of its modules."""
+"""The methods of a channel call the functions of its modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whom a change concerns is known as those who ask, and clients of durables, come and go."""
+"""The indexes of affected durables and subscribers stay correct while clients and durables come and
+go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sum of what was published: every term, in the order it is told."""
+"""The counters of published events: every event is live or has left by exactly one cause."""
 
 from __future__ import annotations
 

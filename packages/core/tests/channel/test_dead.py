@@ -1,4 +1,4 @@
-"""Which events are dead when they leave, and which never are."""
+"""Which events are dead when they leave."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_what_no_reader_of_a_queue_has_committed_is_dead() -> None:
 
 
 def expired(play: Play) -> list[int]:
-    """Let all events grow old; which of them were dead."""
+    """Let all events expire; return the dead ones."""
     play.wait(1_000)
     play.sweep()
     return [event_id for one in play.removed for event_id in events(one.dead)]

@@ -1,4 +1,4 @@
-"""Deciding reads and never writes."""
+"""Deciding a command does not change the state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time to breathe: a rolled-back event waits before it comes again."""
+"""A rolled-back event waits before its redelivery (SEM D18)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def waiting(play: Play, name: str = "d") -> list[int]:
 
 
 def due(play: Play) -> dict[int, list[int]]:
-    """What comes because of the time alone."""
+    """Return the deliveries that are caused only by the passing of time."""
     play.sweep()
     return delivered(play.offers())
 
@@ -237,7 +237,8 @@ def test_a_client_that_leaves_changes_no_time() -> None:
 
 @pytest.mark.spec("D18")
 def test_who_holds_a_durable_as_a_whole_takes_what_waits_as_well() -> None:
-    """It acknowledges everything up to an id: what it could not take it would settle unseen."""
+    """The client acknowledges all events up to an id, so it would settle delayed events without
+    having seen them."""
     play = durable_play("shared", 5, events=3)
     play.do(RollBack(1, (span(0),), delay_ms=SECOND))
     play.do(Detach(1))
@@ -297,7 +298,7 @@ HOUR = 3_600 * SECOND
 
 
 def set_back(play: Play, how: str, ms: int) -> None:
-    """Start again with a clock that is so far behind the one so far."""
+    """Restart with a clock that is behind the previous one."""
     last_us = play.now_us
     getattr(play, how)()
     play.wait(-ms)

@@ -1,4 +1,4 @@
-"""On the JMS engine a lost connection costs a subscriber nothing, if it is back in time."""
+"""On the JMS engine a subscriber that reconnects in time loses no event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ TIMEOUT_MS = 60_000
 
 
 def absent(*, events: int = 3) -> Play:
-    """A subscriber has got 0 and 1 and lost its connection; ``events`` more are published."""
+    """Return a channel whose subscriber got the events 0 and 1 and lost its connection; then
+    ``events`` more are published."""
     play = jms()
     play.do(AddSubscriber(1, "s", 0, credit=100))
     play.do(publish(2))
@@ -124,7 +125,7 @@ def test_what_was_sent_and_has_not_arrived_is_sent_again() -> None:
 @pytest.mark.spec("J5")
 @pytest.mark.parametrize("told", ["before", "with the loss"])
 def test_what_has_arrived_out_of_order_is_not_sent_again(told: str) -> None:
-    """Though it is kept for others."""
+    """The event is still stored, because other clients need it."""
     play = jms()
     play.do(AddDurable("d", "shared"))
     play.do(AddSubscriber(1, "s", 0, credit=100, confirms=True))

@@ -1,4 +1,4 @@
-"""How many stored events fit into a number of bytes, wherever the large ones lie."""
+"""How many stored events fit into a number of bytes."""
 
 import random
 

@@ -1,5 +1,4 @@
-"""Subscribers that choose by selectors move on together, and are singled out for what may be for
-them."""
+"""Subscribers with selectors are served together, and one by one when an event may be for them."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.spec("E6")
 
 
 class Following:
-    """A channel, and the followers that the next events may be for."""
+    """A channel, and the followers that may get the next events."""
 
     def __init__(self, count: int, *, engine: str = "default", credit: int = 100) -> None:
         self.channel = ChannelMachine("c", Definition(type="persistent", engine=engine), rules())
@@ -46,7 +45,7 @@ class Following:
         self.channel.attend(command, 0)
 
     def offered(self, interested: Collection[int] = ()) -> list[Effect]:
-        """What the shell is to do until there is nothing more."""
+        """Return all effects that the channel offers."""
         effects: list[Effect] = []
         while self.channel.has_offers:
             for effect in self.channel.offer():

@@ -1,5 +1,4 @@
-"""A durable that one client holds as a whole: who gets in, what it holds, acknowledges and
-buries."""
+"""A durable that one client holds as a whole: attaching, acknowledging and burying."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def sole(durable: str = "d", subscription: int = 9) -> TakeSeat:
 
 
 def held_play(kind: str, *, events: int = 10, dead: bool = False) -> Play:
-    """A channel with a durable ``d`` held by subscription 9."""
+    """Return a channel with a durable ``d`` that subscription 9 holds as a whole."""
     play = dying() if dead else durable_play(kind)
     if dead:
         play.do(AddDurable("d", kind))
@@ -79,7 +78,7 @@ def test_what_is_settled_or_gone_is_not_taken() -> None:
 
 
 def test_ids_that_were_not_given_yet_are_not_held() -> None:
-    """Neither now, nor once they are given."""
+    """The client does not hold ids that were not assigned yet, not even after they are assigned."""
     play = held_play("shared", events=2)
     play.do(AddDurable("even", "serial", selector="even"))
     play.do(sole("even", 8))
@@ -95,7 +94,8 @@ def test_ids_that_were_not_given_yet_are_not_held() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_acknowledges_all_that_is_outstanding_up_to_an_event(kind: str) -> None:
-    """Held or not: after a reconnect nothing is held, and what was committed is known."""
+    """The events need not be held: after a reconnect none is, but the client knows its committed
+    position."""
     play = held_play(kind)
     play.do(HoldEvents(9, Span(3, 6)))
     play.do(AckPrevious(9, 5))

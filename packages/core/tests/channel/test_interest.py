@@ -1,4 +1,5 @@
-"""Who waits for what; and durables that are fed from memory while their clients are there."""
+"""Interest in events, and durables that get events from memory while their clients are
+connected."""
 
 from __future__ import annotations
 
@@ -161,7 +162,8 @@ def test_what_one_durable_has_acknowledged_does_not_come_back_with_what_another_
 
 @pytest.mark.spec("J7", "D4")
 def test_what_a_fed_client_gives_back_is_kept_and_comes_again() -> None:
-    """Whatever it acknowledges afterwards, and though the realm is started anew."""
+    """The event is stored and redelivered, whatever the client acknowledges later and even after a
+    restart."""
     play = fed()
     play.do(publish(5))
     play.do(Ack(1, (span(0),)))

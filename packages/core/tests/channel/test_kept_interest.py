@@ -1,4 +1,4 @@
-"""On the JMS engine a subscriber's interest outlives the node that it was connected to."""
+"""On the JMS engine the interest of a subscriber survives the failure of its node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_MS = 60_000
 
 
 def cluster(*, type_: str = "persistent") -> Play:
-    """A channel of a cluster, on the JMS engine."""
+    """Return a channel of a cluster with the JMS engine."""
     everywhere = replace(rules(), is_cluster=True)
     definition = Definition(type=type_, engine="jms", cluster_wide=True)
     return Play(ChannelMachine("orders", definition, everywhere))

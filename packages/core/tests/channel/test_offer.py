@@ -1,4 +1,4 @@
-"""What is sent when, and to whom."""
+"""Which events a channel sends to which clients, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A publish that is tried again is stored once."""
+"""A repeated publish is stored once."""
 
 from __future__ import annotations
 

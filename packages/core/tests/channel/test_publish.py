@@ -1,4 +1,4 @@
-"""What a publish leads to."""
+"""The facts that a publish leads to."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_what_was_replaced_stays_replaced_over_a_restart(how: str) -> None:
 
 @pytest.mark.spec("T4", "T7")
 def test_what_the_realm_publishes_itself_is_not_refused() -> None:
-    """A dead event or a join's copy was accepted once."""
+    """Dead events, and copies of joins, were accepted when they were published first."""
     play = play_of(type="reliable", capacity=1, storage=Storage(honour_capacity=True), events=1)
     limit = play.rules.event_bytes_max
     play.do(Publish(Digest(1, limit + 1, limit + 1), memory_left=0, forced=True))

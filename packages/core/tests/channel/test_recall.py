@@ -1,4 +1,4 @@
-"""Strict order: what was sent of the events after a rolled-back one is taken back."""
+"""Strict order: events that were sent after a rolled-back event are recalled (SEM D11)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from penstock_testing.play import Play, delivered, events, publish, redelivered,
 
 
 def strict_play(*windows: int | None, stored: int = 0, pull: bool = False) -> Play:
-    """A serial durable ``d`` of strict order, a seat of each window, ``stored`` events."""
+    """Return a channel with a serial durable ``d`` in strict order, a seat for each window, and
+    ``stored`` events."""
     play = play_of()
     play.do(AddDurable("d", "serial", strict_order=True))
     for seat, window in enumerate(windows, start=1):
@@ -27,7 +28,7 @@ def strict_play(*windows: int | None, stored: int = 0, pull: bool = False) -> Pl
 
 
 def recalled(effects: list[Effect]) -> dict[int, list[int]]:
-    """By subscription: the ids taken back."""
+    """Return the recalled ids by subscription."""
     return {e.subscription: events(e.spans) for e in effects if isinstance(e, Recall)}
 
 

@@ -1,4 +1,4 @@
-"""What outlives a restart, and in what form."""
+"""The state that survives a restart, and its stored form."""
 
 from __future__ import annotations
 

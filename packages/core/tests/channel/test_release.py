@@ -1,4 +1,4 @@
-"""Events that a client gives back untried."""
+"""Releases: clients return events that they have not processed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why ids have no event any more, exactly, in bounded room."""
+"""The causes of removed ids are exact, and their memory is bounded."""
 
 from __future__ import annotations
 

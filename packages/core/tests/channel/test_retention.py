@@ -1,4 +1,4 @@
-"""What leaves a channel by age or number."""
+"""Events that leave a channel because of their age or number."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ HOUR_US = 3_600_000_000
 
 
 def behind_by_an_hour(play: Play) -> None:
-    """Start again, with the right clock: the one so far was an hour ahead."""
+    """Restart with the right clock after a run whose clock was an hour ahead."""
     last_us = play.now_us
     play.now_us -= HOUR_US
     play.restart()

@@ -1,4 +1,4 @@
-"""A durable that goes back or forward without being deleted."""
+"""Seeks: a durable continues at an earlier or later event without being deleted (SEM D20)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WINDOWED = ("shared", "serial", "shared_queued")
 
 
 def seek_play(kind: str, events: int = 6, window: int | None = 3, **more: Any) -> Play:
-    """A durable ``d`` with one client, on a channel that keeps what was consumed."""
+    """Return a channel that retains consumed events, with a durable ``d`` and one client."""
     play = play_of(events=events, retain_consumed=True)
     play.do(AddDurable("d", kind, **more))
     play.do(TakeSeat("d", 1, "s1", window=window if kind in WINDOWED else None))
@@ -41,7 +41,7 @@ def seek_play(kind: str, events: int = 6, window: int | None = 3, **more: Any) -
 
 
 def confirmed(play: Play, effects: list[Any]) -> dict[int, list[int]]:
-    """What comes once the clients that were told of a recall have said so."""
+    """Return the deliveries after the clients have confirmed their recalls."""
     for each in effects:
         if isinstance(each, Recall):
             effects = [*effects, *play.do(ConfirmRecall(each.subscription))]
@@ -156,7 +156,7 @@ def test_it_survives_a_restart(kind: str, restart: Any, to: int) -> None:
 
 @pytest.mark.parametrize("restart", [None, Play.restart, Play.restart_from_snapshot])
 def test_asked_for_again_under_its_key_it_is_not_done_again(restart: Any) -> None:
-    """The answer was lost; meanwhile a client has gone on."""
+    """The answer to the first request was lost, and meanwhile a client has consumed events."""
     play = seek_play("shared")
     play.do(Ack(1, (span(0, 2),)))
     play.do(Seek("d", 0, key="k"))
@@ -178,7 +178,7 @@ def test_asked_for_again_under_its_key_it_is_not_done_again(restart: Any) -> Non
 
 @pytest.mark.parametrize("restart", [None, Play.restart, Play.restart_from_snapshot])
 def test_an_older_one_that_arrives_late_is_not_done_again(restart: Any) -> None:
-    """What an abandoned connection has asked for arrives after what its successor has."""
+    """The request of an abandoned connection arrives after that of the new connection."""
     play = seek_play("shared")
     play.do(Seek("d", 2, key="k"))
     for number in range(SEEKS_KEPT - 2):
@@ -212,7 +212,8 @@ def test_so_many_are_remembered_and_no_more() -> None:
 
 
 def test_counts_begin_anew() -> None:
-    """Whoever goes back has mended what made deliveries fail; what was tried counts no more."""
+    """Redelivery counts are dropped, because users seek after they have removed the cause of the
+    failures."""
     play = dying(events=2, retain_consumed=True)
     play.do(AddDurable("d", "shared", max_deliveries=2))
     play.do(TakeSeat("d", 1, "s1", window=2))
@@ -260,7 +261,7 @@ def test_with_a_selector_only_what_matches_comes_again() -> None:
 
 
 def test_what_a_selector_matched_when_it_was_published_stays_outstanding() -> None:
-    """A selector may look at the time."""
+    """A selector may depend on the time, so it could match other events now."""
     play = play_of()
     play.do(AddDurable("d", "shared", selector="NOW() < 5"))
     play.do(publish(3, matched={"NOW() < 5": (span(0, 2),)}))
@@ -339,7 +340,7 @@ def test_ids_that_never_had_an_event_are_refused_and_not_counted() -> None:
 
 
 def test_a_durable_held_as_a_whole_does_not_seek() -> None:
-    """Its client acknowledges up to an id, from a place of its own."""
+    """Its client acknowledges up to an id, and keeps the position itself."""
     play = play_of(events=2)
     play.do(AddDurable("d", "shared"))
     play.do(TakeSeat("d", 1, "s1", sole=True))

@@ -1,4 +1,4 @@
-"""When a channel has to be looked at."""
+"""When a channel needs a sweep."""
 
 from __future__ import annotations
 

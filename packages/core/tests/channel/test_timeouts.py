@@ -1,4 +1,4 @@
-"""Clients that have to acknowledge in time."""
+"""Clients that have to acknowledge within a time (SEM D19)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def timed_play(kind: str, *windows: int, stored: int = 1, **more: Any) -> Play:
 
 
 def pass_by(play: Play, ms: int) -> tuple[dict[int, list[int]], dict[int, int]]:
-    """What comes because of the time alone."""
+    """Let time pass; return the deliveries that it causes, and their redelivery counts."""
     play.wait(ms)
     play.sweep()
     told = [each for each in play.channel.recalls() if isinstance(each, Recall)]
@@ -57,7 +57,8 @@ def test_what_is_not_acknowledged_in_time_goes_to_another_client_counted(kind: s
 
 @pytest.mark.spec("D19")
 def test_until_a_client_knows_it_is_refused_and_gets_nothing() -> None:
-    """It would take the late acknowledgement for one of the delivery that follows."""
+    """Otherwise the late acknowledgement of the client would count for the next delivery of the
+    event."""
     play = timed_play("shared", 1)
     play.wait(SECOND + GRAIN)
     play.sweep()
@@ -280,7 +281,8 @@ def test_a_client_of_a_durable_brings_none_of_its_own() -> None:
 
 
 def leased_play(kind: str, *, stored: int = 2, **more: Any) -> Play:
-    """A durable without a timeout for all, and a seat that has events for a second."""
+    """Return a channel with a durable without a timeout, and a seat that may hold events for a
+    second."""
     play = play_of(events=stored)
     play.do(AddDurable("d", kind, **more))
     play.do(TakeLease("d", 1, "lease", pull=True, ack_timeout_ms=SECOND))

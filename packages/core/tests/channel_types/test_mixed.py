@@ -1,4 +1,4 @@
-"""Mixed, the default: each event says for itself."""
+"""Mixed, the default type: each event decides whether it is persistent."""
 
 from __future__ import annotations
 

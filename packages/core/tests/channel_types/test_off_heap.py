@@ -1,4 +1,4 @@
-"""Off-heap: every event lives in memory only, and counts against a limit of its own."""
+"""Off-heap: every event is in memory only, with a limit of memory of its own."""
 
 from __future__ import annotations
 

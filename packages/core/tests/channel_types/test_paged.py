@@ -1,4 +1,4 @@
-"""Paged: every event is kept, in files with a limit of their own."""
+"""Paged: every event is stored in page files, with a limit of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Persistent: no event lives in memory only."""
+"""Persistent: every event is on disk."""
 
 from __future__ import annotations
 

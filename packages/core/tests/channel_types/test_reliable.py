@@ -1,4 +1,4 @@
-"""Reliable: every event lives in memory only."""
+"""Reliable: every event is in memory only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simple: every event lives in memory only, and a restart begins anew."""
+"""Simple: every event is in memory only, and ids start over after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is never stored: transient events, and all events of a transient channel."""
+"""Transient events, and all events of a transient channel, are never stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIDDLE = (Span(1, 2),)
 
 
 def passing(count: int = 1) -> Publish:
-    """Transient events and nothing else."""
+    """Return a publish of transient events only."""
     return publish(count, transient=(Span(0, count),))
 
 
@@ -97,7 +97,8 @@ def test_a_filtered_durable_is_not_owed_it_either() -> None:
 
 @pytest.mark.spec("E8")
 def test_an_exclusive_client_that_lags_is_not_given_it_ahead_of_its_turn() -> None:
-    """Its acknowledgement would cover all that it has not been given yet."""
+    """Acknowledging the transient event would settle earlier events that the client has not
+    received."""
     play = durable_play("exclusive", None, pull=True, events=5)
     state = play.channel.state
     state.seats[1][1].demand = 2

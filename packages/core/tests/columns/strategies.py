@@ -38,7 +38,7 @@ PROPERTIES = st.dictionaries(NAMES, VALUES, max_size=5)
 
 
 def typed(value: Any) -> Any:
-    """The value with its types made visible, so that 1, 1.0 and True differ."""
+    """Return the value together with its types, so that 1, 1.0 and True differ."""
     if isinstance(value, dict):
         return {key: typed(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -27,7 +27,7 @@ from .strategies import PROPERTIES, typed
 
 
 def through_archive(batches: list[pa.RecordBatch]) -> tuple[pa.Schema, pa.RecordBatch]:
-    """Archive them one by one, then write all rows to one file, as a compaction does."""
+    """Archive the events one by one, then write all rows to one file, as a compaction does."""
     channel, table, kept = ChannelSchema.empty(), pa.schema([]), []
     for batch in batches:
         channel = channel.grown(batch.schema)
@@ -53,7 +53,7 @@ def test_properties_survive_an_archive_that_grows(batches: list[Rows]) -> None:
 
 
 def names_in(kind: pa.DataType) -> Iterator[list[str]]:
-    """The names of the fields of a struct, and of those inside it."""
+    """Return the names of the fields of a struct, and of the fields inside them."""
     if pa.types.is_list(kind):
         yield from names_in(kind.value_type)
     elif pa.types.is_struct(kind):

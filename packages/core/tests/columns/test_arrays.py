@@ -1,4 +1,4 @@
-"""Arrays of few values are what Arrow would make of them."""
+"""Arrays of a few values equal those that Arrow makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored batches and how consumers see them."""
+"""Stored batches, and the forms that consumers read."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ PROPERTIES: dict[str, Callable[[int], dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", PROPERTIES)
 @pytest.mark.parametrize("every", [1, 7, 300])
 def test_events_read_in_order_equal_events_read_by_index(kind: str, every: int) -> None:
-    """Whatever is read of the others: of each, of some, of few."""
+    """The result does not depend on how many of the other events are read."""
     datas = [b"%d" % n if n % 5 else b"" for n in range(700)]
     properties = [PROPERTIES[kind](n) for n in range(700)]
     batch = EventBatch(stamp(body_of_columns(datas, None, properties), Span(0, 700), 1))

@@ -1,4 +1,4 @@
-"""Bodies from strangers."""
+"""Bodies from clients that cannot be trusted."""
 
 from __future__ import annotations
 

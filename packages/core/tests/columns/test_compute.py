@@ -1,4 +1,4 @@
-"""Compute functions come when they are used, and not before."""
+"""Arrow's compute functions are loaded when they are used for the first time."""
 
 from __future__ import annotations
 

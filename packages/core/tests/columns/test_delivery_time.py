@@ -1,4 +1,4 @@
-"""Events that wait for their time, as columns."""
+"""Columns of events with a delivery time."""
 
 from __future__ import annotations
 

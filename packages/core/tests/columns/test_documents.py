@@ -35,7 +35,7 @@ def through_json(event: Event) -> Event:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, of the same types, and NaN like NaN."""
+    """Whether two values are equal and of the same types; NaN equals NaN."""
     if type(left) is not type(right):
         return False
     if isinstance(left, float):

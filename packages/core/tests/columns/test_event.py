@@ -1,4 +1,4 @@
-"""Events as made by publishers and as read from batches."""
+"""Events created by publishers, and events read from batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of an export: what makes each of them whole, and all of them together."""
+"""Export files: damage of one file, and missing or wrong files of an export, are found."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FIRST, SECOND = image(range(4)), image(range(4, 10))
 
 
 def state_file(**durable: Any) -> StateFile:
-    """Ten events in two files."""
+    """Return the state of an export with ten events in two files."""
     channel = ChannelMachine("orders", Definition(type="persistent"), rules())
     for fact in channel.decide(AddDurable("d", "exclusive"), NOW_US).facts:
         channel.apply(fact)
@@ -158,7 +158,7 @@ def test_a_durable_with_an_invalid_selector_is_refused() -> None:
 
 
 def with_events(content: SegmentImage, **changes: Any) -> tuple[Any, FileFacts, bytes]:
-    """A file whose index says something else than it has."""
+    """Return a file whose index does not agree with its events."""
     index = replace(content.index, **changes)
     return described(content, in_memory=False), FileFacts(index, ()), bytes(content.buffer)
 

@@ -1,4 +1,4 @@
-"""Files that grow stay Arrow files that anything reads."""
+"""Files that events are appended to stay ordinary Arrow files."""
 
 from __future__ import annotations
 

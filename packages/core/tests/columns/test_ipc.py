@@ -1,4 +1,4 @@
-"""Batches and schemas as bytes, sound and damaged."""
+"""Batches and schemas as bytes, valid and damaged."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ def test_a_compressed_batch_with_buffers_outside_it_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_flipped_bits_are_refused_or_harmless(is_packed: bool) -> None:
-    """Never a crash, never another exception, and what passes can be read."""
+    """The process never crashes, no other exception is raised, and an accepted batch can be
+    read."""
     batch = body()
     sound = bytes(batch_bytes(batch))
     if is_packed:
@@ -204,8 +205,8 @@ def test_a_flipped_schema_is_refused_or_checked() -> None:
 
 
 def test_a_schema_of_big_endian_numbers_is_refused() -> None:
-    """Its batches come little-endian in any case, and every reader of a segment would turn them
-    round."""
+    """Batches always arrive as little-endian, and every reader of a segment would swap their
+    bytes."""
     plain = schema_bytes(pa.schema([("properties", pa.struct([("\x01", pa.int64())]))]))
     table = 8 + int.from_bytes(plain[8:12], "little")
     header = ipc._field(memoryview(plain), table, 2)
@@ -222,7 +223,7 @@ def test_a_schema_of_big_endian_numbers_is_refused() -> None:
 
 
 def claiming(rows: int) -> bytes:
-    """A stream of a few hundred bytes that says it has so many rows, all null."""
+    """Return a stream of a few hundred bytes that claims to have so many rows, all null."""
     batch = pa.record_batch({"a": pa.nulls(1_000_003)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -317,7 +318,8 @@ def test_a_dictionary_is_not_believed_to_have_any_number_of_values() -> None:
 def test_a_value_that_many_rows_share_is_refused_before_it_is_written_out(
     kind: pa.DataType,
 ) -> None:
-    """Not compressed at all: 100 KB of zeros and 10,000 rows of one byte are a gigabyte."""
+    """No compression is needed for this: 100 KB of zeros and 10,000 rows of one byte become a
+    gigabyte."""
     value = pa.array(["0" * 100_000]).cast(kind)
     data = stream_of(pa.record_batch({"a": dictionary_of(value, 10_000)}))
     before = pa.total_allocated_bytes()
@@ -343,7 +345,7 @@ def test_views_of_one_value_are_refused_before_they_are_written_out() -> None:
 def test_a_view_of_a_null_outside_its_column_is_refused(
     view: tuple[int, ...], is_nested: bool
 ) -> None:
-    """Arrow's validation passes over it, and its cast to text ends the process."""
+    """Arrow's validation does not find it, and its cast to text would end the process."""
     texts = ["a" * 50, None]
     valid, views, *data = pa.array(texts).cast(pa.string_view()).buffers()
     spoilt = pa.py_buffer(views.to_pybytes()[:16] + struct.pack("<4i", *view))
@@ -406,7 +408,8 @@ def test_a_message_of_a_tensor_is_refused() -> None:
 
 
 def test_a_batch_whose_columns_share_a_buffer_is_refused() -> None:
-    """800 KB would be 80 MB of columns when they are sealed, each on its own."""
+    """800 KB would become 80 MB when the columns are sealed, because each is then written
+    separately."""
     numbers = pa.array(np.arange(100_000, dtype=float))
     struct_of_all = pa.StructArray.from_arrays([numbers] * 100, names=[f"p{n}" for n in range(100)])
     batch = pa.RecordBatch.from_arrays([struct_of_all], names=["properties"])

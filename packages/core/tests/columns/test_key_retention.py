@@ -1,4 +1,4 @@
-"""The newest ids of each slot, and which ones newer ones push out."""
+"""The newest ids of each slot, and the ids that newer events replace."""
 
 from __future__ import annotations
 

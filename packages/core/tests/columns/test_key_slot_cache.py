@@ -1,4 +1,4 @@
-"""Slots found by the bytes of values are those a dictionary gives."""
+"""Slots found by the bytes of values equal those found in a dictionary."""
 
 from __future__ import annotations
 

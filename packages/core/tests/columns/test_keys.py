@@ -1,4 +1,4 @@
-"""Publish keys keep the newest events of each value, and touch nothing else (SEM K1)."""
+"""Publish keys keep the newest events of each value and remove no other events (SEM K1)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Channel:
         self.end = 0
 
     def publish(self, *bodies: pa.RecordBatch) -> list[int]:
-        """Publish; the ids that were replaced."""
+        """Publish the events; return the replaced ids."""
         replaced = self.index.superseded(bodies, self.end, self.live)
         self.index.append(bodies, self.end)
         count = sum(batch.num_rows for batch in bodies)
@@ -307,7 +307,7 @@ def value_of(row: dict[str, Any], name: str) -> Any:
 
 
 class Model:
-    """The rule in sets and loops."""
+    """A simple model of the rule, made of sets and loops."""
 
     def __init__(self, keys: dict[str, int]) -> None:
         self.keys = keys

@@ -1,4 +1,4 @@
-"""Which lanes events are in."""
+"""The lanes that events belong to."""
 
 from __future__ import annotations
 

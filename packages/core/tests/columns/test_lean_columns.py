@@ -1,4 +1,4 @@
-"""Batches in the columns they need, and the way back."""
+"""Batches in the columns that they need, and their conversion back."""
 
 from __future__ import annotations
 

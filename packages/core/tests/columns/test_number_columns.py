@@ -1,5 +1,5 @@
-"""Integers and floats of one property are one column, or two that say so; events keep their
-types."""
+"""Integers and floats of one property are shown as one column, or as two typed columns; events keep
+their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A channel's schema grows, and whatever is brought into it reads back the same."""
+"""The schema of a channel grows, and events in the grown schema keep their values."""
 
 from __future__ import annotations
 

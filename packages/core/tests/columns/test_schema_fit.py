@@ -1,4 +1,4 @@
-"""Bringing columns of a narrow shape into a wider one."""
+"""Converting columns of a narrow shape to a wider one."""
 
 from __future__ import annotations
 

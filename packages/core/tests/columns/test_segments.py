@@ -1,4 +1,4 @@
-"""Sealed segments: plain Arrow files, read by range, hurt one batch at a time."""
+"""Sealed segments: plain Arrow files, read by range; damage affects single batches."""
 
 from __future__ import annotations
 

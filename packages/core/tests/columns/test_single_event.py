@@ -1,4 +1,4 @@
-"""Batches of one event, written and recognised by a form."""
+"""Batches of one event, written and recognised by a template."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ plain_events = st.builds(
 
 
 def written(event: Event) -> tuple[pa.RecordBatch, bytes]:
-    """The batch of an event as Arrow makes it, and its message as the form makes it."""
+    """Return the batch of an event from Arrow, and its message from the template."""
     result = encode_event(event)
     assert result is not None, f"{event} is plain"
     return body_of([event]), result[1]
@@ -181,7 +181,8 @@ def test_forms_and_schemas_do_not_fill_memory() -> None:
 
 
 def test_a_schema_of_any_size_is_not_remembered() -> None:
-    """Sixty-four of the largest frames would fill memory, and stay when their senders leave."""
+    """Sixty-four schemas as large as a frame would fill memory, and would stay after their senders
+    have left."""
     large = pa.schema([("data", pa.binary())], metadata={"x": "x" * SCHEMA_BYTES_KEPT_MAX})
 
     assert codec_in_message(schema_bytes(large)) is None

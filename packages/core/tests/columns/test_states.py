@@ -1,4 +1,4 @@
-"""States of a merge channel, against a row-by-row model that is obviously right (SEM K2, K4)."""
+"""States of a merge channel, compared with a simple model that merges row by row (SEM K2, K4)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def seen(states: States, spans: list[Span]) -> dict[int, Any]:
 
 
 def publish(states: States, batches: list[list[Change]], first: int) -> int:
-    """Merge several bodies in one go; gives the next id."""
+    """Publish several bodies; return the next id."""
     for changes in batches:
         body = body_of([change.event for change in changes])
         rows = stamp(body, Span(first, first + len(changes)), 0)

@@ -107,7 +107,7 @@ def test_a_dictionary_of_another_channel_is_replaced() -> None:
 
 
 def full_channel(count: int) -> pa.RecordBatch:
-    """Stamped events of a channel that has no column left."""
+    """Return stamped events of a channel that has no free column."""
     batch = stamp(stamped(body([{f"p{i}": i for i in range(256)}] * count)), Span(0, count), 0)
     schema = ChannelSchema.empty()
     wide = body([{f"p{i}": i for i in range(256)}])

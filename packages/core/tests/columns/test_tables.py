@@ -1,4 +1,4 @@
-"""Tables in, bodies out."""
+"""Conversion of tables to bodies."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_an_index_with_a_name_is_a_column() -> None:
 
 
 def polars_like(frame: pandas.DataFrame) -> pa.RecordBatchReader:
-    """The table with the metadata of pandas, from another producer."""
+    """Return the table with the metadata of pandas, as another producer would provide it."""
     return pa.Table.from_pandas(frame).to_reader()
 
 

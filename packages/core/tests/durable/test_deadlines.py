@@ -1,4 +1,4 @@
-"""Until when clients have to acknowledge, as a few sets of ids by time."""
+"""Acknowledgement deadlines: a few sets of ids, by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every durable promises, whatever its type."""
+"""Rules that hold for durables of every type."""
 
 from __future__ import annotations
 

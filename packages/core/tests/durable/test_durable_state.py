@@ -1,4 +1,4 @@
-"""A durable as a snapshot keeps it."""
+"""The state of a durable in a snapshot."""
 
 from __future__ import annotations
 

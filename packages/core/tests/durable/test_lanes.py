@@ -1,4 +1,5 @@
-"""Lanes: order within each value of a property, values beside each other."""
+"""Lanes: events with the same value of a property are delivered in order, others at the same
+time."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from penstock_testing.play import Play, delivered, events, publish, redelivered,
 
 
 def lanes_play(values: str, *windows: int, pull: bool = False, play: Play | None = None) -> Play:
-    """A durable ``d`` with a lane for each letter of ``values``, a seat of each window, and an
-    event for each letter; a dash has no value."""
+    """Return a channel with a durable ``d`` with a lane for each letter of ``values``, a seat for
+    each window, and an event for each letter; a dash stands for no value."""
     play = play or play_of()
     play.lane_of = dict(enumerate(None if v == "-" else v for v in values)).__getitem__
     play.do(AddDurable("d", "serial", order_by="sku"))
@@ -33,7 +34,7 @@ def served(values: str, *windows: int) -> tuple[Play, dict[int, list[int]]]:
 
 
 def served_now(effects: list[Effect]) -> set[int]:
-    """To whomever."""
+    """Return the ids that are delivered now, to any client."""
     return {event_id for ids in delivered(effects).values() for event_id in ids}
 
 

@@ -1,4 +1,4 @@
-"""The window of a client that asked for none (SEM D9)."""
+"""The window of a client that requested none (SEM D9)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock_testing.play import Play, publish, span
 
 
 def work(play: Play, took_ms: int, rounds: int, *, seat: int = 1) -> list[int]:
-    """The client acknowledges all it has ``rounds`` times, ``took_ms`` after it got the last of
-    it: how many it has then."""
+    """Let the client acknowledge all its events ``rounds`` times, each time ``took_ms`` after it
+    got the last of them; return how many events it has after each round."""
     sizes = []
     for _ in range(rounds):
         play.wait(took_ms)
@@ -28,7 +28,7 @@ def work(play: Play, took_ms: int, rounds: int, *, seat: int = 1) -> list[int]:
 
 
 def shared(**attributes: Any) -> Play:
-    """A long backlog, and a client that asked for no window."""
+    """Return a channel with a long backlog, and a client that requested no window."""
     play = dying() if attributes else play_of()
     play.do(publish(100_000))
     play.do(AddDurable("d", "shared", **attributes))

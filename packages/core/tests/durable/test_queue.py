@@ -1,4 +1,4 @@
-"""Queues: each event to one reader, until that reader commits."""
+"""Queues: each event goes to one reader, until this reader commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock_testing.play import Play, delivered, finished, publish, redelivere
 
 
 def queue(*windows: int | None, events: int = 0, **attributes: Any) -> Play:
-    """A queue with a reader (1, 2, …) for each window; ``events`` come last."""
+    """Return a queue with a reader (1, 2, …) for each window; ``events`` are published last."""
     play = play_of(kind="queue", **attributes)
     for reader, window in enumerate(windows, start=1):
         play.do(TakeSeat(READERS, reader, f"s{reader}", window=window))
@@ -39,7 +39,7 @@ def held(play: Play, reader: int) -> list[int]:
 
 
 def matching(every: int, count: int) -> tuple[Span, ...]:
-    """Every ``every``-th of ``count`` events, from the first."""
+    """Return the ranges of every ``every``-th of ``count`` events, beginning with the first."""
     return IdSet.from_ids(range(0, count, every)).spans
 
 

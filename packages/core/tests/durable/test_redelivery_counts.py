@@ -1,4 +1,4 @@
-"""How often events were given back is counted by event, with few sets of ids."""
+"""Redelivery counts of events, in few sets of ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events that wait for a time, as a set and a heap."""
+"""Delayed events, as a set and a heap."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_it_is_kept_and_restored_without_what_is_lost() -> None:
 
 
 def test_entries_whose_events_were_settled_are_dropped() -> None:
-    """A poison event may fail a million times: its old times take no room."""
+    """An event that fails a million times must not leave a million entries."""
     waiting = Waiting()
     for at_us in range(5_000):
         waiting.add(ids(at_us), 1_000_000 + at_us)

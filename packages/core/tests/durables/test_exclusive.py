@@ -101,8 +101,8 @@ def test_delivered_again_it_is_covered_like_any_other() -> None:
 def test_a_selector_that_skips_what_was_rolled_back_does_not_settle_it(
     again: Callable[[Play], None],
 ) -> None:
-    """Also not of a client that comes after the realm was started again: what its own selector
-    skips is covered, but for what another client has given back."""
+    """Nor does the selector of a client that attaches after a restart. A client settles the events
+    that its own selector skips, except those that another client has rolled back."""
     play = durable_play("exclusive", None, events=3)
     play.do(RollBack(1, (span(0),)))
     again(play)
@@ -141,8 +141,8 @@ def test_what_was_rolled_back_and_is_gone_is_forgotten() -> None:
 
 
 def test_a_client_that_holds_it_whole_settles_what_another_has_given_back() -> None:
-    """It reads the events elsewhere and says up to where; what it has given back itself comes
-    again first."""
+    """The client reads the events elsewhere and acknowledges up to an id; events that it rolled
+    back itself are redelivered first."""
     play = durable_play("exclusive", None, events=4)
     play.do(RollBack(1, (span(0),)))
     play.do(Detach(1))

@@ -1,4 +1,4 @@
-"""JMS channels, and which of their events are where."""
+"""JMS channels, and where their events are: stored, in memory, or gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def live(play: Play) -> list[int]:
 
 
 def gone(play: Play) -> dict[str, int]:
-    """How many events left, by why."""
+    """Return how many events have left, by cause."""
     found: Counter[str] = Counter()
     for removed in play.removed:
         found[removed.cause.value] += sum(part.size for part in removed.spans)

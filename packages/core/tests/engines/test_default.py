@@ -1,4 +1,4 @@
-"""The default engine replays."""
+"""The default engine delivers stored events again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JMS engine keeps an event while somebody waits for it, and replays nothing."""
+"""The JMS engine keeps an event while a client waits for it, and delivers no earlier events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The merge engine needs a key to merge by, and something that is kept."""
+"""The merge engine needs a key, and a type that stores events."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_events_stay_as_on_the_default_engine_and_may_be_deltas() -> None:
 
 @pytest.mark.spec("D6", "T8")
 def test_a_state_stays_whatever_durables_acknowledge() -> None:
-    """A delta that comes later changes all there is, and nothing begins anew."""
+    """A later delta is merged into the state, so the state must not leave."""
     play = play_of(engine="merge", keys={"k": 1}, events=3)
     play.do(AddDurable("d", "exclusive"))
     play.do(TakeSeat("d", 1, "s1"))

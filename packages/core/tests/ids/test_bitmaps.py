@@ -1,4 +1,4 @@
-"""Blocks: what they keep, and what they cost; that they are sets is tested with the sets of ids."""
+"""Blocks: their content and their memory. The tests of id sets check that they are sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans, and sets of ids beside plain Python sets."""
+"""Spans, and sets of ids compared with Python sets."""
 
 from __future__ import annotations
 

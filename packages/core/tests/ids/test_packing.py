@@ -1,4 +1,4 @@
-"""The packed form of sets of ids: its bytes are a promise."""
+"""The packed form of sets of ids, whose bytes must not change between versions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_other_bytes_are_refused(packed: str, wrong: str) -> None:
 
 
 def read(packed: bytes) -> Blocks | None:
-    """What the bytes say; ``None`` when they are refused by name."""
+    """Return the ids in packed bytes; None if the bytes are refused with the right error."""
     try:
         return unpack(packed)
     except ValueError as refused:

@@ -1,4 +1,4 @@
-"""Runs, beside plain Python sets."""
+"""Runs of ids, compared with Python sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ids_of(ranges: list[tuple[int, int]]) -> set[int]:
 
 
 def ids_in(runs: Runs) -> set[int]:
-    """The ids, after a look at the order of the runs."""
+    """Return the ids, after checking the order of the runs."""
     pairs = list(zip(*runs, strict=True))
     assert all(first < end for first, end in pairs)
     assert all(end < first for (_, end), (first, _) in pairwise(pairs))

@@ -1,4 +1,4 @@
-"""How facts about scattered ids are stored."""
+"""The stored form of facts about scattered ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about the places of clients, as they are stored."""
+"""The stored form of facts about seats of clients."""
 
 from __future__ import annotations
 

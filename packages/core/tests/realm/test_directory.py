@@ -329,7 +329,7 @@ def test_events_of_a_cluster_wide_store_do_not_end_where_one_node_keeps_them() -
 
 
 def beside_local_stores() -> Directory:
-    """The realm of a cluster one of whose nodes has a channel of its own."""
+    """Return the directory of a cluster whose node has a local channel."""
     found = in_a_cluster()
     create(found, "orders")
     found.local_names = {"readings": "channel of node n2, at penstock://b:9001"}

@@ -1,4 +1,4 @@
-"""A channel's state taken out of one realm, checked, and taken over by another."""
+"""The state of a channel is exported from one realm, checked, and imported into another."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.spec("C7")
 
 
 def halfway() -> Play:
-    """Ten events; of a shared durable 1 and 3 are acknowledged, 2 was rolled back twice, 4 is in
-    a client's hands."""
+    """Return a channel with ten events and a shared durable: 1 and 3 are acknowledged, 2 was rolled
+    back twice, a client holds 4."""
     play = durable_play("shared", 5, events=10, retain_consumed=True)
     play.do(Ack(1, (span(1), span(3))))
     play.do(RollBack(1, (span(2),)))
@@ -35,7 +35,7 @@ def halfway() -> Play:
 
 
 def moved(play: Play) -> Play:
-    """The channel in another realm."""
+    """Return the channel in another realm."""
     state = play.channel.state
     taken = export_state(state)
     check(taken, rules())

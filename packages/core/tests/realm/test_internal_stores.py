@@ -1,4 +1,4 @@
-"""The names of internal stores, and what is kept under them."""
+"""The names of internal stores, and the stores with these names."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_store_becomes_internal_when_mqtt_is_served_beside_it() -> None:
 
 
 def test_no_user_makes_what_would_be_internal_beside_another_channel() -> None:
-    """MQTT may be served beside a channel of any name later."""
+    """MQTT may later be served for a channel of any name, which then needs the internal store."""
     directory = realm()
     for name, key in (("iot-sessions", "entry"), ("iot-retained", "topic")):
         shape = Definition(keys={key: 1})

@@ -1,4 +1,4 @@
-"""Which joins there are, and the outboxes of those that lead out of a node."""
+"""Joins, and the outboxes of joins from a node to the cluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_removing_one_leaves_the_others_and_twice_is_once() -> None:
 
 
 def out(found: Directory, source: str, target: str, selector: str = "") -> int:
-    """Join a local channel to a store of the cluster; gives the number of the outbox."""
+    """Join a local channel to a store of the cluster; return the number of the outbox."""
     facts = found.decide_join_out(source, target, Join(0, 0, selector))
     for fact in facts:
         found.apply(fact)

@@ -1,4 +1,4 @@
-"""Durables over patterns, as the realm keeps them."""
+"""The realm's table of durables over patterns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The channels with topics are known as they are made, edited and deleted."""
+"""The table of channels with topics follows their creation, edits and deletion."""
 
 from __future__ import annotations
 

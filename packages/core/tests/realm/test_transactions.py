@@ -1,4 +1,4 @@
-"""The ledger of transactions."""
+"""The record of open and ended transactions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_open_one_knows_which_stores_had_room_when_it_began() -> None:
 
 @pytest.mark.spec("X1")
 def test_beginning_again_changes_nothing() -> None:
-    """The answer to the first time may have been lost, and the store be full by now."""
+    """The first answer may have been lost, and the record may be full by now."""
     transactions = ledger()
     transactions.begin("t", NOW, [1])
     transactions.begin("t", NOW + 1, [])

@@ -1,4 +1,4 @@
-"""Faults of values are told in words about the argument, and never in msgspec's."""
+"""Faults of values are described in terms of the argument, not with the texts of msgspec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and patterns: which channels are meant."""
+"""Names and patterns, and the channels that they match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sum of what left, by all the ways there are."""
+"""The number of events that have left, over all causes."""
 
 from __future__ import annotations
 

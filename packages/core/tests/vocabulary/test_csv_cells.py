@@ -1,4 +1,4 @@
-"""Cells of CSV files that would change as numbers."""
+"""Cells of CSV files that programs would change by reading them as numbers."""
 
 from __future__ import annotations
 

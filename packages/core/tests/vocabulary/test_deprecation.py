@@ -1,4 +1,4 @@
-"""Deprecated types are types that there are."""
+"""Every deprecated type exists."""
 
 from __future__ import annotations
 

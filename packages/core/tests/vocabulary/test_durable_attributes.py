@@ -1,4 +1,4 @@
-"""What a durable is told when it is made: handed on as it is, and bounded where it comes in."""
+"""Attributes of durables are passed on unchanged, and bounded in requests."""
 
 from __future__ import annotations
 

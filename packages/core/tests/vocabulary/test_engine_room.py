@@ -1,4 +1,4 @@
-"""The room of an engine is what a majority of its servers can store."""
+"""The free space of an engine is the space that a majority of its servers has."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ def test_every_error_has_a_code_of_its_own() -> None:
 
 def test_a_class_that_shares_a_code_is_known_by_its_parent() -> None:
     class Narrower(Refused):
-        """Told apart inside, the same to the world."""
+        """An error that has its own class inside a process, and the code of its base class
+        outside."""
 
     assert error_classes()[Narrower.code] is Refused
 

@@ -1,4 +1,5 @@
-"""The newest format: what a node says that it knows, and what a realm on its own writes."""
+"""The newest format: the one that a node announces, and the one that a realm without a cluster
+writes."""
 
 from __future__ import annotations
 

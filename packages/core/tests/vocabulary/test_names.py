@@ -1,4 +1,4 @@
-"""What channels and durables may be called, and how their names are escaped."""
+"""Allowed names of channels and durables, and their escaped forms."""
 
 from __future__ import annotations
 

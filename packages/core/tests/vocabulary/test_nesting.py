@@ -1,4 +1,4 @@
-"""How deep a JSON text is nested is known before a parser recurses over it."""
+"""The nesting of a JSON text is counted before a parser recurses over it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a store exists, when it is compared, copied or moved (SEM C5, N1, N5)."""
+"""On which nodes a store exists when it is compared, copied or moved (SEM C5, N1, N5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of a durable that was moved."""
+"""The stored record of the seeks of a durable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of durables that sessions of MQTT have."""
+"""Names of the durables of MQTT sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each sharer may have half of what the others leave."""
+"""Each user or channel may have half of the part that the others leave."""
 
 from __future__ import annotations
 

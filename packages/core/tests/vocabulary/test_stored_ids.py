@@ -1,4 +1,4 @@
-"""How sets of ids are stored."""
+"""The stored form of sets of ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary destinations: their names, and when a reply queue has been left."""
+"""Temporary destinations: their names, and when nobody uses a reply queue any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long something took: classes that add up, the last without an end."""
+"""Histograms of durations, whose last class has no upper bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of topics: what they take, what they make, and which of two is the more specific."""
+"""Topic templates: the topics that they match and build, and which of two is more specific."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URIs as they may be shown: without who asks, and without keys."""
+"""URIs for display, without user names and secrets."""
 
 from __future__ import annotations
 

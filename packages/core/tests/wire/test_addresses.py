@@ -1,4 +1,4 @@
-"""Which hosts lead to this very machine, and which may not."""
+"""Which host names lead to this machine, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Frames: however the bytes are cut, the same frames; whatever the bytes, no other error."""
+"""Frames do not depend on how their bytes are divided, and damaged bytes raise only the documented
+error."""
 
 from __future__ import annotations
 
@@ -133,7 +134,8 @@ def test_random_bytes_raise_nothing_but_a_violation(junk: bytes, greeted: bool) 
 
 
 def test_the_room_kept_for_a_connection_stays_small() -> None:
-    """A frame that was announced and never comes costs its size at most; small ones cost less."""
+    """A frame that was announced and never arrives costs at most its size; small frames cost
+    less."""
     reader = FrameReader(frame_bytes_max=64 << 10)
     reader.receive(struct.pack("<II", 64 << 10, 4))
     assert taken(reader) == []

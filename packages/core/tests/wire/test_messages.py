@@ -1,4 +1,4 @@
-"""Messages: what is sent is what arrives, and anything else is a protocol violation."""
+"""Messages arrive as they were sent, and other bytes are a protocol violation."""
 
 from __future__ import annotations
 

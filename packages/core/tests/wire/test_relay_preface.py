@@ -50,7 +50,7 @@ def test_who_the_client_is_arrives_as_it_was_said(
 
 
 def plain(host: object) -> str:
-    """An IPv4 address is said as one, also where it travels as an IPv6 address."""
+    """Return the text of an IPv4 address, also if it was sent as an IPv6 address."""
     return str(getattr(host, "ipv4_mapped", None) or host)
 
 

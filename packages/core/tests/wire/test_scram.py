@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256: the exchange of RFC 7677, and everything that is not quite it."""
+"""SCRAM-SHA-256: the exchange of RFC 7677, and messages that differ from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of WebSocket, right and wrong."""
+"""Valid and invalid WebSocket frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another library, wsproto, reads the frames that are written here, and writes those read here."""
+"""The library wsproto reads the frames written here, and its frames are read here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors: refused with the parser's words, messages to JSON and back, and as columns."""
+"""Descriptors: error texts, conversion of messages to JSON and back, and messages as columns."""
 
 from __future__ import annotations
 

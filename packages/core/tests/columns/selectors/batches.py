@@ -62,7 +62,7 @@ def batch_of(events: Sequence[Row]) -> pa.RecordBatch:
 
 
 def _fitting(event: Row) -> Row | None:
-    """The properties that go into columns."""
+    """Return the properties that fit into columns."""
     properties: Row | None = event.get("properties")
     if properties is None:
         return None
@@ -70,7 +70,8 @@ def _fitting(event: Row) -> Row | None:
 
 
 def _overflowing(event: Row) -> Row:
-    """The properties that do not: those an event says, and lists of several types."""
+    """Return the properties that do not fit into columns: those named by the event, and lists of
+    several types."""
     properties: Row = event.get("properties") or {}
     stated = event.get("overflow", ())
     return {n: v for n, v in properties.items() if n in stated or _is_mixed(v)}
@@ -86,7 +87,7 @@ def _is_mixed(value: Any) -> bool:
 
 
 def properties_batch(*properties: Row | None) -> pa.RecordBatch:
-    """A batch whose events have nothing but properties."""
+    """Return a batch whose events have properties only."""
     return batch_of([{"data": b"", "properties": row} for row in properties])
 
 

@@ -1,8 +1,6 @@
-"""Selectors one event at a time, slowly and plainly: what the column version must agree with.
-
-An event is a dictionary of Python values; None and an absent key are both unknown. True, False
-and None are the three truth values.
-"""
+"""A slow and simple selector evaluation for one event at a time, which the evaluation by columns
+must agree with. An event is a dictionary of Python values; None and an absent key are both unknown.
+True, False and None are the three truth values."""
 
 from __future__ import annotations
 
@@ -57,7 +55,8 @@ PREDICATES = (Compare, Between, In, Like, Matches, IsNull)
 
 
 class Interpreter:
-    """One event, and the array elements chosen for the predicate at hand."""
+    """Evaluates a selector on one event, with the array elements that the current predicate is
+    about."""
 
     def __init__(self, event: dict[str, Any], now_us: int = 0) -> None:
         self.event = event
@@ -212,7 +211,7 @@ def delivery_mode(header: int | None, persistent: bool | None) -> str:
 
 
 def searched(node: Expression) -> Reference | None:
-    """The reference to array elements among the operands of a predicate."""
+    """Return the reference to array elements among the operands of a predicate."""
     match node:
         case Reference(steps):
             return node if Each() in steps else None
@@ -318,7 +317,7 @@ def decoded(piece: bytes) -> str | None:
 
 
 def tokens(pattern: str, escape: str) -> list[tuple[str, bool]]:
-    """Characters of a pattern, and whether each is a wildcard."""
+    """Return the characters of a pattern, each with whether it is a wildcard."""
     characters = []
     rest = iter(pattern)
     for character in rest:

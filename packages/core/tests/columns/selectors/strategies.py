@@ -1,4 +1,4 @@
-"""Random events and random expressions that are about them, for Hypothesis."""
+"""Random events, and random expressions about them, for Hypothesis."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ EVENTS = st.fixed_dictionaries(
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Events of one batch: stored ones with ids and times, or a body without."""
+    """Return events of one batch: a stored batch with ids and times, or a body without them."""
     events: list[dict[str, Any]] = draw(st.lists(EVENTS, max_size=8))
     if draw(st.booleans()):
         for event_id, event in enumerate(events):
@@ -247,7 +247,8 @@ ANY: st.SearchStrategy[Expression] = st.one_of(
 
 @st.composite
 def predicates(draw: st.DrawFn) -> Expression:
-    """Half of them about types that compare; the others are unknown more often than not."""
+    """Return predicates. Half of them compare values of matching types; the others are mostly
+    unknown."""
     return draw(TYPED if draw(st.booleans()) else ANY)
 
 

@@ -1,4 +1,4 @@
-"""Names of a selector, and what of it can never match on a channel."""
+"""Names in a selector, and conditions that can never match on a channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Column by column and row by row, the same events are selected."""
+"""Evaluation by columns and by rows selects the same events."""
 
 from __future__ import annotations
 

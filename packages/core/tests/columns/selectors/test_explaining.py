@@ -1,4 +1,4 @@
-"""Selectors in plain words."""
+"""Descriptions of selectors in plain words."""
 
 from __future__ import annotations
 

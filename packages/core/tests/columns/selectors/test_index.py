@@ -1,4 +1,4 @@
-"""Selectors in an index answer like selectors one by one, whatever was added and removed."""
+"""An index of selectors finds the same events as the evaluation of each selector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ TEXTS = st.one_of(TYPED, EXPRESSIONS).map(canonical)
 
 
 def index_of(*texts: str, value_cost: float = 0.0) -> SelectorIndex:
-    """Without costs, selectors are looked up by values however few the index has."""
+    """Return an index that looks up values even for a few selectors, because a lookup has no
+    cost."""
     made = SelectorIndex(value_cost)
     for text in texts:
         made.add(text, Selector(text))

@@ -12,7 +12,7 @@ from penstock_core.columns.selectors import Selector
 
 
 def selects(text: str, **properties: Any) -> bool:
-    """Whether an event with these properties is selected, told apart from its opposite."""
+    """Whether a selector matches an event with these properties; False also if it is unknown."""
     batch = properties_batch(properties, {"other": 1})
     return bool(Selector(text).mask(batch)[0].as_py())
 

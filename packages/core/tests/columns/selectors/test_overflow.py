@@ -1,4 +1,4 @@
-"""Properties that do not fit columns are selected like those that do."""
+"""Selectors treat properties in ``more`` like properties in columns."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_a_name_in_the_overflow_column_wins() -> None:
 
 
 def nested(levels: int) -> bytes:
-    """A cell of a property with so many levels of lists, as no publisher can send any more."""
+    """Return a cell with a property of so many nested lists, as an earlier version may have stored
+    it."""
     node: Any = ["l", 7]
     for _ in range(levels):
         node = ["a", [node]]
@@ -69,7 +70,7 @@ def nested(levels: int) -> bytes:
 
 @pytest.mark.parametrize("levels", [NESTING_MAX + 1, 150, 300])
 def test_a_body_with_a_property_of_too_many_levels_is_refused(levels: int) -> None:
-    """A cell from another client, whose library does not count levels."""
+    """The cell comes from another client, whose library does not count levels."""
     batch = body_of([Event(b"")]).append_column("more", pa.array([nested(levels)], pa.binary()))
 
     with pytest.raises(InvalidEvent, match="'deep' is nested too deep"):

@@ -1,4 +1,4 @@
-"""LIKE: the same texts as by a regular expression, in one pass over each (SEM F1)."""
+"""LIKE matches the same texts as a regular expression, in one pass over each text (SEM F1)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_constant_is_looked_at_like_a_column(pattern: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["%a" * 2_000 + "%", "%a_" * 1_000 + "%b", "_%" * 2_000 + "b"])
 def test_work_grows_with_the_text_and_not_with_the_wildcards(pattern: str) -> None:
-    """A regular expression would go back again and again; each place is looked at once here."""
+    """A regular expression would try each place many times; this search tries it once."""
     texts = ["a" * 20_000, "a" * 19_999 + "c", "ca" * 10_000 + "b"]
 
     calls = calls_during(lambda: search(pattern)(pa.array(texts), unlimited), "find", "startswith")
@@ -57,7 +57,7 @@ def test_work_grows_with_the_text_and_not_with_the_wildcards(pattern: str) -> No
 def test_a_text_that_leads_astray_at_every_place_is_not_searched_place_by_place(
     pattern: str,
 ) -> None:
-    """A call for each place of a text of a megabyte would take seconds."""
+    """A call for each place in a text of a megabyte would take seconds."""
     texts = pa.array(["b" + "a" * 100_000] * 3)
 
     calls = calls_during(lambda: search(pattern)(texts, unlimited), "find", "startswith")
@@ -118,7 +118,7 @@ def test_a_pattern_stored_before_the_limit_still_selects() -> None:
 
 
 def test_elements_that_are_compared_with_a_value_of_their_event_count_for_many() -> None:
-    """The value is copied for each element, a text of 100 KB for each of thousands."""
+    """The value is copied for each element, for example a text of 100 KB for each of thousands."""
     assert Selector("xs[] = 's'").work == Selector("xs[0] = s").work == 1
     assert Selector("xs[] = s").work == Selector("xs[] BETWEEN s AND 'z'").work == 257
     assert Selector("xs[].a = s OR t = s").work == 258

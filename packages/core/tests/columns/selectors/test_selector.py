@@ -13,7 +13,7 @@ from penstock_core.columns.selectors import InvalidSelector, Selector, selector_
 
 
 def typed(column: Any) -> pa.RecordBatch:
-    """A batch with one property ``p`` of exactly this column."""
+    """Return a batch with a single property ``p``, in exactly this column."""
     return pa.RecordBatch.from_pydict({"properties": pa.StructArray.from_arrays([column], ["p"])})
 
 

@@ -121,7 +121,7 @@ def test_it_may_match(text: str) -> None:
 
 
 def statistics_of(batch: pa.RecordBatch) -> dict[str, ColumnStatistics]:
-    """Statistics of each column that is the only one of its name and has all of its values."""
+    """Return the statistics of each column that alone has all values of its property."""
     statistics = {}
     elsewhere = _in_more(batch)
     for path, columns in _leaves(batch.to_struct_array(), ""):
@@ -135,7 +135,7 @@ def statistics_of(batch: pa.RecordBatch) -> dict[str, ColumnStatistics]:
 
 
 def _in_more(batch: pa.RecordBatch) -> set[str]:
-    """Properties that found no column in some event."""
+    """Return the properties that have no column in some event."""
     cells = batch.column("more").to_pylist() if "more" in batch.schema.names else []
     return {f"properties.{name}" for cell in cells if cell for name in overflow.decoded(cell)}
 
