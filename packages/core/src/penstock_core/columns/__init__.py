@@ -1,4 +1,5 @@
 """Events as columns: Arrow bodies and stored batches, their schemas, digests and selectors.
 
-Pure: no input or output, no clock. Import the module you need; nothing is re-exported here.
+These modules do no input or output and use no clock. Import the module you need; this package
+re-exports no names.
 """

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock_core.columns.protobuf import Messages
 
 _SET_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin", "channel"))
+"""Fields of a document that the realm sets; they are ignored in input."""
 TYPES: Final = ("time", "bytes", "nan", "inf", "-inf")
 """The types that ``types`` may name. The last three are shown as null."""
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -39,6 +40,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 """Fields that a document omits if they have these values."""
 _PLAIN: Final = (str, int, bool, type(None))
+"""Types of values that JSON represents without an entry in ``types``."""
 
 
 def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any]:
@@ -104,9 +106,10 @@ def _pointer_token(name: str) -> str:
 
 
 def _typed(properties: dict[str, Any], types: Any) -> dict[str, Any]:
-    """Return the properties with the typed values that ``types`` names.
+    """Return the properties after converting the values that ``types`` names.
 
-    Changes lists and dictionaries inside the properties. Raises ``InvalidArgument``.
+    This function changes the properties, and lists and dictionaries inside them. Raises
+    ``InvalidArgument``.
     """
     if not isinstance(types, dict):
         raise InvalidArgument(
@@ -118,14 +121,14 @@ def _typed(properties: dict[str, Any], types: Any) -> dict[str, Any]:
                 f"type {str(kind)[:40]!r} of {pointer[:80]!r} is unknown; allowed are "
                 f"{', '.join(TYPES)}"
             )
-        parent, key = _place(properties, pointer)
-        parent[key] = _value(pointer, kind, parent[key])
+        parent, key = _parent_and_key(properties, pointer)
+        parent[key] = _typed_value(pointer, kind, parent[key])
     return properties
 
 
-def _place(properties: dict[str, Any], pointer: str) -> tuple[Any, Any]:
-    """Return the dictionary or list that holds the value of a pointer, and the key of the value in
-    it. Raises ``InvalidArgument`` if the properties have no such value."""
+def _parent_and_key(properties: dict[str, Any], pointer: str) -> tuple[Any, Any]:
+    """Return the dictionary or list that contains the value of a JSON Pointer, and the key of the
+    value in it. Raises ``InvalidArgument`` if the properties have no such value."""
     start, *tokens = pointer.split("/")
     parent: Any = None
     key: Any = None
@@ -147,7 +150,8 @@ def _place(properties: dict[str, Any], pointer: str) -> tuple[Any, Any]:
     return parent, key
 
 
-def _value(pointer: str, kind: str, value: Any) -> Any:
+def _typed_value(pointer: str, kind: str, value: Any) -> Any:
+    """Return a value of a JSON document as the type ``kind``. Raises ``InvalidArgument``."""
     if kind == "time":
         return _moment(pointer, value)
     if kind == "bytes":
@@ -180,12 +184,12 @@ def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = Non
     document = line if isinstance(line, dict) else _decoded(line)
     if not isinstance(document, dict):
         raise InvalidArgument(f"an event must be an object, {{...}}, not {str(document)[:40]!r}")
-    is_whole = isinstance(document.get("properties"), dict)
+    has_properties = isinstance(document.get("properties"), dict)
     parts = _parts()
-    part_names = parts if is_whole else parts - {"message", "transient", "types"}
+    part_names = parts if has_properties else parts - {"message", "transient", "types"}
     fields = {name: value for name, value in document.items() if name in part_names}
     others = {name: value for name, value in document.items() if name not in part_names}
-    if is_whole:
+    if has_properties:
         unknown = sorted(others.keys() - _SET_BY_REALM)
         if unknown:
             raise InvalidArgument(
@@ -195,7 +199,8 @@ def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = Non
         others = fields.pop("properties")
         if (types := fields.pop("types", None)) is not None:
             others = _typed(others, types)
-        others.pop(_stamp(), None)  # drop it after the types are applied: they name the times in it
+        # Only after the types are applied, because they name the times in the stamp.
+        others.pop(_stamp(), None)
     for name in _times() & fields.keys():
         if fields[name] is not None:
             fields[name] = _time(name, fields[name])
@@ -280,13 +285,13 @@ def _headers(headers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _time(name: str, value: Any) -> datetime:
-    """Return a time, taken as UTC if it has no zone."""
+    """Return a time; a value without a time zone counts as UTC. Raises ``InvalidArgument``."""
     moment = _moment(name, value)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _moment(name: str, value: Any) -> datetime:
-    """Return a datetime, with a zone if the value has one. Raises ``InvalidArgument``."""
+    """Return a datetime, with a time zone if the value has one. Raises ``InvalidArgument``."""
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return datetime.fromtimestamp(value, UTC)
@@ -299,6 +304,7 @@ def _moment(name: str, value: Any) -> datetime:
 
 
 def _data(text: Any, encoded: Any) -> bytes:
+    """Return an event's data from the fields ``data`` and ``data_base64`` of a document."""
     if encoded is not None:
         return _base64("data_base64", encoded)
     if text is None:

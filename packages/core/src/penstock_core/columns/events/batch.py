@@ -1,4 +1,4 @@
-"""Stored batches: bodies with ids and times, and what consumers see of them."""
+"""Stored batches: bodies with ids and times, and the forms that consumers read."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 def _stamped(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a stored batch for the schema of its body."""
     return pa.schema([*STAMPED_FIELDS, *schema])
 
 
@@ -101,8 +102,8 @@ def body_part(batch: pa.RecordBatch) -> pa.RecordBatch:
 def flatten(batch: pa.RecordBatch, properties: Sequence[str] | None = None) -> pa.RecordBatch:
     """Return a stored batch as a flat one: ``event_id, published, tag, data``, then the properties.
 
-    ``properties`` selects them by name; None selects all. A second type of one property keeps the
-    name of its field (``price::string``). A property named like one of the first four columns
+    ``properties`` selects properties by name; None selects all. A second type of one property keeps
+    the name of its field (``price::string``). A property named like one of the first four columns
     becomes ``properties.<name>``. Properties stored only in ``more`` are left out.
     """
     plan = _flat_plans.of(batch.schema) if properties is None else _flat(batch.schema, properties)
@@ -110,16 +111,17 @@ def flatten(batch: pa.RecordBatch, properties: Sequence[str] | None = None) -> p
 
 
 class _Flat(NamedTuple):
-    """Plan for a flat batch: the source index of each of its columns."""
+    """Plan for a flat batch: where in the stored batch each of its columns is."""
 
     schema: pa.Schema
     columns: tuple[int, ...]
     """Index of each column of :data:`FLAT` in the stored batch; negative if absent."""
     struct: int
+    """Index of the struct of properties in the stored batch; negative if absent."""
     children: tuple[int, ...]
     """Indexes of the selected fields in the struct of properties."""
     has_joined: bool
-    """True if the numbers of one property are in two fields."""
+    """Whether the integers and floats of one property are in two fields."""
 
 
 def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
@@ -164,6 +166,7 @@ _ABSENT_MAX: Final = 16
 
 def _absent(name: str, count: int) -> pa.Array:
     """Return a column without values."""
+    # Batches of many rows are not cached, because their columns would take much memory.
     return _cached_absent(name, count) if count <= _ABSENT_ROWS_MAX else _new_absent(name, count)
 
 
@@ -233,11 +236,11 @@ class EventBatch:
     def _read(
         self, rows: Rows, first: int, end: int
     ) -> Iterator[tuple[int, bytes | None, dict[str, Any] | None, int]]:
-        """Return row, data, properties and redelivery count of each event from ``first`` to
+        """Return row, data, properties and redelivery count of each event from ``first`` to below
         ``end``.
 
-        Data is None unless the data of an earlier event was read; the same holds for properties. A
-        None is converted when the event's attribute is read.
+        Data is None unless the data of an earlier event was read, and so are properties. Such a
+        value is converted when the event's attribute is read.
         """
         datas, properties = rows.prefetched(first, end)
         counts: Iterable[int] = repeat(0)
@@ -297,6 +300,7 @@ class EventBatch:
         """Return a flat table: ``event_id, published, tag, data``, then one column per property,
         with its integers and floats in one (SEM E10)."""
         plan = _flat_plans.of(self._batch.schema)
+        # Joined numbers and properties in `more` are not columns of the batch: compute them.
         if plan.has_joined or "more" in self._batch.schema.names:
             return table_of([self._batch])
         return pa.Table.from_arrays(_flat_columns(self._batch, plan), schema=plan.schema)

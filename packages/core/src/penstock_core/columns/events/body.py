@@ -26,19 +26,21 @@ from penstock_core.vocabulary.errors import InvalidEvent
 Headers = Mapping[str, Any]
 
 _SCHEMAS_MAX: Final = 1024
+"""Maximum number of cached schemas."""
 _SCHEMAS_FIELDS_MAX: Final = 16_384
 """Maximum number of property fields in all cached schemas, not counting the newest schema."""
 _schemas: FieldsCache[tuple[object, ...], tuple[pa.Schema, pa.StructType | None]] = FieldsCache(
     _SCHEMAS_MAX, _SCHEMAS_FIELDS_MAX
 )
-"""Schemas by the id of their property type and their column names. An entry also references that
-type, so that its id is not reused for another object."""
+"""Schemas by the ``id()`` of their property type and their column names. An entry also references
+that type, so that its id is not reused for another object."""
 
 
 def body_of(events: Sequence[Event]) -> pa.RecordBatch:
     """Return the body for events, in their order. Received events can be published again."""
     if not events:
         raise InvalidEvent("the list of events is empty; publish at least one")
+    # Subclasses, such as the events that a client receives, are rare and checked one by one.
     if set(map(type, events)) != {Event}:
         for index, event in enumerate(events):
             if not isinstance(event, Event):
@@ -100,10 +102,10 @@ def body_of_columns(
     deliver_ats: Sequence[datetime | None] | None = None,
     deltas: Sequence[bool] | None = None,
 ) -> pa.RecordBatch:
-    """Return the body for lists that are columns already, with one item per event.
+    """Return the body for lists with one item per event, each of which is a column.
 
-    A list that is None is not used. ``properties`` may be Arrow columns. Raises
-    :class:`InvalidEvent`.
+    None instead of a list means that no event has this part. ``properties`` may be Arrow columns.
+    Raises :class:`InvalidEvent`.
     """
     columns: dict[str, pa.Array] = {}
     if tags is not None and tags.count(None) < len(tags):
@@ -170,6 +172,7 @@ def _add_times(columns: dict[str, pa.Array], deliver_ats: Sequence[datetime | No
 
 
 def _checked(index: int, check: Callable[[object], object], value: object) -> None:
+    """Run a check of a value, and add the index of its event to the error."""
     try:
         check(value)
     except InvalidEvent as error:
@@ -187,9 +190,12 @@ def _is_flag(value: object) -> bool:
 def _column(
     name: str, values: Sequence[Any], allowed: Callable[[object], bool], expected: str
 ) -> pa.Array:
+    """Return the column of an event field. Raises :class:`InvalidEvent`, which names the first
+    value that is not ``allowed`` and what is ``expected``."""
     try:
         return pa.array(values, FIELDS[name].type)
     except (TypeError, ValueError, pa.ArrowException) as error:
+        # The values are searched only after a failure, because nearly all batches are valid.
         for index, value in enumerate(values):
             if value is not None and not allowed(value):
                 raise InvalidEvent(f"event {index}: {name} {value!r} is not {expected}") from None
@@ -209,6 +215,7 @@ def _data(datas: Sequence[bytes]) -> pa.BinaryArray:
     if set(map(type, datas)) - {bytes}:
         datas = [_data_of(index, data) for index, data in enumerate(datas)]
     array = array_of(datas, pa.binary())
+    # Arrow divides values into chunks if their offsets exceed 32 bits.
     if isinstance(array, pa.ChunkedArray):
         raise InvalidEvent("the events of one batch hold more than 2 GiB; publish fewer at once")
     return array
@@ -274,6 +281,7 @@ def _schema(columns: dict[str, pa.Array], plan: pa.StructType | None) -> pa.Sche
     key = (id(plan), *columns)
     cached = _schemas.get(key)
     if cached is None:
+        # The entry keeps the plan alive, so that no other object gets its id.
         cached = (_new_schema(columns), plan)
         _schemas.add(key, cached, 0 if plan is None else plan.num_fields)
     return cached[0]

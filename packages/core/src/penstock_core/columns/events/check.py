@@ -38,7 +38,9 @@ from penstock_core.vocabulary.errors import InvalidEvent
 _NESTED: Final = ("properties", "headers")
 
 _YEAR_1: Final = -62_135_596_800_000_000
+"""Start of the year 1, in microseconds since 1970: the earliest time that Python represents."""
 _YEAR_9999_END: Final = 253_402_300_799_999_999
+"""End of the year 9999, in microseconds since 1970: the latest time that Python represents."""
 
 
 def check_body(batch: pa.RecordBatch) -> None:
@@ -112,14 +114,15 @@ def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
 
 
 def _has_rules(field: pa.Field) -> bool:
+    """Whether the values of a column must be checked."""
     if field.name in _NESTED:
         return _holds_checked_type(field.type)
     return field.name in ("data", "ttl", "priority", "more", DELIVERY_TIME)
 
 
 def _holds_checked_type(kind: pa.DataType) -> bool:
-    """Return True if the type contains lists (limited in length) or timestamps (limited in
-    years)."""
+    """Whether the type contains lists, whose length is limited, or timestamps, whose years are
+    limited."""
     if pa.types.is_struct(kind):
         return any(_holds_checked_type(field.type) for field in kind)
     return bool(pa.types.is_list(kind) or pa.types.is_timestamp(kind))
@@ -205,6 +208,7 @@ def _check_slots(shape: Shape) -> None:
 
 
 def _check_range(name: str, column: pa.Array, low: int, high: int) -> None:
+    # Events without a value are in range.
     values = (column.fill_null(low) if column.null_count else column).to_numpy()
     wrong = (values < low) | (values > high)
     if wrong.any():
@@ -223,6 +227,7 @@ def _check_nested(name: str, array: pa.Array, elements_max: int) -> None:
         elements = array.offsets[-1].as_py() - array.offsets[0].as_py()
         if elements > elements_max:
             raise InvalidEvent(f"{name} has {elements} elements, more than its bytes can hold")
+        # The number is checked before the elements are read, because that takes time for each.
         if pa.types.is_nested(kind.value_type) or pa.types.is_timestamp(kind.value_type):
             _check_nested(f"{name}[]", array.flatten(), elements_max)
     elif pa.types.is_timestamp(kind):

@@ -20,7 +20,7 @@ def waiting_rows(rows: pa.RecordBatch | pa.Table) -> int:
 
 
 def all_wait(parts: Iterable[pa.RecordBatch | pa.Table]) -> bool:
-    """Return True if every event has a delivery time."""
+    """Whether every event has a delivery time."""
     return all(waiting_rows(part) == part.num_rows for part in parts)
 
 
@@ -31,8 +31,8 @@ def split_by_waiting(table: pa.Table) -> list[pa.Table]:
     if DELIVERY_TIME not in table.column_names or waiting == table.num_rows:
         return [table]
     times = table.column(DELIVERY_TIME)
-    rest = table.filter(times.is_null()).drop_columns([DELIVERY_TIME])
-    return [table.filter(times.is_valid()), rest] if waiting else [rest]
+    without_time = table.filter(times.is_null()).drop_columns([DELIVERY_TIME])
+    return [table.filter(times.is_valid()), without_time] if waiting else [without_time]
 
 
 def due_times_us(batch: pa.RecordBatch) -> Int64s:

@@ -1,4 +1,4 @@
-"""Digests of batches, computed by columns: all that the core needs to know about a batch."""
+"""Digests of batches, computed by columns: all that the rules read of a batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import EventTooLarge
 
 _MEASURED_ABOVE: Final = 64 * 1024
-"""Size in bytes up to which a batch's events are not measured one by one if event size is
-unlimited.
+"""If event sizes are unlimited, only the events of batches with more bytes than this are measured
+one by one.
 
-The size of the whole batch then stands for the size of its largest event.
+For a smaller batch, the size of the whole batch stands for the size of its largest event.
 """
 _UNLIMITED: Final = 1 << 62
 
@@ -57,6 +57,7 @@ def digest(batch: pa.RecordBatch, max_event_bytes: int) -> Digest:
 
 
 def _flagged(column: pa.BooleanArray, flag: bool) -> Spans:
+    """Return the offsets at which a column is ``flag``; null is the opposite."""
     flags: Bools = _bools(column.fill_null(not flag) if column.null_count else column)
     return _spans(flags if flag else ~flags)
 
@@ -66,6 +67,7 @@ def _bools(column: pa.BooleanArray) -> Bools:
 
 
 def _ttls(column: pa.Int64Array) -> tuple[tuple[int, Spans], ...]:
+    """Return the event TTLs in ms, each with the offsets of its events; 0 and null are no TTL."""
     filled = column.fill_null(0) if column.null_count else column
     return tuple(
         (ttl, spans) for ttl, spans in grouped(filled.to_numpy(zero_copy_only=False)) if ttl
@@ -96,6 +98,7 @@ def spans_of(mask: pa.BooleanArray) -> Spans:
 
 
 def _spans(mask: Bools) -> Spans:
+    """Return the runs of true in a mask."""
     if not mask.any():
         return ()
     # The mask counts as false outside, so starts and ends of runs alternate.

@@ -11,6 +11,7 @@ _DURATION: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 EXAMPLES: Final = "a text such as '500ms', '5s', '2m', '1h' or '1d', or a timedelta"
+"""The allowed forms of a duration, for error texts."""
 
 
 def duration_ms(value: object) -> float:
@@ -27,4 +28,4 @@ def whole_ms(value: object) -> object:
     """Return a duration in whole milliseconds; any other value unchanged, so that a check can name
     it."""
     ms = duration_ms(value)
-    return round(ms) if ms >= 0 else value
+    return round(ms) if ms >= 0 else value  # false for NaN, too

@@ -15,8 +15,8 @@ from penstock_core.columns.schema.rows import Publishers, Rows
 from penstock_core.vocabulary.errors import InvalidEvent
 
 Moment = datetime | float | str | timedelta
-"""A time to publish at: a datetime with a time zone, seconds since 1970, or a duration from now as
-a text such as ``"10m"`` or a ``timedelta``."""
+"""Delivery time of an event: a datetime with a time zone, seconds since 1970, or a duration from
+now as a text such as ``"10m"`` or a ``timedelta``."""
 
 
 class Origin(Struct, frozen=True):
@@ -27,21 +27,21 @@ class Origin(Struct, frozen=True):
     event_id: int
     """The event's id in that store."""
     published: datetime
-    """Time when the realm stored it there, in UTC."""
+    """Time when the realm stored the event there, in UTC."""
     cause: str
-    """Cause of its removal, or ``join`` for a copy made by a join."""
+    """Cause of the event's removal, or ``join`` for a copy made by a join."""
     at: datetime
-    """Time when it left that store, in UTC."""
+    """Time when the event left that store, in UTC."""
     durables: tuple[str, ...] = ()
-    """Names of the durables that had not acknowledged it."""
+    """Names of the durables that had not acknowledged the event."""
     redeliveries: int = 0
     """Number of redeliveries in that store."""
     ttl: int = 0
     """The event's own TTL in that store, in milliseconds; 0 if it had none."""
     path: tuple[str, ...] = ()
-    """Names of all stores that held it, oldest first."""
+    """Names of all stores that had the event, oldest first."""
     reason: str = ""
-    """The reason that the client gave for rejecting it (cause ``rejected``)."""
+    """The client's reason for rejecting the event (cause ``rejected``)."""
 
     def __repr__(self) -> str:
         shown = (
@@ -76,10 +76,10 @@ class Event:
 
     ``ttl`` is in milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means that the event
     does not set a TTL. ``priority`` is 0 to 9 and defaults to 4. ``persistent`` matters on Mixed
-    channels only. A ``transient`` event is never stored (SEM E8). ``deliver_at`` holds the
-    event back until that time: a datetime with a time zone, seconds since 1970, or a duration from
-    now such as ``"10m"`` or a ``timedelta``, by the clock of this program. An event with
-    ``is_delta`` carries the key of a merge channel and only the properties to change (SEM K2).
+    channels only. A ``transient`` event is never stored (SEM E8). An event with ``deliver_at`` is
+    not delivered before that time: a datetime with a time zone, seconds since 1970, or a duration
+    from now such as ``"10m"`` or a ``timedelta``, by the clock of this program. An event with
+    ``is_delta`` contains the key of a merge channel and only the properties to change (SEM K2).
     Raises :class:`InvalidEvent` when an argument cannot be part of an event.
     """
 
@@ -122,7 +122,7 @@ class Event:
         )
         if tag is not None and not isinstance(tag, str):
             raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
-        # Most events set no option. They share one object, by which body_of() recognises them.
+        # Most events set no option. They share one object, so that body_of() recognises them.
         self._options = NO_OPTIONS
         if (
             headers
@@ -162,7 +162,7 @@ class Event:
 
     @property
     def published(self) -> datetime | None:
-        """Time when the realm stored it, in UTC; None for an event not yet published."""
+        """Time when the realm stored the event, in UTC; None for an event not yet published."""
         return None if self._rows is None else self._rows.published(self._row)
 
     @property
@@ -222,13 +222,13 @@ class Event:
 
     @property
     def redelivered(self) -> bool:
-        """True if it was delivered to this durable before (SEM E9)."""
+        """True if the event was delivered to this durable before (SEM E9)."""
         return self.redelivery_count > 0
 
     @property
     def is_delta(self) -> bool:
-        """True if it carries only the changed properties, to be merged into the state of its key
-        (SEM K3)."""
+        """True if the event contains only the changed properties, to be merged into the state of
+        its key (SEM K3)."""
         if self._rows is None:
             return self._options.is_delta
         return self._rows.value("delta", self._row) is True
@@ -267,6 +267,7 @@ class Event:
 
 
 def _restored(schema: bytes, values: bytes, publishers: Publishers, count: int) -> Event:
+    """Return the event of a pickle, whose batch consists of one row."""
     return Event.received(Rows.restored(schema, values, publishers), 0, count)
 
 

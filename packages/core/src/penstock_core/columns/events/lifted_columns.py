@@ -41,8 +41,9 @@ from penstock_core.columns.schema.struct_fields import field_of
 from penstock_core.vocabulary.errors import InvalidArgument
 
 UNLIMITED: Final = 1 << 30
+"""Stands for no limit of the number of columns."""
 SCATTERED: Final = 64
-"""A column with values in fewer than one of this many rows is built from slices."""
+"""A column is built from slices if fewer than one of this many rows has a value."""
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -59,8 +60,8 @@ def rows_with_more(batch: pa.RecordBatch) -> Indices:
 def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.RecordBatch:
     """Return the events of ``batch`` with properties moved from ``more`` into columns.
 
-    ``names`` are the properties to move, None for all. Values that no column can hold stay in
-    ``more``. This is a Python loop over the rows, so the cost grows with their number.
+    ``names`` are the properties to move; None means all. Values that no column can hold stay in
+    ``more``. The function has a Python loop over the rows, so its cost grows with their number.
     """
     if not len(rows_with_more(batch)):
         return batch
@@ -75,6 +76,7 @@ def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.Reco
         for cell in cells
     ]
     selected_columns = property_columns(selected)
+    # No selected property fits into a column.
     if selected_columns.properties is None:
         return batch
     unplaced = (
@@ -119,7 +121,8 @@ def _remaining_cell(cell: Any, selected: dict[str, Any], unplaced: bytes | None)
 def _sparse(
     batch: pa.RecordBatch, source: StructShape, selected_columns: Any, shape: StructShape
 ) -> dict[str, pa.Array]:
-    """Return the columns ``sparse`` and ``nulls`` that make all rows sparse."""
+    """Return the columns ``sparse`` and ``nulls`` with which all rows are sparse: a null in a
+    column means an absent key, and ``nulls`` has the paths of explicit nulls."""
     count = batch.num_rows
     columns = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     if source.slots:
@@ -196,14 +199,14 @@ def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
     rows = rows_with_more(batch)
     if not len(rows):
         return channel.grown(batch.schema).conform(batch)
-    others = np.setdiff1d(np.arange(batch.num_rows), rows)
+    rows_without_more = np.setdiff1d(np.arange(batch.num_rows), rows)
     names = [slot.logical for slot in channel.properties.slots]
     # Only rows with ``more`` take the slow path; the last line restores the order.
-    parts = [batch.take(pa.array(others)), lifted(batch.take(pa.array(rows)), names)]
+    parts = [batch.take(pa.array(rows_without_more)), lifted(batch.take(pa.array(rows)), names)]
     for part in parts:
         channel = channel.grown(part.schema)
     table = pa.concat_batches([channel.conform(part) for part in parts])
-    return table.take(pa.array(np.argsort(np.concatenate([others, rows]))))
+    return table.take(pa.array(np.argsort(np.concatenate([rows_without_more, rows]))))
 
 
 # --- flat tables --------------------------------------------------------------------------
@@ -295,7 +298,8 @@ class _FlatColumns:
         return name in FLAT or name in self._shown or name in self._stored
 
     def of(self, name: str) -> list[_Chunks]:
-        """Return the column, or the typed columns in its place."""
+        """Return a column, or the typed columns that replace it if its numbers have no exact common
+        type. Each is a field with the arrays of all batches."""
         if name in FLAT:
             field = flat_field(name)
             return [(field, [part.standard_column(name, field) for part in self._parts])]
@@ -325,7 +329,8 @@ class _FlatColumns:
 
 
 class _Part:
-    """A batch that becomes a part of a flat table."""
+    """A batch that becomes a part of a flat table: its columns, and the properties of ``more`` as
+    columns of the rows that have them."""
 
     def __init__(self, batch: pa.RecordBatch, shape: StructShape) -> None:
         self._batch = batch
@@ -345,6 +350,7 @@ class _Part:
         self._nulls: dict[str, pa.Array] = {}
 
     def standard_column(self, name: str, field: pa.Field) -> pa.Array:
+        """Return the id, publish time, tag or data of each row."""
         index = self._batch.schema.get_field_index(name)
         if index >= 0:
             return self._batch.column(index)
@@ -354,22 +360,23 @@ class _Part:
 
     def property(self, slot: Slot) -> list[pa.Array]:
         """Return the chunks of one property's column, in the order of the rows."""
-        child = self._column(self._struct, self._source, slot)
-        inner = self._column(self._lifted_struct, self._lifted, slot)
-        if inner is None or not any(slot.logical in names for names in self._covered):
-            return [self._null(arrow_type(slot.shape)) if child is None else child]
+        column = self._column(self._struct, self._source, slot)
+        lifted_column = self._column(self._lifted_struct, self._lifted, slot)
+        if lifted_column is None or not any(slot.logical in names for names in self._covered):
+            return [self._null(arrow_type(slot.shape)) if column is None else column]
         count = self._batch.num_rows
-        present = np.flatnonzero(inner.is_valid().to_numpy(zero_copy_only=False))
-        if child is None and SCATTERED * len(present) < count:
-            return self._pieces(inner, present, slot)
-        if child is None:
-            child = self._null(arrow_type(slot.shape))
+        present = np.flatnonzero(lifted_column.is_valid().to_numpy(zero_copy_only=False))
+        if column is None and SCATTERED * len(present) < count:
+            return self._pieces(lifted_column, present, slot)
+        if column is None:
+            column = self._null(arrow_type(slot.shape))
+        # Row numbers from `count` on select lifted values, which precede those of the column.
         source_rows = np.arange(count)
         covered = np.fromiter(
             (slot.logical in names_of_row for names_of_row in self._covered), np.bool_
         )
         source_rows[self._rows[covered]] = count + np.flatnonzero(covered)
-        return [pa.concat_arrays([child, inner]).take(pa.array(source_rows))]
+        return [pa.concat_arrays([column, lifted_column]).take(pa.array(source_rows))]
 
     def _column(self, struct: Any, shape: StructShape, slot: Slot) -> Any:
         """Return the field of ``struct`` that belongs in ``slot``; None if it has none."""
@@ -382,9 +389,9 @@ class _Part:
     def _pieces(self, inner: Any, present: Indices, slot: Slot) -> list[pa.Array]:
         """Return the column as slices: each lifted value, and the shared nulls between them."""
         kind, slices, next_row = arrow_type(slot.shape), [], 0
-        for place in present.tolist():
-            row = int(self._rows[place])
-            slices += [self._null(kind).slice(0, row - next_row), inner.slice(place, 1)]
+        for index in present.tolist():
+            row = int(self._rows[index])
+            slices += [self._null(kind).slice(0, row - next_row), inner.slice(index, 1)]
             next_row = row + 1
         slices.append(self._null(kind).slice(0, self._batch.num_rows - next_row))
         return [chunk for chunk in slices if len(chunk)]
@@ -398,6 +405,7 @@ class _Part:
 
 
 def _struct_of(batch: pa.RecordBatch) -> tuple[StructShape, Any]:
+    """Return the shape and the struct of the properties; an empty shape and None without one."""
     index = batch.schema.get_field_index("properties")
     if index < 0:
         return NO_SLOTS, None

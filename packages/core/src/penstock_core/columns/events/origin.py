@@ -30,8 +30,8 @@ JOINED: Final = "join"
 """The cause in the origin of a copy made by a join."""
 
 Durables = Sequence[tuple[tuple[str, ...], Spans]]
-"""Groups of durables, each with the ids they have not acknowledged. An id may be in several
-groups."""
+"""Groups of durables, each with the ids that its durables have not acknowledged. An id may be in
+several groups."""
 
 Redeliveries = Sequence[tuple[int, Spans]]
 """Redelivery counts, each with the ids that have it."""
@@ -90,7 +90,8 @@ def for_join(batch: pa.RecordBatch, ids: int | Int64s, at_us: int, store: str) -
 
 
 def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the body that redrives dead events: without origin, and with their own TTL again."""
+    """Return the body that publishes dead events again: without origin, and with the event TTL that
+    moved into the origin when they died."""
     if _column(batch, "origin") is None:
         return _body(batch, {})
     former = _origin_field(batch, "ttl")
@@ -115,20 +116,20 @@ def origins_of(batch: pa.RecordBatch) -> pa.StringArray:
 
 
 def path_lengths(batch: pa.RecordBatch) -> Int64s:
-    """Return, for each event, the number of stores it was in before this one (SEM L2)."""
+    """Return, for each event, the number of stores in which it was stored before (SEM L2)."""
     lengths = pc.fill_null(pc.list_value_length(_origin_field(batch, "path")), 0)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def stores_on_paths(batch: pa.RecordBatch) -> set[str]:
-    """Return the names of all stores that any event of the batch was in before."""
+    """Return the names of all stores in which any event of the batch was stored before."""
     if _column(batch, "origin") is None:
         return set()
     return set(pc.unique(pc.list_flatten(_origin_field(batch, "path"))).to_pylist())
 
 
 def path_contains(batch: pa.RecordBatch, store: str) -> pa.BooleanArray:
-    """Return a mask, without nulls, of the events that were in ``store`` before (SEM L2)."""
+    """Return a mask, without nulls, of the events that were stored in ``store`` before (SEM L2)."""
     path = _origin_field(batch, "path")
     matches = pc.equal(pc.list_flatten(path), store)
     rows = pc.filter(pc.list_parent_indices(path), matches)
@@ -143,6 +144,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _origin_field(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a field of the origin of each event; null for an event without an origin."""
     origin = _column(batch, "origin")
     if origin is None:
         return pa.nulls(batch.num_rows, ORIGIN[name])
@@ -171,14 +173,14 @@ def _body(batch: pa.RecordBatch, changed: Mapping[str, pa.Array | None]) -> pa.R
 
 
 def bounded_ttl(ttl: pa.Int64Array) -> pa.Int64Array:
-    """Return the TTLs of stored events limited to the largest that a publisher may set. Version
-    0.1.0 stored larger ones."""
+    """Return the TTLs of stored events, limited to the largest TTL that a publisher may set,
+    because version 0.1.0 stored larger ones."""
     return pc.min_element_wise(ttl, pa.scalar(TTL_MS_MAX), skip_nulls=False)
 
 
 def _origin(batch: pa.RecordBatch, store: str, values: Mapping[str, Any]) -> pa.StructArray:
-    """Return the column ``origin``. ``values`` are arrays, or one value for all rows; other fields
-    are null."""
+    """Return the column ``origin``. ``values`` has an array or one value for all rows for some of
+    its fields; the others are null."""
     count = batch.num_rows
     fields = {**values, "store": store, "path": _extended(_origin_field(batch, "path"), store)}
     arrays = [_filled(fields.get(name), kind, count) for name, kind in ORIGIN.items()]
@@ -186,6 +188,7 @@ def _origin(batch: pa.RecordBatch, store: str, values: Mapping[str, Any]) -> pa.
 
 
 def _filled(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """Return an array unchanged, or an array that repeats a value ``count`` times."""
     if isinstance(value, pa.Array):
         return value
     if kind == UTC_MICROSECONDS:
@@ -214,6 +217,7 @@ def _durables(ids: Int64s, durables: Durables) -> pa.ListArray:
     """Return, for each id, the names of the durables whose spans contain it, in the order of
     ``durables``."""
     rows: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+    # A code is the index of a name in `all_names`; each row has as many codes as names.
     codes: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
     all_names: list[str] = []
     for names, spans in durables:
@@ -221,15 +225,16 @@ def _durables(ids: Int64s, durables: Durables) -> pa.ListArray:
         rows.append(np.repeat(matches, len(names)))
         codes.append(np.tile(np.arange(len(all_names), len(all_names) + len(names)), len(matches)))
         all_names.extend(names)
-    row = np.concatenate(rows)
-    order = np.argsort(row, kind="stable")
-    counts = np.bincount(row, minlength=len(ids))
+    all_rows = np.concatenate(rows)
+    order = np.argsort(all_rows, kind="stable")  # stable, to keep the order of `durables`
+    counts = np.bincount(all_rows, minlength=len(ids))
     offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
     values = pa.array(all_names, pa.string()).take(pa.array(np.concatenate(codes)[order]))
     return _lists(offsets, values)
 
 
 def _redeliveries(ids: Int64s, redeliveries: Redeliveries) -> pa.Int32Array:
+    """Return, for each id, the highest redelivery count whose spans contain it; 0 without one."""
     counts = np.zeros(len(ids), dtype=np.int32)
     for count, spans in redeliveries:
         np.maximum(counts, np.where(within(ids, spans), count, 0), out=counts, casting="unsafe")

@@ -48,6 +48,8 @@ def with_publishers(headers: pa.Array, ids: pa.Array, publishers: Publishers) ->
 
 
 def _covered(ids: npt.NDArray[np.int64], spans: Sequence[tuple[int, int]]) -> Any:
+    """Return an index that selects the ids in one of ``spans``, which are ascending. A publisher
+    without spans has all events."""
     if not spans:
         return slice(None)
     edges = np.array(spans, dtype=np.int64).reshape(-1)

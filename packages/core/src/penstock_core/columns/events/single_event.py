@@ -1,11 +1,11 @@
 """Encodes batches of a single event from templates, without Arrow.
 
-All events of one schema that have a tag, data and plain properties, and no nulls, make messages
-that differ only in values and lengths. We encode them from a template, byte-identical to Arrow's,
-and validate incoming bytes against it: a message that fits its template is a valid batch, and need
-not be parsed. All others are encoded and parsed by Arrow. Batches made by the realm itself have
-templates with more columns, such as headers, whose values would need checks in a message from a
-client.
+The messages of events of one schema that have a tag, data and plain properties, and no nulls,
+differ only in values and lengths. They are encoded from a template, byte-identical to the messages
+of Arrow, and incoming messages are compared with it: a message that fits its template is a valid
+batch, and need not be parsed. Arrow encodes and parses all others. Batches made by the realm itself
+have templates with more columns, such as headers, whose values would need checks in a message from
+a client.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ MESSAGE_BYTES_MAX: Final = 64 << 10
 """Largest message in bytes that is encoded from a template."""
 
 COLUMNS_MAX: Final = 48
+"""Maximum number of columns of a schema with templates."""
 NAMES_MAX: Final = 64
 """Maximum number of property names per schema whose column is cached."""
 TEMPLATES_MAX: Final = 64
 """Maximum number of templates per schema, one for each combination of lengths. Above the limit all
-are dropped and built again, which costs less than parsing one message."""
+templates are dropped. To build one again costs less than to parse one message."""
 _PLAIN: Final = (NO_OPTIONS, EventOptions(persistent=True))
 """Event options that need no column."""
 KINDS_MAX: Final = 1_024
@@ -68,9 +69,11 @@ _FIXED: Final = {
 }
 """``struct`` format of a value of fixed size, padded to eight bytes."""
 _SIZES: Final = {kind: struct.calcsize(f"<{layout[0]}") for kind, layout in _FIXED.items()}
+"""Size of a value of fixed size in bytes, without padding."""
 _RECOGNISED: Final = frozenset({*_TEXTS, "int64", "double", "bool"})
 """Types whose values need no check, except that strings must be UTF-8."""
 _OFFSETS_BYTES: Final = 8
+"""Size of the two offsets of a single value of variable length."""
 _INT64: Final = struct.Struct("<q")
 
 
@@ -78,7 +81,9 @@ class _MessageTemplate(NamedTuple):
     """Template of the messages whose variable-length values have certain lengths."""
 
     head: bytes
+    """The bytes of the message before the values."""
     layout: struct.Struct
+    """The format of the whole message: the head, then each value with its padding."""
     digest: Digest
     """Digest shared by all events of this template, because it depends on sizes only."""
 
@@ -129,8 +134,8 @@ class SingleEventCodec:
 
         Raises ``UnicodeEncodeError`` and ``struct.error`` for a value no column can hold.
         """
-        encode_with_digest = self.encode_with_digest(values)
-        return None if encode_with_digest is None else encode_with_digest[0]
+        message_and_digest = self.encode_with_digest(values)
+        return None if message_and_digest is None else message_and_digest[0]
 
     def encode_with_digest(self, values: Sequence[Any]) -> tuple[bytes, Digest] | None:
         """Return the message with these values and its digest, as :meth:`encode` does."""
@@ -154,10 +159,10 @@ class SingleEventCodec:
     def digest_of(self, message: bytes) -> Digest | None:
         """Return the digest of a message if it is a valid batch of this schema.
 
-        Checks every byte that matters. None if the message is invalid or large: it then has to be
-        parsed.
+        The method checks every byte that has a meaning. It returns None for an invalid or large
+        message, which then has to be parsed.
         """
-        # Reading the lengths would otherwise go beyond the end.
+        # The lengths are inside the head, so a shorter message cannot be unpacked.
         if len(message) < len(self._head):
             return None
         lengths = self._lengths.unpack_from(message)
@@ -167,6 +172,7 @@ class SingleEventCodec:
         head, *parts = template.layout.unpack(message)
         if head != template.head:
             return None
+        # The head has the lengths, but the offsets before each value repeat them.
         part = text = 0
         for kind in self._kinds:
             if kind not in _TEXTS:
@@ -183,7 +189,8 @@ class SingleEventCodec:
 
     def column_index(self, name: str) -> int | None:
         """Return the index of the column of a property, for :meth:`value_in`; -1 if no event of
-        this schema has the property. None if several columns hold it, or its type is nested."""
+        this schema has the property. Return None if several columns hold the property, or if its
+        type is nested."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -224,6 +231,8 @@ class SingleEventCodec:
                 return parts[part]
 
     def _template_of(self, lengths: tuple[int, ...]) -> _MessageTemplate | None:
+        """Return the cached or new template for values of these lengths; None if they are negative
+        or too large."""
         if any(length < 0 for length in lengths) or sum(lengths) > ROW_BYTES_MAX:
             return None
         if len(self._templates) >= TEMPLATES_MAX:

@@ -86,8 +86,8 @@ def _dictionary(count: int, first_id: int, at_us: int, publisher: str, host: str
 
 
 def _sparse(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
-    """Return the column ``sparse``. Rows without properties become sparse: their nulls mean
-    absent."""
+    """Return the column ``sparse``. Rows without properties become sparse, so that their nulls mean
+    absent keys."""
     index = batch.schema.get_field_index("sparse")
     empty = struct.is_null()
     return empty if index < 0 else pc.or_(batch.column(index).fill_null(fill_value=False), empty)

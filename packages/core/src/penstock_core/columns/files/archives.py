@@ -83,8 +83,8 @@ _LOGICAL: Final = LOGICAL_NAME
 class ArchiveLayout:
     """Converts the events of one channel to rows of its archive.
 
-    ``stored`` is the channel's schema, at least as new as the events. ``table`` has the columns
-    that the archive has so far.
+    ``stored`` is the channel's schema, at least as new as the events. ``table`` is the schema of
+    the archive so far; None if it does not exist yet.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class ArchiveLayout:
         kind = self._channel.arrow.field(index).type if index >= 0 else pa.struct([])
         self._shape = struct_shape(kind)
         self._origin = {CHANNEL: channel.encode(), EPOCH: epoch.encode()}
+        # Properties that no table column can hold, which move to `more`.
         self._leaving = [slot for slot in self._shape.slots if not _has_column(slot.shape)]
         self._nulls = [slot for slot in self._shape.slots if slot.shape == NULL]
         names = _names(self._shape, table)
@@ -122,6 +123,7 @@ class ArchiveLayout:
             if name == "headers":
                 array = _headers(batch, publishers)
             elif array is None:
+                # The data of an event is never null: without the column it is empty.
                 array = (
                     pa.nulls(count, kind) if name != "data" else pa.repeat(pa.scalar(b""), count)
                 )
@@ -144,8 +146,8 @@ class ArchiveLayout:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _overflow_columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Return the columns ``nulls`` and ``more`` with all that the property columns cannot
-        express."""
+        """Return the columns ``nulls`` and ``more``, with explicit nulls and with the properties
+        that no table column can hold."""
         if not self._shape.slots:
             return {}
         columns: dict[str, pa.Array] = {}
@@ -157,8 +159,8 @@ class ArchiveLayout:
 
 
 def _names(shape: StructShape, table: pa.Schema | None) -> dict[str, str]:
-    """Return the column name of each property: its name in the table, or a new name that is
-    free."""
+    """Return the column name of each property, by the name of its field: the column that the table
+    has for it, or a new name that is free."""
     fields_by_column = {} if table is None else _properties_of(table)
     names = {field: column for column, field in fields_by_column.items()}
     used_names = {*_USED_NAMES, *(name.casefold() for name in names.values())}
@@ -201,12 +203,14 @@ def _reserved(name: str) -> str:
 
 
 def _has_column(shape: Shape) -> bool:
-    """Return True if a table can hold the shape. A property that is always null needs only
-    ``nulls``."""
+    """Whether a table can hold the shape. A property that is always null needs no column, because
+    ``nulls`` has its name."""
     return shape == NULL or _is_whole(shape)
 
 
 def _is_whole(shape: Shape) -> bool:
+    """Whether the shape has no part without a type: an empty struct, or elements that are all
+    null."""
     if isinstance(shape, ListShape):
         return _is_whole(shape.element)
     if isinstance(shape, StructShape):
@@ -218,7 +222,7 @@ def _wide(shape: Shape, table: pa.DataType | None = None) -> Shape:
     """Return the shape with the widest numbers, and with field names that differ even if case is
     ignored.
 
-    ``table`` is its type in the table; fields in it keep their names.
+    ``table`` is the type of the column in the archive so far; fields in it keep their names.
     """
     if isinstance(shape, ListShape):
         inner = table.value_type if table is not None and pa.types.is_list(table) else None
@@ -298,7 +302,7 @@ def identity_of(table: pa.Schema) -> tuple[str, str]:
 
 
 def is_archive(table: pa.Schema) -> bool:
-    """Return True if a table is the archive of a channel."""
+    """Whether a table is the archive of a channel."""
     index = table.get_field_index("event_id")
     return index >= 0 and CHANNEL in (table.field(index).metadata or {})
 
@@ -310,12 +314,12 @@ def shown_rows(
     with_exact: bool = False,
     on_typed: Callable[[Sequence[str]], None],
 ) -> pa.Table:
-    """Return the rows of an archive as readers see them, with ``with_exact`` also the exact columns
-    of numbers that share one.
+    """Return the rows of an archive as readers see them.
 
     The integers and floats of a property are one column of doubles (SEM E10) if each integer is
     exact as a double. Otherwise they are in typed columns, and ``on_typed`` is called with the
-    names of the properties. In ``columns``, a name with a type selects the exact column. Raises
+    names of the properties. ``columns`` selects columns; a name with a type selects the exact
+    column. ``with_exact`` adds the exact columns of numbers that share one column. Raises
     ``InvalidArgument`` for unknown columns.
     """
     property_columns = _properties_of(rows.schema)
@@ -343,12 +347,13 @@ class JoinedNumbers(NamedTuple):
     logical: str
     """Name of the property."""
     name: str
+    """Name of the column."""
     exact_names: tuple[str, ...]
     """Names of the columns with the types as stored."""
 
 
 def joined_numbers(table: pa.Schema) -> list[JoinedNumbers]:
-    """Return the columns of an archive in which readers see numbers of two types."""
+    """Return the columns of an archive that show readers numbers of two types."""
     property_columns = _properties_of(table)
     shape = StructShape(tuple(_slot_of(field) for field in table if field.name in property_columns))
     name_of = {index: name for name, index in typed_columns(shape).items()}
@@ -371,7 +376,8 @@ def _numbers_shown(
     """
     name_of = {slots[index].name: name for name, index in exact.items()}
     shown_in_place: dict[str, tuple[str, pa.ChunkedArray] | None] = {}
-    """Shown column by stored column; None: the stored column is not shown."""
+    """Name and values of the shown column, by the name of the stored column; None for a stored
+    column that is not shown."""
     inexact = []
     for column in shown_columns(StructShape(tuple(slots))):
         parts = [slots[index] for index in column.sources]
@@ -384,6 +390,7 @@ def _numbers_shown(
                 slot.name: (name_of[slot.name], rows.column(slot.name)) for slot in parts
             }
         else:
+            # The joined column is shown in the place of its first part.
             shown_in_place |= {slot.name: None for slot in parts}
             shown_in_place[parts[0].name] = column.name, joined
     shown = (shown_in_place.get(name, (name, rows.column(name))) for name in rows.schema.names)
@@ -396,7 +403,8 @@ def _slot_of(field: pa.Field) -> Slot:
 
 
 def _joined(rows: pa.Table, parts: Sequence[Slot], column: ShownColumn) -> pa.ChunkedArray | None:
-    """Return the numbers of several columns in one; None if an integer has no exact double."""
+    """Return the numbers of several columns as one column; None if an integer has no exact
+    double."""
     names, shapes = [part.name for part in parts], [part.shape for part in parts]
     try:
         chunks = [
@@ -410,7 +418,8 @@ def _joined(rows: pa.Table, parts: Sequence[Slot], column: ShownColumn) -> pa.Ch
 def _table_of(
     rows: pa.Table, columns: Mapping[str, pa.ChunkedArray], stored: Collection[str]
 ) -> pa.Table:
-    """Return a table of these columns, with the metadata of those that do not hold properties."""
+    """Return a table of these columns. Columns that are not properties (``stored`` are) keep their
+    metadata."""
     fields = [
         rows.schema.field(name)
         if name in rows.schema.names and name not in stored
@@ -468,6 +477,7 @@ def _properties(
         as_field = array if array.type.equals(field.type) else array.cast(field.type)
         # A cast matches fields by name, and the channel's names may differ: a view renames them.
         arrays.append(as_field if field.type.equals(kind) else as_field.view(kind))
+    # A property that was always null has no column. Only `nulls` has its name.
     field_names = {field.name for field in fields}
     for name in _null_names(columns.get(_reserved("nulls"))):
         if name not in field_names:
@@ -479,7 +489,9 @@ def _properties(
 
 
 def _shape_of(kind: pa.DataType) -> Shape:
-    wrapped = struct_shape(pa.struct([pa.field("it", _with_schema_names(kind))]))
+    """Return the shape of a column of an archive, with field names as in the channel."""
+    # `struct_shape` takes structs only, so the type becomes the field of a struct.
+    wrapped = struct_shape(pa.struct([pa.field("value", _with_schema_names(kind))]))
     return wrapped.slots[0].shape
 
 
@@ -513,15 +525,18 @@ def _null_names(nulls: pa.Array | None) -> list[str]:
 
 
 def _plain_name(path: str) -> str | None:
+    """Return the property of a path; None if the path leads inside the property."""
+    # A path with a dot or bracket that is not escaped differs after it is escaped again.
     name = path.replace("\\.", ".").replace("\\[", "[").replace("\\]", "]").replace("\\\\", "\\")
     return name if key_path("", name) == path else None
 
 
 def _has_every_property(arrays: dict[str, pa.Array]) -> bool:
-    """Return True if every event has every property, so no null can be an absent key."""
+    """Whether every event has every property, so that no null can be an absent key."""
     properties = arrays["properties"]
     if "nulls" in arrays:
         return False
+    # Keys may be absent inside a nested value, even if the value is never null.
     return all(
         not properties.field(number).null_count and not pa.types.is_nested(field.type)
         for number, field in enumerate(properties.type)

@@ -49,12 +49,15 @@ FORMAT: Final = 1
 """Format version of the folder. A newer version of Penstock may write a larger number."""
 
 MANIFEST: Final = "manifest.json"
+"""Name of the file with the manifest."""
 STATE: Final = "state.msgpack"
+"""Name of the file with the state of the channel."""
 EVENTS: Final = "events"
+"""Name of the folder with the files of events."""
 
 FILE_BYTES_MAX: Final = 256 << 20
-"""Size in bytes of the largest file in an export, because a file is held in memory for its
-check."""
+"""Largest size of a file in an export, in bytes. The limit exists because a file is read into
+memory to check it."""
 
 _EVENTS_NAME: Final = re.compile(rf"{EVENTS}/\d{{20}}-\d{{20}}\.arrow")
 
@@ -73,9 +76,10 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     realm: str
     """Identity of the exporting realm."""
     exported: str
-    """Time of the export: ISO, UTC. The export holds every event and settlement before this time,
-    and none after it."""
+    """Time of the export, in ISO format and UTC. The export contains every event and settlement
+    before this time, and none after it."""
     events: int
+    """Number of events in the export."""
     state: ExportedFile
     files: tuple[ExportedFile, ...]
     checksum: str = ""
@@ -87,8 +91,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return _json(replace(self, checksum=checksum))
 
     def in_order(self) -> Iterator[tuple[int, ExportedFile]]:
-        """Yield each file with its number, in the order in which an import reads them: the state
-        first."""
+        """Yield each file with its number, in the order of an import: the state first."""
         yield len(self.files), self.state
         yield from enumerate(self.files)
 
@@ -110,11 +113,13 @@ def manifest_of(begun: ExportBegun, kind: str, files: Sequence[ExportedFile]) ->
 
 
 class _Versioned(Struct):
+    """The part of a manifest that every version has."""
+
     format: int
 
 
 class FileFacts(Struct, frozen=True, array_like=True):
-    """Facts about a file of events that the file itself does not contain."""
+    """The index and publishers of a file of events, which the file itself does not contain."""
 
     index: SegmentIndex
     publishers: tuple[tuple[str, Spans], ...]
@@ -224,8 +229,8 @@ def state_from(manifest: Manifest, content: bytes | memoryview) -> StateFile:
     try:
         state = _state_decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = explain(error, whole="the state")
-        raise DamagedExport(f"{STATE} cannot be read: {why}") from error
+        reason = explain(error, whole="the state")
+        raise DamagedExport(f"{STATE} cannot be read: {reason}") from error
     if state.channel.restored.definition != manifest.definition:
         raise DamagedExport(f"{STATE} and {MANIFEST} define the channel differently")
     for durable in state.channel.restored.durables:
@@ -283,11 +288,11 @@ def _checked(
     buffer = pa.py_buffer(content)
     schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
     columns = ChannelSchema.from_bytes(index.schema).arrow
-    ChannelSchema.of_file(index.schema)
+    ChannelSchema.of_file(index.schema)  # raises an error if the note in its metadata is invalid
     if not columns.equals(schema.remove_metadata(), check_metadata=True):
         raise DamagedExport(f"{file.name}: its columns are not the columns of stored events")
-    plain = pa.ipc.open_file(buffer)
-    if not plain.schema.equals(schema) or plain.num_record_batches != len(index.batches):
+    arrow_file = pa.ipc.open_file(buffer)
+    if not arrow_file.schema.equals(schema) or arrow_file.num_record_batches != len(index.batches):
         raise DamagedExport(f"{file.name}: {STATE} describes another file")
     # The index may come from a client. A negative offset would address the end of the file.
     if any(place.offset < 0 or place.length <= 0 for place in index.batches):
@@ -295,10 +300,11 @@ def _checked(
     reader = SegmentReader(buffer, index, name=file.name)
     numbers = range(len(index.batches))
     # Checked before decompression, because a small file could expand to fill the memory.
-    unpacked = sum(map(reader.unpacked_size, numbers))
-    if unpacked > unpacked_bytes_max:
+    unpacked_bytes = sum(map(reader.unpacked_size, numbers))
+    if unpacked_bytes > unpacked_bytes_max:
         raise DamagedExport(
-            f"{file.name} has {unpacked} bytes unpacked; a file may have up to {unpacked_bytes_max}"
+            f"{file.name} has {unpacked_bytes} bytes unpacked; a file may have up to "
+            f"{unpacked_bytes_max}"
         )
     batches = [reader.batch(number) for number in numbers]
     for place, batch in zip(index.batches, batches, strict=True):
@@ -313,6 +319,7 @@ def _checked(
 
 
 def _check_ids(file: ExportedFile, place: SegmentBatch, batch: pa.RecordBatch) -> None:
+    """Raise ``DamagedExport`` unless the ids of a batch match its entry in the index."""
     if batch.num_rows == 0 or any(batch.column(i).null_count for i in (0, 1)):
         raise DamagedExport(f"{file.name}: an event has no id or no time")
     ids = ids_of_column(batch.column(0))
@@ -343,9 +350,9 @@ def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> N
                 count += len(file_ids)
         # The count detects ids that are in several files.
         if present != expected or count != len(expected):
-            where = "in memory" if in_memory else "in files"
+            place = "in memory" if in_memory else "in files"
             raise DamagedExport(
-                f"{STATE} counts {len(expected)} events {where}; the files have {count}"
+                f"{STATE} counts {len(expected)} events {place}; the files have {count}"
             )
     # Files of events in memory are excluded: their ids lie between the ids of other files.
     lasting = [file for file in manifest.files if not file.in_memory]

@@ -29,8 +29,10 @@ from penstock_core.vocabulary.compression import Compression
 from penstock_core.vocabulary.errors import Damaged, InvalidArgument
 
 _MAGIC = b"ARROW1"
+"""First and last bytes of an Arrow file."""
 _START = _MAGIC + b"\0\0"
 _END_OF_BATCHES = b"\xff\xff\xff\xff\0\0\0\0"
+"""The mark behind the last batch: a message without metadata."""
 _BLOCK = struct.Struct("<qi4xq")
 """Footer entry of a batch: offset, size of its metadata and size of its body, in bytes."""
 _BATCHES_FIELD = 10
@@ -45,8 +47,11 @@ class Growth(Struct, frozen=True):
     at: int
     """Offset in bytes. The chunks replace everything from this offset on."""
     chunks: tuple[Buffer, ...]
+    """The bytes to write."""
     index: SegmentIndex
+    """Index of the file after the write."""
     added: tuple[SegmentBatch, ...]
+    """The part of the index for the new batches."""
 
 
 def growing_name(folder: str, number: int) -> str:
@@ -109,6 +114,7 @@ def extended(
     if table.schema.serialize().to_pybytes() != index.schema:
         raise InvalidArgument("the events have another schema than the file; start a new file")
     tail_start = end_of_batches(index.batches)
+    # The new footer repeats the list of batches of the old one, which must not be damaged.
     if len(tail) != index.size - tail_start or xxh3_64_intdigest(tail) != index.checksum:
         raise Damaged(f"the footer at byte {tail_start} does not match its checksum in the index")
     messages, places = _encoded(table, rows_per_batch, compression, offset=tail_start)
@@ -143,17 +149,17 @@ def end_of_batches(batches: Sequence[SegmentBatch]) -> int:
 
 
 def has_its_tail(file: memoryview, index: SegmentIndex) -> bool:
-    """Return True if the file ends as recorded in its index, so that plain Arrow readers can open
-    it."""
+    """Whether the file ends as recorded in its index, so that plain Arrow readers can open it."""
     tail_start = end_of_batches(index.batches)
     return len(file) == index.size and xxh3_64_intdigest(file[tail_start:]) == index.checksum
 
 
 def tail_or_rebuilt(file: memoryview, index: SegmentIndex) -> bytes:
-    """Return the tail of ``file`` as recorded in its index, or a rebuilt one.
+    """Return the tail of ``file`` as recorded in its index, or a rebuilt tail.
 
-    If the file has another end, bytes were appended but the append was not recorded: the tail is
-    rebuilt from the batches. Its checksum differs from the index if the batches are damaged, too.
+    If the file ends differently, bytes were appended but the append was not recorded, so the tail
+    is rebuilt from the batches. The checksum of a rebuilt tail differs from the index if batches
+    are damaged, too. The result is empty if batches are missing.
     """
     tail_start = end_of_batches(index.batches)
     tail = bytes(file[tail_start : index.size])  # a copy, since the file may be extended meanwhile
@@ -223,6 +229,7 @@ def _encoded(
 
 
 def _blocks_of(messages: Sequence[memoryview], places: Sequence[SegmentBatch]) -> bytes:
+    """Return the entries of new batches in the footer."""
     blocks = []
     for message, place in zip(messages, places, strict=True):
         metadata = 8 + struct.unpack_from("<i", message, 4)[0]
@@ -240,14 +247,17 @@ def _blocks_in(tail: Buffer) -> bytes:
 
 
 def _footer(file: bytes) -> bytes:
+    """Return the footer of a file, or of its tail."""
     (length,) = struct.unpack("<i", file[-10:-6])
     return file[-10 - length : -10]
 
 
 def _batches_reference(footer: Buffer) -> int:
     """Return the offset, inside the footer, of the field that points to its list of batches."""
+    # A flatbuffer begins with the offset of its root table. The table begins with the distance back
+    # to its vtable, which has the offset of each field from the start of the table.
     (table,) = struct.unpack_from("<I", footer, 0)
-    (back,) = struct.unpack_from("<i", footer, table)
-    (field,) = struct.unpack_from("<H", footer, table - back + _BATCHES_FIELD)
+    (distance,) = struct.unpack_from("<i", footer, table)
+    (field,) = struct.unpack_from("<H", footer, table - distance + _BATCHES_FIELD)
     assert field, "Arrow writes the list even when it is empty"
     return int(table + field)

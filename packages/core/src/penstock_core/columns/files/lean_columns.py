@@ -34,15 +34,19 @@ from penstock_core.columns.schema.values import is_struct
 from penstock_core.vocabulary.compression import Compression
 
 FREE_BYTES: Final = 64 << 10
-"""Bytes that the empty cells of a file may take, however small its events are."""
+"""Bytes that the empty cells of a file may take even if its events are small."""
 
 _OVERFLOW_COLUMNS: Final = frozenset({"more", "sparse", "nulls"})
 """The columns that hold properties without a column."""
 _STAMPS_BYTES: Final = 16
+"""Bytes of the id and the publish time of an event."""
 _OFFSET_BYTES: Final = 4
+"""Bytes of a cell of variable length without a value."""
 _VALIDITY_BYTES: Final = 1 / 8
+"""Bytes of the validity bit of a cell."""
 
 Path = tuple[str, ...]
+"""Names of fields from the properties to a column inside them."""
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,7 +62,8 @@ class _Column(NamedTuple):
 
 
 class Needs:
-    """Collects which columns of a channel its events need, and how often."""
+    """Counts the values of events in each column of their channel, to choose the columns of a
+    file."""
 
     def __init__(self, channel: ChannelSchema) -> None:
         self._channel = channel
@@ -66,6 +71,7 @@ class Needs:
         self._names: frozenset[str] = frozenset()
         self._headers = NO_SLOTS
         self._counts: dict[Path, int] = {}
+        """Number of values in each column."""
         self._lengths: dict[Path, int] = {}
         """Number of list elements at each path, summed over all events."""
         self._rows = 0
@@ -105,8 +111,7 @@ class Needs:
         full: StructShape,
         dense: float,
     ) -> None:
-        """Count the values of a struct. ``dense`` is the share of rows in which nulls are
-        values."""
+        """Count the values of a struct. ``dense`` is the share of rows whose nulls are values."""
         for index, slot in enumerate(source.slots):
             place = place_of(slot, full)
             if place is None:
@@ -141,7 +146,7 @@ class Needs:
         """Return the properties that get a column because they are frequent enough.
 
         ``required`` are columns to keep in any case. ``optional`` are columns without a value so
-        far that are kept if the budget of empty cells has room for them.
+        far that are kept if their empty cells fit into the budget.
         """
         columns = sorted(
             self._columns((), self._full, self._rows, optional=_paths((), optional)),
@@ -194,7 +199,7 @@ class Needs:
     def open_schema(
         self, required: StructShape = NO_SLOTS, optional: StructShape = NO_SLOTS
     ) -> ChannelSchema:
-        """Return the schema of a file to which any events of the channel can be added later.
+        """Return the schema of a file that any events of the channel can be added to later.
 
         Its property columns are those of :meth:`shape`. It has the overflow columns of the counted
         events, because a file may keep in ``more`` properties that have become frequent since.
@@ -242,8 +247,8 @@ def fitted_in(
 ) -> list[pa.RecordBatch]:
     """Return the batches in ``schema``, which may have fewer property columns than ``channel``.
 
-    Properties without a column move to ``more``. If that needs further columns (``more``,
-    ``sparse``, ``nulls``), all batches get them, so they keep one schema.
+    Properties without a column move to ``more``. If one batch then needs further columns (``more``,
+    ``sparse``, ``nulls``), all batches get these columns, so that they have one schema.
     """
     narrowed = [_without(batch, schema.properties, channel.properties) for batch in batches]
     for batch in narrowed:
@@ -252,7 +257,7 @@ def fitted_in(
 
 
 def has_room(physical: ChannelSchema, required: StructShape) -> bool:
-    """Return True if a file with the columns ``physical`` has all columns of ``required``."""
+    """Whether a file with the columns ``physical`` has all columns of ``required``."""
     return _paths((), required) <= _paths((), physical.properties)
 
 
@@ -282,6 +287,7 @@ def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.
         columns["properties"] = narrow
     else:
         del columns["properties"]
+    # The columns stamped by the realm come first, then those of a body in their usual order.
     order = [*(n for n in batch.schema.names if n not in BODY), *(n for n in BODY if n in columns)]
     fields = [
         batch.schema.field(name)
@@ -293,9 +299,10 @@ def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.
 
 
 def _kept_place(slot: Slot, kept: StructShape, full: StructShape) -> tuple[Slot, Slot] | None:
-    """Return the slot of ``full`` that a slot belongs to, and the part of it that is kept.
+    """Return the slot of ``full`` that a slot belongs to, and the part of that slot that is kept.
 
-    None if no part of it is kept, also when only other fields of the same dictionary are kept.
+    Return None if no part of the slot is kept, also if only other fields of the same dictionary
+    are kept.
     """
     place = place_of(slot, full)
     if place is None:
@@ -313,7 +320,8 @@ def _kept_place(slot: Slot, kept: StructShape, full: StructShape) -> tuple[Slot,
 
 
 def _loses(slot: Slot, kept: StructShape, full: StructShape) -> bool:
-    """Return True if ``kept`` has no place for some field of the slot."""
+    """Whether values of a slot lose their column, at any depth. ``kept`` are the property columns
+    that stay, and ``full`` those of the channel."""
     places = _kept_place(slot, kept, full)
     if places is None:
         return True
@@ -326,6 +334,7 @@ def _loses(slot: Slot, kept: StructShape, full: StructShape) -> bool:
 
 
 def _inner(shape: Shape) -> StructShape:
+    """Return the struct in a shape of lists of structs."""
     while isinstance(shape, ListShape):
         shape = shape.element
     assert isinstance(shape, StructShape), "a struct lies below"
@@ -356,6 +365,7 @@ class _Hits:
         """Return the rows that would lose a value: those with a value in a removed column, at slot
         ``index`` or nested in it."""
         slot = self._source.slots[index]
+        # In a dense row a null is explicit, so it is a value, too.
         hits = self._dense.copy()
         hits[self._nulls.get(slot.logical, [])] = True
         owners = np.where(_valid(self._struct), np.arange(len(hits)), -1)
@@ -366,7 +376,8 @@ class _Hits:
 def _mark(
     array: Any, slot: Slot, owners: Indices, kept: StructShape, full: StructShape, hits: Bools
 ) -> None:
-    """Set ``hits`` to True for the rows with a removed value in ``array``."""
+    """Set ``hits`` to True for the rows with a removed value in ``array``. ``owners`` has the row
+    of each value of the array, or -1 for a value inside a null."""
     owners = np.where(_valid(array), owners, -1)
     places = _kept_place(slot, kept, full)
     if places is None:
@@ -378,6 +389,7 @@ def _mark(
     while isinstance(shape, ListShape):
         offsets = np.asarray(array.offsets.to_numpy(), dtype=np.int64)
         parents = np.repeat(np.arange(len(array)), np.diff(offsets))
+        # The offsets of a slice point into the elements of the whole column.
         array = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         owners = np.where(_valid(array), owners[parents], -1)
         shape = shape.element
@@ -476,10 +488,12 @@ def _restricted(path: Path, shape: StructShape, kept: set[Path]) -> StructShape:
 
 
 def _around(shape: Shape, inner: StructShape) -> Shape:
+    """Return ``inner`` in as many lists as ``shape`` has."""
     return ListShape(_around(shape.element, inner)) if isinstance(shape, ListShape) else inner
 
 
 def _paths(path: Path, shape: StructShape) -> set[Path]:
+    """Return the paths of all fields of a struct at ``path``, at any depth."""
     paths: set[Path] = set()
     for slot in shape.slots:
         slot_path = (*path, slot.name)
@@ -490,6 +504,7 @@ def _paths(path: Path, shape: StructShape) -> set[Path]:
 
 
 def _width(shape: Shape) -> float:
+    """Return the bytes of a cell of a leaf column, without its validity bit."""
     assert isinstance(shape, str), "a single value"
     kind = LEAVES[shape]
     if pa.types.is_null(kind):

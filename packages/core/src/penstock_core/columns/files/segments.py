@@ -42,17 +42,18 @@ UNPACKED_MAX: Final = 2
 """Maximum number of compressed batches of a file that a reader keeps in memory."""
 
 UNPACKED_BYTES_MAX: Final = 256 << 20
-"""Most bytes of unpacked batches that all readers of a process keep together. The newest batch is
-kept in any case.
+"""Maximum number of bytes of unpacked batches that all readers of a process keep together. The
+newest batch is kept in any case.
 
 The limit is per process, because hundreds of mapped files are kept open.
 """
 
 ALL_UNPACKED_MAX: Final = 1_024
-"""Maximum number of unpacked batches that all readers keep together, because their sizes are summed
-up each time."""
+"""Maximum number of unpacked batches that all readers keep together. The limit exists because their
+sizes are added up for each new batch."""
 
 ID_COLUMN = "event_id"
+"""Name of the first column of a segment."""
 
 _first = itemgetter(0)
 
@@ -61,8 +62,9 @@ class SegmentBatch(Struct, frozen=True, array_like=True):
     """The index entry of one record batch in a segment."""
 
     first_id: int
+    """The lowest id in the batch."""
     end_id: int
-    """The newest id plus one."""
+    """The highest id in the batch plus one."""
     rows: int
     offset: int
     """Offset, in bytes, of the encapsulated IPC message in the file."""
@@ -81,8 +83,9 @@ class SegmentIndex(Struct, frozen=True, array_like=True):
     """The index of a segment, kept in the manifest."""
 
     first_id: int
+    """The lowest id in the file."""
     end_id: int
-    """The newest id plus one."""
+    """The highest id in the file plus one."""
     rows: int
     size: int
     """Size of the file in bytes."""
@@ -108,12 +111,16 @@ class SegmentImage(Struct, frozen=True):
 def segment_folder(name: str, number: int, newest: str = "") -> str:
     """Return the folder below ``segments`` for the files of channel ``number``.
 
-    The number separates folders of channels whose names were shortened or differ only in case.
-    ``newest`` is the name of the channel's newest file. If an earlier version of Penstock wrote it,
-    into one folder for each part of the channel's name, that folder stays in use.
+    The number separates the folders of channels whose names were shortened or differ only in case.
+    ``newest`` is the name of the channel's newest file. If an earlier version of Penstock wrote
+    that file, the channel has one folder for each part of its name, and keeps using it.
     """
-    before = f"{name}.{number}"
-    return before if newest.startswith(f"segments/{before}/") else f"{file_part(name)}.{number}"
+    former_folder = f"{name}.{number}"
+    return (
+        former_folder
+        if newest.startswith(f"segments/{former_folder}/")
+        else f"{file_part(name)}.{number}"
+    )
 
 
 def segment_name(folder: str, first_id: int, end_id: int) -> str:
@@ -150,6 +157,7 @@ def encode_segment(
         ids = ids_of_column(batch.column(0))
         spans.append((int(ids[0]), int(ids[-1]) + 1, batch.num_rows))
         summaries.append(summary_of(batch))
+    # Each batch begins where the schema, or the batch before it, ends.
     places = pairwise([_schema_end(buffer), *ends])
     segment_batches = tuple(
         SegmentBatch(
@@ -178,7 +186,7 @@ def _written(
 ) -> tuple[pa.Buffer, list[int]]:
     """Return a whole file, and the offset at which each record batch ends, in bytes."""
     options = file_options(compression)
-    if compression != "none":  # the compressed size is known only after all of the work is done
+    if compression != "none":  # the size is known only after the compression
         growing = pa.BufferOutputStream()
         ends = _write(growing, schema, batches, options=options)
         return growing.getvalue(), ends
@@ -214,15 +222,15 @@ class UnpackedBatches:
         """Size in bytes of each batch that a reader keeps unpacked, in the order of unpacking."""
 
     def make_room(self, newest: tuple[ReferenceType[SegmentReader], int]) -> None:
-        """Drop the oldest unpacked batches until the rest is within the limits.
+        """Drop the oldest unpacked batches until the others are within the limits.
 
-        Several threads may do so at the same time. Each step is atomic, and at worst one batch too
-        many is dropped.
+        Several threads may call this method at the same time. Each step is atomic, and at worst one
+        batch too many is dropped.
         """
         size = sum(list(self.sizes.values()))
         for key in list(self.sizes):
-            is_little = size <= self.bytes_max and len(self.sizes) <= ALL_UNPACKED_MAX
-            if is_little or key == newest:
+            fits_limits = size <= self.bytes_max and len(self.sizes) <= ALL_UNPACKED_MAX
+            if fits_limits or key == newest:
                 return
             size -= self.sizes.pop(key, 0)
             reader, number = key[0](), key[1]
@@ -293,9 +301,9 @@ class SegmentReader:
                     raise
                 on_damage(error, Span(place.first_id, place.end_id).clipped(span))
                 continue
-            within = _slice(batch, place, span)
-            if within.num_rows:
-                yield within
+            in_span = _slice(batch, place, span)
+            if in_span.num_rows:
+                yield in_span
 
     def gather(
         self, spans: Sequence[Span], on_damage: Callable[[Damaged, Span], None]
@@ -311,6 +319,7 @@ class SegmentReader:
             parts = [*overlapping(spans, ends, place.span)]
             if not parts:
                 continue
+            # Only the first and the last span can reach beyond the batch.
             parts[0] = parts[0].clipped(place.span)
             parts[-1] = parts[-1].clipped(place.span)
             try:
@@ -319,15 +328,16 @@ class SegmentReader:
                 for part in parts:
                     on_damage(error, part)
                 continue
-            within = _slice(batch, place, parts[0]) if len(parts) == 1 else rows_of(batch, parts)
-            if within.num_rows:
-                yield parts, within
+            in_spans = _slice(batch, place, parts[0]) if len(parts) == 1 else rows_of(batch, parts)
+            if in_spans.num_rows:
+                yield parts, in_spans
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Return record batch ``number`` of the segment. Raises ``Damaged``."""
         batch = self.batches[number]
         if batch is None:
             batch = self.batches[number] = self._verified(number)
+            # A batch that is not compressed is a view of the mapped file, which takes no memory.
             if is_compressed(self._message(number)):
                 self._keep_unpacked(number)
         return batch
@@ -415,8 +425,10 @@ def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:
 def numbers_in(firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return all numbers in the half-open ranges, one range after the other."""
     sizes = ends - firsts
-    before = np.cumsum(sizes) - sizes
-    numbers: npt.NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(firsts - before, sizes)
+    earlier_count = np.cumsum(sizes) - sizes
+    numbers: npt.NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(
+        firsts - earlier_count, sizes
+    )
     return numbers
 
 

@@ -36,7 +36,7 @@ class TableRows(NamedTuple):
     """Events as rows of a table, in the order of their ids."""
 
     table: pa.Table
-    """Only columns with a value, and the required ones."""
+    """The rows; columns without any value are left out, except the required ones."""
     inexact: frozenset[str]
     """Properties with an integer that is not exact as a double."""
 
@@ -44,8 +44,8 @@ class TableRows(NamedTuple):
 class TableLayout:
     """The columns of a channel's table.
 
-    ``stored`` is the schema of the channel's events so far. All properties have a column, whether
-    an event still has a value or not.
+    ``stored`` is the schema of the channel's events so far. Each property has a column, even if no
+    stored event has a value of it any more.
     """
 
     def __init__(self, stored: pa.Schema) -> None:
@@ -60,13 +60,13 @@ class TableLayout:
         self.prefixed = frozenset(
             path for path, name in column_paths(shown) if name.startswith(PREFIX)
         )
-        """The paths of columns and fields whose names have a prefix, so that paths are distinct.
-        They may change when a property is added."""
+        """The paths of columns and fields whose names got a prefix, so that all paths are distinct.
+        These names may change when a property is added."""
 
     def rows_of(self, batches: Iterable[pa.RecordBatch], publishers: Publishers) -> TableRows:
         """Return stored events as rows."""
         inexact: list[str] = []
-        parts = [_plain(self._archive.of(batch, publishers)) for batch in batches]
+        parts = [_with_full_origin(self._archive.of(batch, publishers)) for batch in batches]
         rows = self._shown(pa.concat_tables(parts, promote_options="default"), inexact)
         ids = rows.column("event_id").to_numpy()
         if not (ids[1:] > ids[:-1]).all():
@@ -97,9 +97,9 @@ class TableLayout:
         return pa.schema([*shown, *programs])
 
     def fits(self, names: Collection[str], joined: Container[str]) -> bool:
-        """Return whether a file with the columns ``names`` has the numbers of each property in the
-        columns that this layout has for them. ``joined`` was :attr:`joined` when the file was
-        made."""
+        """Whether a file with the columns ``names`` has the numbers of each property in the columns
+        that this layout has for them. ``joined`` is the value of :attr:`joined` at the time when
+        the file was written."""
         return all(
             column.logical in joined
             or not any(
@@ -115,7 +115,8 @@ class TableLayout:
         return frozenset(column.logical for column in self._joined)
 
     def _shown(self, rows: pa.Table, inexact: list[str]) -> pa.Table:
-        """Return the columns as readers see them and the exact columns, in the types of tables."""
+        """Return the columns as readers see them and the exact columns, in the types of tables. Add
+        the properties with inexact integers to ``inexact``."""
         shown = shown_rows(rows, with_exact=True, on_typed=inexact.extend)
         shown = shown.select([name for name in shown.column_names if name not in (DAY, _DELTA)])
         schema = pa.schema(
@@ -169,6 +170,8 @@ def distinct_names(schema: pa.Schema) -> pa.Schema:
 
 
 def _distinct(field: pa.Field, above: str, used: set[str]) -> pa.Field:
+    """Return a field with a name whose path is not in ``used``, and add the path. ``above`` is the
+    path of the fields around it, which ends with a dot."""
     name = field.name
     while (path := f"{above}{name}").casefold() in used:
         name = f"{PREFIX}{name}"
@@ -198,8 +201,8 @@ def _no_events(stored: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def _plain(rows: pa.RecordBatch) -> pa.Table:
-    """Return archive rows with all fields in the column of earlier stores, so that the rows of
+def _with_full_origin(rows: pa.RecordBatch) -> pa.Table:
+    """Return archive rows whose column ``$penstock_origin`` has all its fields, so that the rows of
     several batches have one type."""
     index = rows.schema.get_field_index(_ORIGIN)
     if index < 0:

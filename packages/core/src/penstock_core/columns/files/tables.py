@@ -37,8 +37,10 @@ from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent
 from penstock_core.vocabulary.nesting import NESTING_MAX
 
 _STRUCTS: Final = ("properties", "headers")
+"""Columns that are structs."""
 
 _Is = Callable[[pa.DataType], bool]
+"""A test of a type."""
 
 _LISTS: Final[tuple[_Is, ...]] = (
     pa.types.is_list,
@@ -46,6 +48,7 @@ _LISTS: Final[tuple[_Is, ...]] = (
     pa.types.is_fixed_size_list,
 )
 
+# Types with the same values as a type of bodies, in another encoding.
 _PLAIN: Final[tuple[tuple[_Is, pa.DataType], ...]] = (
     (pa.types.is_large_string, pa.string()),
     (pa.types.is_string_view, pa.string()),
@@ -72,9 +75,10 @@ _CASTS: Final[tuple[tuple[_Is, str], ...]] = (
 
 
 DECIMAL_DIGITS_MAX: Final = 15
-"""Maximum number of digits of a decimal that is converted to a double: rounding to its scale
-restores this many."""
+"""Maximum number of digits of a decimal that is converted to a double. Rounding the double to the
+scale of the decimal restores up to this number of digits."""
 _INT64_DIGITS_MAX: Final = 18
+"""Maximum number of digits of a decimal that always fits into 64 bits."""
 
 
 def _has_zone(kind: pa.DataType) -> bool:
@@ -129,6 +133,7 @@ def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]
 
 
 def _batches(table: pa.Table, max_rows: int) -> list[pa.RecordBatch]:
+    """Return the rows of a table in batches of at most ``max_rows`` rows, none of them empty."""
     batches = table.to_batches(max_chunksize=max_rows)
     if len(batches) > 2 * (table.num_rows // max_rows + 1):  # many small chunks
         batches = table.combine_chunks().to_batches(max_chunksize=max_rows)
@@ -167,8 +172,8 @@ def _table(obj: Any) -> pa.Table:
 
 
 def _without_index(table: pa.Table) -> pa.Table:
-    """Return the table without index columns that have only the name pandas gave them: they only
-    number rows.
+    """Return the table without the index columns that pandas has named itself, because they only
+    number the rows.
 
     An index with a name is a column like any other.
     """
@@ -199,8 +204,11 @@ class _Direct(NamedTuple):
 
     schema: pa.Schema
     columns: Mapping[str, int]
+    """Indexes in the table of the columns other than properties, by name."""
     properties: tuple[int, ...]
+    """Indexes in the table of the columns that are properties."""
     fields: Sequence[pa.Field]
+    """The fields of these columns in the struct of properties."""
 
 
 def _planned(schema: pa.Schema) -> _Direct | None:
@@ -248,6 +256,7 @@ def _body(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch of the user's table in the column layout of a publish (a *body*). Columns are
     used as they are if :func:`_planned` found that none needs conversion."""
     plan = _plans.of(batch.schema)
+    # A null in `data` becomes empty bytes, so such a batch is not used as it is.
     if plan is None or ("data" in plan.columns and batch.column(plan.columns["data"]).null_count):
         return _converted_body(batch)
     columns = {name: batch.column(index) for name, index in plan.columns.items()}
@@ -278,6 +287,7 @@ def _converted_body(batch: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(array)
     if fields:
         columns |= _properties(fields, arrays, batch.num_rows)
+    # Without any column the body would not have the number of events.
     if not columns:  # only a struct without fields
         columns["data"] = pa.array([b""] * batch.num_rows, pa.binary())
     names = [name for name in BODY if name in columns]
@@ -383,8 +393,8 @@ def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _decimals_as_text(array: pa.Array) -> pa.Array:
-    """Return the array with decimals as text, from which Arrow reads the nearest doubles. Its own
-    cast to doubles may miss them."""
+    """Return the array with decimals as text, from which Arrow reads the nearest doubles. Arrow's
+    cast of decimals to doubles may return other doubles."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _decimals_as_text(array.cast(kind.value_type))
@@ -392,6 +402,7 @@ def _decimals_as_text(array: pa.Array) -> pa.Array:
 
 
 def _with_text(kind: pa.DataType) -> pa.DataType:
+    """Return a type with decimals, at any depth, replaced by strings."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_with_text(field.type)) for field in kind])
     if any(is_list(kind) for is_list in _LISTS):
@@ -409,9 +420,10 @@ def _has(is_kind: _Is, kind: pa.DataType) -> bool:
 
 
 def with_whole_nulls(array: pa.Array) -> pa.Array:
-    """Return the array with enough child nulls for its lists of only nulls.
+    """Return the array with as many nulls in its lists of nulls as their offsets need.
 
-    Arrow's cast makes only as many nulls as there are lists, and other writers may do the same.
+    Arrow's cast makes one null for each list instead of each element, and other writers may do the
+    same.
     """
     kind = array.type
     if not _has(pa.types.is_null, kind) or not pa.types.is_nested(kind):
@@ -432,7 +444,8 @@ def with_whole_nulls(array: pa.Array) -> pa.Array:
 
 
 def _system(name: str, array: pa.Array) -> pa.Array:
-    """Return a column other than a property in its type. Raises :class:`InvalidEvent`."""
+    """Return a column that is not a property in the type that bodies have for it. Raises
+    :class:`InvalidEvent`."""
     kind = FIELDS[name].type
     value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if not any(is_kind(value_type) for is_kind in _ALLOWED[name]):

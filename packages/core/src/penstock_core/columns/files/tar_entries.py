@@ -6,6 +6,7 @@ import tarfile
 from typing import Final
 
 BLOCK: Final = tarfile.BLOCKSIZE
+"""Bytes of a block: headers have one, and files are padded to whole blocks."""
 END: Final = bytes(2 * BLOCK)
 """The bytes at the end of a tar."""
 
@@ -23,5 +24,6 @@ def padding(size: int) -> bytes:
 
 
 def room(size: int) -> int:
-    """Return the bytes that a file of ``size`` bytes with a short name takes in a tar."""
+    """Return the number of bytes that a tar archive needs for a file of ``size`` bytes with a short
+    name."""
     return BLOCK + size + len(padding(size))

@@ -16,8 +16,9 @@ from penstock_core.ids.ids import IdSet, Span
 Bools = npt.NDArray[np.bool_]
 
 _SLOTS_MIN: Final = 64
+"""Number of slots that the first arrays have room for."""
 _SCATTERED: Final = 64
-"""Number of gaps above which an id set is built from bitmaps instead of ranges."""
+"""An id set with more gaps than this is built from bitmaps instead of ranges."""
 _BLOCK_SHIFT: Final = 10
 """Number of low bits of an id inside a bitmap of :meth:`IdSet.of_bitmaps`. Ids with equal higher
 bits share a bitmap."""
@@ -40,11 +41,13 @@ class NewestByKey:
 
     def __init__(self) -> None:
         self._newest: Int64s = np.full(_SLOTS_MIN, -1, dtype=np.int64)
+        """The newest id of each slot; -1 for a slot without an event."""
         self._last: Int64s = np.empty(_SLOTS_MIN, dtype=np.int64)
+        """Working memory for the last id of each slot in a publish."""
         self._end = 0
         """The newest appended id plus one."""
         self._verified_from = 0
-        """Slots with a newest id at or above this id are stored for certain, without a lookup."""
+        """Newest ids at or above this id are stored for certain, without a lookup."""
 
     def grow(self, slots: int) -> None:
         """Make room for slots below ``slots``."""
@@ -56,11 +59,13 @@ class NewestByKey:
             self._last = np.empty(len(self._newest), dtype=np.int64)
 
     def mark_unverified(self) -> None:
-        """Record that events may have been removed: ids appended so far must be looked up again."""
+        """Record that events may have been removed, so that ids appended so far must be looked up
+        again."""
         self._verified_from = self._end
 
     def reset(self) -> None:
-        """Forget an unfinished :meth:`superseded`. This class keeps no such state."""
+        """Forget the result of an unfinished :meth:`superseded`. This class stores no such
+        result; :class:`NewestFew` does."""
 
     def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
         """Return the ids to remove when events with these slots and ascending ids are appended."""
@@ -68,8 +73,9 @@ class NewestByKey:
         is_last = self._last[slots] == ids
         older = self._newest.take(slots[is_last])
         older.sort()
+        # Sorted ids begin with -1 for slots without an event; then follow ids to be looked up.
         unverified, verified = np.searchsorted(older, (0, self._verified_from)).tolist()
-        removed = _of_ascending(np.concatenate((older[verified:], ids[~is_last])))
+        removed = _set_of_ascending(np.concatenate((older[verified:], ids[~is_last])))
         if unverified < verified:
             removed.add_all(stored.overlap(IdSet.from_ids(older[unverified:verified].tolist())))
         return removed
@@ -123,14 +129,14 @@ class NewestByKey:
         self._last = np.empty(len(self._newest), dtype=np.int64)
 
 
-def _of_ascending(ids: Int64s) -> IdSet:
+def _set_of_ascending(ids: Int64s) -> IdSet:
     """Return ascending ids as a set, in the form that suits the number of gaps."""
     if not len(ids):
         return IdSet()
     gaps = ids[1:] - ids[:-1]
     breaks = np.flatnonzero(gaps != 1)
     if len(breaks) > _SCATTERED:
-        id_set = _of_scattered(ids)
+        id_set = _set_of_scattered(ids)
         # The removal is written as these bytes. Reading them back returns this set without parsing.
         remember(_encoded(ids, gaps), id_set)
         return id_set
@@ -168,7 +174,7 @@ def _narrow(gaps: Int64s, wide: Int64s) -> bytes:
     return encoded.tobytes()
 
 
-def _of_scattered(ids: Int64s) -> IdSet:
+def _set_of_scattered(ids: Int64s) -> IdSet:
     """Return an id set of scattered ascending ids, built from one bitmap per block."""
     blocks = ids >> _BLOCK_SHIFT
     begins = np.empty(len(ids), dtype=np.bool_)
@@ -178,6 +184,7 @@ def _of_scattered(ids: Int64s) -> IdSet:
     # of_bitmaps() does not accept a full block.
     if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():
         return IdSet.from_ids(ids.tolist())
+    # NumPy packs one byte for each id of the blocks into bits, which needs no loop over the ids.
     bits = np.zeros(len(starts) << _BLOCK_SHIFT, dtype=np.bool_)
     rows = np.cumsum(begins) - 1
     bits[(rows << _BLOCK_SHIFT) + (ids & (_BLOCK - 1))] = True
@@ -191,12 +198,15 @@ def _of_scattered(ids: Int64s) -> IdSet:
 
 
 class _Cut(NamedTuple):
-    """The removals of a publish from one slot: its stored ids, how many of them to remove, and how
-    many of the new ids."""
+    """The removals of a publish from one slot."""
 
     live: list[int]
+    """The stored ids of the slot, ascending."""
     older: int
+    """Number of the lowest of these ids that are removed."""
     new: int
+    """Number of the lowest new ids that are removed at once, because the publish has more events
+    of the slot than its depth."""
 
 
 class NewestFew:
@@ -212,11 +222,15 @@ class NewestFew:
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._ids: list[list[int]] = []
+        """The newest ids of each slot, ascending."""
         self._sizes: Int64s = np.zeros(_SLOTS_MIN, dtype=np.int64)
+        """Number of ids of each slot, to find the full slots of a publish by columns."""
         self._epoch = 0
+        """Number of times that events may have been removed by other code."""
         self._checked: list[int] = []
-        """The last epoch, by slot, that verified all its ids to be stored."""
+        """The epoch in which all ids of a slot were last known to be stored, by slot."""
         self._cuts: dict[int, _Cut] = {}
+        """The removals of the publish that is not appended yet, by slot."""
 
     def grow(self, slots: int) -> None:
         """Make room for slots below ``slots``."""
@@ -272,6 +286,7 @@ class NewestFew:
         self._cuts = {}
 
     def _cut(self, slot: int, count: int, stored: IdSet) -> _Cut:
+        """Compute and remember the removals from a slot that gets ``count`` new events."""
         live = self._ids[slot]
         if self._checked[slot] != self._epoch:
             live = [event_id for event_id in live if event_id in stored]

@@ -1,9 +1,9 @@
 """A cache of the slots of publish key values, indexed by the bytes of the values (SEM K1).
 
 :class:`~penstock_core.columns.keys.key_values.Values` assigns slots by a dictionary. A thousand
-lookups in it take longer than all other work on keys in a publish. So this module caches the slots
-of short values (whole numbers, and strings such as ``sku-000123``) in arrays and looks them up by
-columns; only values that are not cached are looked up in the dictionary.
+lookups in it take longer than all other work on keys in a publish. Therefore this module caches the
+slots of short values (whole numbers, and strings such as ``sku-000123``) in arrays and looks them
+up by columns; only values that are not cached are looked up in the dictionary.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ _WORD_BYTES: Final = 8
 _BYTES_MAX: Final = 24
 """Length in bytes of the longest cached value."""
 _CELLS_MIN: Final = 1 << 10
+"""Number of cells of a new cache."""
 _CELLS_MAX: Final = 1 << 20
+"""Maximum number of cells of a cache, which take 8 MB."""
 _CELLS_EACH: Final = 8
-"""Cells per value. Each value has two possible cells, so that both are rarely in use."""
+"""Number of cells for each value. A value has two possible cells, and with this number both are
+rarely in use."""
 _MIX: Final = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93],
     dtype=np.uint64,
@@ -40,8 +43,8 @@ _HALF: Final = np.uint64(32)
 def words_of(column: pa.Array) -> Words | None:
     """Return the bytes of each value of a column as one to four 64-bit words.
 
-    None if the column has nulls or long values. Words of two columns with as many words per value
-    can be compared: equal words are equal values.
+    Return None if the column has nulls or long values. The words of two columns can be compared if
+    both have the same number of words per value: equal words are equal values.
     """
     if column.null_count or not len(column):
         return None
@@ -85,25 +88,26 @@ class WordSlots:
         self._resize(_CELLS_MIN)
 
     def _resize(self, cells: int) -> None:
+        """Replace the cells by empty ones; their number is a power of two."""
         self._cells = np.zeros(cells, dtype=np.int64)
-        """The slot, by cell, of the last value written to it plus one; 0 for empty."""
+        """Slot of the last value written to each cell, plus one; 0 for an empty cell."""
         self._shift = np.uint64(64 - (cells.bit_length() - 1))
 
     def slots_of(self, words: Words, look_up: Callable[[Int64s], Int64s]) -> Int64s:
         """Return the slot of each row. ``look_up`` returns the slots of rows that are not
         cached."""
-        mixed = _mixed(words)
-        slots, is_cached = self._in_cells(words, mixed >> self._shift)
+        hashes = _hashes_of(words)
+        slots, is_cached = self._in_cells(words, hashes >> self._shift)
         if not is_cached.all():
             rows = np.flatnonzero(~is_cached)
             second_slots, is_cached = self._in_cells(
-                words[rows], _second(mixed[rows]) >> self._shift
+                words[rows], _second(hashes[rows]) >> self._shift
             )
             slots[rows] = second_slots
             if not is_cached.all():
                 rows = rows[~is_cached]
                 slots[rows] = look_up(rows)
-                self._remember(words[rows], mixed[rows], slots[rows])
+                self._remember(words[rows], hashes[rows], slots[rows])
         return slots
 
     def drop_from(self, first: int) -> None:
@@ -120,34 +124,37 @@ class WordSlots:
             is_cached &= column
         return slots, is_cached
 
-    def _remember(self, words: Words, mixed: Words, slots: Int64s) -> None:
+    def _remember(self, words: Words, hashes: Words, slots: Int64s) -> None:
         """Cache the slots of values; a value takes its second cell if the first one is in use."""
-        top = int(slots.max()) + 1
-        if top > len(self._words):
-            grown = np.zeros((max(top, 2 * len(self._words)), words.shape[1]), dtype=np.uint64)
+        slot_count = int(slots.max()) + 1
+        if slot_count > len(self._words):
+            grown = np.zeros(
+                (max(slot_count, 2 * len(self._words)), words.shape[1]), dtype=np.uint64
+            )
             grown[: len(self._words)] = self._words
             self._words = grown
         self._words[slots] = words
-        cell_count = min(_CELLS_EACH * top, _CELLS_MAX)
+        cell_count = min(_CELLS_EACH * slot_count, _CELLS_MAX)
         if cell_count > len(self._cells):
             self._resize(1 << (cell_count - 1).bit_length())  # evicted values are looked up again
-        places = (mixed >> self._shift).view(np.int64)
+        places = (hashes >> self._shift).view(np.int64)
         in_use = self._cells[places] > 0
-        places[in_use] = (_second(mixed[in_use]) >> self._shift).view(np.int64)
+        places[in_use] = (_second(hashes[in_use]) >> self._shift).view(np.int64)
         self._cells[places] = slots + 1
 
 
-def _mixed(words: Words) -> Words:
-    mixed: Words = words[:, 0] * _MIX[0]
+def _hashes_of(words: Words) -> Words:
+    """Return a 64-bit hash of the words of each value; its high bits are the first cell."""
+    hashes: Words = words[:, 0] * _MIX[0]
     for index in range(1, words.shape[1]):
-        mixed ^= words[:, index]
-        mixed *= _MIX[index]
-    mixed ^= mixed >> _HALF
-    mixed *= _MIX[1]
-    return mixed
+        hashes ^= words[:, index]
+        hashes *= _MIX[index]
+    hashes ^= hashes >> _HALF
+    hashes *= _MIX[1]
+    return hashes
 
 
-def _second(mixed: Words) -> Words:
+def _second(first_hashes: Words) -> Words:
     """Return the second possible cell of each value."""
-    hashes: Words = (mixed ^ (mixed >> _HALF)) * _MIX[2]
+    hashes: Words = (first_hashes ^ (first_hashes >> _HALF)) * _MIX[2]
     return hashes

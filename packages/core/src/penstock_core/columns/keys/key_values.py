@@ -36,6 +36,7 @@ SLOT_BYTES: Final = 160
 """Memory of a slot in addition to its value: entries of the dictionary, caches and ids."""
 
 _HEAD: Final = 64
+"""Number of values that are examined to estimate whether values repeat."""
 
 _EPOCH: Final = np.datetime64(0, "us")
 
@@ -75,21 +76,23 @@ class Values:
         self._measured = dict.fromkeys(self._families, 0)
         """The number of values of each family whose bytes are in ``_bytes``."""
         self._measured_count = 0
-        """Total number of these values. A publish compares it with the current number to find out
-        whether values are new."""
+        """Total number of measured values. A publish compares it with the current number of values
+        to find out whether values are new."""
         self.derived: dict[str, Any] = {}
         """Caches computed from the values of stored events, by purpose. Renumbering clears them."""
         self._bytes = 0
+        """Bytes of the measured values, without their slots."""
 
     def __len__(self) -> int:
         return sum(map(len, self._families.values()))
 
     @property
     def nbytes(self) -> int:
-        """Memory of the values and their slots, in bytes. Measures the values that are new."""
+        """Memory of the values and their slots, in bytes. Each access measures the new values."""
         count = len(self)
         if count != self._measured_count:
             for family, slots in self._families.items():
+                # A dictionary keeps the order of insertion, so the new values are its last ones.
                 new = len(slots) - self._measured[family]
                 self._bytes += sum(map(sys.getsizeof, islice(reversed(slots), new)))
                 self._measured[family] = len(slots)
@@ -121,9 +124,9 @@ class Values:
         return slots
 
     def take_slot(self, value: Any) -> int:
-        """Return the slot of a value, a new one if it has not occurred; :data:`NO_SLOT` if it does
-        not count."""
-        return self._of_value(value)
+        """Return the slot of a value, and assign a slot to a new value. Return :data:`NO_SLOT` for
+        null, NaN, a list or a dictionary, which do not count as values."""
+        return self._assigned_slot(value)
 
     def _slots_of(self, batch: pa.RecordBatch) -> Int64s:
         """Return the slot of each event, from the columns and from ``more``."""
@@ -135,7 +138,7 @@ class Values:
                 column = struct.field(place)
                 if struct.null_count:
                     column = pc.struct_field(struct, [place])
-                column_slots = self._of_column(column, family)
+                column_slots = self._slots_of_column(column, family)
                 slots = (
                     column_slots
                     if slots is None
@@ -147,20 +150,20 @@ class Values:
             self._read_more(batch.column("more"), slots)
         return slots
 
-    def _of_column(self, column: pa.Array, family: str) -> Int64s:
+    def _slots_of_column(self, column: pa.Array, family: str) -> Int64s:
         """Return the slots of a column's values, through the cache if their bytes can be
         compared."""
         words = words_of(column)
         family_slots = self._families[family]
         if words is None:
-            return self._of_values(column, family_slots)
+            return self._slots_of_values(column, family_slots)
         key = (family, words.shape[1])
         table = self._by_words.get(key)
         if table is None:
             table = self._by_words[key] = WordSlots(words.shape[1])
         return table.slots_of(words, lambda rows: _slots(family_slots, _plain(column.take(rows))))
 
-    def _of_values(self, column: pa.Array, family_slots: _Slots) -> Int64s:
+    def _slots_of_values(self, column: pa.Array, family_slots: _Slots) -> Int64s:
         """Return the slots of a column's values by dictionary lookups, once for each distinct value
         if values repeat."""
         if pa.types.is_floating(column.type):
@@ -175,19 +178,21 @@ class Values:
         if not codes.null_count:
             places: Int64s = codes.to_numpy()
         else:
+            # Nulls get a code behind all others, whose slot is NO_SLOT.
             slots = np.append(slots, NO_SLOT)
             places = codes.fill_null(len(values)).to_numpy()
         return slots.take(places)
 
     def _read_more(self, cells: pa.BinaryArray, slots: Int64s) -> None:
-        """Add slots of values in ``more``. A Python loop, because few events have values there."""
+        """Set the slots of events whose value is in ``more``."""
+        # A loop in Python is fast enough, because few events have their value there.
         may_have_value = pc.fill_null(pc.match_substring(cells, self.name), fill_value=False)
         for row in np.flatnonzero(may_have_value.to_numpy(zero_copy_only=False)).tolist():
             properties = overflow.decoded(cells[row].as_py())
             if self.name in properties:
-                slots[row] = self._of_value(properties[self.name])
+                slots[row] = self._assigned_slot(properties[self.name])
 
-    def _of_value(self, value: Any) -> int:
+    def _assigned_slot(self, value: Any) -> int:
         if not _counts(value):
             return NO_SLOT
         family, plain = _family_of(value)
@@ -265,6 +270,8 @@ class Values:
 
 
 def _counts(value: Any) -> bool:
+    """Whether a value of the property is a value of the key."""
+    # NaN differs from itself.
     return value is not None and not isinstance(value, list | dict) and value == value
 
 

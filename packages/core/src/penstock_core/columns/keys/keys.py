@@ -18,12 +18,13 @@ from penstock_core.columns.keys.key_values import NO_SLOT, Values, ValuesMark
 from penstock_core.ids.ids import IdSet
 
 PRUNE_MIN: Final = 1024
-"""Automatic pruning starts at twice this number of values."""
+"""Values are not pruned automatically before their number exceeds twice this number."""
 PRUNE_BYTES_MIN: Final = 16 << 20
-"""Automatic pruning also starts at twice this number of bytes of values."""
+"""Large values are not pruned automatically before their bytes exceed twice this number."""
 
 
 KeysMark = tuple[ValuesMark, ...]
+"""A state of the values of all keys to return to."""
 
 
 class _Key(NamedTuple):
@@ -47,10 +48,12 @@ class SingleEvent(NamedTuple):
 
 
 class KeyMasks(NamedTuple):
-    """Masks over the events of a publish: events with the key, and events with a known value."""
+    """Masks over the events of a publish."""
 
     keyed: Bools
+    """Events that have the key."""
     follows: Bools
+    """Events whose value is known from an earlier event."""
 
 
 class KeyIndex:
@@ -74,8 +77,8 @@ class KeyIndex:
     )
 
     def __init__(self, keys: Mapping[str, int], values: Values | None = None) -> None:
-        """``values`` are the values of the only key, if their owner numbers them
-        (:meth:`renumber`)."""
+        """``keys`` has the depth of each key by its name. ``values`` are the values of the only key
+        if another object owns and renumbers them (:meth:`renumber`)."""
         assert all(depth >= 1 for depth in keys.values()), "a depth is at least 1"
         self._keys = [
             _Key(Values(name) if values is None else values, _newest(depth))
@@ -83,13 +86,17 @@ class KeyIndex:
         ]
         self._depths = tuple(keys.values())
         self._shares = values is not None
+        """Whether another object owns the values, so that this index must not prune them."""
         self._last: _Publish | None = None
+        """The prepared keys of the bodies that are not appended yet."""
         self._expected = -1
         """Number of stored events if all removals were made through this index; otherwise -1."""
         self._promised = -1
         """The expected number once the bodies of the last :meth:`superseded` are appended."""
         self._pruned = PRUNE_MIN
+        """Number of values after the last pruning."""
         self._pruned_bytes = PRUNE_BYTES_MIN
+        """Bytes of the values after the last pruning."""
 
     def __len__(self) -> int:
         """Return the number of values of all keys, including values without a stored event."""
@@ -109,6 +116,7 @@ class KeyIndex:
         must not have been renumbered since then."""
         for key, values_mark in zip(self._keys, mark, strict=True):
             key.values.drop_since(values_mark)
+        # The prepared slots may belong to dropped values.
         self._last, self._promised = None, -1
 
     def clear(self) -> None:
@@ -154,6 +162,7 @@ class KeyIndex:
             if removed:
                 removed.add_all(key_removed)
             else:
+                # With a single key, its set is returned without a copy.
                 removed = key_removed
         total = sum(body.num_rows for body in bodies)
         # With several keys, a key does not learn which ids another key replaced.
@@ -167,9 +176,10 @@ class KeyIndex:
         """Return the ids to remove when one event is appended, and the argument for
         :meth:`append_one`.
 
-        Computing one event by columns would take longer than all the rest of its publish.
-        ``value_of`` returns the value of a property, None if the event has none, and
-        ``NotImplemented`` if only a batch can show it: then this returns None and changes nothing.
+        The computation of one event by columns would take longer than all other work of its
+        publish. ``value_of`` returns the value of a property, None if the event has none, and
+        ``NotImplemented`` if the value can only be read from a batch. In the last case this method
+        returns None and changes nothing.
         """
         values = [value_of(key.values.name) for key in self._keys]
         if any(value is NotImplemented for value in values):
@@ -198,6 +208,7 @@ class KeyIndex:
         self._expected, self._promised = self._promised, -1
 
     def _verify(self, stored: IdSet) -> None:
+        """Have ids looked up again if events were removed by other code since the last publish."""
         if len(stored) != self._expected:
             for key in self._keys:
                 key.newest.mark_unverified()
@@ -206,8 +217,8 @@ class KeyIndex:
         """Return masks of the events in ``bodies`` that have the key, and of events with a known
         value.
 
-        A value is known if an event with it is stored or precedes it in ``bodies``. Only for an
-        index of one key of depth 1.
+        A value is known if an event with this value is stored, or is an earlier event of
+        ``bodies``. Only for an index of one key of depth 1.
         """
         self._verify(stored)
         (key,), ((rows, slots),) = self._keys, self._prepare(bodies).rows
@@ -237,8 +248,8 @@ class KeyIndex:
         """Return the string values, with and without a stored event, in the order of their first
         occurrence.
 
-        Leaves out the oldest ``known_count``, which has to be kept in :attr:`derived`. Only for an
-        index of one key.
+        The oldest ``known_count`` values are left out; the caller has remembered them in
+        :attr:`derived`, which is cleared when values are dropped. Only for an index of one key.
         """
         (key,) = self._keys
         return key.values.texts(known_count)
@@ -250,6 +261,7 @@ class KeyIndex:
         for key, (rows, slots) in zip(self._keys, publish.rows, strict=True):
             event_ids = rows + ids if isinstance(ids, int) else ids[rows]
             key.newest.append(slots, event_ids)
+        # Without a preceding superseded() the number of removed events is not known.
         self._expected = self._promised if is_prepared else -1
         self._last, self._promised = None, -1
 
@@ -260,23 +272,27 @@ class KeyIndex:
             self.prune(stored)
 
     def prune(self, stored: IdSet) -> None:
-        """Drop values without a stored event. Runs by itself when the number of values, or their
-        size in bytes, has doubled."""
+        """Drop values without a stored event. A publish calls this method if the number of values,
+        or their size in bytes, has doubled since the last call."""
         for values, newest in self._keys:
             alive = newest.prune(len(values), stored)
             values.keep(alive)
+        # The prepared slots have been renumbered.
         self._last = None
         self._pruned = max(len(self), PRUNE_MIN)
         self._pruned_bytes = max(self.nbytes, PRUNE_BYTES_MIN)
 
     def renumber(self, alive: Bools) -> None:
-        """Follow a renumbering of the shared values: only the ``alive`` values remain, in order."""
+        """Renumber the slots after the owner of shared values has done so: only the ``alive``
+        values remain, in their order."""
         (key,) = self._keys
         assert isinstance(key.newest, NewestByKey), "only depth 1 keeps one event per value"
         key.newest.keep(alive)
         self._last = None
 
     def _prepare(self, bodies: Sequence[pa.RecordBatch]) -> _Publish:
+        """Return the rows with a value and their slots, for each key. The result is kept, because
+        the publish of ``bodies`` needs it several times."""
         if self._last is None or not _same(self._last.bodies, bodies):
             rows = tuple(_rows_and_slots(key, bodies) for key in self._keys)
             self._last = _Publish(tuple(bodies), rows)
@@ -289,8 +305,9 @@ def _newest(depth: int) -> NewestByKey | NewestFew:
     return NewestByKey() if depth == 1 else NewestFew(depth)
 
 
-def _same(one: Sequence[pa.RecordBatch], other: Sequence[pa.RecordBatch]) -> bool:
-    return len(one) == len(other) and all(map(lambda a, b: a is b, one, other))
+def _same(first: Sequence[pa.RecordBatch], second: Sequence[pa.RecordBatch]) -> bool:
+    """Whether two sequences have the same objects."""
+    return len(first) == len(second) and all(map(lambda a, b: a is b, first, second))
 
 
 def _rows_and_slots(key: _Key, bodies: Sequence[pa.RecordBatch]) -> tuple[Int64s, Int64s]:
@@ -299,8 +316,10 @@ def _rows_and_slots(key: _Key, bodies: Sequence[pa.RecordBatch]) -> tuple[Int64s
     slots = (
         body_slots[0]
         if len(body_slots) == 1
+        # The empty array is for a publish without bodies: NumPy cannot concatenate none.
         else np.concatenate([np.empty(0, np.int64), *body_slots])
     )
+    # slots_of() may have added values.
     key.newest.grow(len(key.values))
     rows = np.flatnonzero(slots != NO_SLOT)
     return rows, slots if len(rows) == len(slots) else slots[rows]

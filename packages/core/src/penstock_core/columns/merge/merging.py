@@ -33,8 +33,9 @@ class _SparseValues(NamedTuple):
     in ``more``."""
 
     rows: Int64s
-    """The rows that have a value outside the column, ascending."""
+    """The row of each value, ascending."""
     values: npt.NDArray[Any]
+    """Paths of explicit nulls, or values as nodes of ``more``."""
 
     def at_sources(self, sources: Int64s) -> tuple[Int64s, npt.NDArray[Any]]:
         """Return the positions in ``sources`` whose rows have a value outside the column, and the
@@ -43,8 +44,8 @@ class _SparseValues(NamedTuple):
         low = np.searchsorted(self.rows, sources, "left")
         counts = np.searchsorted(self.rows, sources, "right") - low
         places = np.repeat(np.arange(len(sources)), counts)
-        within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return places, self.values[np.repeat(low, counts) + within]
+        offsets_in_row = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return places, self.values[np.repeat(low, counts) + offsets_in_row]
 
 
 class _Order:
@@ -56,17 +57,18 @@ class _Order:
         ranked = slots[self.order]
         starts = np.ones(len(slots), dtype=np.bool_)
         starts[1:] = ranked[1:] != ranked[:-1]
+        # Values are not inherited across these rows: the first of a key, and full events.
         self._ends = starts | full[self.order]
         place = np.empty(len(slots), dtype=np.int64)
         place[self.order] = self._places = np.arange(len(slots))
         self._wanted = place[wanted]
 
     def sources(self, sets: Bools | None) -> Int64s:
-        """Return, for each output row, the row that has its value.
+        """Return, for each output row, the row that its value comes from.
 
-        That is the newest row of its key up to the output row that sets the value, but none before
-        the last full event of the key. ``sets`` is the mask of rows that set the value; None if no
-        delta does.
+        This is the newest row of the same key, up to the output row, that sets the value; rows
+        before the last full event of the key do not count. ``sets`` is the mask of rows that set
+        the value; None if no delta does.
         """
         is_source = self._ends if sets is None else self._ends | sets[self.order]
         # Carry the position of each source forward to the rows that follow it.
@@ -78,8 +80,8 @@ class _Order:
 def merge(rows: pa.RecordBatch, slots: Int64s, full: Bools, wanted: Int64s) -> pa.RecordBatch:
     """Return the rows ``wanted`` (ascending), each merged with earlier rows of the same slot.
 
-    A row that is ``full`` replaces everything before it. The first row of a slot is taken as a full
-    event. ``rows`` must be :func:`normal`; the result is normal, too, and has their schema.
+    A row that is ``full`` replaces all earlier rows of its slot. The first row of a slot counts as
+    a full event. ``rows`` must be :func:`normal`; the result is normal, too, and has their schema.
     """
     if full.all():
         return rows if len(wanted) == rows.num_rows else rows.take(pa.array(wanted))
@@ -138,7 +140,7 @@ def _merged_properties(rows: pa.RecordBatch, order: _Order, count: int) -> dict[
     struct = rows.column("properties") if "properties" in names else None
     children = struct.flatten() if struct is not None else []
     nulls = _nulls(rows.column("nulls")) if "nulls" in names else {}
-    in_more = _overflow(rows.column("more")) if "more" in names else {}
+    in_more = _values_in_more(rows.column("more")) if "more" in names else {}
     by_name: dict[str, list[int]] = {}
     for index, slot in enumerate(_shape(rows).slots):
         by_name.setdefault(slot.logical, []).append(index)
@@ -210,17 +212,17 @@ def _nulls(column: pa.ListArray) -> dict[str, _SparseValues]:
 def _top(path: str) -> str:
     """Return the top-level property of a path."""
     name = []
-    rest = iter(path)
-    for letter in rest:
+    letters = iter(path)
+    for letter in letters:
         if letter in ".[":
             break
-        name.append(next(rest) if letter == "\\" else letter)
+        name.append(next(letters) if letter == "\\" else letter)
     return "".join(name)
 
 
-def _overflow(column: pa.BinaryArray) -> dict[str, _SparseValues]:
-    """Return the values in ``more``, grouped by property. A Python loop, because few events have
-    any."""
+def _values_in_more(column: pa.BinaryArray) -> dict[str, _SparseValues]:
+    """Return the values in the column ``more``, by property."""
+    # A loop in Python is fast enough, because few events have values there.
     by_property: dict[str, tuple[list[int], list[Any]]] = {}
     for row in np.flatnonzero(_bools(column.is_valid())).tolist():
         for logical, value in overflow.nodes(column[row].as_py()).items():
@@ -241,9 +243,9 @@ def _objects(values: list[Any]) -> npt.NDArray[Any]:
     return objects
 
 
-def _listed(kept: Iterable[tuple[Int64s, npt.NDArray[Any]]], count: int) -> pa.Array:
+def _listed(null_paths: Iterable[tuple[Int64s, npt.NDArray[Any]]], count: int) -> pa.Array:
     """Return the column ``nulls`` of merged rows from positions and paths."""
-    parts = [part for part in kept if len(part[0])]
+    parts = [part for part in null_paths if len(part[0])]
     kind = pa.list_(pa.string())
     if not parts:
         return pa.nulls(count, kind)
@@ -257,17 +259,19 @@ def _listed(kept: Iterable[tuple[Int64s, npt.NDArray[Any]]], count: int) -> pa.A
     )
 
 
-def _encoded(kept: Iterable[tuple[str, Int64s, npt.NDArray[Any]]], count: int) -> pa.Array:
+def _encoded(more_values: Iterable[tuple[str, Int64s, npt.NDArray[Any]]], count: int) -> pa.Array:
+    """Return the column ``more`` of merged rows from properties, positions and values."""
     cells: dict[int, dict[str, Any]] = {}
-    for logical, place, value in _values_of(kept):
+    for logical, place, value in _values_of(more_values):
         cells.setdefault(place, {})[logical] = value
     encoded = [overflow.of_nodes(cells[row]) if row in cells else None for row in range(count)]
     return pa.array(encoded, pa.binary())
 
 
 def _values_of(
-    kept: Iterable[tuple[str, Int64s, npt.NDArray[Any]]],
+    more_values: Iterable[tuple[str, Int64s, npt.NDArray[Any]]],
 ) -> Iterator[tuple[str, int, Any]]:
-    for logical, places, values in kept:
-        for place, value in zip(places.tolist(), values, strict=True):
-            yield logical, place, value
+    """Yield the property, the position and the value of each value."""
+    for logical, places, values in more_values:
+        for position, value in zip(places.tolist(), values, strict=True):
+            yield logical, position, value

@@ -24,13 +24,17 @@ from penstock_core.ids.ids import IdSet, Span
 Codes = npt.NDArray[np.int32]
 
 DELTA: Final = "delta"
+"""Name of the column that marks deltas."""
 SLOTS_KEPT_MIN: Final = 4_096
-"""Key values are dropped only above this number, unless they are long."""
+"""Key values without an event are dropped only if they are more than this number, unless the values
+take much memory."""
 VALUE_BYTES_KEPT_MIN: Final = 16 << 20
-"""Bytes of key values above which values without an event are dropped even if they are few."""
+"""If the key values take more bytes than this, values without an event are dropped even if they are
+few."""
 PACKED_MIN: Final = 32
 """A batch with deltas is sent compressed if it has at least this many events."""
 _SLOTS_MIN: Final = 64
+"""Number of slots that the first arrays have room for."""
 
 
 class StateChunk(NamedTuple):
@@ -56,7 +60,9 @@ class States:
     def __init__(self, key: str) -> None:
         self.values = Values(key)
         self._newest: Int64s = np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)
+        """Id of the merged event of each slot; ``NO_SLOT`` (-1) for a slot without one."""
         self.chunks: list[StateChunk] = []
+        """The merged rows, in the order of their ids, including some that newer rows replaced."""
         self.columns = sparse_columns_only()
         """The schema of merged rows, without the column ``delta``."""
         self.generation = 0
@@ -81,8 +87,8 @@ class States:
         """Return the slot of each event; ``NO_SLOT`` for events without the key."""
         slots = self.values.slots_of(batch)
         if len(self.values) > len(self._newest):
-            room = np.full(len(self.values), NO_SLOT, dtype=np.int64)
-            self._newest = np.concatenate((self._newest, room))
+            added = np.full(len(self.values), NO_SLOT, dtype=np.int64)
+            self._newest = np.concatenate((self._newest, added))
         return slots
 
     def newest_of(self, value: Any) -> int | None:
@@ -100,11 +106,11 @@ class States:
     def merged(
         self, rows: pa.RecordBatch, slots: Int64s, full: Bools, *, every: bool = False
     ) -> tuple[pa.RecordBatch, Int64s]:
-        """Return the merged rows after these stored events, and the row of ``rows`` that each comes
-        from.
+        """Return the merged rows after these stored events, and for each merged row the index in
+        ``rows`` of its event. The states are not changed.
 
-        By default the newest row of each key has one, with ``every`` one for each row. A
-        delta of a key without a state is taken as a full event. Does not change the states.
+        By default the result has one merged row for each key, of its newest event; with ``every``
+        it has one for each event. A delta of a key without a state counts as a full event.
         """
         self.extend_columns(rows.schema)
         rows = self.conformed(rows)
@@ -165,6 +171,7 @@ class States:
         if few_dropped and (alive.all() or self.values.nbytes < VALUE_BYTES_KEPT_MIN):
             return None
         self.values.keep(alive)
+        # NO_SLOT is -1 and so reads the last cell, which has NO_SLOT again.
         moved = np.append(np.cumsum(alive) - 1, NO_SLOT)
         newest = self._newest[: len(alive)][alive]
         self._newest = np.concatenate((newest, np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)))
@@ -173,6 +180,7 @@ class States:
         return alive
 
     def _unite(self, start: int, stored: IdSet | None) -> None:
+        """Replace the chunks from index ``start`` on by one chunk, without replaced rows."""
         parts = [self.alive(chunk, stored) for chunk in self.chunks[start:]]
         parts = [part for part in parts if len(part.ids)]
         del self.chunks[start:]
@@ -248,12 +256,13 @@ class States:
 
 
 def without_delta(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without the column ``delta``."""
     index = schema.get_field_index(DELTA)
     return schema if index < 0 else schema.remove(index)
 
 
 def is_packed(batch: pa.RecordBatch) -> bool:
-    """Return True if a batch is worth compressing: it has many deltas, which are mostly nulls."""
+    """Whether a batch is worth compressing, because it has many deltas, which are mostly nulls."""
     return batch.num_rows >= PACKED_MIN and DELTA in batch.schema.names
 
 
@@ -284,6 +293,7 @@ def _newest_of(slots: Int64s) -> Int64s:
 
 
 def _around(ids: Int64s) -> Span:
+    """Return the span from the first to the last of ascending ids."""
     return Span(int(ids[0]), int(ids[-1]) + 1)
 
 
@@ -295,6 +305,8 @@ def _within(ids: Int64s, spans: Sequence[tuple[int, int]]) -> Bools:
     edges = np.array(spans, dtype=np.int64).reshape(-1)
     low = np.searchsorted(edges[1::2], ids[0], "right")
     high = np.searchsorted(edges[::2], ids[-1], "right")
+    # Only the spans that overlap the ids, because a set may have a million spans.
     edges = edges[2 * int(low) : 2 * max(int(high), int(low) + 1)]
+    # An odd number of edges up to an id means that the id is inside a span.
     inside: Bools = np.searchsorted(edges, ids, "right") % 2 == 1
     return inside

@@ -1,7 +1,7 @@
 """The message types of a channel: lookup by name, and conversion from and to JSON (SEM P).
 
-Sources: the Protocol Buffers language guide for the descriptor set, its JSON mapping for messages
-as dictionaries (64-bit integers and bytes are strings, names in camel case are accepted, too).
+The descriptor set is that of the Protocol Buffers language guide. Messages are dictionaries in its
+JSON mapping: 64-bit integers and bytes are strings, and names in camel case are accepted, too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ DESCRIPTORS_BYTES_MAX: Final = 960 << 10
 """Largest size of a channel's descriptors in bytes. The limit exists because they are part of its
 description."""
 DESCRIPTORS_KEPT_BYTES_MAX: Final = 4 << 20
-"""Bytes of the descriptors that a process keeps parsed; others are parsed again for each use."""
+"""Bytes of descriptors whose parsed form a process keeps; others are parsed again for each use."""
 FIELDS_MAX: Final = 10_000
-"""Most fields of a message, including the fields of nested messages.
+"""Maximum number of fields of a message, including the fields of nested messages.
 
-Each field becomes a column, and a few types that contain each other twice would make millions.
+Each field becomes a column, and a few types that contain each other twice would have millions.
 """
 
 COLUMN_LEVELS_MAX: Final = 30
@@ -66,18 +66,20 @@ class Descriptors:
             raise InvalidDescriptor("the descriptors define no message type; include at least one")
         self._type_names = frozenset(self.types)
         self._columns: Any = None
+        """The pool of decoders to columns; None until the first use."""
         self._too_wide: dict[str, bool] = {}
+        """Results of :meth:`is_too_wide` by type."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._type_names
 
     def has_field(self, name: str, field: str) -> bool:
-        """Return True if the message type ``name`` is known and has this field."""
+        """Whether the message type ``name`` is known and has this field."""
         return name in self._type_names and field in self._type(name).fields_by_name
 
     def is_too_wide(self, name: str) -> bool:
-        """Return True if a message of this type has more fields than selectors can read, or nested
-        messages on more than `COLUMN_LEVELS_MAX` levels."""
+        """Whether a message of this type has more than `FIELDS_MAX` fields, or nested messages on
+        more than `COLUMN_LEVELS_MAX` levels, so that it cannot be read as columns."""
         too_wide = self._too_wide.get(name)
         if too_wide is None:
             too_wide = self._too_wide[name] = _is_too_wide(self._type(name))
@@ -224,7 +226,8 @@ descriptors_of: Final = TextCache(Descriptors, DESCRIPTORS_KEPT_BYTES_MAX)
 
 
 def checked_descriptors(serialized: bytes) -> None:
-    """Check new descriptors of a channel (SEM P4). Empty bytes mean none, and are valid.
+    """Check new descriptors of a channel (SEM P4). Empty bytes mean that the channel has no
+    descriptors, and are valid.
 
     Raises :class:`InvalidDescriptor` or :class:`Unavailable`.
     """
@@ -310,7 +313,7 @@ def _in_order_of_use(files: Any) -> list[Any]:
 
 
 def _is_too_wide(kind: Any) -> bool:
-    """Return True if a message type has too many fields or nested levels for columns."""
+    """Whether a message type has too many fields or nested levels for columns."""
     remaining = FIELDS_MAX
     pending: list[tuple[Any, tuple[str, ...]]] = [(kind, (kind.full_name,))]
     while pending:
@@ -320,6 +323,7 @@ def _is_too_wide(kind: Any) -> bool:
             return True
         for field in message.fields:
             nested = field.message_type
+            # A field that contains its own message type stays binary, so it ends here.
             if nested is not None and nested.full_name not in enclosing:
                 pending.append((nested, (*enclosing, nested.full_name)))
     return False

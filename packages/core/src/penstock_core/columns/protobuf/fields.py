@@ -23,7 +23,7 @@ from penstock_core.vocabulary.text_cache import TextCache
 TYPE_HEADER = "message_type"
 """The header that names the type of the message in an event's data."""
 _PARTS: Final = 16
-"""Number of parts into which data with an undecodable message is split to find it."""
+"""Number of parts into which a column is split to find the messages that cannot be decoded."""
 
 
 class MessageFields:
@@ -35,24 +35,23 @@ class MessageFields:
         """The last decoded batch, cached because selectors and joins read one batch in turn."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Any], Any]:
-        """Return the columns of the field ``name``, one for each message type that has it, and a
-        mask.
-
-        The mask marks the rows with a message of such a type; it is None without such a row.
+        """Return the columns of the field ``name``, one for each message type that has the field,
+        and a mask of the rows with a message of these types; None instead of the mask if no message
+        type of the batch has the field.
         """
         columns: list[Any] = []
         has_field: Any = None
         for kind, rows in self._rows_of_types(batch).items():
             if not self._descriptors.has_field(kind, name):
                 continue
-            where, decoded = self._decoded(batch, kind, rows)
+            positions, decoded = self._decoded(batch, kind, rows)
             column = decoded.column(decoded.schema.get_field_index(name))
-            columns.append(column.take(where))
+            columns.append(column.take(positions))
             has_field = rows if has_field is None else pc.or_(has_field, rows)
         return columns, has_field
 
     def _rows_of_types(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Return, for each known message type, the mask of rows that hold one."""
+        """Return, for each known message type, the mask of rows with a message of this type."""
         index = batch.schema.get_field_index("headers")
         if index < 0:
             return {}
@@ -68,13 +67,14 @@ class MessageFields:
         }
 
     def _decoded(self, batch: pa.RecordBatch, kind: str, rows: Any) -> Any:
-        """Return the position of each row's message among the decoded messages, and the
-        messages."""
+        """Return the messages of a type in ``rows`` as columns, and for each row of the batch the
+        position of its message in them; null for rows without a message that can be decoded."""
         if self._last is None or self._last[0] is not batch:
             self._last = (batch, {})
         by_type = self._last[1]
         if kind not in by_type:
             data = _data(batch).filter(rows)
+            # A message comes after as many others as earlier rows have one.
             places = np.cumsum(rows.to_numpy(zero_copy_only=False)) - 1
             messages, broken = self._messages(kind, data)
             positions = pc.if_else(rows, pa.array(places, pa.int64()), None)
@@ -93,7 +93,7 @@ class MessageFields:
             broken = self._broken(kind, data, 0)
         places = np.zeros(len(data), dtype=np.bool_)
         places[broken] = True
-        # Empty bytes are a valid message of any type, so that each row keeps its place.
+        # Empty bytes are a valid message of any type, so the other messages keep their positions.
         decodable = pc.if_else(pa.array(places), pa.scalar(b"", pa.binary()), data)
         return self._descriptors.table(kind, decodable), broken
 
@@ -117,6 +117,7 @@ class MessageFields:
 
 
 def _data(batch: pa.RecordBatch) -> Any:
+    """Return the column ``data`` of a batch; without it the data of all events is empty."""
     index = batch.schema.get_field_index("data")
     if index >= 0:
         return batch.column(index)

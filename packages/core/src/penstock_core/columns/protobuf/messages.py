@@ -26,7 +26,7 @@ class Messages:
         return self._descriptors.types if self._descriptors is not None else ()
 
     def event(self, message_type: str, message: object, **parts: Any) -> Event:
-        """Return an event that carries a message.
+        """Return an event with a message as its data.
 
         ``message`` is a dictionary in the JSON mapping of Protocol Buffers, JSON text, or a message
         object. ``parts`` are the arguments of :class:`Event` except ``data``.
@@ -38,7 +38,7 @@ class Messages:
         return Event(data, headers=headers, **parts)
 
     def has(self, event: Event) -> bool:
-        """Return True if the event carries a message of a known type."""
+        """Whether the event has a message of a known type."""
         kind = self.type_of(event)
         return kind is not None and kind in self.types
 
@@ -50,7 +50,7 @@ class Messages:
     def decode(self, event: Event) -> dict[str, Any]:
         """Return the event's message as a dictionary in the JSON mapping.
 
-        Raises ``InvalidEvent`` if the event names no type or an unknown one, or if its data does
+        Raises ``InvalidEvent`` if the event names no type or an unknown type, or if its data does
         not match the type.
         """
         kind = self.type_of(event)
@@ -74,19 +74,18 @@ class Messages:
         return descriptors.table(message_type, events)
 
     def seen_in(self, stored: pa.Schema) -> pa.Schema:
-        """Return the columns of the store, with message fields added to the properties.
-
-        These are all names that a selector can use (SEM P1).
+        """Return the columns of the store, with message fields added to the properties. A selector
+        can use the names of all these columns (SEM P1).
         """
         if self._descriptors is None:
             return stored
-        # Decoding no messages at all shows the columns of a type.
-        none = pa.array([], pa.binary())
+        # The columns of a type are those of a table without rows.
+        no_messages = pa.array([], pa.binary())
         fields = [
             field
             for kind in self.types
             if not self._descriptors.is_too_wide(kind)
-            for field in self._descriptors.table(kind, none).schema
+            for field in self._descriptors.table(kind, no_messages).schema
         ]
         index = stored.get_field_index("properties")
         if index < 0:
@@ -120,6 +119,7 @@ def descriptor_set(source: object) -> bytes:
     def add(file: Any) -> None:
         if file.name in files:
             return
+        # Imports first: a set is read in its order, and a file needs those that it imports.
         for imported in file.dependencies:
             add(imported)
         proto = descriptor_pb2.FileDescriptorProto()

@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 FEW: Final = 8
-"""Number of values above which Arrow's own conversion is faster."""
+"""Maximum number of values that this module converts; for more values Arrow's own conversion is
+faster."""
 
 _BYTES_MAX: Final = (1 << 31) - 1
+"""Largest offset in an Arrow array of strings or bytes."""
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -32,6 +34,7 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 _Buffers = list[Any] | None
+"""The buffers of an array, without its validity bitmap; None if the values do not fit."""
 
 
 def _integers(values: Sequence[Any]) -> _Buffers:
@@ -65,4 +68,5 @@ _BUILDERS: Final[dict[int, Callable[[Sequence[Any]], _Buffers]]] = {
     id(pa.string()): _texts,
     id(pa.binary()): _blobs,
 }
+"""The function that builds the buffers, by the ``id()`` of the type."""
 assert pa.int64() is pa.int64(), "pyarrow keeps one object for each simple type"

@@ -1,6 +1,6 @@
 """Arrow's compute functions, loaded on first use.
 
-``pyarrow.compute`` builds a Python function for each kernel on import, which is a tenth of the
+``pyarrow.compute`` builds a Python function for each kernel on import, which takes a tenth of the
 start-up time of a process that only connects, publishes or plans. Import this module instead, as
 ``pc``.
 """

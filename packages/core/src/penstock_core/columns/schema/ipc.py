@@ -17,8 +17,8 @@ from penstock_core.vocabulary.errors import Damaged, InvalidEvent
 from penstock_core.vocabulary.nesting import NESTING_MAX
 
 SCHEMAS_MAX: Final = 256
-"""Maximum number of parsed schemas kept. A client that sends more schemas makes the realm slower,
-not larger."""
+"""Maximum number of parsed schemas that are cached. A client that sends more schemas makes the
+realm slower, but does not increase its memory."""
 
 SCHEMA_BYTES_KEPT_MAX: Final = 16 << 10
 """Largest schema in bytes whose computed values are cached."""
@@ -39,11 +39,12 @@ _RECORD_BATCH: Final = 3
 """Types of the Arrow messages in a stream of events."""
 
 _SHARED_BYTES_MIN: Final = 64 << 10
-"""Size in bytes from which a batch is examined for shared buffers. Smaller batches can do little
-harm with them."""
+"""Batches of at least this many bytes are examined for shared buffers. Smaller batches can do
+little harm with them."""
 
-# It is larger than each limit, so that a message with this size is refused.
 _UNKNOWN: Final = 1 << 62
+"""The size of a message that cannot be measured. It is larger than each limit, so that such a
+message is refused."""
 
 _END_BYTES: Final = 8
 """Size of the end marker of a stream."""
@@ -74,7 +75,9 @@ _BYTES: Final = (
 )
 
 _schemas: dict[bytes, pa.Schema] = {}
+"""Parsed schemas by message."""
 _names: dict[bytes, frozenset[str]] = {}
+"""Column names of schemas by message."""
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
@@ -120,7 +123,7 @@ def check_schema_nesting(schema: pa.Schema) -> None:
 
 
 def _is_swapped(message: bytes) -> bool:
-    """Return True if a schema that Arrow has parsed has big-endian numbers."""
+    """Whether a schema that Arrow has parsed has big-endian numbers."""
     view = memoryview(message)
     # Versions of Arrow before 0.15 write no continuation mark (-1) in front of the length.
     start = 8 if _INT32(view, 0)[0] == -1 else 4
@@ -141,21 +144,22 @@ def names_in(message: bytes) -> frozenset[str]:
     return names
 
 
-def _inflated(message: pa.Buffer) -> int:
-    """Return the bytes a message claims to have once its buffers are decompressed; 0 if they are
-    not compressed.
+def _unpacked_bytes(message: pa.Buffer) -> int:
+    """Return the bytes that a message claims to have once its buffers are decompressed; 0 if they
+    are not compressed.
 
-    Reads the flatbuffer by hand. Arrow reports damage when it reads the message.
+    The function reads the flatbuffer itself, because Arrow has no function for this. Arrow reports
+    damage when it reads the message.
     """
     view = memoryview(message)
     try:
-        body, batch = _places(view)
+        body, batch = _buffers_and_batch(view)
         if not batch or not _field(view, batch, 3):
             return 0
     except (struct.error, IndexError):
         return 0
     try:
-        return _claimed(view, body, batch)
+        return _claimed_bytes(view, body, batch)
     except (struct.error, OverflowError):  # a buffer outside the message
         return _UNKNOWN
 
@@ -167,9 +171,9 @@ def _kind_of(view: memoryview) -> int:
     return view[kind] if kind else 0
 
 
-def _places(view: memoryview) -> tuple[int, int]:
-    """Return the offset of a message's buffers and of its flatbuffer table of a record batch; 0 if
-    the message has no such table.
+def _buffers_and_batch(view: memoryview) -> tuple[int, int]:
+    """Return the offset of a message's buffers, and the offset of its flatbuffer table of a record
+    batch; 0 instead of the second if the message has no such table.
 
     A dictionary has that table one level deeper.
     """
@@ -183,7 +187,7 @@ def _places(view: memoryview) -> tuple[int, int]:
     return start + _UINT32(view, start - 4)[0], batch
 
 
-def _claimed(view: memoryview, body: int, batch: int) -> int:
+def _claimed_bytes(view: memoryview, body: int, batch: int) -> int:
     """Return the bytes that the compressed buffers of a batch claim to have once unpacked."""
     buffers = _buffer_list(view, batch)
     size = 1
@@ -206,6 +210,8 @@ def _buffer_list(view: memoryview, batch: int) -> int:
 
 def _field(view: memoryview, table: int, index: int) -> int:
     """Return the offset of field ``index`` of a flatbuffer table; 0 if it is not set."""
+    # A table begins with the distance back to its vtable, which has two sizes and then the offset
+    # of each field from the start of the table.
     vtable = table - _INT32(view, table)[0]
     entry = 4 + 2 * index
     if entry + 2 > _UINT16(view, vtable)[0]:
@@ -218,8 +224,9 @@ class BatchPlaces(NamedTuple):
     """Offsets in a batch's message of the numbers that depend on the lengths of its values."""
 
     body: int
-    """Offset of its buffers."""
+    """Offset of the buffers of the message."""
     body_length: int
+    """Offset of the total length of the buffers."""
     buffers: int
     """Offset of the list with offset and length of each buffer, two numbers of eight bytes each."""
 
@@ -246,7 +253,9 @@ def file_options(compression: Compression) -> ipc.IpcWriteOptions:
 def file_message(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
     """Return a batch as an encapsulated IPC message of a file, with this compression."""
     return (
-        batch.serialize() if compression == "none" else _through(batch, _WRITE_OPTIONS[compression])
+        batch.serialize()
+        if compression == "none"
+        else _written_with(batch, _WRITE_OPTIONS[compression])
     )
 
 
@@ -266,15 +275,15 @@ def file_batch_from(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 
 def unpacked_size(message: pa.Buffer) -> int:
     """Return the bytes that the buffers of a batch's message take in memory, compressed or not."""
-    return _inflated(message) or message.size
+    return _unpacked_bytes(message) or message.size
 
 
 def is_compressed(message: pa.Buffer) -> bool:
-    """Return True if the buffers of a batch's message are compressed."""
-    return bool(_inflated(message))
+    """Whether the buffers of a batch's message are compressed."""
+    return bool(_unpacked_bytes(message))
 
 
-def _through(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> pa.Buffer:
+def _written_with(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> pa.Buffer:
     """Return a batch's message, written with options that ``serialize`` does not accept."""
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, batch.schema, options=options) as stream:
@@ -286,20 +295,21 @@ def _through(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> pa.Buffer:
     return stream_bytes.slice(head, stream_bytes.size - head - _END_BYTES)
 
 
-def _inflated_max(size: int) -> int:
+def _unpacked_bytes_max(size: int) -> int:
     return min(INFLATED_MAX * size, INFLATED_BYTES_MAX)
 
 
 def packed_bytes(batch: pa.RecordBatch) -> pa.Buffer:
-    """Serialize a batch, compressed if that saves a fifth and the other side accepts the ratio.
+    """Return a batch as a message, compressed if that saves a fifth of the bytes and the other side
+    accepts the ratio.
 
     Deltas that each change another column are mostly nulls, and compress well.
     """
     plain = batch.serialize()
-    packed = _through(batch, _PACKED_OPTIONS)
-    if 5 * packed.size > 4 * plain.size or plain.size > _inflated_max(packed.size):
+    compressed = _written_with(batch, _PACKED_OPTIONS)
+    if 5 * compressed.size > 4 * plain.size or plain.size > _unpacked_bytes_max(compressed.size):
         return plain
-    return packed
+    return compressed
 
 
 def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
@@ -309,8 +319,8 @@ def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa
     Validate a client's batch before use: :func:`penstock_core.columns.events.check.check_body`.
     """
     buffer = message if isinstance(message, pa.Buffer) else pa.py_buffer(message)
-    inflated = _inflated(buffer)
-    if inflated > _inflated_max(buffer.size):
+    inflated = _unpacked_bytes(buffer)
+    if inflated > _unpacked_bytes_max(buffer.size):
         raise InvalidEvent(
             f"{buffer.size} bytes of a compressed record batch claim to be {inflated} bytes; "
             "send it uncompressed"
@@ -329,7 +339,7 @@ def _check_shared(message: pa.Buffer) -> None:
     """Raise :class:`InvalidEvent` if columns share buffers, because each column is written out when
     events are sealed."""
     size, claimed = message.size, _buffers_bytes(message)
-    if claimed > max(size, _inflated_max(size)):
+    if claimed > max(size, _unpacked_bytes_max(size)):
         raise InvalidEvent(
             f"{size} bytes of a record batch claim to be {claimed} bytes, because its columns "
             "share buffers; send each with its own"
@@ -340,11 +350,12 @@ def _buffers_bytes(message: pa.Buffer) -> int:
     """Return the total length of a message's buffers, each counted once for every column that uses
     it.
 
-    Reads the message by hand: asking the columns of a batch takes ten times as long.
+    The function reads the message itself, because adding up the sizes of the columns takes ten
+    times as long.
     """
     view = memoryview(message)
     try:
-        buffers = _buffer_list(view, _places(view)[1])
+        buffers = _buffer_list(view, _buffers_and_batch(view)[1])
         numbers = struct.unpack_from(f"<{2 * _UINT32(view, buffers)[0]}q", view, buffers + 4)
     except (struct.error, IndexError):
         return 0  # Arrow reports the damage
@@ -355,11 +366,11 @@ def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
     """Return the first and last value of the first column of a message that :func:`batch_from` has
     read.
 
-    The column must have ``count`` 64-bit integers without nulls. None if it is compressed or
+    The column must have ``count`` 64-bit integers without nulls. Return None if it is compressed or
     missing. This takes a fraction of the time of building an array.
     """
     try:
-        body, batch = _places(message)
+        body, batch = _buffers_and_batch(message)
         if _field(message, batch, 3):
             return None
         buffers = _buffer_list(message, batch)
@@ -372,7 +383,7 @@ def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
 
 def _rows_claimed(view: memoryview) -> int:
     """Return the number of rows that a batch or a dictionary claims to have."""
-    batch = _places(view)[1]
+    batch = _buffers_and_batch(view)[1]
     length = _field(view, batch, 0) if batch else 0
     return int(_INT64(view, length)[0]) if length else 0
 
@@ -402,8 +413,8 @@ def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
 
 
 def _check_messages(messages: ipc.MessageReader, size: int, rows_max: int) -> None:
-    """Check a stream of ``size`` bytes by the sizes its messages claim, before Arrow reads any.
-    Raises :class:`InvalidEvent`."""
+    """Raise :class:`InvalidEvent` if the messages of a stream of ``size`` bytes claim to have too
+    many rows or bytes. Called before Arrow reads the messages."""
     rows = {_RECORD_BATCH: 0, _DICTIONARY_BATCH: 0}
     claimed = 0
     while True:
@@ -427,8 +438,8 @@ def _check_messages(messages: ipc.MessageReader, size: int, rows_max: int) -> No
                 f"{size} bytes of Arrow claim to be {rows[kind]} {unit}; send at most "
                 f"{rows_max} of this size at once"
             )
-        claimed += _inflated(message)
-        if claimed > _inflated_max(size):
+        claimed += _unpacked_bytes(message)
+        if claimed > _unpacked_bytes_max(size):
             raise InvalidEvent(
                 f"{size} bytes of compressed Arrow claim to be {claimed} bytes; send "
                 "them uncompressed"
@@ -436,15 +447,13 @@ def _check_messages(messages: ipc.MessageReader, size: int, rows_max: int) -> No
 
 
 def _check_plain_size(table: pa.Table, size: int) -> None:
-    """Raise :class:`InvalidEvent` if a table of ``size`` bytes is far larger once its columns are
-    plain.
-
-    Values of a dictionary, views and buffers can be used many times.
+    """Raise :class:`InvalidEvent` if a table that arrived as ``size`` bytes is far larger once its
+    columns are plain, because a dictionary, views or shared buffers use values many times.
     """
     plain = _held_bytes(table) + sum(
         _decoded_bytes(chunk) for column in table.columns for chunk in column.chunks
     )
-    if plain > max(size, _inflated_max(size)):
+    if plain > max(size, _unpacked_bytes_max(size)):
         raise InvalidEvent(
             f"{size} bytes of Arrow are {plain} bytes as plain columns; send fewer events at once"
         )

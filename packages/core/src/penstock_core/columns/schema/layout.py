@@ -41,11 +41,11 @@ At most one of them is non-null in a row. Readers of tables see integers and flo
 (:mod:`penstock_core.columns.schema.number_columns`). Widening (int8 to int64, float32 to float64,
 null to anything) stays in one field. The same holds for the fields of structs at any depth.
 
-``more`` (module :mod:`penstock_core.columns.schema.overflow`) holds what columns cannot: lists of
-mixed types, dictionaries without any key, and properties beyond :data:`PROPERTY_COLUMNS_MAX`. In a
-file it also has names that few of the file's events have (module
-:mod:`penstock_core.columns.files.lean_columns`). A name in ``more`` wins over the column of that
-name.
+``more`` (module :mod:`penstock_core.columns.schema.overflow`) has the values that columns cannot
+hold: lists of mixed types, dictionaries without any key, and properties beyond
+:data:`PROPERTY_COLUMNS_MAX`. In a file it also has properties that few of the file's events have
+(module :mod:`penstock_core.columns.files.lean_columns`). A value in ``more`` replaces the value in
+the column of the same name.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ LOGICAL_NAME: Final = b"penstock.name"
 """Field metadata key: the name of the property, if the field has another name."""
 
 PRIORITY_DEFAULT: Final = 4
+"""Priority of an event published without one, on a channel without another default."""
 PRIORITY_MAX: Final = 9
+"""Highest priority of an event."""
 
 HEADERS: Final[dict[str, pa.DataType]] = {
     "message_id": pa.string(),
@@ -124,9 +126,11 @@ The ``cause`` of a rejected event is ``rejected: `` followed by the reason.
 """
 
 REASON_CHARACTERS_MAX: Final = 2_000
+"""Maximum number of characters of the reason of a rejection that are stored."""
 _SHOWN_MAX: Final = 60
 """Number of characters of a long name shown in an error."""
 _REASON_FOLLOWS: Final = ": "
+"""Separates the cause of a rejection from its reason."""
 
 STAMPED: Final[dict[str, pa.DataType]] = {
     "event_id": pa.int64(),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""The time from which microseconds count."""
 YEAR_10000_US: Final = 253_402_300_800_000_000
 """The first time that is too large for ``datetime``."""
 
@@ -21,7 +22,7 @@ def us_of(moment: datetime) -> int:
 
 
 def parse_moment(text: str) -> datetime:
-    """Return the time written in ISO 8601, taken as UTC if it has no zone. Raises
+    """Return the time written in ISO 8601; a time without a zone counts as UTC. Raises
     ``ValueError``."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Index of a shape for reading and writing rows: the Arrow fields that hold each property."""
+"""An index of a shape for reading and writing rows: the Arrow fields of each property."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from penstock_core.columns.schema.shapes import ListShape, Shape, StructShape
 
 
 class Column:
-    """One field of a level. ``level`` is the struct inside the field, below any lists, or None."""
+    """One Arrow field of a level. ``level`` is the struct inside the field, below any lists; None
+    if the field has no struct."""
 
     __slots__ = ("level", "name", "shape")
 
@@ -40,7 +41,7 @@ class Level:
     def read(
         self, fields: dict[str, Any], nulls: frozenset[str] | None, path: str = ""
     ) -> dict[str, Any]:
-        """Return the dictionary stored in ``fields`` (values by Arrow name).
+        """Return the dictionary that is stored as ``fields``: values by the names of Arrow fields.
 
         ``nulls`` has the paths of explicit nulls in a sparse row; it is None in a dense row, in
         which every null is explicit.

@@ -27,7 +27,7 @@ from penstock_core.columns.schema.shapes import (
 from penstock_core.columns.schema.struct_fields import fields_of
 
 EXACT_MAX: Final = 1 << 53
-"""Integers from the negative of this value up to this value are exact as doubles."""
+"""All integers of at most this absolute value are exact as doubles."""
 
 _DOUBLE: Final = "double"
 _NUMBERS: Final = frozenset(("int8", "int16", "int32", "int64", "float", _DOUBLE))
@@ -48,7 +48,7 @@ class ShownColumn(NamedTuple):
     sources: tuple[int, ...]
     """Indexes of the column's fields in the struct."""
     is_joined: bool
-    """True if the column has to be computed, because it or a field inside it joins two fields."""
+    """Whether the column has to be computed, because it or a field inside it joins two fields."""
 
     @property
     def field(self) -> pa.Field:
@@ -96,10 +96,8 @@ def shown_columns(shape: StructShape) -> tuple[ShownColumn, ...]:
 
 
 def typed_columns(shape: StructShape) -> dict[str, int]:
-    """Return the index of each joined field of a struct by the column name that selects it as
-    stored.
-
-    The name is the name of the property with its type, such as ``price::int``.
+    """Return the index of each field of a struct that is joined with another field, by the name of
+    the column with its exact type, such as ``price::int``.
     """
     field_indexes: dict[str, int] = {}
     used_names = {slot.name for slot in shape.slots}
@@ -119,8 +117,7 @@ def typed_field(name: str, slot: Slot) -> pa.Field:
 
 
 def has_joined(kind: pa.StructType) -> bool:
-    """Return True if a struct of properties has numbers of one property in two fields, at any
-    depth."""
+    """Whether a struct of properties has numbers of one property in two fields, at any depth."""
     return any(column.is_joined for column in shown_columns(struct_shape(kind)))
 
 
@@ -129,13 +126,13 @@ def _field(name: str, logical: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, metadata=metadata)
 
 
-def joined_shape(one: Shape, other: Shape) -> Shape | None:
-    """Return the shape that holds the numbers of both shapes as doubles; None if one is not
+def joined_shape(first: Shape, second: Shape) -> Shape | None:
+    """Return the shape that holds the numbers of both shapes as doubles; None if one of them is not
     numeric."""
-    if isinstance(one, ListShape) and isinstance(other, ListShape):
-        element = joined_shape(one.element, other.element)
+    if isinstance(first, ListShape) and isinstance(second, ListShape):
+        element = joined_shape(first.element, second.element)
         return None if element is None else ListShape(element)
-    return _DOUBLE if one in _NUMBERS and other in _NUMBERS else None
+    return _DOUBLE if first in _NUMBERS and second in _NUMBERS else None
 
 
 def _shown_shape(shape: Shape) -> Shape:

@@ -73,11 +73,12 @@ def _node(value: Any) -> Node:
 def decoded(cell: bytes) -> dict[str, Any]:
     """Return the properties in a cell. Raises :class:`InvalidEvent` for bytes that are not a cell.
 
-    The result may contain the realm's own dictionary: a channel without free columns keeps it here.
+    The result may contain the realm's own dictionary, which a channel without free columns stores
+    in ``more``.
     """
     try:
         nodes = _decoder.decode(cell)
-        # Taken out first, because _map() refuses the reserved name.
+        # The dictionary is removed first, because _map() refuses the reserved name.
         stamped = {DICTIONARY: _value(nodes.pop(DICTIONARY))} if DICTIONARY in nodes else {}
         return _map(nodes) | stamped
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, OverflowError) as error:
@@ -98,7 +99,7 @@ def check_nesting(cell: bytes) -> None:
 
 
 def is_too_deep(node: Node) -> bool:
-    """Return True if a value has more than `NESTING_MAX` nested lists and maps."""
+    """Whether a value has more than `NESTING_MAX` nested lists and maps."""
     level_nodes = [node]
     for _ in range(NESTING_MAX + 1):
         nested = [node for node in level_nodes if node is not None and node[0] in ("a", "m")]
@@ -134,6 +135,8 @@ def _map(nodes: dict[str, Node]) -> dict[str, Any]:
 
 
 def _exactly(kind: type) -> Callable[[Any], Any]:
+    """Return a function that checks a value of exactly this type, not of a subclass."""
+
     def checked(payload: Any) -> Any:
         if type(payload) is not kind:
             raise TypeError(f"expected {kind.__name__}, got {type(payload).__name__}")
@@ -147,6 +150,7 @@ def _integer(bits: int) -> Callable[[Any], Any]:
     bound = 1 << (bits - 1)
 
     def checked(payload: Any) -> Any:
+        # For isinstance(), a bool is an int, too.
         if type(payload) is not int or not -bound <= payload < bound:
             raise ValueError(f"{payload!r} does not fit int{bits}")
         return payload

@@ -52,21 +52,25 @@ class PropertyColumns(NamedTuple):
 NO_PROPERTIES: Final = PropertyColumns()
 
 COLUMN_NESTING_MAX: Final = 24
-"""Deepest nesting of lists and dictionaries in columns, because Arrow's readers stop at 64 levels.
+"""Largest number of nested lists and dictionaries in columns, because Arrow's readers stop at 64
+levels.
 
-Values nested deeper are kept in ``more``.
+Values with more levels are kept in ``more``.
 """
 
+# Types whose values Arrow converts without inspection.
 _FAST: Final[dict[type, pa.DataType]] = {
     **{kind: LEAVES[leaf] for kind, leaf in NATIVE.items()},
     NoneType: LEAVES["null"],
 }
 
 _PLANS_MAX: Final = 1024
+"""Maximum number of cached plans."""
 _PLANS_FIELDS_MAX: Final = 16_384
 """Maximum number of fields in all cached plans, not counting the newest plan. A name has at most
 255 characters."""
 _Plan = tuple[pa.StructType, list[pa.DataType]]
+"""The type of the struct of properties, and the types of its fields."""
 _plans: FieldsCache[tuple[Any, ...], _Plan] = FieldsCache(_PLANS_MAX, _PLANS_FIELDS_MAX)
 
 
@@ -121,6 +125,7 @@ def _columns(names: tuple[str, ...], rows: Sequence[Any]) -> list[Sequence[Any]]
 
 
 def _kind(column: Sequence[Any]) -> pa.DataType | None:
+    """Return the Arrow type of values of one plain Python type; None for other values."""
     kinds = set(map(type, column))
     if len(kinds) > 1:
         kinds.discard(NoneType)
@@ -150,12 +155,15 @@ def _plan(names: tuple[str, ...], kinds: list[pa.DataType | None]) -> _Plan | No
 
 
 class _Cell(NamedTuple):
-    """A property value of one row, with the slot it is placed in."""
+    """A property value of one row, with the slot of its column."""
 
     name: str
     slot: int | None
+    """Index of the slot; None if no column can hold the value."""
     plain: Any
+    """The value as a plain Python value, for the column."""
     value: Any
+    """The value as published, for ``more``."""
 
 
 def _general(rows: Sequence[Properties | None]) -> PropertyColumns:
@@ -184,6 +192,7 @@ def _general(rows: Sequence[Properties | None]) -> PropertyColumns:
 
 
 def _struct(rows: list[dict[str, Any] | None], shape: StructShape) -> pa.StructArray:
+    """Return dictionaries as a column of structs in the Arrow type of ``shape``."""
     # Arrow converts a list of dictionaries much faster if it is wrapped in another list.
     return pa.array([rows], pa.list_(arrow_type(shape))).values
 
@@ -194,7 +203,7 @@ def _cells(
     growth: ShapeBuilder,
     places: dict[tuple[str, Shape | None], int | None],
 ) -> list[_Cell]:
-    """Return the properties of a row with the slots they are placed in. Raises
+    """Return the properties of a row, each with the slot of its column. Raises
     :class:`InvalidEvent`."""
     cells = []
     for name, value in (row or {}).items():
@@ -271,8 +280,8 @@ def _gaps(
     nulls: list[str],
     skip: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Return True if a dictionary lacks a key of its level, at any depth. Collects paths of
-    nulls."""
+    """Add the paths of explicit nulls in a dictionary to ``nulls``. Return whether the dictionary
+    lacks a key of its level, at any depth, so that its row has to be sparse."""
     lacks = False
     for logical, columns in level.columns.items():
         if skip and logical in skip:
@@ -311,7 +320,8 @@ def _column(columns: list[Column], plain: Any) -> Column:
     for column in columns:
         if fits(column.shape, shape):
             return column
-    # The plain Python value does not show how narrow the published number was.
+    # The value may have been a narrower number when it was published, which a plain int does not
+    # show.
     return next(column for column in columns if united(column.shape, shape) is not None)
 
 

@@ -19,13 +19,15 @@ from penstock_core.columns.schema.shapes import ListShape, StructShape
 from penstock_core.vocabulary.errors import LimitReached
 
 _SCHEMAS_MAX: Final = 4_096
-"""Maximum number of schema numbers remembered as having no new name."""
+"""Maximum number of schemas whose numbers are remembered, because their names are counted."""
 _SCHEMAS_BYTES_MAX: Final = 256 << 10
-"""Maximum number of bytes of serialized schemas of a channel remembered as having no new name."""
+"""Maximum number of bytes of serialized schemas that a channel remembers, because their names are
+counted."""
 _SHOWN_MAX: Final = 60
+"""Number of characters of a long name shown in an error."""
 
 NAMES_MAX: Final = 1_000
-"""Default limit of names per channel; 0 means no limit."""
+"""Default limit of property names per channel; a limit of 0 means no limit."""
 
 
 class PropertyNames:
@@ -41,9 +43,10 @@ class PropertyNames:
         self._others: set[int] | None = None
         """Numbers of the schemas after the first; None until the second one is added."""
         self._schemas: set[bytes] | None = None
-        """Serialized schemas without new names. Looking up bytes is cheaper than comparing Arrow
-        schemas."""
+        """Serialized schemas whose names are all counted; None before the first one. A lookup of
+        bytes is cheaper than a comparison of Arrow schemas."""
         self._schemas_bytes = 0
+        """Total size of these schemas."""
 
     def __len__(self) -> int:
         return len(self._all_names)
@@ -96,24 +99,25 @@ class PropertyNames:
         if count > limit:
             name = next(iter(new))
             shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
-            others = f" and {len(new) - 1} others" if len(new) > 1 else ""
+            others_clause = f" and {len(new) - 1} others" if len(new) > 1 else ""
             raise LimitReached(
-                f"{channel} has {len(self._all_names)} property names, and {shown!r}{others} would "
-                f"make it {count}; the limit is {limit} (limits.property_names_max). Publish the "
-                f"varying part of the names as values, for example as a list of keys and values"
+                f"{channel} has {len(self._all_names)} property names, and {shown!r}"
+                f"{others_clause} would make it {count}; the limit is {limit} "
+                f"(limits.property_names_max). Publish the varying part of the names as values, "
+                f"for example as a list of keys and values"
             )
 
     def _new_in(self, body: Any) -> dict[str, None]:
         """Return the names in a body's schema that the channel does not have yet, sorted."""
-        new = names_in(body.schema) - self._all_names
-        if not new:
+        new_names = names_in(body.schema) - self._all_names
+        if not new_names:
             size = self._schemas_bytes + len(body.schema_bytes)
             if self._schemas is None or size > _SCHEMAS_BYTES_MAX:
                 # Starting over is simpler than evicting single schemas, and happens rarely.
                 self._schemas, size = set(), len(body.schema_bytes)
             self._schemas.add(body.schema_bytes)
             self._schemas_bytes = size
-        return dict.fromkeys(sorted(new))
+        return dict.fromkeys(sorted(new_names))
 
 
 def names_in(schema: pa.Schema) -> frozenset[str]:

@@ -26,6 +26,7 @@ BLOCK_ROWS: Final = 256
 """Number of rows converted at once when a batch is read in order."""
 
 _NO_BLOCK: Final[tuple[int, list[Any]]] = (-BLOCK_ROWS, [])
+"""The block of a column that was not read yet. Row 0 follows it as the next block."""
 
 
 class Rows:
@@ -53,12 +54,12 @@ class Rows:
         blocks = self._blocks
         if blocks is not None:
             first, values = blocks.get(name, _NO_BLOCK)
-            place = row - first
-            if 0 <= place < len(values):
-                return values[place]
+            offset = row - first
+            if 0 <= offset < len(values):
+                return values[offset]
             # Convert a block only for a reader that moves forward; random access reads single
             # values.
-            if 0 < place < 2 * BLOCK_ROWS:
+            if 0 < offset < 2 * BLOCK_ROWS:
                 return self._next_block(name, row)
         return self._value(name, row)
 
@@ -103,9 +104,9 @@ class Rows:
     def prefetched(self, first: int, end: int) -> tuple[Sequence[Any] | None, Sequence[Any] | None]:
         """Return the data and the properties of a range of rows that are read in order.
 
-        Data is None unless the data of an earlier row was read; the same holds for properties: a
-        consumer that reads the data of one event usually reads the data of the next. Values that
-        are None are converted on demand.
+        Data is None unless the data of an earlier row was read, and so are properties: a consumer
+        that reads the data of one event usually reads the data of the next. None means that the
+        values are converted on demand.
         """
         blocks = self._blocks or {}
         datas = self._list("data", first, end) if "data" in blocks else None
@@ -162,6 +163,7 @@ class Rows:
         """Return the headers publisher and host as recorded by the realm (SEM E3)."""
         for publisher, spans in self.publishers:
             if not spans or any(first <= event_id < end for first, end in spans):
+                # The last "@", because the name of a user may contain some.
                 user, _, host = publisher.rpartition("@")
                 return {"publisher": user, "host": host} if user else {"host": host}
         return {}
@@ -187,8 +189,8 @@ class Rows:
         return {**properties, **overflow.decoded(more)} if more else properties
 
     def _is_column_complete(self) -> bool:
-        """Return True if the column ``properties`` has all properties as published: no sparse rows,
-        no column ``more``, no renamed fields."""
+        """Whether the column ``properties`` has all properties as published: no sparse rows, no
+        column ``more``, no renamed fields."""
         if self._column("properties") is None or self._column("sparse") is not None:
             return False
         return self._column("more") is None and not self._properties_level().is_renamed

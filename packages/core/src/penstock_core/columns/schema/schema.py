@@ -28,14 +28,18 @@ CHANNEL_SCHEMA: Final = b"penstock.channel"
 """Metadata key in a file's schema: the channel's schema, compressed, if it differs from the
 file's."""
 SCHEMA_BYTES_MAX: Final = 16 << 20
+"""Maximum number of bytes of such a schema after decompression."""
 
 
 class Parts(NamedTuple):
     """The parts of the schema of a body or stored batch."""
 
     names: frozenset[str]
+    """Names of the columns of a body that are present."""
     properties: StructShape
+    """Shape of the column ``properties``, without slots if it is absent."""
     headers: StructShape
+    """Shape of the column ``headers``, without slots if it is absent."""
 
     @classmethod
     def of(cls, schema: pa.Schema) -> Parts:
@@ -62,11 +66,14 @@ _parts = SchemaMemo(Parts._of)
 
 
 class _Plan(NamedTuple):
-    """Conversion of batches from one schema to the channel's schema."""
+    """Plan for the conversion of batches from one schema to the channel's schema."""
 
     parts: Parts
+    """The parts of the schema of the batches."""
     leaving: list[Slot]
+    """Properties whose values move to ``more``, because no column of the channel can hold them."""
     makes_sparse: bool
+    """Whether the channel has properties that the batches lack, so that all rows become sparse."""
 
 
 class ChannelSchema:
@@ -142,28 +149,28 @@ class ChannelSchema:
     def _grow(self, body: pa.Schema) -> ChannelSchema:
         """Return the schema for the events of both schemas, with ``sparse``, ``nulls`` and ``more``
         if they need it."""
-        self_parts, incoming = self._parts, _parts.of(body)
-        properties = grown(self_parts.properties, incoming.properties.slots)
-        names = self_parts.names | incoming.names
+        own_parts, incoming = self._parts, _parts.of(body)
+        properties = grown(own_parts.properties, incoming.properties.slots)
+        names = own_parts.names | incoming.names
         if not properties.slots:
             # A struct without fields cannot be stored.
             names -= {"properties"}
-        if (self_parts.properties.slots and lacks(self_parts.properties, properties)) or (
+        if (own_parts.properties.slots and lacks(own_parts.properties, properties)) or (
             incoming.properties.slots and lacks(incoming.properties, properties)
         ):
-            # One side lacks keys of the other. They become nulls, which these columns tell from
-            # explicit nulls.
+            # One side lacks keys of the other. These keys become nulls, which the two columns
+            # distinguish from explicit nulls.
             names |= {"sparse", "nulls"}
         if unplaced(incoming.properties, properties):
             names |= {"more"}
-        parts = Parts(names, properties, grown(self_parts.headers, incoming.headers.slots))
-        return self if parts == self_parts else ChannelSchema(parts)
+        parts = Parts(names, properties, grown(own_parts.headers, incoming.headers.slots))
+        return self if parts == own_parts else ChannelSchema(parts)
 
     def _plan(self, schema: pa.Schema) -> _Plan:
         parts = _parts.of(schema)
         own_properties = self._parts.properties
-        narrow = bool(parts.properties.slots) and lacks(parts.properties, own_properties)
-        return _Plan(parts, unplaced(parts.properties, own_properties), narrow)
+        lacks_properties = bool(parts.properties.slots) and lacks(parts.properties, own_properties)
+        return _Plan(parts, unplaced(parts.properties, own_properties), lacks_properties)
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a stored batch to this schema without changing any event.

@@ -12,9 +12,10 @@ from typing import Final, Generic, TypeVar
 import pyarrow as pa
 
 ENTRIES_MAX: Final = 32
+"""Maximum number of schemas in a cache."""
 BYTES_MAX: Final = 128 << 10
-"""Maximum number of bytes of the fields of the cached schemas, except the newest. A few wide
-schemas fill it."""
+"""Maximum number of bytes of the fields of the cached schemas, except the newest schema. A few wide
+schemas reach this limit."""
 FIELD_BYTES: Final = 64
 """Approximate bytes of a field in addition to its name."""
 
@@ -23,8 +24,9 @@ Computed = TypeVar("Computed")
 
 
 class FieldsCache(dict[Key, Computed]):
-    """A dictionary that is cleared when its entries are too many or have too many fields, which
-    needs no bookkeeping of use and happens rarely. The newest entry stays in any case."""
+    """A dictionary that is cleared when its entries are too many or have too many fields. The
+    newest entry stays in any case. Clearing happens rarely, and needs no record of which entry was
+    used last."""
 
     __slots__ = ("_entries_max", "_fields", "_fields_max")
 
@@ -35,7 +37,7 @@ class FieldsCache(dict[Key, Computed]):
         self._fields = 0
 
     def add(self, key: Key, value: Computed, fields: int) -> None:
-        """Add a new entry that has so many fields."""
+        """Add a new entry that has ``fields`` fields."""
         if len(self) >= self._entries_max or self._fields + fields > self._fields_max:
             self.clear()
             self._fields = 0
@@ -62,8 +64,8 @@ class SchemaMemo(Generic[Computed]):
             # Identity is rare, but cheaper to test than equality.
             if cached_schema is schema or cached_schema.equals(schema, check_metadata=True):
                 if index:
-                    rest = entries[:index] + entries[index + 1 :]
-                    self._entries = (entry, *rest)
+                    other_entries = entries[:index] + entries[index + 1 :]
+                    self._entries = (entry, *other_entries)
                 return value
         value = self._compute(schema)
         size = fields_bytes(schema)

@@ -61,8 +61,8 @@ def lacks(source: Shape, target: Shape) -> bool:
 
 
 def fitted(array: pa.Array, source: Shape, target: Shape) -> pa.Array:
-    """Return ``array`` in the Arrow type of ``target``. Values without a slot in it are left
-    out."""
+    """Return ``array`` in the Arrow type of ``target``. Values of fields without a slot in
+    ``target`` are left out."""
     kind = arrow_type(target)
     if array.type.equals(kind, check_metadata=True):
         return array
@@ -99,7 +99,7 @@ def _fitted_struct(
 
 
 def dense_rows(batch: pa.RecordBatch) -> Bools:
-    """Return a mask of the events that are not sparse: a null in these is an explicit null."""
+    """Return a mask of the events that are not sparse: their nulls are explicit nulls."""
     index = batch.schema.get_field_index("sparse")
     if index < 0:
         return np.ones(batch.num_rows, dtype=np.bool_)
@@ -125,14 +125,14 @@ class NullPaths(NamedTuple):
         if stored is None:
             stored = pa.nulls(count, lists.type)
         rows = np.arange(count)
+        # The first `count` candidates are the new paths, the others the stored ones.
         candidates = pa.concat_arrays([lists, stored.cast(lists.type)])
         return candidates.take(pa.array(np.where(counts > 0, rows, rows + count)))
 
 
 def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> NullPaths | None:
-    """Return the paths of all nulls in the rows selected by ``rows``, which must not be sparse.
-
-    None if these rows do not have nulls.
+    """Return the paths of all nulls in the rows selected by the mask ``rows``, which must not be
+    sparse; None if these rows do not have nulls.
     """
     if not rows.any():
         return None
@@ -170,8 +170,11 @@ class _NullCollector:
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        """Distinct paths."""
         self._rows: list[Indices] = []
+        """Rows of nulls."""
         self._codes: list[Indices] = []
+        """Indexes in ``_texts`` of the paths of these nulls."""
 
     def paths(self) -> NullPaths | None:
         """Return the collected paths, by row; None without nulls."""
@@ -184,6 +187,7 @@ class _NullCollector:
 
     def _add(self, rows: Indices, texts: Sequence[str], codes: Indices) -> None:
         self._rows.append(rows)
+        # `codes` count from the first of `texts`.
         self._codes.append(codes + len(self._texts))
         self._texts += texts
 
@@ -192,16 +196,17 @@ class _NullCollector:
     ) -> None:
         """Add the paths of nulls in a struct.
 
-        ``owners`` has the row of each element, -1 to skip it.
+        ``owners`` has the row of each element of the array, or -1 for elements to skip.
         """
         fields: dict[str, list[tuple[Shape, pa.Array]]] = {}
         for index, slot in enumerate(shape.slots):
             fields.setdefault(slot.logical, []).append((slot.shape, array.field(index)))
         for logical, typed in fields.items():
-            empty = owners >= 0
+            # A property is null only if all its fields, one for each type, are null.
+            is_null = owners >= 0
             for _, child in typed:
-                empty &= _is_null(child)
-            elements = np.flatnonzero(empty)
+                is_null &= _is_null(child)
+            elements = np.flatnonzero(is_null)
             if len(elements) and isinstance(path, str):
                 codes = np.zeros(len(elements), dtype=np.int64)
                 self._add(owners[elements], [key_path(path, logical)], codes)
@@ -222,7 +227,9 @@ class _NullCollector:
             return
         assert isinstance(shape, ListShape), "a struct lies below"
         offsets = np.asarray(array.offsets.to_numpy(), dtype=np.int64)
+        # A null list may have elements. They are skipped, because its owner is -1.
         parents = np.repeat(np.arange(len(array)), np.diff(offsets))
+        # The offsets of a slice point into the elements of the whole column.
         first, end = int(offsets[0]), int(offsets[-1])
         positions = np.arange(first, end) - offsets[parents]
 
@@ -254,7 +261,8 @@ _WIDTH: Final[dict[str, type]] = {
 def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa.BinaryArray:
     """Return the column ``more`` of a batch after ``slots`` of its properties moved there.
 
-    This is a Python loop over the rows that have a value, or an explicit null, in one of the slots.
+    The function has a loop in Python over the rows that have a value, or an explicit null, in one
+    of the slots.
     """
     struct = batch.column("properties")
     columns = {slot.name: struct.field(source.slots.index(slot)) for slot in slots}
@@ -268,9 +276,9 @@ def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa
     # An explicit null stays where its property keeps another column; otherwise it moves, too.
     if any(slot.logical not in staying for slot in slots):
         moves |= dense_rows(batch)
-        named = batch.schema.get_field_index("nulls")
-        if named >= 0:
-            moves |= ~_is_null(batch.column(named))
+        nulls_index = batch.schema.get_field_index("nulls")
+        if nulls_index >= 0:
+            moves |= ~_is_null(batch.column(nulls_index))
     if not moves.any():
         return cells
     rows = Rows(batch)
@@ -294,7 +302,7 @@ def typed_properties(
     """Return the properties of a row that come from ``slots``, with numbers as wide as in the
     column.
 
-    A null is included only if no column of its name is ``staying``.
+    A null is included only if no column of the same property is ``staying``.
     """
     typed: dict[str, Any] = {}
     for slot in slots:
@@ -320,6 +328,7 @@ def _typed(shape: Shape, value: Any) -> Any:
 
 def _typed_inner(shape: StructShape, key: str, value: Any) -> Any:
     slots = [slot for slot in shape.slots if slot.logical == key]
+    # A property with values of several types has a slot for each. The value shows its slot.
     for slot in slots:
         if len(slots) == 1 or _suits(slot.shape, value):
             return _typed(slot.shape, value)
@@ -327,7 +336,7 @@ def _typed_inner(shape: StructShape, key: str, value: Any) -> Any:
 
 
 def _suits(shape: Shape, value: Any) -> bool:
-    """Return True if a value read from a column can come from this shape."""
+    """Whether a value read from a column can come from a column of this shape."""
     if isinstance(shape, ListShape):
         return isinstance(value, list) and all(
             element is None or _suits(shape.element, element) for element in value
@@ -335,5 +344,6 @@ def _suits(shape: Shape, value: Any) -> bool:
     if isinstance(shape, StructShape):
         return isinstance(value, dict)
     if shape.startswith("int"):
+        # For isinstance(), a bool is an int, too.
         return type(value) is int
     return shape in ("float", "double") and type(value) is float

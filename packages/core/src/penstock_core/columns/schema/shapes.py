@@ -34,10 +34,14 @@ LEAVES: Final[dict[str, pa.DataType]] = {
 """Arrow types of single values, by Arrow's name for them."""
 
 NULL: Final = "null"
+"""The shape of a property that was always null."""
 UTC: Final = "timestamp[us, tz=UTC]"
+"""The shape of times with a zone."""
 NAIVE: Final = "timestamp[us]"
+"""The shape of times without a zone."""
 
 _WIDTHS: Final = (("int8", "int16", "int32", "int64"), ("float", "double"))
+"""Number types that can be widened without loss, the narrowest first."""
 _LABELS: Final = {
     **dict.fromkeys(_WIDTHS[0], "int"),
     **dict.fromkeys(_WIDTHS[1], "float"),
@@ -89,28 +93,28 @@ def label(shape: Shape) -> str:
     return _LABELS.get(shape, shape)
 
 
-def united(one: Shape, other: Shape) -> Shape | None:
+def united(first: Shape, second: Shape) -> Shape | None:
     """Return the smallest shape that holds both without loss; None if no shape can."""
-    if one == other or other == NULL:
-        return one
-    if one == NULL:
-        return other
-    if isinstance(one, StructShape) and isinstance(other, StructShape):
-        growth = ShapeBuilder(one)
-        for slot in other.slots:
+    if first == second or second == NULL:
+        return first
+    if first == NULL:
+        return second
+    if isinstance(first, StructShape) and isinstance(second, StructShape):
+        growth = ShapeBuilder(first)
+        for slot in second.slots:
             growth.place(slot.logical, slot.shape)
         return growth.shape
-    if isinstance(one, ListShape) and isinstance(other, ListShape):
-        element = united(one.element, other.element)
+    if isinstance(first, ListShape) and isinstance(second, ListShape):
+        element = united(first.element, second.element)
         return None if element is None else ListShape(element)
     for widths in _WIDTHS:
-        if one in widths and other in widths:
-            return max(one, other, key=widths.index)
+        if first in widths and second in widths:
+            return max(first, second, key=widths.index)
     return None
 
 
 def fits(wide: Shape, narrow: Shape) -> bool:
-    """Return True if ``wide`` can hold every value of ``narrow`` without loss."""
+    """Whether ``wide`` can hold every value of ``narrow`` without loss."""
     return united(wide, narrow) == wide
 
 
@@ -135,11 +139,13 @@ class ShapeBuilder:
         return StructShape(tuple(self._slots))
 
     def place(self, logical: str, shape: Shape) -> int | None:
-        """Make room for ``shape`` and return the index of its slot; None at the limit."""
+        """Widen a slot of the property so that it can hold ``shape``, or add a slot. Return the
+        index of the slot; None if the limit of columns would be exceeded."""
         for index in self._places.get(logical, ()):
             slot = self._slots[index]
             union = united(slot.shape, shape)
             if union is None:
+                # Values of another type have another slot of the same property.
                 continue
             if union == slot.shape:
                 return index
@@ -154,6 +160,7 @@ class ShapeBuilder:
         return len(self._slots) - 1
 
     def _may_add(self, leaves: int) -> bool:
+        """Count more columns of single values. Return False without counting above the limit."""
         if self._limit is None:
             return True
         if self._leaves + leaves > self._limit:
@@ -167,6 +174,7 @@ class ShapeBuilder:
         if logical not in used_names:
             return logical
         name = typed = f"{logical}::{label(shape)}"
+        # A publisher may use a name such as `price::string` for a property, too.
         number = 2
         while name in used_names:
             name = f"{typed}.{number}"
@@ -193,8 +201,7 @@ def nesting(shape: Shape) -> int:
 
 
 def holds_empty_struct(shape: Shape) -> bool:
-    """Return True if the shape contains a struct without fields, which most Arrow readers
-    refuse."""
+    """Whether the shape contains a struct without fields, which most Arrow readers refuse."""
     if isinstance(shape, StructShape):
         return not shape.slots or any(holds_empty_struct(slot.shape) for slot in shape.slots)
     return isinstance(shape, ListShape) and holds_empty_struct(shape.element)
@@ -223,7 +230,7 @@ def arrow_type(shape: Shape) -> pa.DataType:
 
 
 def arrow_field(slot: Slot) -> pa.Field:
-    """Return the Arrow field of a slot; metadata holds the property's name if it differs."""
+    """Return the Arrow field of a slot, with the property's name in its metadata if it differs."""
     metadata = {LOGICAL_NAME: slot.logical.encode()} if slot.name != slot.logical else None
     return pa.field(slot.name, arrow_type(slot.shape), metadata=metadata)
 

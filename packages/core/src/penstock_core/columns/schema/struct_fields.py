@@ -1,8 +1,8 @@
 """Extracts the fields of a struct array, null wherever the struct itself is null.
 
-Arrow's ``flatten`` and ``struct_field`` give a field of type null the struct's validity bitmap,
-although arrays of that type have none. Arrow then treats it as different from an equal array
-without the bitmap, so two tables with the same values would not be equal.
+Arrow's ``flatten`` and ``struct_field`` return a field of type null with the struct's validity
+bitmap, although arrays of that type have none. Arrow treats such an array as different from an
+equal array without the bitmap, so two tables with the same values would not be equal.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ NATIVE: Final[dict[type, str]] = {
 }
 """Python types whose values Arrow accepts unchanged, with their leaf types."""
 
+# Leaf types of NumPy scalars; they keep the width of a number.
 _NUMPY: Final[dict[type, str]] = {
     np.bool_: "bool",
     np.int8: "int8",
@@ -62,7 +63,8 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class NotAProperty(Exception):
-    """Raised for a value that no property can have. ``path`` grows while the error propagates."""
+    """Raised for a value that no property can have. Each level of nesting adds a step to ``path``
+    while the error propagates."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -137,14 +139,16 @@ _SUBCLASSED: Final[dict[type, Callable[[Any], Any]]] = {
     bytearray: bytes,
     memoryview: bytes,
 }
-"""Converters to the base type, as which a value of a subclass, such as IntEnum, is stored."""
+"""Converters to the type as which a value of a subclass, such as IntEnum, is stored."""
 
 
 def _timestamp_leaf(value: datetime) -> tuple[str, datetime]:
     """Return the leaf type of a time and the time in UTC, or unchanged without a zone. Raises
     :class:`NotAProperty`."""
+    # A Timestamp of pandas is a datetime with an additional number of nanoseconds.
     if getattr(value, "nanosecond", 0):
         raise NotAProperty("the timestamp has nanoseconds; round it to microseconds")
+    # A tzinfo object may have no offset. The time then counts as one without a zone.
     if value.utcoffset() is None:
         return NAIVE, value.replace(tzinfo=None)
     try:
@@ -186,6 +190,7 @@ def _survey_dict(value: dict[Any, Any]) -> tuple[Shape | None, dict[str, Any]]:
             raise
         except InvalidEvent as error:
             raise NotAProperty(str(error)) from None
+        # Without a shape for the dictionary, its other values still have to be checked.
         if shape is None:
             growth = None
         elif growth is not None:
@@ -226,14 +231,15 @@ def levels_of(value: Any) -> int:
 
 
 def is_struct(shape: Shape) -> bool:
-    """Return True if the shape holds dictionaries, directly or inside lists."""
+    """Whether the shape is a dictionary, or a list of dictionaries at any depth of lists."""
     while isinstance(shape, ListShape):
         shape = shape.element
     return isinstance(shape, StructShape)
 
 
 def refusal(error: NotAProperty, event: int, name: object) -> InvalidEvent:
-    """Return the publisher's error: event, property, what is wrong, and the allowed types."""
+    """Return the error for the publisher, with the event, the path of the value, the reason of
+    ``error`` and the allowed types."""
     if isinstance(name, str):
         error.trail.append(name)
     return InvalidEvent(

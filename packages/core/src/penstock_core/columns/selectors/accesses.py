@@ -40,8 +40,8 @@ Number = int | float
 Steps = tuple[Step, ...]
 
 PREFIX_CHARACTERS_MAX: Final = 64
-"""Maximum number of characters of a prefix in the index. For a longer prefix, evaluating the
-selector decides the rest."""
+"""Maximum number of characters of a prefix in the index. A selector with a longer prefix is found
+by the first characters, and then has to be evaluated."""
 
 
 class ValueFamily(Enum):
@@ -75,10 +75,12 @@ class NumberRange(Struct, frozen=True):
     low: Number | None = None
     high: Number | None = None
     without_low: bool = False
+    """Whether ``low`` itself is outside the range."""
     without_high: bool = False
+    """Whether ``high`` itself is outside the range."""
 
     def holds(self, number: Number) -> bool:
-        """Return True if the range includes ``number``, compared exactly for all numeric types."""
+        """Whether the range includes ``number``, compared exactly for all numeric types."""
         low, high = self.low, self.high
         if low is not None and (number < low or (self.without_low and number == low)):
             return False
@@ -109,7 +111,8 @@ class Accesses(Struct, frozen=True):
 
     any_of: tuple[Access, ...]
     is_exact: bool
-    """True if the expression holds for every event with one of the accesses."""
+    """Whether the expression holds for every event with one of the accesses, so that it need not be
+    evaluated."""
 
 
 def accesses_of(node: Expression) -> Sequence[Accesses]:
@@ -128,29 +131,33 @@ def accesses_of(node: Expression) -> Sequence[Accesses]:
 
 
 def _of_all(operands: Sequence[Expression]) -> Sequence[Accesses]:
-    """Return the accesses of AND: one operand is enough. Ranges of one property are intersected."""
+    """Return the accesses of AND. Each operand alone is sufficient; ranges of one property are
+    intersected."""
     alternatives: list[Accesses] = []
     ranges: dict[Steps, NumberRange] = {}
     for operand in operands:
-        for way in accesses_of(operand):
-            match way.any_of:
+        for alternative in accesses_of(operand):
+            match alternative.any_of:
                 case (NumberRange() as range_,):
                     earlier = ranges.get(range_.steps)
                     ranges[range_.steps] = range_ if earlier is None else earlier.within(range_)
                 case _:
                     # No access is exact, because the other operands have to hold as well.
-                    alternatives.append(Accesses(way.any_of, is_exact=False))
+                    alternatives.append(Accesses(alternative.any_of, is_exact=False))
     return [*alternatives, *(Accesses((range_,), is_exact=False) for range_ in ranges.values())]
 
 
 def _of_any(operands: Sequence[Expression]) -> Sequence[Accesses]:
-    """Return the accesses of OR: those of each operand together, taking its first alternative."""
+    """Return the accesses of OR: the accesses of all operands together, the first alternative of
+    each operand."""
     alternatives_of_operands = [accesses_of(operand) for operand in operands]
     if not all(alternatives_of_operands):
         return ()
     first = [alternatives[0] for alternatives in alternatives_of_operands]
-    accesses = tuple(dict.fromkeys(access for way in first for access in way.any_of))
-    return (Accesses(accesses, is_exact=all(way.is_exact for way in first)),)
+    accesses = tuple(
+        dict.fromkeys(access for alternative in first for access in alternative.any_of)
+    )
+    return (Accesses(accesses, is_exact=all(alternative.is_exact for alternative in first)),)
 
 
 def _of_predicate(node: Expression) -> Accesses | None:

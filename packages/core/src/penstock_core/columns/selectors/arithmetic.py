@@ -37,6 +37,7 @@ _FLOATING: Final[dict[ArithmeticOperator, str]] = {
     ArithmeticOperator.DIVIDE: "divide",
 }
 _LEAST: Final = -(1 << 63)
+"""The smallest integer of 64 bits."""
 
 
 def calculated(operator: ArithmeticOperator, left: Value, right: Value) -> Value:
@@ -79,9 +80,10 @@ def numeric(value: Value) -> Value:
 def _calculated(operator: ArithmeticOperator, left: TypedColumn, right: TypedColumn) -> TypedColumn:
     """Return the result of an operation on two typed columns, unknown after a division by zero."""
     divisor = right.column
+    # Arrow would raise an error for a division by zero; with null the result is unknown.
     if operator is ArithmeticOperator.DIVIDE:
-        nothing = pa.scalar(None, divisor.type)
-        divisor = pc.if_else(pc.equal(divisor, pa.scalar(0, divisor.type)), nothing, divisor)
+        null = pa.scalar(None, divisor.type)
+        divisor = pc.if_else(pc.equal(divisor, pa.scalar(0, divisor.type)), null, divisor)
     if left.kind is ColumnType.INTEGER and right.kind is ColumnType.INTEGER:
         return TypedColumn(ColumnType.INTEGER, _whole_result(operator, left.column, divisor))
     left_floats, right_floats = (
@@ -93,6 +95,8 @@ def _calculated(operator: ArithmeticOperator, left: TypedColumn, right: TypedCol
 
 
 def _whole_result(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
+    """Return the result of an operation on whole numbers; null in rows where it does not fit."""
+    # The checked function of Arrow fails for the whole column if one row overflows, which is rare.
     try:
         return getattr(pc, _CHECKED[operator])(left, right)
     except pa.ArrowInvalid:
@@ -116,7 +120,8 @@ def _numbers(column: Column, rows: int) -> tuple[Any, Any]:
 
 
 def _wrapped(operator: ArithmeticOperator, left: Any, right: Any) -> tuple[Any, Any]:
-    """Return the result modulo 2 ** 64, and a mask of the rows where that is wrong."""
+    """Return the result modulo 2 ** 64, and a mask of the rows whose exact result does not fit 64
+    bits."""
     match operator:
         case ArithmeticOperator.ADD:
             result = left + right

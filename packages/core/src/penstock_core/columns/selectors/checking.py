@@ -73,6 +73,7 @@ class Checked(Struct, frozen=True):
 
     names: tuple[Name, ...]
     remarks: tuple[str, ...]
+    """Sentences about conditions that never match on the channel."""
 
 
 def checked(expression: Expression, stored: pa.Schema | None = None) -> Checked:
@@ -81,6 +82,7 @@ def checked(expression: Expression, stored: pa.Schema | None = None) -> Checked:
     names = tuple(_names(expression, stored))
     if stored is None:
         return Checked(names, ())
+    # A name without a column may be a property in the column `more`, which has no schema.
     remarks = [
         f"no event on this channel has had {name.name}: its value is unknown in all of them"
         for name in names
@@ -110,6 +112,7 @@ def _type_names(steps: tuple[Step, ...], stored: pa.Schema) -> tuple[str, ...]:
 
 
 def _short(kind: pa.DataType) -> str:
+    """Return the name of a type without its parameters."""
     if pa.types.is_struct(kind):
         return "dictionary"
     if pa.types.is_list(kind):
@@ -172,6 +175,7 @@ def _reason(node: Expression, stored: pa.Schema) -> str:
             reasons = [
                 _unlike(operand, option, stored, operator=Comparison.EQUAL) for option in options
             ]
+            # IN matches if any option compares, so each of them needs a reason.
             return reasons[0] if all(reasons) else ""
         case Like(operand) | Matches(operand):
             families = _families(operand, stored)
@@ -188,21 +192,27 @@ _WORDS: Final[dict[type, str]] = {Like: "LIKE", Matches: "MATCHES"}
 
 def _unlike(left: Expression, right: Expression, stored: pa.Schema, operator: Comparison) -> str:
     """Return the reason why two values never compare; empty if they may compare."""
-    ours, theirs = _families(left, stored), _families(right, stored)
-    if not ours or not theirs:
+    left_families, right_families = _families(left, stored), _families(right, stored)
+    if not left_families or not right_families:
         return ""  # a type is unknown; missing names are reported separately
     if any(
-        _compare(our, their, operator) or _is_moment(our, right) or _is_moment(their, left)
-        for our in ours
-        for their in theirs
+        _compare(left_family, right_family, operator)
+        or _is_moment(left_family, right)
+        or _is_moment(right_family, left)
+        for left_family in left_families
+        for right_family in right_families
     ):
         return ""
-    if ours == theirs == {Family.TRUTH}:
+    if left_families == right_families == {Family.TRUTH}:
         return "true and false compare with = and <> only"
-    return f"{canonical(left)} is {_listed(ours)}, and {canonical(right)} is {_listed(theirs)}"
+    return (
+        f"{canonical(left)} is {_listed(left_families)}, and "
+        f"{canonical(right)} is {_listed(right_families)}"
+    )
 
 
 def _compare(left: Family, right: Family, operator: Comparison) -> bool:
+    """Whether values of two families compare with an operator."""
     if Family.OTHER in (left, right):
         return False
     if left is right:
@@ -211,7 +221,8 @@ def _compare(left: Family, right: Family, operator: Comparison) -> bool:
 
 
 def _is_moment(family: Family, operand: Expression) -> bool:
-    """Return True if a time is compared with text that is a valid time."""
+    """Whether ``family`` is times, and ``operand`` is text that is a valid time, so that the two
+    compare."""
     return (
         family is Family.TIME
         and isinstance(operand, Text)
@@ -244,6 +255,7 @@ def _of_reference(steps: tuple[Step, ...], stored: pa.Schema) -> set[Family]:
             return set()
         kind = _OF_HEADERS.get(name)
         return {_HEADER_FAMILIES.get(kind or "", Family.TEXT)}
+    # In the column `more` the property may have any type.
     if _has_overflow(stored):
         return set()
     return {_family(kind) for kind in _types(steps, stored)}

@@ -1,4 +1,4 @@
-"""The six comparisons. Values of types that do not compare give unknown (SEM F1).
+"""The six comparisons. The outcome for values of types that do not compare is unknown (SEM F1).
 
 Text compares by code point, with all six operators (JMS allows only ``=`` and ``<>``). Booleans
 compare with ``=`` and ``<>``. A time compares with another time and with literal ISO 8601 text to
@@ -125,12 +125,12 @@ def _numbers(column: Column) -> Any:
 
 
 def _as_whole(whole: Any, floating: Any) -> tuple[Any, Any]:
-    """Return both columns as whole numbers. 2 ** 63, too large for int64, becomes a pair in the
-    same order."""
+    """Return both columns as whole numbers whose comparison is the same. A float of 2 ** 63 is too
+    large for int64: it becomes 1, and the whole number beside it becomes 0."""
     floats = np.asarray(floating, dtype=np.float64)
     too_large = floats >= 2.0**63
-    within = np.where(np.isfinite(floats) & (np.abs(floats) < 2.0**63), floats, 0.0)
-    exact = within.astype(np.int64)
+    in_bounds = np.where(np.isfinite(floats) & (np.abs(floats) < 2.0**63), floats, 0.0)
+    exact = in_bounds.astype(np.int64)
     exact = np.where(floats == -(2.0**63), np.int64(-(1 << 63)), exact)
     comparable = np.where(too_large, np.int64(0), np.asarray(whole, dtype=np.int64))
     return comparable, np.where(too_large, np.int64(1), exact)

@@ -72,12 +72,15 @@ from penstock_core.columns.selectors.typed_columns import (
 from penstock_core.columns.selectors.wording import canonical
 
 Condition = Callable[[RowFrame], Column]
+"""A compiled condition: returns true, false or null for each row of a frame."""
 Valued = Callable[[RowFrame], Value]
+"""A compiled value: returns the value for each row of a frame."""
 
 _SETS: Final[dict[type[Expression], tuple[ColumnType, pa.DataType]]] = {
     Text: (ColumnType.TEXT, pa.string()),
     Integer: (ColumnType.INTEGER, pa.int64()),
 }
+"""Types of literals that ``IN`` looks up in a set, with the columns that the set applies to."""
 
 
 def condition(node: Expression) -> Condition:
@@ -111,6 +114,7 @@ def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]
     def evaluate(frame: RowFrame) -> Column:
         outcome = first(frame)
         for condition in conditions:
+            # The check may stop a slow selector between its parts.
             frame.check()
             outcome = combine(outcome, condition(frame))
         return outcome
@@ -162,7 +166,7 @@ def _in(node: In) -> Condition:
     """Compile ``IN``: a set lookup if all options and the column have one type, otherwise single
     comparisons."""
     subject = value(node.operand)
-    options: list[Valued] = []  # compiled when a column of another type needs them
+    options: list[Valued] = []
     kinds = {type(option) for option in node.options}
     kind, stored = _SETS.get(kinds.pop(), (None, None)) if len(kinds) == 1 else (None, None)
     option_set = None
@@ -176,12 +180,15 @@ def _in(node: In) -> Condition:
             for typed_column in typed_columns
             if typed_column.kind is kind
         ]
-        rest = tuple(
+        other_columns = tuple(
             typed_column for typed_column in typed_columns if typed_column.kind is not kind
         )
-        if rest:
+        if other_columns:
+            # Compiled here, because most frames have no column of another type.
             options[:] = options or map(value, node.options)
-            outcomes = [compared(Comparison.EQUAL, rest, option(frame)) for option in options]
+            outcomes = [
+                compared(Comparison.EQUAL, other_columns, option(frame)) for option in options
+            ]
             any_equal = outcomes[0]
             for outcome in outcomes[1:]:
                 any_equal = kleene_or(any_equal, outcome)
@@ -192,6 +199,7 @@ def _in(node: In) -> Condition:
 
 
 def _member(column: Column, option_set: Column) -> Column:
+    # For a null, Arrow's is_in() returns false, but the predicate is unknown.
     return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=option_set), UNKNOWN)
 
 
@@ -205,6 +213,7 @@ def _like(subject: Valued, find: Callable[[Column, Check], Column]) -> Condition
 
 
 def _present(typed_columns: Value) -> Column:
+    """Return whether each row has a value of any type."""
     present: Column = pa.scalar(False)
     for typed_column in typed_columns:
         present = pc.or_(present, pc.is_valid(typed_column.column))
@@ -274,8 +283,8 @@ def microseconds(text: str) -> int | None:
 
 
 def _for_any_element(node: Expression, holds: Condition) -> Condition:
-    """Return ``holds``; for a predicate on array elements, whether it holds for any of them (SEM
-    F2)."""
+    """Return ``holds``, or, for a predicate on array elements, the condition that it holds for at
+    least one element (SEM F2)."""
     references = each_references(node)
     if not references:
         return holds
@@ -293,9 +302,9 @@ def _any(
     """Return whether ``holds`` is true for any element of the arrays at ``roots``."""
     outcomes = []
     for column, inside in roots:
-        cut = inside.index(Each())
-        tail = inside[cut + 1 :]
-        for list_column in filter(is_list, resolved(column, inside[:cut])):
+        each_index = inside.index(Each())
+        tail = inside[each_index + 1 :]
+        for list_column in filter(is_list, resolved(column, inside[:each_index])):
             elements, rows, present = exploded(list_column)
             inner = ElementFrame(frame, pa.array(rows), steps=steps, elements=elements, tail=tail)
             deeper = Each() in tail
@@ -305,10 +314,11 @@ def _any(
 
 
 def _gathered(outcome: Column, rows: Any, present: Any) -> Column:
-    """Return, for each row with a list: true if any element is true, otherwise unknown if any is
-    unknown, otherwise false."""
-    yes = np.zeros(len(present), dtype=bool)
-    yes[rows[outcome.fill_null(fill_value=False).to_numpy(zero_copy_only=False)]] = True
-    unsure = np.zeros(len(present), dtype=bool)
-    unsure[rows[outcome.is_null().to_numpy(zero_copy_only=False)]] = True
-    return pa.array(yes, mask=~present | (unsure & ~yes))
+    """Return an outcome for each row from the outcomes of its elements: true if it is true for any
+    element, otherwise unknown if it is unknown for any element, otherwise false. A row without a
+    list is unknown. ``rows`` has the row of each element, ``present`` marks rows with a list."""
+    is_true = np.zeros(len(present), dtype=bool)
+    is_true[rows[outcome.fill_null(fill_value=False).to_numpy(zero_copy_only=False)]] = True
+    is_unknown = np.zeros(len(present), dtype=bool)
+    is_unknown[rows[outcome.is_null().to_numpy(zero_copy_only=False)]] = True
+    return pa.array(is_true, mask=~present | (is_unknown & ~is_true))

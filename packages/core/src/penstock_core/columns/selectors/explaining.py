@@ -52,10 +52,10 @@ def _lines(node: Expression, depth: int) -> Iterator[str]:
             yield from _lines(operand, depth + 1)
         case _:
             references = each_references(node)
-            some = (
+            for_element = (
                 f"for at least one element of {path(references[0].steps)}: " if references else ""
             )
-            yield f"{indent}{some}{_condition(node)}"
+            yield f"{indent}{for_element}{_condition(node)}"
 
 
 def _condition(node: Expression) -> str:
@@ -81,23 +81,23 @@ def _condition(node: Expression) -> str:
 
 
 def _like(node: Like) -> str:
-    """Return LIKE in words, which depend on where the pattern has wildcards."""
+    """Return LIKE in words. The words depend on the places of the wildcards in the pattern."""
     subject, pieces = canonical(node.operand), parts(node.pattern, node.escape)
     if pieces == [""]:
         return f"{subject} is {'never matched' if node.negated else 'any text'}"
     match pieces:
         case [str(text), ""] if text:
-            verb, what = "begin", f"with {quoted(text)}"
+            verb, object_text = "begin", f"with {quoted(text)}"
         case ["", str(text)] if text:
-            verb, what = "end", f"with {quoted(text)}"
+            verb, object_text = "end", f"with {quoted(text)}"
         case ["", str(text), ""] if text:
-            verb, what = "contain", quoted(text)
+            verb, object_text = "contain", quoted(text)
         case _:
             escape = f", where {quoted(node.escape)} makes the next character plain"
-            verb, what = (
+            verb, object_text = (
                 "match",
                 f"the pattern {quoted(node.pattern)}{escape if node.escape else ''}",
             )
     if node.negated:
-        return f"{subject} is text and does not {verb} {what}"
-    return f"{subject} {verb}{'es' if verb == 'match' else 's'} {what}"
+        return f"{subject} is text and does not {verb} {object_text}"
+    return f"{subject} {verb}{'es' if verb == 'match' else 's'} {object_text}"

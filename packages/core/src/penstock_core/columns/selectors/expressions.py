@@ -1,8 +1,9 @@
 """The syntax tree of a selector, made of frozen records.
 
-A *predicate* is ``Compare``, ``Between``, ``In``, ``Like``, ``IsNull``, or a boolean reference that
-is not an operand. With ``NAMES[]`` among its operands it searches an array: it holds if it holds
-for one element, is unknown if the array is absent, and false if it is empty (SEM F2).
+A *predicate* is ``Compare``, ``Between``, ``In``, ``Like``, ``Matches``, ``IsNull``, or a boolean
+reference that is not an operand. A predicate with ``NAMES[]`` among its operands searches an array:
+it is true if it is true for at least one element, unknown if the array is absent, and false if the
+array is empty (SEM F2).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Reference(Expression, frozen=True):
 
     @property
     def has_each(self) -> bool:
-        """True if the reference names elements of an array instead of one value."""
+        """Whether the reference names all elements of an array instead of one value."""
         return any(isinstance(step, Each) for step in self.steps)
 
 
@@ -179,7 +180,8 @@ class Matches(Expression, frozen=True):
 
 
 class IsNull(Expression, frozen=True):
-    """``IS NULL``: the value is unknown; negated: the value is known. Never unknown itself."""
+    """``IS NULL``: the value is unknown; negated: the value is known. The outcome itself is never
+    unknown."""
 
     operand: Expression
     negated: bool = False
@@ -206,7 +208,9 @@ class Or(Expression, frozen=True):
 
 
 PREDICATES = (Compare, Between, In, Like, Matches, IsNull)
+"""Nodes that are predicates."""
 CONDITIONS = (*PREDICATES, Not, And, Or)
+"""Nodes whose value is true, false or unknown."""
 _LEAVES = frozenset((Text, Integer, Float, Truth, Reference, Now, Distance, DataLength, DataText))
 
 

@@ -9,6 +9,7 @@ from penstock_core.vocabulary.errors import InvalidSelector
 _SHOWN_MAX: Final = 72
 """Maximum number of characters of the wrong line that an error message quotes."""
 _ACTUAL_MAX: Final = 40
+"""Maximum number of characters of the wrong text that an error message quotes."""
 
 
 class MalformedSelector(InvalidSelector):

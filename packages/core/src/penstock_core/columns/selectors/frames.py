@@ -27,7 +27,7 @@ from penstock_core.columns.selectors.typed_columns import (
 
 
 class Root(NamedTuple):
-    """A column, and the steps from there to a value."""
+    """A column, and the steps from this column to a value inside it."""
 
     column: Column
     steps: tuple[Step, ...]
@@ -37,10 +37,14 @@ class RowFrame(Protocol):
     """Rows a selector is evaluated on."""
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """Number of rows."""
+        ...
 
     @property
-    def now_us(self) -> int: ...
+    def now_us(self) -> int:
+        """The time of ``NOW()``, in microseconds since 1970."""
+        ...
 
     @property
     def check(self) -> Check:
@@ -56,8 +60,8 @@ class RowFrame(Protocol):
         ...
 
     def roots(self, steps: tuple[Step, ...]) -> list[Root]:
-        """Return the columns that may hold the value of a reference. Each row has it in one of
-        them."""
+        """Return the columns that may hold the value of a reference. In each row at most one of
+        them has the value."""
         ...
 
     def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
@@ -73,8 +77,8 @@ class MessageAccess(Protocol):
     """Access to fields of the messages in the events' data (SEM P1)."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Column], Column | None]:
-        """Return the columns of the field ``name``, one per message type, and the rows that have
-        it."""
+        """Return the columns of the field ``name``, one per message type, and a mask of the rows
+        whose message has the field; None instead of the mask if no message has."""
         ...
 
 
@@ -150,12 +154,12 @@ class EventFrame:
             return [Root(column, inside) for column in self._header(name)]
         if self._messages is None:
             return self._properties(steps)
-        fields, owned = self._messages.roots(self._batch, name)
-        if owned is None:
+        fields, has_field = self._messages.roots(self._batch, name)
+        if has_field is None:
             return self._properties(steps)
         # A field of the event's message takes precedence over a property of the same name.
         hidden = [
-            Root(pc.if_else(owned, None, column), inner_steps)
+            Root(pc.if_else(has_field, None, column), inner_steps)
             for column, inner_steps in self._properties(steps)
         ]
         return [*(Root(column, inside) for column in fields), *hidden]
@@ -229,6 +233,7 @@ class EventFrame:
             persistent = pa.scalar(True)
         flag = pc.if_else(pc.fill_null(persistent, fill_value=True), "PERSISTENT", "NON_PERSISTENT")
         if header is not None:
+            # JMS numbers the delivery modes 1 and 2, and selectors use their names.
             names = pa.array(["NON_PERSISTENT", "PERSISTENT"])
             codes = pa.array([1, 2], header.type)
             flag = pc.coalesce(names.take(pc.index_in(header, value_set=codes)), flag)
@@ -236,9 +241,10 @@ class EventFrame:
 
 
 class ElementFrame:
-    """One row per array element, for one reference that names elements.
+    """A frame with one row per array element, for one reference that names elements.
 
-    Every other reference has, for each element, the value of its event.
+    The value of every other reference, in the row of an element, is the value of the element's
+    event.
     """
 
     __slots__ = (
@@ -292,7 +298,7 @@ class ElementFrame:
         return self._outer.data().take(self._events)
 
     def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
-        # This is not cached: the caches have a row for each event, this frame one for each element.
+        # Not cached, because cached outcomes have a row for each event, not for each element.
         return holds(self)
 
     def stamped(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
@@ -305,7 +311,8 @@ class ElementFrame:
 
 
 def resolved(column: Column, steps: tuple[Step, ...]) -> list[Column]:
-    """Follow ``steps`` into structs and lists. Return one column per type at the end."""
+    """Return the columns to which ``steps`` lead from ``column``, into structs and lists: one
+    column per type."""
     columns = [column]
     for step in steps:
         assert not isinstance(step, Each), "an ElementFrame searches elements"
@@ -337,7 +344,8 @@ def _children(column: Column, name: str) -> list[Column]:
 
 
 def is_list(column: Column) -> bool:
-    """Return True for lists and maps. Elements of a map are structs of ``key`` and ``value``."""
+    """Whether a column has lists or maps. The elements of a map are structs of ``key`` and
+    ``value``."""
     kind = column.type
     return bool(
         pa.types.is_list(kind)
@@ -363,6 +371,7 @@ def _bounds(column: Column) -> tuple[Any, Any, Any, Any]:
 
 
 def _element(column: Column, index: int) -> Column:
+    """Return the element with this index of each list; null for shorter lists."""
     values, first, counts, _ = _bounds(column)
     missing = counts <= index
     return values.take(pa.array(np.where(missing, 0, first + index), mask=missing))
@@ -373,6 +382,6 @@ def exploded(column: Column) -> tuple[Column, Any, Any]:
     list."""
     values, first, counts, present = _bounds(column)
     rows = np.repeat(np.arange(len(counts)), counts)
-    skipped = np.repeat(np.cumsum(counts) - counts, counts)
-    places = np.arange(len(rows)) - skipped + np.repeat(first, counts)
-    return values.take(pa.array(places, pa.int64())), rows, present
+    elements_before = np.repeat(np.cumsum(counts) - counts, counts)
+    indexes = np.arange(len(rows)) - elements_before + np.repeat(first, counts)
+    return values.take(pa.array(indexes, pa.int64())), rows, present

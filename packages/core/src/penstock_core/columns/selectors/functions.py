@@ -27,6 +27,7 @@ EARTH_RADIUS: Final = {
 }
 """Mean radius of the earth in each unit."""
 
+# Valid UTF-8 as bytes, without surrogates and overlong forms (RFC 3629).
 _UTF8: Final = (
     r"\A(?:[\x00-\x7F]|[\xC2-\xDF][\x80-\xBF]|\xE0[\xA0-\xBF][\x80-\xBF]"
     r"|[\xE1-\xEC\xEE\xEF][\x80-\xBF]{2}|\xED[\x80-\x9F][\x80-\xBF]"
@@ -85,6 +86,6 @@ def _degrees(frame: RowFrame, name: str, limit: int) -> tuple[Any, Any]:
     if not columns:
         return np.zeros(frame.rows), np.ones(frame.rows, dtype=bool)
     numbers, absent = numbers_of(first_known(columns))
-    # It is not written as `>`, so that NaN is outside, too.
+    # Not `abs(numbers) > limit`, which is false for NaN.
     outside = ~(np.abs(numbers) <= limit)
     return np.where(outside, 0.0, numbers), absent | outside

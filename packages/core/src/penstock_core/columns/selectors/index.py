@@ -1,9 +1,9 @@
 """An index of selectors by the property values they require.
 
 A selector that requires a value, a prefix or a range of a property is looked up by the property's
-values in a batch, each distinct value once. Its other conditions are then evaluated if the lookup
-found it. Selectors without such a requirement are evaluated on every batch. The results equal those
-of :meth:`~penstock_core.columns.selectors.Selector.mask_in` in all cases.
+values in a batch, each distinct value once. If the lookup finds the selector, its other conditions
+are evaluated. Selectors without such a requirement are evaluated on every batch. The results equal
+those of :meth:`~penstock_core.columns.selectors.Selector.mask_in` in all cases.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ from penstock_core.columns.selectors.typed_columns import (
 Rows = npt.NDArray[np.int64]
 
 SELECTOR_COST: Final = 16.0
-"""Approximate cost of evaluating one selector on a batch, in microseconds, however few rows it
-has."""
+"""Approximate cost of evaluating one selector on a batch, in microseconds, in addition to the cost
+of its rows."""
 SELECTOR_ROW_COST: Final = 0.002
+"""Approximate cost of evaluating one selector on one row, in microseconds."""
 VALUE_COST: Final = 0.5
 """Approximate cost of looking up one value, in microseconds."""
 
@@ -69,11 +70,15 @@ class _Table:
 
     def __init__(self) -> None:
         self.count = 0
+        """Number of accesses in the table."""
         self.equal: dict[ValueFamily, dict[Any, dict[str, None]]] = {}
+        """Selectors that require a value, by family and value."""
         self.prefixes: dict[str, dict[str, None]] = {}
+        """Selectors that require a prefix, by the prefix."""
         self._lengths: dict[int, int] = {}
         """Number of prefixes of each length."""
         self.ranges: RangeTable[str] = RangeTable()
+        """Selectors that require a number in a range."""
 
     def candidate_count(self, access: Access) -> int:
         """Return the approximate number of selectors that a lookup by this access returns
@@ -135,7 +140,8 @@ class _Table:
 
 
 def _drop(table: dict[Any, dict[str, None]], key: Any, text: str) -> bool:
-    """Remove a text from a table's entry. Return True if the entry was removed, too."""
+    """Remove a text from an entry of a table, and the entry with its last text. Return whether the
+    entry was removed."""
     del table[key][text]
     if table[key]:
         return False
@@ -147,7 +153,7 @@ class CandidateSelectors(Struct):
     """The selectors that may match some events of a batch."""
 
     exact: dict[str, list[Rows]]
-    """Selectors that match, with their rows. They need no evaluation."""
+    """Selectors that match, each with the rows that it matches. They need no evaluation."""
     inexact: dict[str, None]
     """Selectors to evaluate on the batch."""
 
@@ -170,7 +176,7 @@ class CandidateSelectors(Struct):
 class SelectorIndex:
     """Selectors by their texts. Holds no compiled selectors."""
 
-    __slots__ = ("_entries", "_rest", "_stamped", "_tables", "_value_cost", "version", "work")
+    __slots__ = ("_entries", "_stamped", "_tables", "_unindexed", "_value_cost", "version", "work")
 
     def __init__(self, value_cost: float = VALUE_COST) -> None:
         self._value_cost = value_cost
@@ -179,19 +185,22 @@ class SelectorIndex:
         self.work = 0
         """Total work of all selectors."""
         self._stamped: Counter[str] = Counter()
+        """Number of selectors with each predicate that depends on columns stamped by the realm."""
         self._entries: dict[str, _IndexedSelector] = {}
+        """Selectors that are looked up by values."""
         self._tables: dict[Steps, _Table] = {}
-        self._rest: dict[str, None] = {}
+        """The lookup table of each property that selectors are indexed by."""
+        self._unindexed: dict[str, None] = {}
         """Selectors that are evaluated on every batch."""
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._rest)
+        return len(self._entries) + len(self._unindexed)
 
     def __contains__(self, text: str) -> bool:
-        return text in self._entries or text in self._rest
+        return text in self._entries or text in self._unindexed
 
     def finds(self, text: str) -> bool:
-        """Return True if an added selector is looked up by values."""
+        """Whether an added selector is looked up by values, instead of evaluated on every batch."""
         return text in self._entries
 
     @property
@@ -202,17 +211,22 @@ class SelectorIndex:
     def add(self, text: str, selector: Selector | None) -> None:
         """Add a new selector.
 
-        ``selector`` is None if the text is invalid: its evaluation then reports the error.
+        ``selector`` is None if the text is invalid; the evaluation of the text reports the error.
         """
         self.version += 1
         if selector is not None:
             self.work += selector.work
             self._stamped.update(selector.stamped)
-        ways = () if selector is None else accesses_of(selector.expression)
-        if not ways:
-            self._rest[text] = None
+        alternatives = () if selector is None else accesses_of(selector.expression)
+        if not alternatives:
+            self._unindexed[text] = None
             return
-        accesses = min(ways, key=self._candidate_count) if len(ways) > 1 else ways[0]
+        # The alternative with the fewest other selectors leads to the fewest needless evaluations.
+        accesses = (
+            min(alternatives, key=self._candidate_count)
+            if len(alternatives) > 1
+            else alternatives[0]
+        )
         self._entries[text] = _IndexedSelector(
             accesses, tuple({a.steps: None for a in accesses.any_of})
         )
@@ -222,10 +236,10 @@ class SelectorIndex:
                 table = self._tables[access.steps] = _Table()
             table.add(access, text)
 
-    def _candidate_count(self, way: Accesses) -> int:
+    def _candidate_count(self, alternative: Accesses) -> int:
         """Return the approximate number of selectors that are returned together by these
         accesses."""
-        tables = [(self._tables.get(access.steps), access) for access in way.any_of]
+        tables = [(self._tables.get(access.steps), access) for access in alternative.any_of]
         return sum(
             1 if table is None else 1 + table.candidate_count(access) for table, access in tables
         )
@@ -238,7 +252,7 @@ class SelectorIndex:
             self._stamped -= Counter(selector.stamped)
         entry = self._entries.pop(text, None)
         if entry is None:
-            del self._rest[text]
+            del self._unindexed[text]
             return
         for access in entry.accesses.any_of:
             table = self._tables[access.steps]
@@ -249,16 +263,16 @@ class SelectorIndex:
     def candidates_in(self, frame: EventFrame) -> CandidateSelectors:
         """Return the selectors that may match events of a frame.
 
-        Uses only published values, none stamped by the realm.
+        The lookup uses only published values, and no values stamped by the realm.
         """
         lookup_cost = len(self._tables) * self._value_cost * frame.rows
         # With few selectors, evaluating all is cheaper than looking up every value.
         if len(self._entries) * (SELECTOR_COST + SELECTOR_ROW_COST * frame.rows) < lookup_cost:
-            return CandidateSelectors({}, dict.fromkeys((*self._entries, *self._rest)))
+            return CandidateSelectors({}, dict.fromkeys((*self._entries, *self._unindexed)))
         candidates = CandidateSelectors({}, {})
         for steps, table in self._tables.items():
             self._look_up(candidates, table, frame.lookup(steps), frame.rows)
-        candidates.inexact.update(self._rest)
+        candidates.inexact.update(self._unindexed)
         # A selector found by one exact access and one inexact access has to be evaluated.
         for text in candidates.inexact:
             candidates.exact.pop(text, None)
@@ -272,6 +286,7 @@ class SelectorIndex:
         rows: int,
     ) -> None:
         """Add the selectors that the values of a property lead to."""
+        # The rows of a value can be trusted only if the property has a single type in the batch.
         is_single = len(typed_columns) == 1
         for kind, column in _lookup_columns(typed_columns):
             look_up = table.look_up_of(kind) if kind is not ColumnType.TIME else _moments(table)
@@ -325,6 +340,7 @@ def _values(column: Any, rows: int) -> Iterator[tuple[Any, Callable[[], Rows]]]:
 
 
 def _mask(parts: Sequence[Rows], rows: int) -> pa.BooleanArray:
+    """Return a mask of ``rows`` rows that is true for the row numbers in ``parts``."""
     mask = np.zeros(rows, dtype=np.bool_)
     for part in parts:
         mask[part] = True

@@ -1,8 +1,8 @@
 """A cache of the outcomes of predicates for the events of a batch.
 
-A thread may evaluate predicates ahead of the realm's turn that needs them, so that no predicate is
-evaluated twice. Only predicates that depend on nothing but published values are cached: ids, times
-and origins are set by the realm, and change with the store an event is in.
+A thread may evaluate predicates before the turn of the realm that needs their outcomes; with the
+cache no predicate is evaluated twice. Only predicates that depend on nothing but published values
+are cached. The realm sets ids, times and origins, which differ between the stores of an event.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from penstock_core.columns.selectors.wording import canonical
 Key = tuple[object, str]
 """The reader of message fields, and the text of a predicate."""
 Source = Callable[[Key], Column | None]
+"""Returns the outcome of a predicate from another cache; None if that cache does not have it."""
 
 _UNCHANGED_COLUMNS: Final = frozenset(
     ("tag", "headers.message_id", "headers.type", "headers.correlation_id")
@@ -36,7 +37,7 @@ _UNCHANGED_COLUMNS: Final = frozenset(
 
 
 def reads_published_only(node: Expression) -> bool:
-    """Return True if ``node`` reads only published values: no ids, times, defaults or origins."""
+    """Whether ``node`` reads only published values: no ids, times, defaults or origins."""
     return not any(_is_stamped(part) for part in walk(node))
 
 
@@ -52,7 +53,7 @@ def key_text(node: Expression) -> str:
 def stamped_texts(expression: Expression) -> frozenset[str]:
     """Return the predicates of a selector that also depend on columns stamped by the realm.
 
-    They are evaluated in the turn that stores the events.
+    These predicates are evaluated in the turn that stores the events.
     """
     return frozenset(
         canonical(node)
@@ -62,7 +63,7 @@ def stamped_texts(expression: Expression) -> frozenset[str]:
 
 
 def _is_stamped(node: Expression) -> bool:
-    """Return True if a node depends on the clock or on columns stamped by the realm."""
+    """Whether a node depends on the clock or on columns stamped by the realm."""
     match node:
         case Now():
             return True

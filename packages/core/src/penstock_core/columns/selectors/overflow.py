@@ -1,7 +1,7 @@
 """Reads properties in the overflow column ``more`` as columns for selectors.
 
-Few events have any: lists of mixed types, and properties beyond the columns of a channel. Cells are
-decoded one by one, and only names used by a selector become columns.
+Few events have properties there: lists of mixed types, and properties beyond the columns of a
+channel. Cells are decoded one by one, and only names used by a selector become columns.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Overflow:
         return _columns(values)
 
     def uncovered(self, name: str, column: Column) -> Column:
-        """Return the column of a property, null in rows that have it in the overflow, which takes
-        precedence."""
+        """Return the column of a property, null in rows with a value of the property in the
+        overflow, which takes precedence."""
         rows = [row for row, cell in self._cells.items() if name in cell]
         if not rows:
             return column
@@ -58,8 +58,8 @@ class Overflow:
 def _readable(cell: bytes) -> dict[str, Any]:
     """Return the properties of a stored cell.
 
-    A property with more levels than events may have today, stored by an older realm, is unknown to
-    selectors: one such event must not fail the evaluation of the batch.
+    An older realm may have stored a property with more levels than events may have today. Its value
+    is unknown to selectors, because one such event must not fail the evaluation of the batch.
     """
     try:
         overflow.check_nesting(cell)
@@ -71,7 +71,8 @@ def _readable(cell: bytes) -> dict[str, Any]:
 
 
 def steps_inside(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return ``steps`` adapted to the columns made by this class."""
+    """Return ``steps`` for columns of :class:`Overflow`: there, each list element is the field of a
+    struct."""
     adapted: list[Step] = []
     for step in steps:
         adapted.append(step)
@@ -81,6 +82,7 @@ def steps_inside(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _columns(values: list[Any]) -> list[Column]:
+    """Return a column for each type of the values, null in the rows of other types."""
     by_type: dict[type, list[Any]] = {}
     for row, value in enumerate(values):
         if value is not None:
@@ -114,7 +116,7 @@ def _lists(values: list[Any]) -> Column:
 
 
 def _times(values: Iterable[datetime | None]) -> Column:
-    """Return a column of times. Times without a zone are taken as UTC."""
+    """Return a column of times. A time without a zone counts as UTC."""
     zoned = [v.replace(tzinfo=UTC) if v is not None and v.tzinfo is None else v for v in values]
     return pa.array(zoned, _TIME)
 

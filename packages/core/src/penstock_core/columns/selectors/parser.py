@@ -42,6 +42,7 @@ DEPTH_MAX: Final = 100
 PATTERN_MAX: Final = 4_096
 """Maximum number of characters of a LIKE pattern."""
 
+# Binding powers, from the loosest to the tightest operator; 0 is no operator.
 _OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _SIGNED = range(1, 8)
 
 _POWERS: Final = {
@@ -54,6 +55,7 @@ _POWERS: Final = {
     "/": _PRODUCT,
 }
 _INTEGER_END: Final = 1 << 63
+"""The first whole number that does not fit 64 bits; its negative does."""
 
 
 def parse(text: str, *, is_stored: bool = False) -> Expression:
@@ -68,16 +70,20 @@ def parse(text: str, *, is_stored: bool = False) -> Expression:
 
 
 class _Parser:
+    """Parses one selector, token by token."""
+
     __slots__ = ("_depth", "_height", "_is_stored", "_reader")
 
     def __init__(self, text: str, *, is_stored: bool) -> None:
         self._is_stored = is_stored
         self._reader = TokenReader(text)
         self._depth = 0
+        """Number of expressions around the current token, which bounds the recursion."""
         self._height = 0
-        """Height of the last parsed expression."""
+        """Height of the last parsed expression, in levels of the tree."""
 
     def selector(self) -> Expression:
+        """Parse the whole text. Raises ``InvalidSelector``."""
         expression = self._condition(_OR)
         if self._reader.token.kind is not TokenKind.END:
             expected = "AND, OR or the end" if isinstance(expression, CONDITIONS) else "an operator"
@@ -85,6 +91,8 @@ class _Parser:
         return expression
 
     def _condition(self, minimum: int) -> Expression:
+        """Parse an expression that is true, false or unknown. Raises ``InvalidSelector`` for a
+        plain value."""
         start = self._reader.token
         expression = self._expression(minimum)
         self._check_condition(expression, start)
@@ -108,6 +116,7 @@ class _Parser:
         return left
 
     def _infix_power(self) -> int:
+        """Return the binding power of the next token as an operator; 0 if it is not an operator."""
         token = self._reader.token
         if _is_matches(token):
             return _PREDICATE
@@ -201,6 +210,7 @@ class _Parser:
         """Parse all operands of a chain of AND or OR into one node."""
         word, kind = ("OR", Or) if power == _OR else ("AND", And)
         self._check_condition(left, start)
+        # `(a AND b) AND c` becomes one chain, too.
         operands = list(left.operands if isinstance(left, kind) else (left,))
         height = self._height
         while self._reader.accept(word):
@@ -308,7 +318,8 @@ class _Parser:
         return expression
 
     def _one_level_deeper(self, expression: Expression) -> Expression:
-        """Count one more level of nesting and return the expression. Raises if it is too deep."""
+        """Count one more level of nesting and return the expression. Raises ``InvalidSelector`` if
+        it has too many levels."""
         self._height += 1
         self._check_height(self._height)
         return expression
@@ -321,13 +332,16 @@ class _Parser:
 
 
 def _is_matches(token: Token) -> bool:
-    """Return True if the word after a value is the operator MATCHES.
+    """Whether the word after a value is the operator MATCHES.
 
-    It is not a keyword, so that a property may have this name: after a value no name is allowed.
+    The word is not a keyword, so that a property may have this name. After a value it can only be
+    the operator, because no name is allowed there.
     """
     return token.kind is TokenKind.NAME and token.text.isascii() and token.text.upper() == "MATCHES"
 
 
 def _ends_in_escape(pattern: str, escape: str) -> bool:
+    """Whether the last escape character of a pattern has no character to escape."""
+    # Two escape characters in a row stand for one plain character.
     trailing = len(pattern) - len(pattern.rstrip(escape))
     return trailing % 2 == 1

@@ -1,8 +1,8 @@
 """LIKE patterns, compiled to the cheapest equivalent search (SEM F1).
 
-A pattern consists of pieces with ``%`` between them. It is enough to find each piece at its
-leftmost place after the preceding piece, so one pass over a text decides, regardless of the number
-of wildcards. A regular expression can take as many passes as the pattern is long.
+A pattern consists of pieces with ``%`` between them. It is sufficient to find each piece at its
+leftmost place after the preceding piece, so one pass over a text is enough for any number of
+wildcards. A regular expression can take as many passes as the pattern is long.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _ONE: Final = "_"
 WILDCARDS_MAX: Final = 100
 """Maximum number of wildcards in a pattern of a new selector."""
 _CHARACTERS_PER_CHECK: Final = 1 << 20
-"""Characters searched between two calls of ``check``."""
+"""Number of characters that are searched between two calls of ``check``."""
 _TRIES: Final = 32
-"""Candidate places of a piece that are compared one by one. After that many mismatches, whole
-blocks of places are compared at once."""
+"""Number of candidate places of a piece that are compared one by one. After this number of
+mismatches, whole blocks of places are compared at once."""
 _PLACES_AT_ONCE: Final = 1 << 16
-"""Places that are compared at once."""
+"""Number of places that are compared at once."""
 _CHARACTERS_COMPARED: Final = 64
-"""Characters compared at all places of a block between two calls of ``check``."""
+"""Number of characters that are compared at all places of a block between two calls of
+``check``."""
 
 Part = str | None
 """A piece of fixed text, or a wildcard: ``""`` for any text, None for any one character."""
@@ -51,6 +52,7 @@ def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
             exact = pa.scalar(text)
             return lambda texts, _: pc.equal(texts, exact)
         case [""]:
+            # `%` matches every text, also the empty one; the comparison keeps nulls.
             return lambda texts, _: pc.greater_equal(texts, pa.scalar(""))
         case [str(text), ""] if text:
             return lambda texts, _: pc.starts_with(texts, text)
@@ -72,8 +74,8 @@ def wildcards(pattern: str, escape: str = "") -> int:
 def search_work(pattern: str, escape: str = "") -> int:
     """Return the approximate cost of a search, relative to the cost of one comparison.
 
-    It is one for each wildcard, and more for long text around ``_`` between two ``%``, which is
-    compared at every place.
+    The cost is one for each wildcard, and more for long text around ``_`` between two ``%``, which
+    is compared at every place.
     """
     searched = sum(len(run) for piece_runs in _broken(pattern, escape) for run in piece_runs)
     return 1 + wildcards(pattern, escape) + searched // _CHEAP
@@ -83,23 +85,26 @@ def search_row_bytes(pattern: str, escape: str = "") -> int:
     """Return the approximate fixed cost of a search per text, in bytes that a comparison reads in
     that time.
 
-    It is 0 if Arrow does the whole search; otherwise texts are searched one by one.
+    The cost is 0 if Arrow does the whole search; otherwise texts are searched one by one.
     """
+    # Only the search of a Walk is a bound method; the others are functions.
     if not isinstance(getattr(search(pattern, escape), "__self__", None), Walk):
         return 0
     return _ROW_BYTES + len(_broken(pattern, escape)) * _BROKEN_ROW_BYTES
 
 
 _CHEAP: Final = 4
-"""Characters that can be compared at every place at the cost of one comparison."""
+"""Number of characters that can be compared at every place at the cost of one comparison."""
 _ROW_BYTES: Final = 1 << 10
+"""Fixed cost of one text that is searched in Python, in bytes."""
 _BROKEN_ROW_BYTES: Final = 16 << 10
-"""Fixed cost of one text for each piece that single-character wildcards break into runs, because it
-may partly match at each of its places."""
+"""Fixed cost of one text for each piece that single-character wildcards break into runs, in bytes,
+because such a piece may partly match at each place of the text."""
 
 
 def _broken(pattern: str, escape: str) -> list[list[str]]:
-    """Return the runs of each piece between two ``%`` that ``_`` breaks into several."""
+    """Return the runs of fixed text of each piece between two ``%`` that ``_`` breaks into several
+    runs."""
     pieces = [[r for r in part_list if r] for part_list in _pieces(parts(pattern, escape))[1:-1]]
     return [runs for runs in pieces if len(runs) > 1]
 
@@ -137,6 +142,7 @@ def parts(pattern: str, escape: str = "") -> list[Part]:
 
 
 def _between(first: str, last: str) -> Callable[[Column, Check], Column]:
+    """Return the search for texts that begin with ``first`` and end with ``last``."""
     # In a shorter text the beginning and the end would share characters.
     least = len(first.encode()) + len(last.encode())
 
@@ -168,6 +174,7 @@ class _Piece(Struct, frozen=True):
         return cls(tuple(runs), size)
 
     def fits(self, text: str, start: int) -> bool:
+        """Whether the piece matches at index ``start``."""
         return all(text.startswith(run, start + offset) for offset, run in self.runs)
 
     def find(self, text: str, start: int, end: int, check: Check) -> int:
@@ -192,21 +199,24 @@ class _Piece(Struct, frozen=True):
         return -1
 
     def _find_at_once(self, text: str, start: int, last: int, check: Check) -> int:
-        """Like :meth:`find`, but compare a character of the piece at many places at once.
+        """Return the result of :meth:`find`, by comparing each character of the piece at many
+        places at once.
 
-        Text that partly matches at each place would otherwise take a call per place.
+        In a text that partly matches at each place, :meth:`find` would need a call for each place.
         """
         for begin in range(start, last + 1, _PLACES_AT_ONCE):
             count = min(_PLACES_AT_ONCE, last + 1 - begin)
-            near = text[begin : begin + count + self.size - 1]
-            codes = np.frombuffer(near.encode("utf-32-le"), dtype=np.uint32)
+            block = text[begin : begin + count + self.size - 1]
+            # UTF-32 has four bytes for each character, so its words are the characters.
+            codes = np.frombuffer(block.encode("utf-32-le"), dtype=np.uint32)
             fits = np.ones(count, dtype=np.bool_)
-            for n, (offset, code) in enumerate(self.characters):
-                if not n % _CHARACTERS_COMPARED:
+            for index, (offset, code) in enumerate(self.characters):
+                if not index % _CHARACTERS_COMPARED:
                     check()
                     if not fits.any():
                         break
                 fits &= codes[offset : offset + count] == code
+            # argmax() returns 0 also if no place fits.
             first = int(fits.argmax())
             if fits[first]:
                 return begin + first
@@ -225,14 +235,15 @@ class Walk:
 
     def __init__(self, pattern_parts: list[Part]) -> None:
         pieces = _pieces(pattern_parts)
-        first, *rest = map(_Piece.of_parts, pieces)
+        first, *following_pieces = map(_Piece.of_parts, pieces)
         self._first = first
-        self._last = rest.pop() if rest else None
+        self._last = following_pieces.pop() if following_pieces else None
         """The last piece; None if the pattern has no ``%``, so that the first piece is the whole
         pattern."""
-        self._middle = [middle_piece for middle_piece in rest if middle_piece.size]
+        self._middle = [middle_piece for middle_piece in following_pieces if middle_piece.size]
         self._least = sum(
-            middle_piece.size for middle_piece in (first, *rest, self._last or _Piece((), 0))
+            middle_piece.size
+            for middle_piece in (first, *following_pieces, self._last or _Piece((), 0))
         )
         texts = [run for part in pieces for run in part if run]
         self._longest = max(texts, key=len, default="")
@@ -260,19 +271,22 @@ class Walk:
         return pa.array(fits, mask=absent)
 
     def fits(self, text: str, check: Check) -> bool:
-        """Return True if the text begins and ends with the outer pieces and has the others in order
-        between."""
+        """Whether the text begins with the first piece and ends with the last piece, and has the
+        other pieces in order between them."""
         size = len(text)
         if not self._first.fits(text, 0):
             return False
         if self._last is None:
             return size == self._first.size
+        # search() calls this only for texts as long as all pieces together, so that the first and
+        # the last piece do not overlap.
         end = size - self._last.size
         if not self._last.fits(text, end):
             return False
 
-        def behind(start: int, part: _Piece) -> int:
+        # After a missing piece the result stays -1, because reduce() cannot stop early.
+        def end_of_next(start: int, part: _Piece) -> int:
             piece_start = -1 if start < 0 else part.find(text, start, end, check)
             return -1 if piece_start < 0 else piece_start + part.size
 
-        return reduce(behind, self._middle, self._first.size) >= 0
+        return reduce(end_of_next, self._middle, self._first.size) >= 0

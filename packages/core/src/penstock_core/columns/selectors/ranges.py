@@ -3,7 +3,7 @@
 Each range is stored at one node of a binary tree over all floats: the lowest node whose interval
 contains the range. The ranges of a node all include the middle of its interval, so the ranges that
 also include a number are the first ones in the order of their lower ends, or the last ones in the
-order of their upper ends. A lookup visits one node for each depth in use; adding and removing a
+order of their upper ends. A lookup visits one node for each height in use; adding and removing a
 range touches one node.
 """
 
@@ -19,7 +19,9 @@ from penstock_core.columns.selectors.accesses import Number, NumberRange
 
 _BITS: Final = 64
 _TOP: Final = (1 << _BITS) - 1
+"""The highest position."""
 _SIGN: Final = 1 << (_BITS - 1)
+"""The sign bit of a float."""
 _FLOAT: Final = struct.Struct(">d")
 _WORD: Final = struct.Struct(">Q")
 
@@ -33,6 +35,7 @@ def position_of(number: Number) -> int:
     kept.
     """
     bits: int = _WORD.unpack(_FLOAT.pack(number + 0.0))[0]  # + 0.0 turns -0.0 into 0.0
+    # The bits of positive floats ascend with their values, those of negative ones descend.
     return bits ^ _TOP if bits & _SIGN else bits | _SIGN
 
 
@@ -45,14 +48,17 @@ class _PositionedRange(Generic[Owner]):
         self.range = range
         self.owner = owner
         self.added = added
+        """Number of the addition, so that ranges with equal ends have an order."""
         self.low = 0 if range.low is None else position_of(range.low)
         self.high = _TOP if range.high is None else position_of(range.high)
 
     @property
     def node(self) -> tuple[int, int]:
-        """The depth above the leaves, and the position at that depth."""
-        depth = (self.low ^ self.high).bit_length()
-        return depth, self.low >> depth
+        """The node of the tree that the range is stored at: its height above the leaves, and its
+        position among the nodes of that height."""
+        # The ends differ in this bit and lower ones, so the node above it covers both.
+        height = (self.low ^ self.high).bit_length()
+        return height, self.low >> height
 
 
 class _Node(Generic[Owner]):
@@ -68,12 +74,12 @@ class _Node(Generic[Owner]):
 class RangeTable(Generic[Owner]):
     """Ranges with their owners."""
 
-    __slots__ = ("_added", "_depths", "_entries", "_nodes")
+    __slots__ = ("_added", "_entries", "_heights", "_nodes")
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int], _Node[Owner]] = {}
-        self._depths: Counter[int] = Counter()
-        """Number of nodes at each depth."""
+        self._heights: Counter[int] = Counter()
+        """Number of nodes of each height."""
         self._entries: dict[tuple[NumberRange, Owner], _PositionedRange[Owner]] = {}
         self._added = 0
 
@@ -90,7 +96,7 @@ class RangeTable(Generic[Owner]):
         node = self._nodes.get(entry.node)
         if node is None:
             node = self._nodes[entry.node] = _Node()
-            self._depths[entry.node[0]] += 1
+            self._heights[entry.node[0]] += 1
         insort(node.by_low, (entry.low, entry.added, entry))
         insort(node.by_high, (entry.high, entry.added, entry))
 
@@ -104,21 +110,23 @@ class RangeTable(Generic[Owner]):
         del node.by_high[bisect_left(node.by_high, (entry.high, entry.added))]
         if not node.by_low:
             del self._nodes[entry.node]
-            depth = entry.node[0]
-            self._depths[depth] -= 1
-            if not self._depths[depth]:
-                del self._depths[depth]
+            height = entry.node[0]
+            self._heights[height] -= 1
+            if not self._heights[height]:
+                del self._heights[height]
 
     def including(self, number: Number) -> Iterator[Owner]:
         """Yield the owners of ranges that include ``number``. An owner may occur several times."""
         if number != number:  # NaN is in no range
             return
         position = position_of(number)
-        for depth in self._depths:
-            node = self._nodes.get((depth, position >> depth))
+        for height in self._heights:
+            node = self._nodes.get((height, position >> height))
             if node is None:
                 continue
-            if depth and position >> (depth - 1) & 1:
+            # The ranges of a node include its middle. In the upper half of the node a range
+            # includes the number if it ends above it, in the lower half if it begins below it.
+            if height and position >> (height - 1) & 1:
                 index = bisect_left(node.by_high, (position,))
                 candidates = node.by_high[index:]
             else:

@@ -1,4 +1,4 @@
-"""Reads the tokens of a selector one after the other, and makes errors about the current one."""
+"""Reads the tokens of a selector one after the other, and makes errors about the current token."""
 
 from __future__ import annotations
 
@@ -39,19 +39,20 @@ class TokenReader:
         return token
 
     def is_next(self, sign: str) -> bool:
-        """Return True if ``sign``, an operator or a keyword, is next."""
+        """Whether ``sign``, an operator or a keyword, is the next token."""
         token = self.token
         return token.kind in (TokenKind.SIGN, TokenKind.KEYWORD) and token.text == sign
 
     def accept(self, sign: str) -> bool:
-        """Consume ``sign`` if it is next. Return True if it was consumed."""
+        """Consume ``sign`` if it is the next token. Return whether it was consumed."""
         if not self.is_next(sign):
             return False
         self.advance()
         return True
 
     def expect(self, *signs: str) -> Token:
-        """Consume one of ``signs``. Raises ``InvalidSelector`` if something else is next."""
+        """Consume and return the next token, one of ``signs``. Raises ``InvalidSelector`` for any
+        other token."""
         if not any(self.is_next(sign) for sign in signs):
             expected = " or ".join(f"'{sign}'" for sign in signs)
             raise self.fault(f"{expected} {self.place}")
@@ -62,7 +63,8 @@ class TokenReader:
         return self._text[token.position : token.position + len(token.text)]
 
     def text_literal(self, expected: str) -> str:
-        """Consume a text literal and return its value."""
+        """Consume a text literal and return its value. Raises ``InvalidSelector``, with
+        ``expected`` in its text, for another token."""
         if self.token.kind is not TokenKind.TEXT:
             raise self.fault(f"{expected} {self.place}")
         return str(self.advance().value)
@@ -70,6 +72,7 @@ class TokenReader:
     def fault(
         self, expected: str, token_at: Token | None = None, actual: str | None = None
     ) -> MalformedSelector:
-        """Return the error for the token ``is_next``, by default the next one."""
+        """Return the error for a token, by default the next token. ``expected`` describes the
+        allowed text, ``actual`` the wrong text if it is not the token itself."""
         token = token_at or self.token
         return fault(self._text, token.position, expected, actual=actual or token.shown)

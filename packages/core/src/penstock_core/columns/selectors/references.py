@@ -19,12 +19,12 @@ from penstock_core.columns.selectors.headers import HEADERS
 from penstock_core.columns.selectors.reader import TokenReader
 from penstock_core.columns.selectors.tokens import Token, TokenKind
 
-_FUNCTIONS: Final = (
+_FUNCTIONS: Final = (  # for the error about an unknown function
     "NOW(), DISTANCE(), EVENTDATA.LENGTH(), EVENTDATA.AS_STRING() or EVENTDATA.TAG()"
 )
-# Arrow's lists and binary values have offsets of 32 bits, so a larger number means the same as this
-# one.
 _INDEX_MAX: Final = (1 << 31) - 1
+"""Largest index of a list element or a byte. Arrow's lists and binary values have offsets of 32
+bits, so a larger number has the same effect."""
 
 
 def read_name(reader: TokenReader) -> Expression:

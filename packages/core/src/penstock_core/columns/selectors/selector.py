@@ -49,15 +49,15 @@ _COSTS_CHARACTERS_MAX: Final = 1 << 23
 
 
 REPEATED_WORK = 256
-"""Work of a comparison that copies a value for each element of an array, in comparisons: the
-assumed length of an array. With long texts that is much work, which is done in a thread."""
+"""Assumed length of an array. A comparison that copies a value for each element of an array counts
+as this number of comparisons. With long texts this is much work, which is done in a thread."""
 
 
 class Selector:
     """A condition on events, compiled once.
 
-    ``text`` is the canonical text: one for all spellings of a selector, and it parses to this
-    selector again. Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
+    ``text`` is the canonical text, which is the same for all spellings of a selector and parses to
+    this selector again. Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Selector:
     ) -> pa.BooleanArray:
         """Return a mask, without nulls, of the events of ``batch`` that the selector matches.
 
-        Events for which it is unknown do not match. Values without a column are unknown;
+        Events for which the selector is unknown do not match. Values without a column are unknown;
         ``event_id`` is unknown for events not stored yet. ``now_us`` is the time of ``NOW()`` in
         microseconds; ``messages`` reads the fields of messages in the data (SEM P1).
         """
@@ -115,9 +115,9 @@ class Selector:
     ) -> bool:
         """Return False only if a part of the store with these statistics has no matching event.
 
-        Statistics are by column path, as in ``columns``. Nothing is known about a missing path. A
-        name that is stored in several columns, one per type, must be missing. ``now_us`` is the
-        time of ``NOW()`` in microseconds, if it is known.
+        The keys of ``statistics`` are column paths, as in ``columns``; a column without entry may
+        have any values. A name that is stored in several columns, one per type, must have no entry.
+        ``now_us`` is the time of ``NOW()`` in microseconds; None if it is not known.
         """
         return outcomes(self.expression, StoreStatistics(statistics, now_us)).may_hold
 
@@ -164,8 +164,8 @@ def _work(node: Expression) -> int:
 
 
 def _repeats_values(node: Expression) -> bool:
-    """Return True if ``node`` compares array elements with another value of the event, which is
-    then copied for each element."""
+    """Whether ``node`` compares array elements with another value of the event, which is copied for
+    each element."""
     values = [operand for operand in walk(node) if isinstance(operand, Reference | DataText)]
     has_elements = any(isinstance(operand, Reference) and operand.has_each for operand in values)
     return has_elements and len(values) > 1

@@ -1,7 +1,8 @@
-"""Decides from bounds of columns whether a part of the store can hold a match.
+"""Decides from bounds of columns whether a part of the store can have a matching event.
 
-For a whole part this module derives whether an expression *may hold* and whether it *may fail* in
-some event. Unknown is always possible, and is neither. An expression not handled here may do both.
+For a whole part this module derives whether an expression *may hold* (be true) and whether it *may
+fail* (be false) for some event. An expression may be unknown in any case. An expression that is not
+handled here may hold and may fail.
 """
 
 from __future__ import annotations
@@ -55,26 +56,32 @@ class ColumnStatistics(NamedTuple):
     maximum: Any = None
     """An upper bound of all values except NaN."""
     null_count: int | None = None
+    """Number of events without a value."""
     distinct: Sequence[Any] | None = None
-    """A superset of all values."""
+    """Distinct values, which include all values of the column."""
 
     @property
     def has_no_value(self) -> bool:
-        """True if the column has only nulls, or does not exist."""
+        """Whether the column has only nulls, or does not exist."""
         return self.distinct is not None and not self.distinct
 
 
 NOTHING_KNOWN: Final = ColumnStatistics()
+"""Statistics of a column that may have any values."""
 ONLY_NULLS: Final = ColumnStatistics(distinct=())
+"""Statistics of a column without values."""
 
 
 class Outcomes(NamedTuple):
     """The possible outcomes of an expression, in addition to unknown."""
 
     may_hold: bool
+    """Whether the expression may be true."""
     may_fail: bool
+    """Whether the expression may be false."""
 
     def reversed(self) -> Outcomes:
+        """Return the possible outcomes of the negated expression."""
         return Outcomes(self.may_fail, self.may_hold)
 
 
@@ -82,10 +89,11 @@ ANYTHING: Final = Outcomes(may_hold=True, may_fail=True)
 UNKNOWN: Final = Outcomes(may_hold=False, may_fail=False)
 
 _LEAST: Final = -(1 << 63)
+"""The smallest integer of 64 bits."""
 _FEW: Final = 64
-"""Length of a list of options above which they are compared with the bounds all at once.
+"""Longer lists of options are compared with the bounds all at once.
 
-Comparing a longer list one by one would take more time than reading the events.
+To compare the options of a longer list one by one would take more time than reading the events.
 """
 
 
@@ -145,7 +153,8 @@ def _in(operand: Expression, options: Sequence[Literal], statistics: StoreStatis
 def _among(
     operand: Expression, options: Sequence[Literal], statistics: StoreStatistics
 ) -> Outcomes:
-    """Return the outcomes of a long list of options: whether any of them is within the bounds."""
+    """Return the outcomes of a long list of options. ``IN`` may hold if an option is within the
+    bounds of the column."""
     column = _statistics_of(operand, statistics) if isinstance(operand, Reference) else None
     if column is None:
         return ANYTHING
@@ -157,10 +166,10 @@ def _among(
     # Values of several types do not compare, and a bound may be NaN.
     if types not in ({_BoundType.NUMBER}, {_BoundType.TEXT}) or not low <= high:
         return ANYTHING
-    within = (value for value in values if low <= value <= high)
+    in_bounds = (value for value in values if low <= value <= high)
     if column.distinct is None:
-        return Outcomes(any(True for _ in within), may_fail=True)
-    return Outcomes(any(value in column.distinct for value in within), may_fail=True)
+        return Outcomes(any(True for _ in in_bounds), may_fail=True)
+    return Outcomes(any(value in column.distinct for value in in_bounds), may_fail=True)
 
 
 def _plain(node: Reference | Truth, statistics: StoreStatistics) -> Outcomes:
@@ -254,8 +263,7 @@ _WHOLE: Final[dict[ArithmeticOperator, Callable[[int, int], int]]] = {
 
 
 def _is_of_another_type(literal: Text | Integer | Float | Truth, column: ColumnStatistics) -> bool:
-    """Return True if all values of the column have one type, which does not compare with the
-    literal."""
+    """Whether all values of the column have one type, which does not compare with the literal."""
     others = _NOT_COMPARED[type(literal)]
     return (
         _BOUND_TYPES.get(type(column.minimum)) in others
@@ -294,11 +302,11 @@ _NOT_COMPARED: Final[dict[type, tuple[_BoundType, ...]]] = {
 
 
 class _Scale(NamedTuple):
-    """A literal, and the conversion of bounds to values comparable with it; None if none is
-    needed."""
+    """A literal, and the conversion of bounds to values that compare with it."""
 
     literal: Any
     of_bound: Callable[[Any], Any] | None = None
+    """Converts a bound; None if bounds compare without conversion."""
 
 
 def _scale(
@@ -361,6 +369,7 @@ _WITHIN: Final[dict[Comparison, Callable[[Any, Any, Any], tuple[bool, bool]]]] =
 
 
 def _pattern(node: Like | Matches, statistics: StoreStatistics) -> Outcomes:
+    """Return the outcomes of LIKE or MATCHES without its NOT."""
     if not isinstance(node.operand, Reference):
         return ANYTHING
     if isinstance(node, Like):
@@ -384,8 +393,8 @@ def _like(
     low, high, start = column.minimum, column.maximum, pieces[0]
     if not (isinstance(low, str) and isinstance(high, str)):
         return ANYTHING
-    # The bounds are cut to the length of the prefix: a longer bound that begins with it is greater
-    # than the prefix itself.
+    # The bounds are cut to the length of the prefix, because a longer bound that begins with the
+    # prefix is greater than the prefix itself.
     size = len(start)
     return Outcomes(may_hold=low[:size] <= start <= high[:size], may_fail=True)
 

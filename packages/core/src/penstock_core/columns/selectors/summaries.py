@@ -1,8 +1,8 @@
 """Summaries: statistics of each column of a record batch, kept in the index of its segment.
 
 A *summary* lets a selector skip events without reading them (SEM F5). It has bounds, null counts,
-and all values of a column with few distinct values. It is small, because the indexes of all
-segments are in memory. Columns beyond its size limit are left out, and count as unknown.
+and all values of a column with few distinct values. A summary is small, because the indexes of all
+segments are in memory. Columns beyond its size limit are left out, and may have any values.
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ DISTINCT_MAX: Final = 16
 TEXT_MAX: Final = 32
 """Maximum number of characters of a bound. Longer text is shortened so that it remains a bound."""
 _SAMPLE: Final = 512
+"""Number of first rows that are examined for distinct values before all rows are."""
 _DEPTH_MAX: Final = 8
+"""Maximum number of dictionaries inside one another whose fields have statistics."""
 
 _OVERFLOW: Final = "more"
 _PROPERTIES: Final = "properties"
 _LAST: Final = 0x10FFFF
+"""The last code point of Unicode."""
 _SURROGATES: Final = range(0xD800, 0xE000)
+"""Code points that are not characters, so that UTF-8 cannot encode them."""
 
 OptionalStatistics = ColumnStatistics | None
 """Statistics of a column; None if nothing is known of it and of the columns inside it."""
 
 _Packed = tuple[bool, dict[str, tuple[Any, ...] | None]]
+"""Whether all columns are described, and the fields of their statistics by path."""
 _decoder = msgspec.msgpack.Decoder(_Packed)
 
 
@@ -54,7 +59,8 @@ def summary_of(batch: pa.RecordBatch) -> bytes:
 
 
 def statistics_in(summary: bytes, paths: Collection[str]) -> Mapping[str, ColumnStatistics]:
-    """Return the statistics that a summary has for ``paths``; none for an empty summary."""
+    """Return the statistics that a summary has for ``paths``; an empty mapping for an empty
+    summary."""
     if not summary:
         return {}
     is_complete, packed = _decoder.decode(summary)
@@ -70,7 +76,7 @@ def statistics_in(summary: bytes, paths: Collection[str]) -> Mapping[str, Column
 
 
 def _is_below(path: str, packed: Mapping[str, tuple[Any, ...] | None]) -> bool:
-    """Return True if ``path`` is inside a column without statistics."""
+    """Whether ``path`` is inside a column without statistics, so that the column may exist."""
     above = path.rpartition(".")[0]
     while above:
         if above in packed:
@@ -86,16 +92,16 @@ def _overflows(batch: pa.RecordBatch) -> bool:
 
 def _packed(statistics: dict[str, OptionalStatistics]) -> bytes:
     """Pack as many columns as fit into :data:`BYTES_MAX`, in the order of ``statistics``."""
-    room = BYTES_MAX
+    bytes_left = BYTES_MAX
     packed: dict[str, tuple[Any, ...] | None] = {}
     is_complete = True
     for path, column in statistics.items():
         value = None if column is None else _short(column)
         size = len(msgspec.msgpack.encode((path, value)))
-        if size > room:
+        if size > bytes_left:
             is_complete = False
             continue
-        room -= size
+        bytes_left -= size
         packed[path] = value
     return msgspec.msgpack.encode((is_complete, packed))
 
@@ -110,7 +116,8 @@ def _short(column: ColumnStatistics) -> tuple[Any, ...]:
 def _described(
     path: str, columns: list[Any], depth: int
 ) -> Iterator[tuple[str, OptionalStatistics]]:
-    """Yield the statistics of a name, and of the names inside it. It has one column per type."""
+    """Yield the statistics of a name, and of the names inside it. ``columns`` are the columns of
+    the name, one for each type."""
     column, *others = columns
     if others or depth > _DEPTH_MAX:
         yield path, None
@@ -135,19 +142,19 @@ def _children(column: Any) -> dict[str, list[Any]]:
 
 
 def _statistics(column: Any) -> OptionalStatistics:
-    """Return the statistics of a column; None if its type has no order or it holds invalid
-    times."""
+    """Return the statistics of a column; None if its type has no order, or if it has times outside
+    the years 1 to 9999."""
     if column.null_count == len(column):
         return ONLY_NULLS
     kind = column.type
     if not any(test(kind) for test in _ORDERED):
         return None
     try:
-        least, most = pc.min_max(column).as_py().values()
+        minimum, maximum = pc.min_max(column).as_py().values()
         distinct = _distinct(column)
     except (OverflowError, ValueError):  # a time that datetime cannot hold
         return None
-    return _bounded(least, most, column.null_count, distinct=distinct)
+    return _bounded(minimum, maximum, column.null_count, distinct=distinct)
 
 
 _ORDERED: Final = (
@@ -160,20 +167,20 @@ _ORDERED: Final = (
 
 
 def _bounded(
-    least: Any, most: Any, nulls: int, distinct: tuple[Any, ...] | None
+    minimum: Any, maximum: Any, nulls: int, distinct: tuple[Any, ...] | None
 ) -> OptionalStatistics:
     """Return statistics with bounds of limited length; None if text has no short upper bound."""
-    if isinstance(least, datetime):
-        if least.tzinfo is None:
+    if isinstance(minimum, datetime):
+        if minimum.tzinfo is None:
             return None
-    elif isinstance(least, str):
+    elif isinstance(minimum, str):
         if distinct is not None and any(len(value) > TEXT_MAX for value in distinct):
             distinct = None
         # A prefix is a lower bound, but an upper bound has to be raised.
-        least, most = least[:TEXT_MAX], _above(most)
-        if most is None:
+        minimum, maximum = minimum[:TEXT_MAX], _above(maximum)
+        if maximum is None:
             return None
-    return ColumnStatistics(least, most, nulls, distinct=distinct)
+    return ColumnStatistics(minimum, maximum, nulls, distinct=distinct)
 
 
 def _above(text: str) -> str | None:
@@ -183,6 +190,7 @@ def _above(text: str) -> str | None:
     next_code = ord(text[TEXT_MAX - 1]) + 1
     if next_code > _LAST:
         return None
+    # Half of a surrogate pair is not text, so the next character is behind all of them.
     if next_code in _SURROGATES:
         next_code = _SURROGATES.stop
     return text[: TEXT_MAX - 1] + chr(next_code)
@@ -195,7 +203,7 @@ def _distinct(column: Any) -> tuple[Any, ...] | None:
         return None
     for part in (column.slice(0, _SAMPLE), column):
         values = pc.unique(part)
-        if len(values) > DISTINCT_MAX + 1:
+        if len(values) > DISTINCT_MAX + 1:  # one of them may be null
             return None
     values = values.drop_null()
     return tuple(values.to_pylist()) if len(values) <= DISTINCT_MAX else None

@@ -22,6 +22,7 @@ _DIGITS_MAX: Final = 66
 """Maximum number of significant digits that can fit 64 bits in any base; longer numbers are not
 converted."""
 _OCTAL: Final = 8
+"""The base of numbers that begin with 0."""
 _OCTAL_DIGITS: Final = frozenset("01234567")
 _INTEGER_MAX: Final = (1 << 63) - 1
 
@@ -58,7 +59,7 @@ class Token(Struct, frozen=True, gc=False):
     text: str
     """The text as written; keywords in capitals."""
     position: int
-    """Index of its first character in the selector."""
+    """Index of the token's first character in the selector."""
     value: int | float | str = ""
     """The value of a literal; empty for other tokens."""
 

@@ -1,5 +1,4 @@
-"""Topic filters on columns of texts. Arrow does the whole search of each; no text is handled in
-Python."""
+"""Topic filters on columns of texts. Arrow does the whole search; no text is handled in Python."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The values of a name, split into typed columns.
 
-A property may hold numbers in some events and text in others. It is stored as one column per type
-and read as one *value* with several typed columns. In every row at most one of them is set, so an
-operation works on one typed column after the other and merges the results.
+A property may be a number in some events and text in others. It is stored as one column per type
+and read as one *value* with several typed columns. In every row at most one of these columns is
+set, so an operation works on one typed column after the other and merges the results.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class TypedColumn(NamedTuple):
 
 
 Value = tuple[TypedColumn, ...]
+"""The value of an expression in every row; a row that is null in all columns is unknown."""
 
 UNKNOWN: Final[Column] = pa.nulls(1, pa.bool_())[0]
 """The scalar null. The first call of ``pa.scalar`` would import pandas if it is installed."""
@@ -65,6 +66,7 @@ def typed_column_of(column: Column) -> TypedColumn | None:
         return TypedColumn(ColumnType.TRUTH, column)
     if pa.types.is_timestamp(kind):
         return TypedColumn(ColumnType.TIME, _microseconds(column))
+    # Before the table of types: a cast to int64 would fail for numbers above its maximum.
     if pa.types.is_uint64(kind):
         return _unsigned(column)
     if pa.types.is_decimal(kind):
@@ -84,11 +86,12 @@ _STORED: Final = (
 
 
 def _unsigned(column: Column) -> TypedColumn:
-    """Return the typed column of unsigned numbers. They become the nearest doubles if one exceeds
-    int64."""
+    """Return the typed column of unsigned numbers; if one of them exceeds int64, all become the
+    nearest doubles."""
     maximum = pc.max(column).as_py()
     if maximum is None or maximum <= _INT64_MAX:
         return TypedColumn(ColumnType.INTEGER, column.cast(pa.int64()))
+    # A safe cast would refuse integers that have no exact double.
     return TypedColumn(ColumnType.FLOAT, column.cast(pa.float64(), safe=False))
 
 
@@ -118,6 +121,7 @@ def floor_divided(column: Column, divisor: int) -> Column:
 def numbers_of(column: Column) -> tuple[Any, Any]:
     """Return a numeric column as a NumPy array, and the mask of its nulls."""
     absent = column.is_null().to_numpy(zero_copy_only=False)
+    # Arrow would convert integers with nulls to doubles, which lose digits.
     filled = column.fill_null(0) if column.null_count else column
     return filled.to_numpy(zero_copy_only=False), absent
 
@@ -154,7 +158,7 @@ def kleene_or(left: Column, right: Column) -> Column:
 
 
 def _may_be_unknown(*columns: Column) -> bool:
-    """Return True if any column has nulls. Without nulls, two-valued logic is many times faster."""
+    """Whether any column has nulls. Without nulls, two-valued logic is many times faster."""
     return any(
         not column.is_valid if isinstance(column, pa.Scalar) else column.null_count > 0
         for column in columns

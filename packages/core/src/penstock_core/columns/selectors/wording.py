@@ -32,12 +32,13 @@ from penstock_core.columns.selectors.expressions import (
     Truth,
 )
 
+# Binding powers, from the loosest to the tightest operator.
 _OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _SIGNED, _ATOM = range(8)
 
 
 def canonical(node: Expression) -> str:
-    """Return the canonical text of ``node``: one for all spellings, and it parses to ``node``
-    again."""
+    """Return the canonical text of ``node``, which is the same for all spellings and parses to
+    ``node`` again."""
     match node:
         case Or(operands):
             return " OR ".join(_inside(operand, _AND) for operand in operands)
@@ -47,6 +48,7 @@ def canonical(node: Expression) -> str:
             return f"NOT {_inside(operand, _NOT)}"
         case Arithmetic(operator, left, right):
             power = _power(node)
+            # Operators group from the left, so an equally tight one on the right needs parentheses.
             return f"{_inside(left, power)} {operator} {_inside(right, power + 1)}"
         case Negative(operand):
             return f"-{_inside(operand, _SIGNED)}"
@@ -57,6 +59,7 @@ def canonical(node: Expression) -> str:
 
 
 def _inside(node: Expression, power: int) -> str:
+    """Return the text of an operand, in parentheses if it binds less tightly than ``power``."""
     text = canonical(node)
     return f"({text})" if _power(node) < power else text
 
@@ -74,6 +77,7 @@ def _power(node: Expression) -> int:
             return _SUM
         case Arithmetic():
             return _PRODUCT
+        # The text shows the sign also of -0.0, which is not below 0.
         case Integer(value) | Float(value) if str(value).startswith("-"):
             return _SIGNED
         case Negative():
