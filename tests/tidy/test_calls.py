@@ -33,7 +33,7 @@ HOT: Final = {
         penstock_core.channel.publish Appended _appended _dead not_received refuse_when_full
         penstock_core.channel.recall recalled_of
         penstock_core.channel.timeouts refuse_recalled
-        penstock_core.durable.lanes self._wanted
+        penstock_core.durable.lanes self._lowest_not_refused
         penstock_server.runtime.delivery.delivery self.send
     """,
     "events of a client: for each event or publish": """

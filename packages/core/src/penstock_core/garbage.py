@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 TRIM_BYTES_MIN = 32 << 20
-"""Fewer freed bytes are not returned to the system."""
+"""Freed memory is returned to the operating system once it is at least this many bytes."""
 QUIET_BYTES = 64 << 10
-"""Bytes written between two checks above which the realm counts as busy."""
+"""A realm that writes at least this many bytes between two checks counts as busy."""
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Switch off Python's search for unreachable cycles within the context.
 
-    It is for work that creates many objects and frees few, such as importing modules or recovering
-    a realm: each search would visit all objects and free none.
+    Use it for work that creates many objects and frees few, such as importing modules or recovering
+    a realm. During such work each search would visit all objects and free none.
     """
     is_on = gc.isenabled()
     gc.disable()
@@ -36,6 +36,7 @@ def age_all() -> None:
     generation would visit everything that was loaded (21 ms for an embedded realm). Objects that
     the program has frozen itself stay frozen.
     """
+    # CPython moves whole lists of objects here: to the frozen ones, and back as the oldest ones.
     if not gc.get_freeze_count():
         gc.freeze()
         gc.unfreeze()
@@ -54,6 +55,7 @@ class FreedMemory:
         self.bytes = 0
         """Estimated bytes freed since memory was last returned to the operating system."""
         self._written = 0
+        """Bytes that the realm had written at the last check."""
 
     def is_worth_it(self, written: int) -> bool:
         """Whether much memory was freed and little was ``written`` since the last check. Returning

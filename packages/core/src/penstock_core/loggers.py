@@ -12,22 +12,25 @@ from typing import Any
 
 
 class _Pending:
-    """The function that sets up the log of an embedded realm, until it was called."""
+    """The function that sets up the log of an embedded realm; None before it is registered and
+    after it was called."""
 
     set_up: Callable[[], None] | None = None
 
 
 def set_up_later(set_up: Callable[[], None]) -> None:
-    """Call ``set_up`` before the first warning or error is logged. If structlog is loaded already,
-    call it at once, because the application may have configured structlog. Until then lines of
-    lower levels are dropped."""
+    """Call ``set_up`` before the first warning or error is logged; until then, lines of lower
+    levels are dropped. If structlog is loaded already, ``set_up`` is called at once, because the
+    application may have configured structlog."""
     _Pending.set_up = set_up
     if "structlog" in sys.modules:
         _set_up()
 
 
 def _set_up() -> None:
+    """Call the pending function, once."""
     if (set_up := _Pending.set_up) is not None:
+        # Cleared before the call, which may log a line itself.
         _Pending.set_up = None
         set_up()
 

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 OnFailure = Callable[[BaseException], object]
+"""Called with the failure of a task."""
 
 
 def leave_to_owner(_: BaseException) -> None:
-    """Report nothing, for a task whose owner awaits it: the failure is raised there."""
+    """Ignore the failure of a task whose owner awaits the task, because it is raised there."""
 
 
 def start_task(

@@ -1,4 +1,4 @@
 """The version of Penstock. All packages are released together with this version."""
 
 __version__ = "0.2.0"
-"""The only place of the version; ``pyproject.toml`` reads it with a pattern."""
+"""The version is defined only here; ``pyproject.toml`` reads it with a pattern."""

@@ -23,6 +23,7 @@ Resource = tuple[str, str]
 channel or queue below that folder, ``*`` for all of them. The name of a topic resource is an MQTT
 topic filter, with ``%u`` for the user and ``%c`` for the client id."""
 _Change = Callable[[tuple[str, ...]], set[str]]
+"""Returns the rights of a subject after a change, given its rights before."""
 
 _SENDING: frozenset[str] = frozenset(("publish", "push"))
 """Rights on a temporary destination that every user who knows its name has. The name has 128 random
@@ -55,8 +56,8 @@ class Acl:
 
     def entries(self, kind: str, name: str = "") -> list[Entry]:
         """Return the entries of one resource, ordered by subject."""
-        held = self._entries.get((kind, name), {})
-        entries = [Entry(str(subject), rights) for subject, rights in held.items()]
+        rights_by_subject = self._entries.get((kind, name), {})
+        entries = [Entry(str(subject), rights) for subject, rights in rights_by_subject.items()]
         return sorted(entries, key=lambda entry: entry.subject)
 
     def resources(self) -> list[Resource]:
@@ -72,19 +73,22 @@ class Acl:
 
     def put(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
         """Replace the entries of a resource."""
-        held = {parse_subject(entry.subject): entry.rights for entry in entries if entry.rights}
-        if held:
-            self._entries[kind, name] = held
+        rights_by_subject = {
+            parse_subject(entry.subject): entry.rights for entry in entries if entry.rights
+        }
+        if rights_by_subject:
+            self._entries[kind, name] = rights_by_subject
         else:
             self._entries.pop((kind, name), None)
         if kind == "topic":
             self._sort_topics()
 
     def _sort_topics(self) -> None:
+        """Group the entries of topics by subject, for :meth:`on_topics`."""
         self._topics = {}
-        for (kind, name), held in self._entries.items():
+        for (kind, name), rights_by_subject in self._entries.items():
             if kind == "topic":
-                for subject, rights in held.items():
+                for subject, rights in rights_by_subject.items():
                     key = subject.user, subject.is_group
                     self._topics.setdefault(key, []).append((name, subject, rights))
 
@@ -103,11 +107,12 @@ class Acl:
         return self._with(kind, name, subject, change=lambda held: {*held} - {*rights})
 
     def _with(self, kind: str, name: str, subject: str, change: _Change) -> list[Entry]:
-        wanted_subject = str(parse_subject(subject))
+        """Return the entries of a resource after ``change`` was applied to those of a subject."""
+        canonical_subject = str(parse_subject(subject))
         rights_by_subject = {entry.subject: entry.rights for entry in self.entries(kind, name)}
-        now = change(rights_by_subject.get(wanted_subject, ()))
-        rights_by_subject[wanted_subject] = tuple(
-            right for right in known_rights(kind) if right in now
+        new_rights = change(rights_by_subject.get(canonical_subject, ()))
+        rights_by_subject[canonical_subject] = tuple(
+            right for right in known_rights(kind) if right in new_rights
         )
         return [
             Entry(subject_text, rights)
@@ -143,8 +148,9 @@ class Acl:
         return frozenset(RIGHTS[kind]) if "full" in rights_held else frozenset(rights_held)
 
     def on_topics(self, principal: Principal, client_id: str) -> list[tuple[str, frozenset[str]]]:
-        """Return the topic filters with grants for a principal and its client id, with the rights
-        (SEM M15). The cost depends on the number of its grants, not on those of other users.
+        """Return the topic filters with grants for a principal and its client id, each with the
+        granted rights (SEM M15). The cost depends on the number of grants of the principal, not of
+        other users.
 
         A grant with ``%u`` or ``%c`` does not apply to a user or client id with ``+``, ``#`` or
         ``/``, because these characters would change the meaning of the filter.
@@ -156,16 +162,16 @@ class Acl:
             for name, subject, rights in self._topics.get(key, ()):
                 text = filled(name, principal.user, client_id)
                 if text is not None and subject.covers(principal, groups):
-                    every = RIGHTS["topic"] if "full" in rights else rights
-                    filters.append((text, frozenset(every)))
+                    granted = RIGHTS["topic"] if "full" in rights else rights
+                    filters.append((text, frozenset(granted)))
         return filters
 
     def missing(
         self, principal: Principal, need: Need, name: str = "", *, by_number: bool = False
     ) -> AccessDenied | None:
         """Return the error for a principal without the rights of ``need``, or None if it has them.
-        ``by_number`` says that the client named the store by its number. Numbers can be guessed, so
-        the client then has not proved that it knows the name."""
+        ``by_number`` is whether the client named the store by its number. Numbers can be guessed,
+        so such a client has not proved that it knows the name of a temporary destination."""
         if principal.trusted:
             return None
         on_realm = self.effective(principal, "realm")
@@ -174,8 +180,10 @@ class Acl:
         is_sending = any(right in _SENDING for right in need.rights)
         if is_sending and not by_number and is_temporary(name):
             return None
-        held = on_realm if need.kind == "realm" else self.effective(principal, need.kind, name)
-        if any(right in held for right in need.rights):
+        rights_held = (
+            on_realm if need.kind == "realm" else self.effective(principal, need.kind, name)
+        )
+        if any(right in rights_held for right in need.rights):
             return None
         if any(right in on_realm for right in need.realm):
             return None
@@ -184,25 +192,30 @@ class Acl:
 
 def denied(principal: Principal, kind: str, name: str, rights: Sequence[str]) -> AccessDenied:
     """Return the error that names the missing right (SEM A3)."""
-    every = known_rights(kind)
-    which = "any right" if tuple(rights) == every else " or ".join(f"{right!r}" for right in rights)
-    where = f"{kind} {name}" if name else f"the {kind}"
-    # If any right is enough, the message suggests an ordinary one, not an administrative one
-    how = rights[0] if tuple(rights) != every else every[3]
+    all_rights = known_rights(kind)
+    missing_rights = (
+        "any right"
+        if tuple(rights) == all_rights
+        else " or ".join(f"{right!r}" for right in rights)
+    )
+    resource = f"{kind} {name}" if name else f"the {kind}"
+    # If any right is enough, the message suggests an ordinary right, not an administrative one.
+    suggested_right = rights[0] if tuple(rights) != all_rights else all_rights[3]
     grant = "realm" if kind == "realm" else f"{kind} {name}"
     return AccessDenied(
-        f"{principal.name} lacks {which} on {where}; a user with the right 'manage_acl' there can "
-        f"grant it: "
-        f"penstock acl grant {grant} {principal.user}@* {how}"
+        f"{principal.name} lacks {missing_rights} on {resource}; a user with the right "
+        f"'manage_acl' there can grant it: "
+        f"penstock acl grant {grant} {principal.user}@* {suggested_right}"
     )
 
 
 def filled(name: str, user: str, client_id: str) -> str | None:
-    """Return the topic filter of a grant for one client, or None if the user or client id contains
-    characters that are special in filters."""
+    """Return the topic filter of a grant with ``%u`` and ``%c`` replaced for one client. Return
+    None if the user or client id contains characters that are special in filters."""
     for mark, value in (("%u", user), ("%c", client_id)):
         if mark in name and (not value or value[0] == "$" or {*"+#/\0"} & {*value}):
             return None
+    # Not two replacements in turn: a user name may contain %c.
     parts = name.split("%u")
     return user.join(part.replace("%c", client_id) for part in parts)
 
@@ -213,6 +226,6 @@ def _resources(kind: str, name: str) -> Iterator[Resource]:
     if kind in ("realm", "topic"):
         return
     folder = name
-    while folder:
+    while folder:  # from the nearest folder up to all stores, which is the pattern *
         folder = folder.rpartition("/")[0]
         yield kind, f"{folder}/*" if folder else "*"

@@ -20,8 +20,8 @@ from msgspec import Struct
 from penstock_core.access.rights import NAME_LENGTH_MAX
 
 KNOWN_MAX = 10_000
-"""Maximum number of counts, and of remembered pairs of user and host; the least recently used are
-dropped."""
+"""Maximum number of counts, and of remembered pairs of user and host. Beyond this number, entries
+that were used least recently are dropped."""
 EXAMINED_COUNTS = 64
 """Number of oldest counts that are examined when one must be dropped. The count furthest from a
 lock is dropped."""
@@ -30,8 +30,10 @@ HOST_FACTOR = 10
 OVERLONG = "\0"
 """The user in the keys of all names that are too long for a user."""
 LOCAL_HOSTS = frozenset(("localhost", "::1"))
+"""Names of this machine; all addresses that begin with 127. also belong to it."""
 
 _S = 1_000_000
+"""Microseconds in a second."""
 
 Key = tuple[str, str, str]
 """The key of a count: ``user``, ``host`` or ``pair``, then the user, then the host."""
@@ -42,10 +44,11 @@ class LockoutRules(Struct, frozen=True):
 
     failures: int = 10
     """Number of failures within :attr:`window_s` that lock a user; :data:`HOST_FACTOR` times as
-    many lock a host. 0: no lockout."""
+    many lock a host. 0 means no lockout."""
     window_s: float = 600.0
+    """Time within which failures are counted together, in seconds."""
     lock_s: float = 30.0
-    """Duration of the first lock; each further lock lasts twice as long, up to
+    """Duration of the first lock, in seconds; each further lock lasts twice as long, up to
     :attr:`lock_s_max`."""
     lock_s_max: float = 900.0
 
@@ -60,16 +63,24 @@ class Locked(Struct, frozen=True):
 
 
 class _Count(Struct):
+    """Failed sign-ins of one user, host or pair of both."""
+
     failures: int = 0
+    """Failures in the current window."""
     began_us: int = 0
+    """Time of the first of them, in microseconds."""
     locks: int = 0
+    """Number of earlier locks, which determines the duration of the next one."""
     until_us: int = 0
+    """End of the last lock, in microseconds; 0 before the first lock."""
 
 
 def network_of(host: str) -> str:
-    """Return the network whose hosts share a count: an IPv4 address itself, also if an IPv6
-    listener reports it as a mapped address; the 64-bit network of an IPv6 address; any other text
-    unchanged."""
+    """Return the network whose hosts share a count.
+
+    For an IPv4 address this is the address itself, also if an IPv6 listener reports it as a mapped
+    address. For an IPv6 address it is its 64-bit network. Other texts are returned unchanged.
+    """
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -95,8 +106,9 @@ class Lockout:
         return len(self._counts) + len(self._known)
 
     def wait_s(self, user: str, host: str, now_us: int) -> float:
-        """Return the seconds until a sign-in of ``user`` from ``host`` is checked again; 0: now.
-        For a user who has signed in from the host before, only failures of that user count."""
+        """Return the seconds until a sign-in of ``user`` from ``host`` is checked again; 0 if it is
+        checked now."""
+        # If the user has signed in from this host before, a lock of the host does not matter.
         keys = list(self._keys(user, host))
         relevant_keys = keys[:1] if keys[0][0] == "pair" else keys
         counts = (self._counts.get(key) for key in relevant_keys)
@@ -105,6 +117,7 @@ class Lockout:
     def failed(self, user: str, host: str, now_us: int) -> list[Locked]:
         """Count a wrong password, and return the locks that begin now. A sign-in that began before
         its user was locked does not count, neither for the user nor for the host."""
+        # Guesses that were on their way when the lock began must not prolong it.
         if not self._rules.failures or self._is_locked(next(self._keys(user, host)), now_us):
             return []
         begun = []
@@ -130,6 +143,7 @@ class Lockout:
             self._known.popitem(last=False)
 
     def _keys(self, user: str, host: str) -> Iterator[Key]:
+        """Yield the keys of the counts that a failed sign-in raises; first the one of the user."""
         if len(user) > NAME_LENGTH_MAX:  # no such user exists, and keys must have bounded sizes
             user = OVERLONG
         network = network_of(host)
@@ -146,8 +160,8 @@ class Lockout:
         return count is not None and now_us < count.until_us
 
     def _forget_one(self, now_us: int) -> None:
-        """Drop a count: of the least recently used, the one furthest from a lock. Invented names
-        therefore displace each other, not the count of a user who is close to a lock."""
+        """Drop one of the least recently used counts: the one that is furthest from a lock.
+        Invented names therefore displace each other, not the count of a user close to a lock."""
 
         def closeness_to_lock(key: Key) -> tuple[bool, int, int]:
             count = self._counts[key]
@@ -156,8 +170,8 @@ class Lockout:
         del self._counts[min(islice(self._counts, EXAMINED_COUNTS), key=closeness_to_lock)]
 
     def _add(self, key: Key, failures_max: int, now_us: int) -> float:
-        """Count a failure; the one that reaches ``failures_max`` locks. Return the seconds of the
-        lock that begins now, or 0."""
+        """Count a failure. If it is the ``failures_max``-th, begin a lock and return its duration
+        in seconds; otherwise return 0."""
         rules, window_us = self._rules, int(self._rules.window_s * _S)
         count = self._counts.setdefault(key, _Count())
         self._counts.move_to_end(key)
@@ -174,6 +188,7 @@ class Lockout:
         count.failures += 1
         if count.failures < failures_max:
             return 0.0
+        # The exponent is bounded, because a large power would overflow.
         seconds = min(rules.lock_s * 2.0 ** min(count.locks, 32), rules.lock_s_max)
         count.failures, count.locks = 0, count.locks + 1
         count.until_us = now_us + int(seconds * _S)

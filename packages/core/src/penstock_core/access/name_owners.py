@@ -41,8 +41,8 @@ def owner_of(name: str) -> str:
 def without_content(name: str) -> tuple[str, str]:
     """Split a stored name into the producer's name with its owner, and the identity of the
     content."""
-    front, _, rest = name.partition(CONTENT_MARK)
-    content, mark, owner = rest.partition(MARK)
+    front, _, content_and_owner = name.partition(CONTENT_MARK)
+    content, mark, owner = content_and_owner.partition(MARK)
     return f"{front}{mark}{owner}", content
 
 

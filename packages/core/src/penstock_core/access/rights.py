@@ -15,7 +15,9 @@ from msgspec import Struct
 from penstock_core.vocabulary.errors import InvalidArgument
 
 ResourceKind = Literal["realm", "channel", "queue", "topic"]
+"""A kind of resource on which rights are granted."""
 Proof = Literal["none", "password", "token", "certificate"]
+"""How a user has signed in."""
 
 RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -39,12 +41,14 @@ RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 ANONYMOUS = "anonymous"
 """The user of a session that has not signed in."""
 GROUP_PREFIX = "group:"
+"""Prefix of a subject that is a group."""
 PROOF_PREFIXES: Mapping[str, str] = MappingProxyType(
     {"token": "token:", "certificate": "certificate:"}
 )
-"""Prefixes of user names that come from a token or certificate, so that its ``admin`` is not the
-realm's user ``admin``."""
+"""Prefixes of user names that come from a token or certificate, so that the ``admin`` of a token is
+not the realm's user ``admin``."""
 NAME_LENGTH_MAX = 128
+"""Maximum number of characters of the name of a user or group."""
 
 
 class Principal(Struct, frozen=True):
@@ -58,9 +62,9 @@ class Principal(Struct, frozen=True):
     """Whether the principal has every right: this process, or any user of a realm without
     authentication."""
     proof: Proof = "none"
-    """The means by which the user signed in."""
+    """How the user signed in."""
     until_us: int = 0
-    """Expiry of the token or certificate, in microseconds since 1970; 0: never."""
+    """Expiry of the token or certificate, in microseconds since 1970; 0 if it does not expire."""
     certificate: tuple[str, ...] = ()
     """The client certificate, identified as in revocation lists: see ``issued_as``."""
 
@@ -119,7 +123,7 @@ def checked_user(text: str) -> str:
     return checked_name(text, "user")
 
 
-def checked_name(text: str, what: str) -> str:
+def checked_name(text: str, kind: str) -> str:
     """Return ``text`` if it is a valid name of a user or group. Raises ``InvalidArgument``
     otherwise."""
     allowed = text.isprintable() and not any(
@@ -127,15 +131,15 @@ def checked_name(text: str, what: str) -> str:
     )
     if not 0 < len(text) <= NAME_LENGTH_MAX or not allowed:
         raise InvalidArgument(
-            f"{text!r} is not a valid name of a {what}; give 1 to {NAME_LENGTH_MAX} characters "
+            f"{text!r} is not a valid name of a {kind}; give 1 to {NAME_LENGTH_MAX} characters "
             f"without blanks, '*', ':' and ','"
         )
     return text
 
 
 def checked_rights(kind: str, rights: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``rights`` in canonical order without duplicates. Raises ``InvalidArgument`` for an
-    unknown right, and if there are none."""
+    """Return ``rights`` in canonical order without duplicates. Raises ``InvalidArgument`` if a
+    right is unknown or ``rights`` is empty."""
     allowed = known_rights(kind)
     for right in rights:
         if right not in allowed:

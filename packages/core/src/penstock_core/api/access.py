@@ -12,14 +12,17 @@ from penstock_core.api.requests import Request
 from penstock_core.bounds import ENTRIES_MAX, Count, GivenName, Name, Number, Subject
 
 SALT_BYTES = 16
+"""Length of the salt of a verifier."""
 KEY_BYTES = 32
+"""Length of the keys of a verifier, and of a proof of a password."""
 
 
 class Verifier(Struct, frozen=True):
-    """The stored form of a password, with which it can be verified but not recovered."""
+    """The stored form of a password. It verifies the password, but cannot recover it."""
 
     salt: Annotated[bytes, Meta(min_length=SALT_BYTES, max_length=SALT_BYTES)]
     rounds: Number
+    """The PBKDF2 iteration count."""
     stored_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
     server_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 
@@ -55,6 +58,8 @@ def password_change_message(nonce: bytes, name: str, verifier: Verifier) -> byte
 
 
 class UserInfo(Struct, frozen=True, kw_only=True):
+    """The description of a user."""
+
     name: str
     groups: tuple[str, ...] = ()
     """Groups of the realm that the user belongs to."""
@@ -64,16 +69,20 @@ class UserInfo(Struct, frozen=True, kw_only=True):
 
 
 class GroupInfo(Struct, frozen=True, kw_only=True):
+    """The description of a group of the realm."""
+
     name: str
     members: tuple[str, ...] = ()
 
 
 class AclInfo(Struct, frozen=True, kw_only=True):
+    """The access control list of one resource."""
+
     kind: str
     """``realm``, ``channel``, ``queue`` or ``topic``."""
     name: str = ""
-    """Name of the channel or queue; empty for the realm; ``folder/*`` or ``*`` for all below; a
-    topic filter of MQTT."""
+    """Name of the channel or queue, or a topic filter of MQTT; empty for the realm. ``folder/*``
+    and ``*`` stand for all channels or queues below a folder or of the realm."""
     entries: tuple[Entry, ...] = ()
     topics: tuple[str, ...] = ()
     """The topic filters that have grants, in the answer to a request about topics without a
@@ -161,7 +170,7 @@ class IssueToken(Request[IssuedToken], frozen=True):
 
 
 class LogOut(Request[None], frozen=True):
-    """End a browser session, if there is one with this id."""
+    """End the browser session with this id, if it exists."""
 
     id: str
 
@@ -176,16 +185,17 @@ class ListUsers(Request[list[UserInfo]], frozen=True):
 class CreateUser(Request[UserInfo], frozen=True):
     name: Name
     verifier: Verifier | None
-    """Verifier of the password, which itself stays with the client; None: the user signs in with a
-    token or a certificate."""
+    """Verifier of the password, which itself stays with the client; None if the user signs in with
+    a token or a certificate."""
 
 
 class AddUser(Request[CreatedUser], frozen=True):
-    """Create a user as :class:`CreateUser` does, but with a password: the one in the request, or
-    one that the realm generates."""
+    """Create a user as :class:`CreateUser` does, but with a password that is in the request or that
+    the realm generates."""
 
     name: str
     password: str | None
+    """The password; None if the realm generates it."""
 
     def __repr__(self) -> str:
         return f"AddUser({self.name!r})"
@@ -266,8 +276,8 @@ class Grant(Request[AclInfo], frozen=True):
 
 
 class Revoke(Request[AclInfo], frozen=True):
-    """Revoke rights of a subject on a resource; without ``rights``, revoke all that it has
-    there."""
+    """Revoke rights of a subject on a resource; without ``rights``, revoke all rights that the
+    subject has on the resource."""
 
     kind: Name
     name: GivenName

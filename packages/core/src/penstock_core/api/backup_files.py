@@ -12,9 +12,11 @@ FORMAT: Final = 1
 
 
 MANIFEST: Final = "backup.json"
+"""Name of the manifest in a backup."""
 
 
 _PART: Final = r"[A-Za-z0-9_#~%-][A-Za-z0-9_#~%.-]{0,254}"
+"""One part of a path: not empty, without a separator, and neither ``.`` nor ``..``."""
 
 
 _DATA_FILE: Final = re.compile(
@@ -46,6 +48,8 @@ class KeptFile(Struct, frozen=True, kw_only=True):
     checksum: str
     """XXH3-64 of the content, in hexadecimal."""
     stamp: int = 0
+    """Identifies the content: files with the same name, size and stamp have the same bytes; 0 if
+    the file may change."""
 
 
 class BackupManifest(Struct, frozen=True, kw_only=True):
@@ -57,5 +61,5 @@ class BackupManifest(Struct, frozen=True, kw_only=True):
     version: str
     """Version of Penstock that ran the realm."""
     at: str
-    """Time of the backup in UTC; it contains everything acknowledged before."""
+    """Time of the backup in UTC. The backup contains everything that was acknowledged before."""
     files: tuple[KeptFile, ...]

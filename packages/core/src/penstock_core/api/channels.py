@@ -20,6 +20,8 @@ from penstock_core.vocabulary.identities import ChannelId, ChannelNumber
 
 
 class ChannelOpened(Struct, frozen=True):
+    """A channel or queue that a client may use by its number."""
+
     channel: ChannelId
     """Number of the channel in this realm; never reused, so it differs after delete and create."""
     name: str
@@ -28,8 +30,8 @@ class ChannelOpened(Struct, frozen=True):
     """Identifies one run of the realm, for channels whose ids begin again with it (SEM C1d)."""
 
     def epoch(self, realm: str) -> str:
-        """Identifies the sequence of ids: it differs after delete and create, in another realm, and
-        when ids begin again."""
+        """Return a text that identifies the sequence of event ids. The text differs after delete
+        and create, in another realm, and when ids begin again."""
         return "/".join([realm, str(self.channel), *([self.run] if self.run else [])])
 
 
@@ -37,12 +39,14 @@ class StorageInfo(Struct, frozen=True, kw_only=True):
     """The storage of a channel's events, in bytes and files."""
 
     tail_bytes: int
-    """Bytes in memory that are not sealed yet; the journal has them, too, unless they live in
-    memory only."""
+    """Bytes of events that are not in sealed files yet. They are in memory and, unless their events
+    are kept in memory only, also in the journal."""
     sealed_bytes: int
+    """Bytes of sealed files."""
     sealed_files: int
+    """Number of sealed files."""
     memory_bytes: int
-    """The part of ``tail_bytes`` that lives in memory only."""
+    """The part of ``tail_bytes`` whose events are kept in memory only."""
     quarantined: tuple[str, ...] = ()
     """Descriptions of unreadable parts, with the reasons (SEM S1)."""
     home: str = "journal"
@@ -53,6 +57,8 @@ class StorageInfo(Struct, frozen=True, kw_only=True):
 
 
 class ChannelInfo(Struct, frozen=True, kw_only=True):
+    """The description of a channel or queue."""
+
     name: str
     definition: Definition
     first_event_id: int | None
@@ -60,9 +66,11 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     last_event_id: int
     """Highest id ever assigned; -1 for a channel never used (SEM E5)."""
     events: int
-    """Stored events that have not expired."""
+    """Number of stored events that have not expired."""
     durables: int
+    """Number of durables."""
     subscribers: int
+    """Number of plain subscribers."""
     counters: Counters
     storage: StorageInfo
     readers: tuple[str, ...] = ()
@@ -70,18 +78,19 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     pending: int = 0
     """Deprecated name of ``in_flight``."""
     redelivered: int = 0
-    """Queues: stored events that were rolled back at least once."""
+    """Queues: number of stored events that were rolled back at least once."""
     scheduled: int = 0
-    """Scheduled events, which are published later (SEM X4)."""
+    """Number of scheduled events, which are published later (SEM X4)."""
     overdue: int = 0
-    """Expired events that wait to move to the dead event store. They are in neither ``events`` nor
-    a counter, but are a term of the sum (SEM T8)."""
+    """Number of expired events that wait to move to the dead event store. They are neither in
+    ``events`` nor in a counter, but are a term of the sum (SEM T8)."""
     in_flight: int = -1
-    """Queues: delivered to a reader and not committed."""
+    """Queues: number of events delivered to a reader and not committed."""
     waiting: int = 0
-    """Queues: rolled-back events that are delayed (SEM D18)."""
+    """Queues: number of rolled-back events that are delayed (SEM D18)."""
     waiting_until_us: int | None = None
-    """Earliest redelivery of a waiting event, in microseconds since 1970; None: none waits."""
+    """Earliest redelivery of a waiting event, in microseconds since 1970; None if no event
+    waits."""
 
     def __post_init__(self) -> None:
         if self.in_flight < 0:  # an older realm answered
@@ -98,30 +107,35 @@ class SealedPart(Struct, frozen=True):
     index: bytes
     """The file's index as msgpack (``penstock_core.columns.files.segments.SegmentIndex``)."""
     publishers: tuple[tuple[str, Spans], ...] | None = ()
-    """Publishers (``user@host``) with their events, if requested (SEM E3); None: they are too many,
-    and are sent with the events over the wire."""
+    """Publishers (``user@host``) with their events, if requested (SEM E3). None if they are too
+    many; each event that is read over the wire has its publisher."""
     name: str = ""
     """Path within the data directory and its copies; empty from an older realm."""
 
 
 class Location(Struct, frozen=True, omit_defaults=True):
+    """The places where the stored events of a range of ids can be read."""
+
     sealed: tuple[SealedPart, ...]
     tail: Spans
     """Stored events that are not in a file yet and are read over the wire."""
     files: str = ""
-    """URI of the object store where a cluster keeps the files under their names. Clients need their
-    own access rights there. Empty: the files are on the realm's machine, or on the engine."""
+    """URI of the object store where a cluster keeps the files under their names. Clients need
+    access rights of the object store. Empty if the files are on the realm's machine or on the
+    engine."""
 
 
 class Missing(Struct, frozen=True):
-    """Ids in a range that have no event, by one cause."""
+    """Ids in a range that have no event, all for one cause."""
 
     cause: str
-    """A cause that the counters count (``expired``, ``evicted``, ``purged``, ``consumed``, …), or
-    ``never``: no event was stored under the id, or ``forgotten``: it left too long ago."""
+    """A cause that the counters count (``expired``, ``evicted``, ``purged``, ``consumed``, …);
+    ``never`` if no event was stored under the ids; or ``forgotten`` if the events left too long
+    ago."""
     events: int
+    """Number of these ids."""
     spans: Spans
-    """The ids; only the first spans if there are many."""
+    """The ids; only the lowest spans of them if they have many."""
 
 
 class Maintained(Struct, frozen=True):
@@ -166,10 +180,12 @@ class DescribeChannel(Request[ChannelInfo], frozen=True):
 
 
 class PurgeChannel(Request[int], frozen=True):
+    """Remove the matching events of a range of ids; the answer is their number (SEM T9)."""
+
     channel: ChannelNumber
     first_id: EventId | None
     last_id: LastId | None
-    """Inclusive."""
+    """The last id of the range, which is removed, too."""
     selector: SelectorText = ""
 
 
@@ -197,8 +213,8 @@ class MaintainChannel(Request[Maintained], frozen=True):
 
 
 class OpenSchedule(Request[ChannelOpened | None], frozen=True):
-    """Open the hidden store of scheduled events (SEM X4). It can be browsed, and purged to cancel
-    them. The answer is None if no event was ever scheduled."""
+    """Open the hidden store of scheduled events (SEM X4). It can be browsed, and a purge cancels
+    events. The answer is None if no event was ever scheduled."""
 
     channel: ChannelNumber
 

@@ -14,11 +14,11 @@ from penstock_core.ids.ids import BoundedSpans
 from penstock_core.vocabulary.identities import ChannelNumber
 
 How = Literal["ack", "roll_back", "reject"]
-"""Acknowledge, return, or reject with a reason."""
+"""How events are settled: acknowledged, returned, or rejected with a reason."""
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """Fetched events, and the lease by which the client holds them."""
+    """Fetched events, and the client's lease on them."""
 
     lease: str = ""
     """Name of the lease, for settling its events; empty if no event arrived."""
@@ -27,11 +27,11 @@ class Fetched(Struct, frozen=True, kw_only=True):
     channels: Sequence[ChannelOpened] = ()
     """The channel of each batch, if they are from several channels."""
     count: int = 0
+    """Number of fetched events."""
     lease_ms: int = 0
     """Duration of the lease; less than requested if the durable's ``ack_timeout`` is shorter."""
     ends_us: int = 0
-    """Time at which unsettled events are returned, in microseconds since 1970, or a little
-    later."""
+    """Expiry of the lease, in microseconds since 1970; unsettled events are then returned."""
 
 
 class FetchEvents(Request[Fetched], frozen=True):
@@ -43,26 +43,31 @@ class FetchEvents(Request[Fetched], frozen=True):
     count: Count
     lease_ms: Count
     wait_ms: Count = 0
-    """Longest wait if no event is available."""
+    """Longest wait in milliseconds if no event is available."""
     selector: SelectorText = ""
-    """Selector of the fetch, for queues and durables that do not keep one."""
+    """Selector of the fetch, for queues and durables that do not store a selector."""
 
 
 class LeasedEvents(Struct, frozen=True):
-    """Choice of events of a lease, by ids or up to an id; without both, all of them."""
+    """Choice of events of a lease, by ids or up to an id. Without both, all events of the lease are
+    chosen."""
 
     spans: BoundedSpans | None = None
     up_to: EventId | None = None
-    """Every event up to and including this id."""
+    """The highest chosen id; all lower ids are chosen, too."""
 
 
 class Settled(Struct, frozen=True, kw_only=True):
+    """The result of settling or extending events of a lease."""
+
     count: int
-    """Number of the chosen events that are settled in this way, or extended, by now."""
+    """Number of the chosen events that are settled in the requested way by now, or whose time is
+    extended."""
     left: int
     """Number of events that the lease still holds."""
     ends_us: int | None
-    """Time at which the last of these are returned; None: the lease has ended."""
+    """Time at which the last held events are returned, in microseconds since 1970; None if the
+    lease has ended."""
 
 
 class SettleLease(Request[Settled], frozen=True):
@@ -74,7 +79,8 @@ class SettleLease(Request[Settled], frozen=True):
     how: How
     chosen: LeasedEvents
     delay_ms: Count | None = None
-    """Delay of the redelivery of rolled-back events (SEM D18); None: that of the backoff."""
+    """Delay of the redelivery of rolled-back events in milliseconds (SEM D18); None means the delay
+    of the durable's backoff."""
     reason: Text = ""
     """Why events are rejected (SEM T11)."""
 
@@ -101,9 +107,9 @@ class FetchFromPattern(Request[Fetched], frozen=True):
     count: Count
     lease_ms: Count
     wait_ms: Count = 0
-    """Longest wait if no event is available."""
+    """Longest wait in milliseconds if no event is available."""
     selector: SelectorText = ""
-    """Selector of the fetch, for durables that do not keep one."""
+    """Selector of the fetch, for durables that do not store a selector."""
 
 
 class SettlePatternLease(Request[Settled], frozen=True):
@@ -115,9 +121,10 @@ class SettlePatternLease(Request[Settled], frozen=True):
     lease: Name
     how: How
     channels: dict[Name, LeasedEvents] | None = None
-    """The events of each channel; None: all events of the lease."""
+    """The chosen events of each channel; None means all events of the lease."""
     delay_ms: Count | None = None
-    """Delay of the redelivery of rolled-back events (SEM D18); None: that of the backoff."""
+    """Delay of the redelivery of rolled-back events in milliseconds (SEM D18); None means the delay
+    of the durable's backoff."""
     reason: Text = ""
     """Why events are rejected (SEM T11)."""
 
@@ -130,4 +137,4 @@ class ExtendPatternLease(Request[Settled], frozen=True):
     lease: Name
     time_ms: Count
     channels: dict[Name, LeasedEvents] | None = None
-    """The events of each channel; None: all events of the lease."""
+    """The chosen events of each channel; None means all events of the lease."""

@@ -34,26 +34,28 @@ class _Described(DurableAttributes, frozen=True):
     position: int
     """Id below which all events have been offered or settled."""
     outstanding: int
-    """Events that are not acknowledged."""
+    """Number of events that are not acknowledged."""
     pending: int
     """Deprecated name of ``in_flight``."""
     redelivered: int
-    """Outstanding events that were delivered before."""
+    """Number of outstanding events that were delivered before."""
     oldest_outstanding_ms: int | None
-    """Age of the oldest outstanding event in milliseconds; None: no event is outstanding."""
+    """Age of the oldest outstanding event in milliseconds; None if no event is outstanding."""
     last_read_ms: int | None
-    """Milliseconds since a client last got or settled events; None: not since the realm started."""
+    """Milliseconds since a client last got or settled events; None if no client did so since the
+    realm started."""
 
 
 class DurableInfo(_Described, frozen=True, kw_only=True):
     """The description of a durable (SEM D17)."""
 
     in_flight: int = -1
-    """Outstanding events that a client holds: delivered and not acknowledged."""
+    """Number of outstanding events that a client holds: delivered and not acknowledged."""
     waiting: int = 0
-    """Outstanding events that are delayed after a rollback."""
+    """Number of outstanding events that are delayed after a rollback."""
     waiting_until_us: int | None = None
-    """Earliest redelivery of a waiting event, in microseconds since 1970; None: none waits."""
+    """Earliest redelivery of a waiting event, in microseconds since 1970; None if no event
+    waits."""
     deprecated: bool = False
     """Whether the durable's type works, but should not be used for new durables."""
 
@@ -63,7 +65,7 @@ class DurableInfo(_Described, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> int:
-        """Outstanding events that no client holds and that are not delayed."""
+        """Number of outstanding events that no client holds and that are not delayed."""
         return max(0, self.outstanding - self.in_flight - self.waiting)
 
 
@@ -92,12 +94,17 @@ class Outstanding(Struct, frozen=True):
 
 
 class CreateDurable(GivenDurableAttributes, Request[DurableInfo], frozen=True):
+    """Create a durable on a channel."""
+
     channel: ChannelNumber
     name: GivenName
     kind: Name
+    """Name of the durable's type."""
     start: AnyStart
     selector: SelectorText = ""
     persistent: bool | None = None
+    """Whether the durable survives a restart; None means that it does if the channel's ids survive
+    (SEM D3)."""
 
 
 class DeleteDurable(Request[None], frozen=True):
@@ -115,13 +122,14 @@ class DescribeDurable(Request[DurableInfo], frozen=True):
 
 
 class PurgeDurable(Request[int], frozen=True):
-    """Acknowledge outstanding events of a durable; other durables keep theirs."""
+    """Acknowledge outstanding events of one durable, without effect on other durables. The answer
+    is the number of the events."""
 
     channel: ChannelNumber
     name: GivenName
     first_id: EventId | None
     last_id: LastId | None
-    """Inclusive."""
+    """The last id of the range, which is acknowledged, too."""
     selector: SelectorText = ""
 
 
@@ -141,15 +149,15 @@ class SeekOutcome(Struct, frozen=True):
     position: int
     """The id at which the durable continues."""
     again: int
-    """Events that become outstanding; they are delivered again, or for the first time."""
+    """Number of events that become outstanding; they are delivered again, or for the first time."""
     skipped: int
-    """Events that are not outstanding any more."""
+    """Number of events that are not outstanding any more."""
     taken_back: int
-    """Events that are taken back from clients."""
+    """Number of events that are taken back from clients."""
     outstanding: int
-    """Events that are outstanding afterwards."""
+    """Number of events that are outstanding after the seek."""
     gone: dict[str, int] = {}
-    """Events from ``position`` on that have left the channel, by cause."""
+    """Numbers of events from ``position`` on that have left the channel, by cause."""
 
 
 class SeekDurable(Request[SeekOutcome], frozen=True):
@@ -160,7 +168,8 @@ class SeekDurable(Request[SeekOutcome], frozen=True):
     to: AnyStart
     key: Name = ""
     """The client's name for this seek. A repetition with the same name, after a lost answer, gets
-    the same answer and does not move the durable again. Empty: the client does not repeat it."""
+    the same answer and does not move the durable again. Empty if the client never repeats the
+    seek."""
 
 
 class PreviewSeek(Request[SeekOutcome], frozen=True):
@@ -179,8 +188,8 @@ class UnbindDurable(Request[int], frozen=True):
 
 
 class DescribeOutstanding(Request[Outstanding], frozen=True):
-    """List the ids outstanding at a durable from ``first_id`` up to ``end_id``; this changes
-    nothing."""
+    """List the outstanding ids of a durable from ``first_id`` to below ``end_id``, without changing
+    the durable."""
 
     channel: ChannelNumber
     name: GivenName

@@ -11,26 +11,29 @@ from penstock_core.bounds import ENTRIES_MAX, Count, GivenName, Name, Number, Se
 
 
 class JoinInfo(Struct, frozen=True, kw_only=True):
+    """The description of a join."""
+
     source: str
     destination: str
     selector: str = ""
     archive: bool = False
     copied: int = 0
-    """Events copied since the realm started."""
+    """Number of events copied since the realm started."""
     dropped: int = 0
-    """Events not copied since the realm started, because of a loop or too many hops (SEM L2)."""
+    """Number of events not copied since the realm started, because of a loop or too many hops
+    (SEM L2)."""
     owner: str = ""
-    """The user (``user@host``) that created the join. It ends when the user loses the right to
-    create it."""
+    """The user (``user@host``) that created the join. The join ends when this user loses the right
+    to create it."""
     leads_out: bool = False
     """Whether the join leads from a local channel of a node to a store of the whole cluster (SEM
     N9)."""
     waiting: int = 0
-    """Events in the join's outbox: copied, and not known to be in the cluster yet."""
+    """Number of events in the join's outbox: copied, and not known to be in the cluster yet."""
     waiting_bytes: int = 0
     """Approximate size of these events in bytes."""
     waiting_ms: int = 0
-    """Waiting time of the oldest of these events."""
+    """Waiting time of the oldest of these events, in milliseconds."""
     waits_for: str = ""
     """Reason why these events wait; empty if they are being sent."""
     ending: bool = False
@@ -41,23 +44,26 @@ class Redriven(Struct, frozen=True):
     """The result of a redrive, or of its dry run (SEM T10)."""
 
     moved: int
+    """Number of dead events that were published again."""
     destinations: dict[str, int]
     """Number of events that were moved to each store."""
     left: int
-    """Dead events that stay: not selected, or without a store to return to."""
+    """Number of dead events that stay, because they were not selected or their original store does
+    not exist."""
     dry_run: bool = False
+    """Whether no event was moved; the numbers are those of a redrive."""
 
 
 class CopiedPart(Struct, frozen=True, array_like=True):
-    """Copies of one schema and publisher, whose ids in the outbox follow one another."""
+    """Copies of one schema and publisher, with consecutive ids in the outbox."""
 
     size: Count
-    """Size of the part's Arrow stream in the frame's body, in bytes; the streams of the parts
-    follow one another."""
+    """Size of the part's Arrow stream in bytes. The frame's body contains the streams of all parts,
+    one after the other."""
     through: Number
     """Id in the outbox of the part's last event."""
     publisher: Text = ""
-    """``user@host`` that published the events where they were copied (SEM E3)."""
+    """``user@host`` that published the events on the source of the join (SEM E3)."""
 
 
 class CopiesTaken(Struct, frozen=True):
@@ -67,21 +73,21 @@ class CopiesTaken(Struct, frozen=True):
     """The store's name in its canonical form."""
     kind: str
     count: int
-    """Events that were new."""
+    """Number of events that were new."""
     known: int = -1
-    """The highest id of the outbox whose copy was stored before; -1: none."""
+    """The highest id of the outbox whose copy was stored before; -1 if no copy was."""
 
 
 class CopyIn(Request[CopiesTaken], frozen=True):
-    """Store copies that a node has made from its local channels, each event once (SEM N9). Without
-    ``parts`` only check whether they could be stored. Only nodes of the cluster send this
-    request."""
+    """Store copies that a node has made from its local channels, each event once (SEM N9). A
+    request without ``parts`` only checks whether copies could be stored. Only nodes of the cluster
+    send this request."""
 
     destination: GivenName
     archive: bool
     """Whether the store has to be a queue (SEM L3)."""
     producer: Name
-    """The outbox."""
+    """Unique name of the outbox. The destination recognizes repeated copies by it."""
     parts: Annotated[tuple[CopiedPart, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 

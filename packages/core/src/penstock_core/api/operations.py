@@ -1,11 +1,10 @@
-"""The table of operations: the right that each needs, and the operations that each request asks
-for.
+"""The tables of operations and requests. They tell the realm which rights a request needs.
 
 :data:`OPERATIONS` declares rights by the name of the operation, which appears in refusals and audit
-records. :data:`REQUESTS` lists for each request the operations it needs, how their target is found,
-and the name of the target in audit records. Every front end goes through
+records. :data:`REQUESTS` lists for each request the operations that it performs, how the target of
+each is found, and the name of the target in audit records. Every front end passes its requests to
 ``penstock_server.runtime.operations``, which reads these two tables, so the same rules apply to all
-of them (SEM A1-A3)."""
+front ends (SEM A1-A3)."""
 
 from __future__ import annotations
 
@@ -41,23 +40,25 @@ _MONITORED: Final = ("monitor",)
 
 
 def _realm(*rights: str, audited: bool = False) -> Need:
+    """Return the need of an operation on the realm: one of ``rights``."""
     return Need("realm", rights, audited=audited)
 
 
 def _read_only(*rights: str) -> Need:
-    """Return the need of a read-only operation on the realm."""
+    """Return the need of a read-only operation on the realm: one of ``rights``, or ``monitor``."""
     return Need("realm", rights, _MONITORED)
 
 
 def _on_store(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
-    """Return the operations that channels and queues have in common."""
-    every = RIGHTS[kind]
+    """Return the operations that channels and queues have in common. ``read`` and ``write`` are the
+    rights to read and to publish events, and the names of these operations."""
+    all_rights = RIGHTS[kind]
     return {
         f"{kind}.list": _realm("access"),
         f"{kind}.create": _realm("channels", audited=True),
         f"{kind}.import": _realm("channels", audited=True),
-        f"{kind}.open": Need(kind, every, ("channels", "admin", *_MONITORED)),
-        f"{kind}.describe": Need(kind, every, ("channels", "admin", *_MONITORED)),
+        f"{kind}.open": Need(kind, all_rights, ("channels", "admin", *_MONITORED)),
+        f"{kind}.describe": Need(kind, all_rights, ("channels", "admin", *_MONITORED)),
         f"{kind}.columns": Need(kind, (read,), _MONITORED),
         f"{kind}.edit": Need(kind, ("full",), audited=True),
         f"{kind}.delete": Need(kind, ("full",), audited=True),
@@ -74,7 +75,7 @@ def _on_store(kind: Literal["channel", "queue"], read: str, write: str) -> dict[
 
 OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
     {
-        # The realm and who uses it
+        # The realm and its users
         "session.open": _realm("access"),
         "realm.describe": _realm("access"),
         "realm.watch": _realm("monitor", "admin"),  # metrics, rates, pipelines
@@ -96,7 +97,7 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "topic.acl.change": Need("topic", ("manage_acl",), audited=True),
         "me.read": _realm("access"),
         "me.password": _realm("access", audited=True),
-        # The stores of a transaction are checked one by one: publish or push
+        # A commit is checked for each store of the transaction: publish or push
         "transaction.describe": _realm("access"),
         "join.list": _read_only("realm", "admin"),
         "join.create": _realm("realm", audited=True),  # and the rights to read and to publish
@@ -125,6 +126,7 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
 
 Pair = tuple[str, str]
 """An operation on a channel, and the corresponding one on a queue."""
+# A client may name a store by its number, so the kind of the store decides which one applies.
 READ: Final[Pair] = ("channel.subscribe", "queue.peek")
 PUBLISH: Final[Pair] = ("channel.publish", "queue.push")
 OPEN: Final[Pair] = ("channel.open", "queue.open")
@@ -151,14 +153,18 @@ class OfKind(Struct, frozen=True):
     """An operation on the realm that depends on the kind of the listed or created stores."""
 
     kind: Callable[[Any], str]
+    """Finds the kind in the request."""
     verb: str
+    """The second part of the operation's name, after the kind."""
 
 
 class NamedTarget(Struct, frozen=True):
     """An operation on the channel or queue whose kind and name are in the request."""
 
     kind: Callable[[Any], str]
+    """Finds the kind in the request."""
     verb: str
+    """The second part of the operation's name, after the kind."""
 
 
 class Numbered(Struct, frozen=True):
@@ -166,6 +172,7 @@ class Numbered(Struct, frozen=True):
 
     pair: Pair
     numbers: Callable[[Any], Iterable[int]]
+    """Finds the numbers in the request."""
 
 
 class ByName(Struct, frozen=True):
@@ -173,7 +180,7 @@ class ByName(Struct, frozen=True):
 
     pair: Pair
     name: Callable[[Any], str | None]
-    """The name; None: the operation is not needed."""
+    """Finds the name in the request; returns None if the request does not perform the operation."""
     may_be_elsewhere: bool = False
     """Whether a request to the local realm of a node may name a store of the whole cluster. The
     local realm then checks no right; the cluster's realm does (SEM N9)."""
@@ -190,8 +197,9 @@ class DeadEventStore(Struct, frozen=True):
 
 class TopicsGiven(Struct, frozen=True):
     """The right to assign MQTT topics to a channel, or to change them: ``full`` on the channel of
-    all topics, or on the realm. Messages of these topics then leave the channel of all topics for
-    this one. Creating the channel of all topics needs the same right (SEM M12)."""
+    all topics, or on the realm. Messages of these topics are then published to this channel instead
+    of the channel of all topics. Creating the channel of all topics needs the same right
+    (SEM M12)."""
 
     name: Callable[[Any], str]
     """Finds the name of the channel."""
@@ -201,13 +209,14 @@ class TopicsGiven(Struct, frozen=True):
 
 
 class PasswordTarget(Struct, frozen=True):
-    """Setting a password: one's own, or another user's."""
+    """The change of a password, which needs no right for one's own."""
 
 
 class OfResource(Struct, frozen=True):
-    """An operation on the grants of the realm, a channel or a queue."""
+    """An operation on the grants of the realm, a channel, a queue or a topic filter."""
 
     verb: str
+    """The second part of the operation's name, after the kind of resource."""
 
 
 Ask = (
@@ -227,12 +236,12 @@ class Operation(Struct, frozen=True):
     """The rights that a request needs."""
 
     asks: tuple[Ask, ...] = ()
-    """The operations; the first one names the request in refusals and records. Empty: the request
+    """The operations; the first one names the request in refusals and records. Empty if the request
     uses resources that this session has opened before, when the right was checked."""
     about: Callable[[Any], str] = lambda request: ""
     """Returns the name of the target in audit records, if it is not a channel or queue."""
     is_open: bool = False
-    """Whether no right is needed, because it is part of signing in."""
+    """Whether no right is needed, because the request is part of signing in."""
 
     @property
     def is_numbered(self) -> bool:
@@ -242,16 +251,17 @@ class Operation(Struct, frozen=True):
     @property
     def is_about_its_channel(self) -> bool:
         """Whether the number in the field ``channel`` alone decides which rights are needed."""
-        return [getattr(step, "numbers", None) for step in self.asks] == [_its_channel]
+        return [getattr(step, "numbers", None) for step in self.asks] == [_channel_field]
 
 
-def _its_channel(request: Any) -> tuple[int, ...]:
+def _channel_field(request: Any) -> tuple[int, ...]:
     return (request.channel,)
 
 
 def operation_on(request: type[Request[Any]], kind: str) -> str:
-    """The operation that a type of request needs on a channel or queue of ``kind``, or on the
-    realm. If it depends on the content of the request, it is the one that every session needs."""
+    """Return the operation that a type of request performs on a channel or queue of ``kind``, or on
+    the realm. If the operation depends on the content of the request, return the one that every
+    session needs."""
     asks = REQUESTS[request].asks
     match asks[0] if asks else None:
         case OnRealm(operation):
@@ -267,31 +277,35 @@ def operation_on(request: type[Request[Any]], kind: str) -> str:
 
 
 def _on_realm(operation: str, about: Callable[[Any], str] | None = None) -> Operation:
+    """Return the entry of a request that performs ``operation`` on the realm."""
     return Operation((OnRealm(operation),), about) if about else Operation((OnRealm(operation),))
 
 
 def _named(verb: str) -> Operation:
+    """Return the entry of a request that states the kind and name of its channel or queue."""
     return Operation((NamedTarget(lambda request: request.kind, verb),))
 
 
 def _numbered(pair: Pair) -> Operation:
-    return Operation((Numbered(pair, _its_channel),))
+    """Return the entry of a request that states its channel or queue by number. ``pair`` has the
+    operation on a channel and the one on a queue."""
+    return Operation((Numbered(pair, _channel_field),))
 
 
-def _chosen(pair: Pair) -> Operation:
-    """An operation that may have a selector: choosing events reveals something about them, so a
-    selector needs the right to read them."""
+def _with_optional_selector(pair: Pair) -> Operation:
+    """Return an operation whose request may have a selector. A choice of events reveals something
+    about them, so a request with a selector also needs the right to read them."""
     reading = Numbered(READ, lambda request: (request.channel,) if request.selector else ())
-    return Operation((Numbered(pair, _its_channel), reading))
+    return Operation((Numbered(pair, _channel_field), reading))
 
 
-def _counted(pair: Pair) -> Operation:
-    """An operation that counts events, which reveals something about them: it needs the right to
-    read them, too."""
-    return Operation((Numbered(pair, _its_channel), Numbered(READ, _its_channel)))
+def _counting(pair: Pair) -> Operation:
+    """Return an operation that counts events. A count reveals something about them, so the
+    operation also needs the right to read them."""
+    return Operation((Numbered(pair, _channel_field), Numbered(READ, _channel_field)))
 
 
-def _its_name(request: Any) -> str:
+def _name_field(request: Any) -> str:
     name: str = request.name
     return name
 
@@ -326,15 +340,15 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
             (
                 OfKind(lambda request: request.definition.kind, "create"),
                 DeadEventStore(lambda _: ""),
-                TopicsGiven(_its_name, is_new=True),
+                TopicsGiven(_name_field, is_new=True),
             ),
-            _its_name,
+            _name_field,
         ),
         channels.EditChannel: Operation(
             (
                 NamedTarget(_defined_kind, "edit"),
-                DeadEventStore(_its_name),
-                TopicsGiven(_its_name),
+                DeadEventStore(_name_field),
+                TopicsGiven(_name_field),
             )
         ),
         channels.ListChannels: Operation((OfKind(lambda request: request.kind, "list"),)),
@@ -342,8 +356,8 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         channels.DeleteChannel: _named("delete"),
         channels.DescribeChannel: _named("describe"),
         channels.MaintainChannel: _named("maintain"),
-        channels.PurgeChannel: _chosen(PURGE),
-        channels.CountPurge: _counted(PURGE),
+        channels.PurgeChannel: _with_optional_selector(PURGE),
+        channels.CountPurge: _counting(PURGE),
         channels.DescribeColumns: _numbered(COLUMNS),
         channels.Locate: _numbered(READ),
         channels.DescribeMissing: _numbered(READ),
@@ -367,9 +381,9 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         ),
         transactions.AbortTransaction: _TRANSACTION,
         transactions.DescribeTransaction: _TRANSACTION,
-        # Request and reply. A reply queue is its session's, and needs no right of its own.
-        requesting.OpenReplyQueue: _on_realm("session.open", _its_name),
-        requesting.CloseReplyQueue: _on_realm("session.open", _its_name),
+        # Request and reply. A reply queue belongs to its session, so no right is needed for it.
+        requesting.OpenReplyQueue: _on_realm("session.open", _name_field),
+        requesting.CloseReplyQueue: _on_realm("session.open", _name_field),
         requesting.OpenReplyTo: Operation(
             (ByName(PUBLISH, lambda request: name_in_address(request.address)),)
         ),
@@ -424,10 +438,10 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         durables.ListDurables: _numbered(("durable.list", "queue.open")),
         durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),
         durables.DescribeOutstanding: _numbered(BROWSE),
-        durables.CreateDurable: _chosen(("durable.create", "queue.open")),
+        durables.CreateDurable: _with_optional_selector(("durable.create", "queue.open")),
         durables.DeleteDurable: _numbered(("durable.delete", "queue.open")),
-        durables.PurgeDurable: _chosen(("durable.purge", "queue.open")),
-        durables.CountDurablePurge: _counted(("durable.purge", "queue.open")),
+        durables.PurgeDurable: _with_optional_selector(("durable.purge", "queue.open")),
+        durables.CountDurablePurge: _counting(("durable.purge", "queue.open")),
         durables.UnbindDurable: _numbered(("durable.unbind", "queue.open")),
         durables.SeekDurable: _numbered(("durable.seek", "queue.open")),
         durables.PreviewSeek: _numbered(("durable.preview", "queue.open")),
@@ -439,16 +453,16 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
             (
                 OnRealm("channel.import"),
                 DeadEventStore(lambda _: ""),
-                TopicsGiven(_its_name, is_new=True),
+                TopicsGiven(_name_field, is_new=True),
             ),
-            _its_name,
+            _name_field,
         ),
         transfers.PutImport: _OWN,
         transfers.CommitImport: _OWN,
         transfers.AbortImport: _OWN,
         transfers.ExportTar: _named("export"),
         transfers.ImportTar: _on_realm(
-            "channel.import", _its_name
+            "channel.import", _name_field
         ),  # and the rights of its manifest
         transfers.BeginBackup: _on_realm("realm.backup"),
         transfers.ReadBackup: _OWN,
@@ -472,7 +486,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
                 ByName(PUBLISH, lambda request: request.destination or None),
             )
         ),
-        # The realm and who uses it
+        # The realm and its users
         realm.Ping: _OWN,
         realm.DescribeRealm: _on_realm("realm.describe"),
         realm.PausePublishing: _on_realm("realm.pause"),
@@ -489,16 +503,16 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         access.WhoAmI: _on_realm("me.read"),
         access.BeginPassword: _on_realm("me.read"),
         access.ChangePassword: _on_realm("me.password"),
-        access.ResetPassword: _on_realm("user.change", _its_name),
-        access.AddUser: _on_realm("user.change", _its_name),
-        access.SetPassword: Operation((PasswordTarget(),), _its_name),
+        access.ResetPassword: _on_realm("user.change", _name_field),
+        access.AddUser: _on_realm("user.change", _name_field),
+        access.SetPassword: Operation((PasswordTarget(),), _name_field),
         access.ListUsers: _on_realm("user.list"),
-        access.CreateUser: _on_realm("user.change", _its_name),
-        access.DeleteUser: _on_realm("user.change", _its_name),
+        access.CreateUser: _on_realm("user.change", _name_field),
+        access.DeleteUser: _on_realm("user.change", _name_field),
         access.ListGroups: _on_realm("group.list"),
-        access.CreateGroup: _on_realm("group.change", _its_name),
-        access.ChangeGroup: _on_realm("group.change", _its_name),
-        access.DeleteGroup: _on_realm("group.change", _its_name),
+        access.CreateGroup: _on_realm("group.change", _name_field),
+        access.ChangeGroup: _on_realm("group.change", _name_field),
+        access.DeleteGroup: _on_realm("group.change", _name_field),
         access.ListEntries: Operation((OfResource("acl.read"),)),
         access.Grant: Operation((OfResource("acl.change"),), _entry("+")),
         access.Revoke: Operation((OfResource("acl.change"),), _entry("-", "all")),

@@ -20,14 +20,14 @@ class ChannelsWatched(Struct, frozen=True):
 
 
 class WatchChannels(Request[ChannelsWatched], frozen=True):
-    """Return the channels of a pattern, and report channels that are created, or that the client
-    gets the right to read, later. An ``Unsubscribe`` with the same number ends it."""
+    """Return the channels of a pattern. Afterwards report channels that are created, or that the
+    client gets the right to read. An ``Unsubscribe`` with the same number ends the reports."""
 
     pattern: Text
     """Names and patterns, separated by commas (:mod:`penstock_core.vocabulary.choice`)."""
     subscription: Number
     durable: GivenName = ""
-    """Only channels that have a durable of this name; empty: all of them."""
+    """Name of a durable that the channels must have; empty for all channels."""
 
 
 class PatternDurableInfo(DurableAttributes, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class PatternDurableInfo(DurableAttributes, frozen=True, kw_only=True):
     type: str
     selector: str
     persistent: bool | None
-    """Whether the durables survive a restart; None: on channels whose ids survive it."""
+    """Whether the durables survive a restart; None means on channels whose ids survive it."""
     channels: int
     """Number of channels that have the durable now."""
 

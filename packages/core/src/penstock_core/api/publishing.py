@@ -16,6 +16,8 @@ from penstock_core.vocabulary.identities import ChannelNumber
 
 
 class Published(Struct, frozen=True):
+    """The ids of published events: ``count`` consecutive ids from ``first_id`` on."""
+
     first_id: int
     count: int
 
@@ -54,11 +56,14 @@ class CommitStages(Request[Published], frozen=True):
 
 
 class DropStages(Request[None], frozen=True):
+    """Drop staged batches that will not be published."""
+
     stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]
 
 
 class CommitStagedParts(Request[TransactionInfo], frozen=True):
-    """Publish staged batches on several channels in one step, once in the realm's life (SEM X3)."""
+    """Publish staged batches on several channels in one step. A repetition with the same producer
+    and sequence publishes nothing and gets the same answer (SEM X3)."""
 
     producer: Name
     sequence: Number

@@ -23,11 +23,13 @@ class BrowsedEvents(Struct, frozen=True, kw_only=True):
 
     events: Sequence[Any]
     first_id: int
+    """The lowest id that the page covers."""
     end_id: int
-    """``events`` contains all matching stored events from ``first_id`` up to this id."""
+    """The id behind the page: it contains all matching stored events from ``first_id`` to below
+    this id."""
     next_id: int | None
-    """First id of the next page, or with ``newest`` the id below it; None: this is the last
-    page."""
+    """First id of the next page; with ``newest``, the id below which the next page ends. None if
+    this is the last page."""
 
 
 class BrowseEvents(Request[BrowsedEvents], frozen=True):
@@ -38,7 +40,7 @@ class BrowseEvents(Request[BrowsedEvents], frozen=True):
     limit: Count
     selector: SelectorText = ""
     end_id: EventId | None = None
-    """Only events below this id."""
+    """The id below which the page ends; None for all events."""
     newest: bool = False
     """Whether to read the last events instead of the first."""
 
@@ -67,7 +69,7 @@ class PopEvents(Request[Sequence[Any]], frozen=True):
     channel: ChannelNumber
     count: Count
     timeout_s: float = 0.0
-    """Longest wait if no event is available."""
+    """Longest wait in seconds if no event is available."""
     selector: SelectorText = ""
 
 
@@ -81,31 +83,38 @@ class WatchEvents(Request[None], frozen=True):
 
 
 class ReadKeyState(Request[Any], frozen=True):
-    """Read the event that holds the current state of one key of a merge channel (SEM K2, K5)."""
+    """Read the event with the current state of one key of a merge channel (SEM K2, K5)."""
 
     channel: ChannelNumber
     key: Any
 
 
 class DeadGroup(Struct, frozen=True, kw_only=True):
+    """Dead events with one original store, cause and reason."""
+
     store: str
     """The original store of these events."""
     cause: str
-    """The cause: ``expired``, ``evicted``, ``redelivery_limit``, ``rejected``, …"""
+    """The cause of death: ``expired``, ``evicted``, ``redelivery_limit``, ``rejected``, …"""
     reason: str
-    """The reason that the client gave for rejecting them; empty for other causes."""
+    """The client's reason for rejecting the events; empty for other causes."""
     events: int
+    """Number of these events."""
     first_id: int
     last_id: int
     oldest: Annotated[datetime, Meta(tz=True)]
+    """Time at which the first of these events died."""
     newest: Annotated[datetime, Meta(tz=True)]
-    """Time at which the newest of them died."""
+    """Time at which the last of these events died."""
 
 
 class DeadSummary(Struct, frozen=True, kw_only=True):
+    """Counts of the dead events on a store."""
+
     events: int
     """Number of counted events."""
     is_complete: bool
+    """Whether all dead events of the store were counted."""
     groups: list[DeadGroup]
 
 
@@ -118,10 +127,13 @@ class SummarizeDead(Request[DeadSummary], frozen=True):
 
 
 class SelectorName(Struct, frozen=True, kw_only=True):
+    """A header or property that a selector reads."""
+
     name: str
     kind: Literal["header", "property"]
     types: tuple[str, ...] | None
-    """Types of the stored column, empty if no event had it; null: no channel was named."""
+    """Types of the stored column, empty if no event has had it; null if the request names no
+    channel."""
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -129,14 +141,18 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
     channel: str
     events: int
-    """Events stored, matching or not."""
+    """Number of stored events, including those that do not match."""
     matches: int
+    """Number of examined events that match."""
     first_ids: list[int]
+    """The lowest ids that match."""
     is_complete: bool
     """Whether all stored events were examined; false if that took too long or matched too many."""
 
 
 class SelectorAnswer(Struct, frozen=True, kw_only=True):
+    """The explanation of a selector, or of its error."""
+
     valid: bool
     message: str = ""
     """The error if the selector is not valid."""
@@ -144,6 +160,7 @@ class SelectorAnswer(Struct, frozen=True, kw_only=True):
     column: int | None = None
     """Line and column of the error, both from 1."""
     expected: str = ""
+    """The words or signs that are allowed at the place of the error."""
     chooses: tuple[str, ...] = ()
     """The selector in words."""
     names: tuple[SelectorName, ...] = ()
@@ -173,7 +190,7 @@ class ScheduledPage(Struct, frozen=True):
 
     waiting: tuple[WaitingEvents, ...]
     next: tuple[int, str] | None
-    """Number and name at which the next page begins; None: this is the last page."""
+    """Number and name at which the next page begins; None if this is the last page."""
 
 
 class ListScheduled(Request[ScheduledPage], frozen=True):

@@ -11,18 +11,31 @@ from penstock_core.vocabulary.counters import Counters
 
 
 class RealmInfo(Struct, frozen=True, kw_only=True):
+    """The description of a realm."""
+
     name: str
     version: str
+    """Version of Penstock that the realm runs."""
     channels: int
+    """Number of channels."""
     connections: int
+    """Number of connections of clients."""
     journal_bytes: int
+    """Size of the journal."""
     memory_bytes: int
+    """Bytes of events that are kept in memory only."""
     memory_bytes_max: int
+    """Limit of ``memory_bytes``."""
     off_heap_bytes: int = 0
+    """Bytes of events on off-heap channels."""
     off_heap_bytes_max: int = 0
+    """Limit of ``off_heap_bytes``."""
     paged_bytes: int = 0
+    """Bytes of the page files of paged channels."""
     paged_bytes_max: int = 0
+    """Limit of ``paged_bytes``."""
     queues: int = 0
+    """Number of queues."""
     publishing_paused: bool = False
     mqtt_channel: str = ""
     """The channel of all MQTT topics, which the realm creates when it serves MQTT."""
@@ -42,13 +55,15 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     """``native`` or ``amqp``."""
     opened_us: int
     idle_ms: int
-    """Milliseconds since the client last sent something."""
+    """Milliseconds since the client last sent bytes."""
     subscriptions: int
+    """Number of open subscriptions."""
     requests: int
-    """Requests in progress."""
+    """Number of requests in progress."""
     unsent_bytes: int
     """Bytes that wait because the client does not read them."""
     is_stalled: bool
+    """Whether no events are sent now, because too many bytes wait."""
 
 
 class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
@@ -76,7 +91,7 @@ class LocalStoreInfo(Struct, frozen=True, kw_only=True):
     kind: str
     node: str
     url: str
-    """URL of the node; empty: the node is no longer known."""
+    """URL of the node; empty if the node is no longer known."""
 
 
 class ClusterInfo(Struct, frozen=True, kw_only=True):
@@ -88,22 +103,24 @@ class ClusterInfo(Struct, frozen=True, kw_only=True):
     """Number of claims of the realm: each takeover and each start increases it."""
     lease_s: float = 0.0
     lease_left_s: float = 0.0
-    """Remaining time for which the owner may serve without a renewal."""
+    """Remaining time until the owner must renew its ownership or stop serving, in seconds."""
     engine_waiting_s: float = 0.0
-    """Waiting time of the current append to the engine; 0: none waits."""
+    """Waiting time of the current append to the engine, in seconds; 0 if no append waits."""
     nodes: list[ClusterNodeInfo] = []
     local: list[LocalStoreInfo] = []
     """Local channels and queues of all nodes, by name."""
     local_to: str = ""
-    """If this realm holds only the local channels of a node: the name of that node. The other
-    fields are then empty."""
+    """Name of the node whose local channels this realm consists of; the other fields are then
+    empty. Empty for other realms."""
     history_us: int = 0
-    """If this realm shows sealed history because the cluster has no quorum: the time of that
-    history, in microseconds since 1970. Newer events are missing, and the other fields are empty
-    (SEM N10). 0: the realm shows the present."""
+    """Time of the sealed history that this realm shows because the cluster has no quorum, in
+    microseconds since 1970. Newer events are missing, and the other fields are empty (SEM N10). 0
+    if the realm shows the present."""
 
 
 class PipelineStep(Struct, frozen=True, kw_only=True):
+    """The progress of one step of a pipeline."""
+
     name: str
     status: dict[str, Any]
     """The status that the step's last run wrote: state, at, progress, error, …"""
@@ -111,43 +128,51 @@ class PipelineStep(Struct, frozen=True, kw_only=True):
     """``starts``, ``runs``, ``restarts``, ``stopped``, ``done``, ``failed``, or ``broken off``: the
     status says that the step runs, but no process runs it."""
     batch: int | None
-    """The last finished micro-batch; null: none has finished."""
+    """Number of the last finished micro-batch; null if none has finished."""
     next: dict[str, int]
     """Id of the next event that the step will read, by channel."""
     lag: dict[str, int | None]
-    """Number of ids not yet read, by channel; null: this realm does not have the channel."""
+    """Number of ids not yet read, by channel; null if this realm does not have the channel."""
 
 
 class PipelineInfo(Struct, frozen=True, kw_only=True):
+    """A pipeline with the progress of its steps."""
+
     name: str
     steps: list[PipelineStep]
 
 
 class DurableRates(Struct, frozen=True, kw_only=True):
-    """Counters of a durable at one moment; the difference of two divided by the time between
-    them is a rate."""
+    """Counters of a durable at one moment. The difference between two readings, divided by the time
+    between them, is a rate."""
 
     channel: str
     name: str
     outstanding: int
+    """Number of events that are not acknowledged."""
     in_flight: int
-    """Events delivered and not acknowledged."""
+    """Number of events delivered and not acknowledged."""
     pending: int
     """Deprecated name of ``in_flight``."""
     redelivered: int
+    """Number of outstanding events that were delivered before."""
     clients: int
+    """Number of attached clients."""
     position: int
     """Id below which all events have been offered or settled."""
     oldest_outstanding_ms: int | None
+    """Age of the oldest outstanding event in milliseconds; None if no event is outstanding."""
     delivered: int
-    """Deliveries to the durable's clients since the realm started, repeated ones included."""
+    """Number of deliveries to the durable's clients since the realm started, including repeated
+    ones."""
     acknowledged: int
-    """Events acknowledged since the realm started, including those purged for this durable."""
+    """Number of events acknowledged since the realm started, including those purged for this
+    durable."""
 
 
 class ChannelRates(Struct, frozen=True, kw_only=True):
-    """Counters of a channel or queue at one moment; the difference of two divided by the time
-    between them is a rate."""
+    """Counters of a channel or queue at one moment. The difference between two readings, divided by
+    the time between them, is a rate."""
 
     name: str
     kind: str
@@ -156,21 +181,22 @@ class ChannelRates(Struct, frozen=True, kw_only=True):
     last_event_id: int
     counters: Counters
     delivered: int
-    """Deliveries to clients of the store's durables and to plain subscribers since the realm
-    started. Browsing does not count."""
+    """Number of deliveries to clients of the store's durables and to plain subscribers since the
+    realm started. Browsing does not count."""
     acknowledged: int
-    """Events acknowledged at all durables of the store since the realm started."""
+    """Number of events acknowledged at all durables of the store since the realm started."""
     died: int = 0
-    """Copies moved to the dead event store of the channel or queue: an event counts once for each
-    durable that gave it up, and once if it left unconsumed. Without a dead event store: events that
-    left unconsumed."""
+    """Number of copies moved to the dead event store of the channel or queue: an event counts once
+    for each durable that has buried it, and once if it left unconsumed. If the store has no dead
+    event store, the number of events that left unconsumed."""
 
 
 class RatesNow(Struct, frozen=True, kw_only=True):
-    """All counters of a realm at one moment; the difference of two divided by the time between them
-    is a rate."""
+    """All counters of a realm at one moment. The difference between two readings, divided by the
+    time between them, is a rate."""
 
     at_us: int
+    """Time of the reading, in microseconds since 1970."""
     channels: tuple[ChannelRates, ...]
     durables: tuple[DurableRates, ...]
     connections: int
@@ -181,8 +207,8 @@ class RatesNow(Struct, frozen=True, kw_only=True):
 
 
 class HistoryInfo(Struct, frozen=True, kw_only=True):
-    """Figures of the last 24 hours, oldest first, one for each step, or since the start of the
-    realm if that is later. null: unknown."""
+    """Figures of the last 24 hours, oldest first, one figure for each step. They begin with the
+    start of the realm if that is later. null stands for an unknown figure."""
 
     begun_us: int
     """Time of the first figure, in microseconds since 1970. A restart of the realm resets the
@@ -190,16 +216,19 @@ class HistoryInfo(Struct, frozen=True, kw_only=True):
     first_us: int
     """The end of the first step."""
     step_ms: int
-    """Length of a step."""
+    """Length of a step, in milliseconds."""
     is_kept: bool
     """Whether the realm keeps figures of the requested channel or durable; it keeps them for a
     limited number."""
     published: list[float | None]
-    """Events per second; empty for a durable."""
+    """Published events per second; empty for a durable."""
     delivered: list[float | None]
+    """Delivered events per second."""
     acknowledged: list[float | None]
+    """Acknowledged events per second."""
     outstanding: list[int | None]
-    """Events that are not acknowledged at the end of the step, at all durables and queues."""
+    """Number of events that are not acknowledged at the end of the step, at all durables and
+    queues."""
     delivery_ms: list[float | None]
     """99th percentile of the time from publish to first delivery at durables and queues, in
     milliseconds; null in steps without first deliveries."""

@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 from msgspec import Struct
 
 Kind = Literal["channel", "queue"]
-"""The kind of store that a name has to be; the other kind is refused."""
+"""The kind of store that a request names; a store of the other kind is refused."""
 
 AnswerT = TypeVar("AnswerT", covariant=True)
 

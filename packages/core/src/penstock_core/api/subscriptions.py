@@ -25,7 +25,9 @@ class Subscribed(Struct, frozen=True):
     """An open subscription: its first id, and the end of a browse."""
 
     first_id: int
+    """The first id that the subscription reads."""
     stop_id: int | None
+    """The id below which a browse ends; None if it is not a browse."""
     strict_order: bool = False
     """Whether delivered events may be recalled: the durable has ``strict_order`` or ``order_by``,
     or events must be acknowledged in time (SEM D11, D19)."""
@@ -35,7 +37,7 @@ class Subscribed(Struct, frozen=True):
     """Whether acknowledging an event settles all earlier ones, so that rollbacks must be sent
     before acknowledgements."""
     ack_timeout_ms: int = 0
-    """Longest time for acknowledging an event, in ms (SEM D19); 0: no limit."""
+    """Longest time for acknowledging an event, in ms (SEM D19); 0 means no limit."""
 
 
 class Subscribe(Request[Subscribed], frozen=True):
@@ -54,9 +56,9 @@ class Subscribe(Request[Subscribed], frozen=True):
     deltas: bool = False
     """Whether the client accepts changes of a merge channel as deltas (SEM K3)."""
     bytes_max: Count = 0
-    """Maximum number of bytes of deliveries for which the client has room, until it reports that it
-    has processed some (:class:`Credit`); a single event may be larger. 0: only the credit limits
-    them."""
+    """Maximum number of bytes of deliveries that the client can buffer, until it reports that it
+    has processed some (:class:`Credit`); a single event may be larger. 0 means that only the credit
+    limits the deliveries."""
     bytes_held: Count = 0
     """Bytes that the client still holds from an earlier connection."""
 
@@ -78,8 +80,8 @@ class Attach(Request[Subscribed], frozen=True):
     bytes_max: Count = 0
     """See :class:`Subscribe`; ignored for clients that demand events."""
     ack_timeout_ms: Count = 0
-    """Readers of queues: longest time for which this one may hold an event (SEM D19); 0: no
-    limit."""
+    """Queues: longest time in milliseconds for which this reader may hold an event (SEM D19); 0
+    means no limit."""
 
 
 class BrowseDurable(Request[Subscribed], frozen=True):
@@ -96,19 +98,22 @@ class BrowseDurable(Request[Subscribed], frozen=True):
 
 
 class Unsubscribe(Request[None], frozen=True):
+    """End a subscription."""
+
     subscription: Number
 
 
 class Settle(Request[None], frozen=True):
-    """Acknowledge or roll back events; with ``previous`` all events up to the last id."""
+    """Acknowledge or roll back the events of ``spans``; with ``previous``, also all earlier events
+    that the subscription holds."""
 
     subscription: Number
     spans: BoundedSpans
     roll_back: bool = False
     previous: bool = False
     delay_ms: Count | None = None
-    """Delay of the redelivery of rolled-back events (SEM D18); None: that of the durable's
-    backoff."""
+    """Delay of the redelivery of rolled-back events in milliseconds (SEM D18); None means the delay
+    of the durable's backoff."""
 
 
 class Extend(Request[int], frozen=True):
@@ -121,8 +126,8 @@ class Extend(Request[int], frozen=True):
 
 
 class Hold(Request[Outstanding], frozen=True):
-    """Take the outstanding events from ``first_id`` up to ``end_id``, as the only client of a
-    durable. The answer lists the taken events."""
+    """Hold the outstanding events from ``first_id`` to below ``end_id``, as the only client of a
+    durable. The answer lists these events."""
 
     subscription: Number
     first_id: EventId

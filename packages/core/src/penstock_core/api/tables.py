@@ -22,7 +22,7 @@ class TableFile(Struct, frozen=True):
     path: str
     """Absolute path on the realm's machine; empty if the realm has no data directory."""
     size: int
-    """Bytes."""
+    """Size of the file in bytes."""
 
 
 class TableFiles(Struct, frozen=True, omit_defaults=True):
@@ -30,8 +30,8 @@ class TableFiles(Struct, frozen=True, omit_defaults=True):
 
     files: tuple[TableFile, ...]
     columns: bytes
-    """The columns of the table, as the message of an Arrow schema. A file lacks those in which all
-    of its rows are null."""
+    """The columns of the table, as the message of an Arrow schema. If all rows of a file are null
+    in a column, the file lacks the column."""
     end_id: int
     """The id that the next published event gets."""
     until_us: int

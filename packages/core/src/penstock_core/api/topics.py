@@ -16,6 +16,7 @@ from penstock_core.bounds import Count, EventId, Text
 from penstock_core.vocabulary.identities import ChannelNumber
 
 Depth = Annotated[int, Meta(ge=1, le=16)]
+"""A number of topic levels in a request."""
 
 
 class TopicsOfChannel(Struct, frozen=True, kw_only=True):
@@ -23,20 +24,21 @@ class TopicsOfChannel(Struct, frozen=True, kw_only=True):
 
     name: str
     topics: tuple[str, ...]
-    """The channel's topic templates; if empty, the channel gets all topics that no other channel
-    takes."""
+    """The channel's topic templates; empty for the channel of all topics, which gets the messages
+    of topics that no other channel has."""
     selector: str | None
-    """The selector for the events that match the filter; null: the filter matches none of its
-    topics."""
+    """The selector for the events that match the filter; null if the filter matches none of the
+    channel's topics."""
 
 
 class MqttInfo(Struct, frozen=True, kw_only=True):
     """The MQTT channels of the realm, as far as the client may read them."""
 
     channel: str | None
-    """The channel of all topics; null: the realm does not serve MQTT."""
+    """The channel of all topics; null if the realm does not serve MQTT."""
     retained: str | None
-    """The channel through which retained messages are read; null: the realm does not serve MQTT."""
+    """The channel through which retained messages are read; null if the realm does not serve
+    MQTT."""
     channels: tuple[TopicsOfChannel, ...] = ()
     """The channel of all topics, and channels with topic templates, by name."""
 
@@ -49,22 +51,26 @@ class DescribeMqtt(Request[MqttInfo], frozen=True):
 
 
 class TopicLevel(Struct, frozen=True, kw_only=True):
+    """A level in the tree of topics with retained messages."""
+
     topic: str
-    """The topic as far as this level."""
+    """The topic from its first level to this level."""
     name: str
-    """The level by itself; it may be empty."""
+    """The text of this level, which may be empty."""
     retained: int
     """Number of topics at this level and below with a retained message."""
     event_id: int | None
-    """The retained event of this topic itself; null: none."""
+    """Id of the retained event of this topic itself; null if it has none."""
     is_open: bool
     """Whether the level has topics below it."""
 
 
 class TopicLevels(Struct, frozen=True, kw_only=True):
+    """A page of topic levels, in order."""
+
     levels: tuple[TopicLevel, ...]
     next: str | None
-    """The topic after which the next page begins; null: this is the last page."""
+    """The topic after which the next page begins; null if this is the last page."""
 
 
 class ListTopics(Request[TopicLevels], frozen=True):
@@ -75,11 +81,11 @@ class ListTopics(Request[TopicLevels], frozen=True):
     channel: ChannelNumber
     limit: Count
     prefix: Text | None = None
-    """The topic below which to list; null: from the first level."""
+    """The topic whose lower levels are listed; null to list from the first level."""
     depth: Depth = 1
     """Number of levels to list."""
     after: Text | None = None
-    """Only topics after this one."""
+    """The topic after which the page begins; null for the first page."""
 
 
 class RetainedEvents(Struct, frozen=True, kw_only=True):
@@ -87,7 +93,7 @@ class RetainedEvents(Struct, frozen=True, kw_only=True):
 
     events: Sequence[Any]
     next_id: int | None
-    """First id of the next page; null: this is the last page."""
+    """First id of the next page; null if this is the last page."""
 
 
 class ReadRetained(Request[RetainedEvents], frozen=True):
@@ -102,8 +108,8 @@ class ReadRetained(Request[RetainedEvents], frozen=True):
 
 class OpenRetained(Request[ChannelOpened], frozen=True):
     """Open the internal store of retained messages to read it (SEM A6), through the channel of all
-    topics. It needs the right to read each channel that the messages may
-    have been published to."""
+    topics. This request needs the right to read each channel to which the messages may have been
+    published."""
 
     channel: ChannelNumber
 
@@ -125,7 +131,7 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     """The durable that keeps the subscription's messages; empty if no messages are kept while the
     client is disconnected."""
     waiting: int
-    """Messages not yet received or acknowledged by the client, on all channels."""
+    """Number of messages not yet received or acknowledged by the client, on all channels."""
 
 
 class MqttSessionInfo(Struct, frozen=True, kw_only=True):
@@ -143,9 +149,9 @@ class MqttSessionInfo(Struct, frozen=True, kw_only=True):
     """Time at which the session ends unless the client reconnects; null if it does not end, or
     while the client is connected."""
     expiry_s: int | None
-    """Seconds that the session survives after its connection ends; null: no limit."""
+    """Seconds that the session survives after its connection ends; null means no limit."""
     in_flight: int
-    """Messages of QoS 1 and 2 whose acknowledgement by the client is not complete."""
+    """Number of messages of QoS 1 and 2 whose acknowledgement by the client is not complete."""
     will_us: int | None
     """Time at which the will is published; null without a will, and while the client is
     connected."""
@@ -160,7 +166,7 @@ class SessionsPage(Struct, frozen=True, kw_only=True):
 
     sessions: tuple[MqttSessionInfo, ...]
     next: str | None
-    """The session after which the next page begins; null: this is the last page."""
+    """The session after which the next page begins; null if this is the last page."""
 
 
 class ListMqttSessions(Request[SessionsPage], frozen=True):
@@ -176,4 +182,4 @@ class EndMqttSession(Request[None], frozen=True):
 
     client_id: Text
     user: Text = ""
-    """The user of the session; empty: the only session with this client id."""
+    """The user of the session; empty if only one session has this client id."""

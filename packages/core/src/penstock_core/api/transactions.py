@@ -13,13 +13,15 @@ from penstock_core.vocabulary.identities import ChannelNumber
 
 
 class TransactionPart(Struct, frozen=True, array_like=True):
-    """The events of a transaction for one channel or queue: batches in the frame's body, or
-    stages."""
+    """The events of a transaction for one channel or queue: batches in the frame's body, or stages
+    of events that the client has sent before (:class:`StageEvents`)."""
 
     channel: ChannelNumber
     schema: Number
     sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
+    """Size of each batch in the frame's body, in bytes."""
     stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
+    """Names of the stages, in the order of publishing."""
 
 
 class Leaving(Struct, frozen=True, array_like=True):
@@ -42,6 +44,8 @@ class TransactionInfo(Struct, frozen=True):
 
 
 class BeginTransaction(Request[None], frozen=True):
+    """Begin a transaction (SEM X1)."""
+
     transaction: Name
     """Name of the transaction, chosen by the client; never used again."""
     channels: Annotated[tuple[ChannelNumber, ...], Meta(max_length=ENTRIES_MAX)]
@@ -57,6 +61,8 @@ class CommitTransaction(Request[TransactionInfo], frozen=True):
 
 
 class AbortTransaction(Request[None], frozen=True):
+    """End a transaction without publishing its events (SEM X2)."""
+
     transaction: Name
 
 

@@ -43,7 +43,8 @@ class CapturedFile(Struct, frozen=True):
     """Path in the data directory."""
     size: int
     stamp: int = 0
-    """Files with the same name, size and stamp have the same bytes, for ever; 0: unknown."""
+    """Identifies the content: files with the same name, size and stamp have the same bytes at any
+    time. 0 if the file may change."""
 
 
 class BackupBegun(Struct, frozen=True, kw_only=True):
@@ -77,6 +78,8 @@ class ReadExport(Request[ExportedBytes], frozen=True):
 
 
 class EndExport(Request[None], frozen=True):
+    """End an export, and release its files."""
+
     export: Name
 
 
@@ -89,7 +92,8 @@ class BeginImport(Request[str], frozen=True):
     name: GivenName
     """Name of the new channel or queue."""
     manifest: bytes
-    """The export's ``manifest.json``; one that is too large for a header is in the body instead."""
+    """The export's ``manifest.json``. A manifest that is too large for a header is in the body
+    instead."""
 
 
 class PutImport(Request[None], frozen=True):
@@ -109,6 +113,8 @@ class CommitImport(Request[ChannelOpened], frozen=True):
 
 
 class AbortImport(Request[None], frozen=True):
+    """End an import without creating a channel or queue."""
+
     import_: Name
 
 
@@ -134,7 +140,7 @@ class ImportTar(Request[ChannelOpened], frozen=True):
     export is sent separately from the request, in parts."""
 
     name: GivenName = ""
-    """Name of the new channel or queue; empty: the name in the export."""
+    """Name of the new channel or queue; empty means the name in the export."""
 
 
 class BeginBackup(Request[BackupBegun], frozen=True):
@@ -151,6 +157,8 @@ class ReadBackup(Request[bytes], frozen=True):
 
 
 class EndBackup(Request[None], frozen=True):
+    """End a backup, and release its files."""
+
     backup: Name
     is_complete: bool = False
     """Whether the client has read and safely stored all files, so that it counts as a backup."""

@@ -42,8 +42,8 @@ COUNTED_AS = dict.fromkeys((Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED), 
 def apply(  # noqa: C901, PLR0912  one case a fact
     state: ChannelState, fact: StoredFact
 ) -> None:
-    """Make ``fact`` true. It never fails and never decides, because the fact has already
-    happened."""
+    """Change the state as ``fact`` states. This function never refuses a fact, because the fact has
+    already happened."""
     if isinstance(fact, Restored):  # each channel of a snapshot has one
         state.touch_all()
         _restored(state, fact)
@@ -107,7 +107,7 @@ def _touch(state: ChannelState, fact: StoredFact) -> None:
 
 
 def _skip_ids(state: ChannelState, first: int) -> None:
-    """Account for the ids without event between the last event and ``first``."""
+    """Record why the ids from the channel's next id to before ``first`` have no event."""
     if not state.type.survives_restart or state.reserved:
         # Events in memory had these ids; a restart does not keep them.
         state.departures.record_unstored((state.next_id, first))
@@ -129,7 +129,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
     event_bytes = fact.size / count
     # The estimate rises at once and falls slowly, because it is for the larger recent events.
     state.event_bytes = max(event_bytes, state.event_bytes * 0.98)
-    # Compared here to save a call for each publish: nearly every batch belongs to the last run.
+    # The comparison is here to save a call for each publish: most batches belong to the last run.
     if not state.sizes.least <= event_bytes <= state.sizes.most:
         state.sizes.begin_run(span.first, event_bytes, state.stored.lowest or span.first)
     state.stored.add(span)
@@ -147,6 +147,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         state.producers.stored(fact.producer, fact.sequence, span, fact.at_us)
     if fact.relayed:
         _relay(state, fact)
+    # A durable without a selector needs no call: events beyond its head are outstanding already.
     if fact.matched:
         _offer_matched(state, fact, span)
 
@@ -228,11 +229,11 @@ def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = F
     if durable is None or not spans:
         return
     ids = IdSet(spans)
-    # This moves the head behind these events, so that the sets below it have each of them.
+    # The head moves behind these events, so that the sets of the durable contain each of them.
     durable.reach(spans[-1][1], state.stored)
-    # This comes before the rollback, because it reads which events are in flight.
+    # Before the rollback, because the function reads which events are in flight.
     later = events_behind(durable, ids)
-    # This comes before the rollback, after which no seat holds these events.
+    # Recall late events before the rollback, after which no seat holds them.
     if late:
         later.add_all(ids)
         state.recalls += recall(durable, later)
@@ -251,7 +252,8 @@ def _postponed(state: ChannelState, name: str, spans: Spans, until_us: int) -> N
 
 
 def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False) -> None:
-    """Settle events at a durable; ``counts`` unless they are dead or were purged."""
+    """Settle events of a durable. ``counts`` is True for acknowledged events, which are counted,
+    and False for dead ones."""
     durable = state.durables.get(name)
     if durable is None:
         return
@@ -275,7 +277,7 @@ def _removed(state: ChannelState, fact: Removed) -> None:
         state.may_pass = bool(state.relayed or state.passing or state.leaving)
         return
     dead = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
-    # Before the removal, because the count reads which durables still want the events.
+    # Before the removal, because `count_copies` reads which durables still want the events.
     count_copies(state, dead, fact.cause)
     dead_count = len(dead)
     counters = state.counters
@@ -296,6 +298,7 @@ def _remove_ids(
     ids in ``still_sent``."""
     before = len(state.stored)
     departures = state.departures
+    # `record_late` reads this set in the other cases only, and the overlap takes time.
     stored = IdSet() if departures.usual in (cause, NEVER) else state.stored.overlap(ids)
     sets = (
         state.stored,
@@ -321,7 +324,7 @@ def _remove_ids(
         for subscriber in state.subscribers.values():
             subscriber.forget(unsent)
     removed_count = before - len(state.stored)
-    # All ids were stored, so none of them has an earlier cause.
+    # If all ids were stored, none of them has an earlier cause.
     if removed_count == len(ids):
         departures.record(ids, cause)
     else:
@@ -338,7 +341,8 @@ def _passed(state: ChannelState, ids: IdSet) -> None:
 
 
 def _created(state: ChannelState, fact: DurableCreated) -> None:
-    """Add a durable, with the stored events that it starts with."""
+    """Add a durable, with the stored events that are outstanding for it from the start."""
+    # With a selector, only the sets contain its outstanding events, so the head is at the end.
     head = max(state.next_id, fact.start_id) if fact.selector else fact.start_id
     durable = Durable(
         fact.name,
@@ -372,14 +376,16 @@ def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
         case Left(name, place) if name in state.durables:
             state.durables[name].places.pop(place, None)
         case _:
-            pass  # the durable was deleted
+            pass  # the durable of a seat was deleted
 
 
 def _deleted(state: ChannelState, name: str) -> None:
     state.died = {key: count for key, count in state.died.items() if key[0] != name}
     if (durable := state.remove_durable(name)) is not None:
+        # The figures of a channel include durables that were deleted since the realm started.
         state.delivered += durable.delivered
         state.acknowledged += durable.acknowledged
+    # Events that only this durable had not acknowledged may leave now.
     state.recheck_from(0)
 
 
@@ -404,6 +410,7 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.counters = replace(fact.counters)
     if fact.died:
         state.died = {(durable, cause): count for durable, cause, count in fact.died}
+    # A snapshot that is older than the record of causes knows no cause so far.
     departed_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
     state.departures = Departures(departed_from, keyed=bool(fact.definition.keys))
     state.departures.restore(departed_from, fact.departed, fact.next_id, stored=state.stored)

@@ -21,16 +21,16 @@ from penstock_core.durable.seat import Seat
 from penstock_core.messages.seats import Left, Seated, TakeSeat
 
 _STEPS: Final = 20
-"""Number of steps in which the waiting time is recorded. An owner that fails loses at most a
+"""Number of facts that record the waiting time while it passes. An owner that fails loses at most a
 twentieth of it (half a second), and so few small facts cost nothing."""
 
 
 def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
-    """Return the facts of a new seat.
+    """Return the facts of a new seat; none if the seat need not be recorded.
 
     A seat that was reserved for the session needs a new fact only if waiting time was recorded for
-    it. Another seat replaces those that the session gave up while it was not connected, if the
-    durable allows only one.
+    it. A seat at another place ends the reservations of its session, if the durable allows only
+    one seat.
     """
     durable = state.durable(command.durable)
     is_recorded = state.rules.is_cluster and durable.persistent and command.place
@@ -50,8 +50,8 @@ def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
 
 
 def taken_or_reserved(durable: Durable, place: str, session: str = "") -> list[Seat]:
-    """Return the taken seats, and those reserved for other places than ``place`` and other sessions
-    than ``session``."""
+    """Return the taken seats of a durable, and the seats that are reserved for other places than
+    ``place`` and for other sessions than ``session`` (for any session if it is empty)."""
     reserved = _reserved_seats(durable, place)
     return [
         *durable.seats,
@@ -69,8 +69,8 @@ def _reserved_seats(durable: Durable, place: str) -> list[Seat]:
 
 
 def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Decided:
-    """Return ``decided``, the other consequences of the end of a seat, with the fact that the seat
-    was left."""
+    """Return ``decided``, the other consequences of the end of a seat, together with the fact that
+    the seat was left if it is recorded."""
     durable, seat = state.seats[subscription]
     if seat.place not in durable.places:
         return decided
@@ -112,6 +112,7 @@ def advance_wait(state: ChannelState, now_us: int) -> None:
         total_us = state.rules.reattach_us
         remaining_us = total_us - max(seat.waited_us for seat in absent)
         state.awaited_from_us = now_us
+        # Rounded up, so that the whole time takes no more than `_STEPS` steps.
         state.awaited_until_us = now_us + min(remaining_us, -(-total_us // _STEPS))
 
 

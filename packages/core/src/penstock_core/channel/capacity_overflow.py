@@ -2,8 +2,8 @@
 
 The publishes of many clients are stored in one turn, and a channel may hold fewer events than that.
 Connected clients with credit still get all of them, as if each publish had been a separate turn: an
-evicted event is offered once before its bytes are dropped. It is not stored any longer, and counts
-as evicted or dead like other events.
+evicted event is offered once before its bytes are dropped. Such an event is not stored any longer,
+and counts as evicted or dead like other events.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ from penstock_core.durable.seat import Seat
 from penstock_core.ids.ids import IdSet, Span
 
 _BEYOND = 1 << 62
+"""A number above all event ids."""
 
 
 class UnofferedIds(Struct):
     """The events about to be evicted that connected clients have not been offered yet."""
 
     for_subscribers: IdSet
+    """Events that plain subscribers have not been offered."""
     by_durable: dict[str, IdSet]
+    """Events that clients of each durable have not been offered, by the durable's name."""
     by_reader: list[tuple[Seat, IdSet]]
-    """Readers with a selector, each with the events that match."""
+    """Readers with a selector, each with the events that match the selector."""
 
 
 def note_offered(state: ChannelState) -> None:
     """Note that all clients have been offered all events, or could not take them."""
     state.granted_through = state.sent_through = state.next_id
+    # Without a capacity no event is evicted, so the lowest cursor is not needed.
     if state.definition.capacity:
         subscribers = state.followers.each_place
-        behind = [subscriber.cursor for subscriber in subscribers if subscriber.hungry]
-        state.sent_through = min([state.next_id, *behind])
+        cursors = [subscriber.cursor for subscriber in subscribers if subscriber.hungry]
+        state.sent_through = min([state.next_id, *cursors])
 
 
 def unoffered_ids(state: ChannelState, ids: IdSet) -> UnofferedIds | None:
@@ -58,8 +62,10 @@ def unoffered_ids(state: ChannelState, ids: IdSet) -> UnofferedIds | None:
 
 
 def offer_once_more(state: ChannelState, unoffered: UnofferedIds) -> None:
-    """Offer evicted events to the clients that have credit for them."""
+    """Offer evicted events to the clients that have credit for them. Call it after the
+    eviction."""
     offered = unoffered.for_subscribers
+    # The eviction has removed these events from the seat's matches.
     for seat, matched in unoffered.by_reader:
         assert seat.wanted is not None, "it has a selector"
         seat.wanted.add_all(matched)

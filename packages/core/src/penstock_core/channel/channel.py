@@ -57,12 +57,13 @@ class ChannelMachine:
         offer.leave(self.state, subscription)
 
     def hold_back(self, now_us: int) -> None:
-        """Deliver nothing until expired events, which cannot move now, have moved (SEM T1)."""
+        """Deliver no events until the expired events, which cannot move to the dead event store
+        now, have moved (SEM T1)."""
         self.state.overdue = len(self.state.expired(now_us))
 
     def gather(self, now_us: int) -> None:
-        """Combine events that expired at several times, because every step that moves some of them
-        reads the set."""
+        """Combine events that expired at several times into one set, because every step that moves
+        some of them reads all."""
         self.state.ages.gather(self.state.stored, now_us)
 
     @property
@@ -86,8 +87,8 @@ class ChannelMachine:
         recovery.recovered(self.state)
 
     def clock_set_back(self, last_us: int, now_us: int) -> None:
-        """Correct stored times after the clock was set back: in an earlier run it was ahead and
-        last showed ``last_us``."""
+        """Correct stored times after the clock was set back. ``last_us`` is the last time that the
+        clock showed in an earlier run, when it was ahead."""
         recovery.clock_set_back(self.state, last_us, now_us)
 
     def closing(self) -> tuple[StoredFact, ...]:

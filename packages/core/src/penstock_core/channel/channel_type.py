@@ -14,6 +14,8 @@ Home = Literal["journal", "heap", "off_heap", "pages", "nowhere"]
 
 
 class ChannelType(Protocol):
+    """The rules of one channel type. Implementations have no state."""
+
     @property
     def name(self) -> str: ...
 
@@ -77,7 +79,7 @@ class ClusterWide:
         self.scheduled_on = type.scheduled_on
 
     def volatile(self, digest: Digest) -> Spans:
-        return ()
+        return ()  # a node that takes over the channel cannot read this node's memory
 
 
 ChannelTypes = Mapping[str, ChannelType]

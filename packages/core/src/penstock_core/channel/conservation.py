@@ -24,6 +24,8 @@ MEANINGS: Final = {
 
 
 class Term(NamedTuple):
+    """One addend of the conservation sum: a name of :data:`MEANINGS`, and a number of events."""
+
     name: str
     events: int
 
@@ -38,7 +40,8 @@ def terms(counters: Counters, *, live: int, overdue: int) -> list[Term]:
 
 
 def conservation(counters: Counters, *, live: int, overdue: int) -> dict[str, Any]:
-    """Return the sum as values for programs."""
+    """Return the number of published events, each term, the sum of the terms, and whether the sum
+    equals that number, as a JSON object."""
     all_terms = terms(counters, live=live, overdue=overdue)
     total = sum(term.events for term in all_terms)
     return {

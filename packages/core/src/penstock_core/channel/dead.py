@@ -27,20 +27,20 @@ MOVED_EVENTS_MAX = 10_000
 FOR_ONE = (Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED)
 """Causes of death that concern one durable, or the readers of a queue."""
 MOVED_BYTES_MAX = 8 << 20
-"""Bytes that a step moves, approximately. The bound keeps millions of expiring events from delaying
-publishers."""
+"""Approximate limit of the bytes that a step moves. The limit keeps millions of expiring events
+from delaying publishers."""
 READ_BYTES_MAX = MOVED_BYTES_MAX * 3 // 2
 """Maximum number of bytes that a step reads, including columns that the realm has added. A step
 holds its events three times in memory: as read, as published, and in the block."""
 
 
 MOVED_WORK = 32
-"""Selector evaluations per event that a full step may cause; with more of them, fewer events move
-in a step."""
+"""Maximum number of selector evaluations per event while a step moves its full number of events. If
+an event causes more of them, fewer events move in a step."""
 
 
 class Missed(Struct, frozen=True):
-    """Dead events by the durables that had not acknowledged them, and by their redelivery
+    """Dead events, grouped by the durables that had not acknowledged them, and by their redelivery
     counts."""
 
     durables: tuple[tuple[tuple[str, ...], Spans], ...]
@@ -52,13 +52,13 @@ def moved_at_once(
 ) -> IdSet:
     """Return the lowest of ``ids``, all stored, that one step may move; at least one.
 
-    A step moves fewer events if selectors examine them often or joins copy them to many stores:
-    ``work`` and the state give the factor by which a step costs more than usual. The result may be
-    ``ids`` itself.
+    A step moves fewer events if many selectors examine them or joins copy them to many stores. The
+    factor by which a step costs more than usual is the largest of ``work`` and two factors of the
+    state. The result may be ``ids`` itself.
     """
-    work = max(work, state.dead_work / MOVED_WORK, state.dead_copies)
-    events_max = min(events_max, int(MOVED_EVENTS_MAX / work))
-    return state.sizes.lowest_within(ids, events_max, MOVED_BYTES_MAX / work)
+    cost_factor = max(work, state.dead_work / MOVED_WORK, state.dead_copies)
+    events_max = min(events_max, int(MOVED_EVENTS_MAX / cost_factor))
+    return state.sizes.lowest_within(ids, events_max, MOVED_BYTES_MAX / cost_factor)
 
 
 def unconsumed(state: ChannelState, ids: IdSet, cause: Cause) -> IdSet:
@@ -98,33 +98,36 @@ def not_received(
     for subscriber in state.subscribers.values():
         if not subscriber.has_interest:
             continue
-        waits = subscriber.waits_for(readable)
+        awaited_ids = subscriber.waits_for(readable)
         # The client has been sent these events.
-        waits.discard_all(subscriber.unconfirmed)
+        awaited_ids.discard_all(subscriber.unconfirmed)
         if fresh:
             new = IdSet(chosen.get(subscriber.selector, ())) if subscriber.selector else fresh
-            waits.add_all(new.within(Span(subscriber.cursor, subscriber.until)))
+            awaited_ids.add_all(new.within(Span(subscriber.cursor, subscriber.until)))
         if cause is Cause.EVICTED and subscriber.hungry:
-            # This is a copy, because `lowest_part` may return the set that it is removed from.
-            waits.discard_all(waits.lowest_part(subscriber.credit).copy())
-        missing.add_all(waits.overlap(ids))
+            # `lowest_part` may return the set itself, from which its result is removed here.
+            awaited_ids.discard_all(awaited_ids.lowest_part(subscriber.credit).copy())
+        missing.add_all(awaited_ids.overlap(ids))
     return missing
 
 
 def buried(state: ChannelState, durable: Durable, dead: IdSet, cause: Cause) -> list[StoredFact]:
-    """Return facts that bury ``dead`` for one durable (SEM T10). Events that no other durable wants
-    leave the channel."""
+    """Return the facts that bury ``dead`` for one durable (SEM T10). Events that no other durable
+    wants leave the channel."""
     wanted = IdSet()
     for candidate in state.durables.values():
         if candidate is not durable:
             wanted.add_all(candidate.wanting(dead))
-    alone = IdSet() if state.retains_consumed else dead.copy()
-    alone.remove_all(wanted)
-    shared = dead.copy()
-    shared.remove_all(alone)
-    facts: list[StoredFact] = [Buried(durable.name, shared.spans, cause)] if shared else []
-    if alone:
-        facts.append(Removed(alone.spans, cause, alone.spans))
+    # A channel that retains consumed events keeps an event that is dead for all its durables.
+    unwanted_by_others = IdSet() if state.retains_consumed else dead.copy()
+    unwanted_by_others.remove_all(wanted)
+    wanted_by_others = dead.copy()
+    wanted_by_others.remove_all(unwanted_by_others)
+    facts: list[StoredFact] = (
+        [Buried(durable.name, wanted_by_others.spans, cause)] if wanted_by_others else []
+    )
+    if unwanted_by_others:
+        facts.append(Removed(unwanted_by_others.spans, cause, unwanted_by_others.spans))
     return facts
 
 
@@ -135,7 +138,7 @@ def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "
     that left by age or capacity is copied once, for all durables that missed it.
     """
     if not ids or state.definition.kind == "schedule":
-        return
+        return  # events leave a schedule to be published, so they are not dead
     if not durable and cause in FOR_ONE:
         for owner in state.durables.values():
             if owner.name:
@@ -159,13 +162,14 @@ def missed(state: ChannelState, spans: Spans) -> Missed:
         if not durable.name:  # the built-in durable of a queue
             continue
         wanting = durable.wanting(ids)
-        split = []
+        # Each durable splits the groups, so that in the end a group has the same durables.
+        split_groups = []
         for names, group in groups:
             missed_here = group.overlap(wanting)
-            rest = group.copy()
-            rest.remove_all(missed_here)
-            split += [((*names, durable.name), missed_here), (names, rest)]
-        groups = [(names, group) for names, group in split if group]
+            not_missed_here = group.copy()
+            not_missed_here.remove_all(missed_here)
+            split_groups += [((*names, durable.name), missed_here), (names, not_missed_here)]
+        groups = [(names, group) for names, group in split_groups if group]
     counts = {count for durable in state.durables.values() for count in durable.levels}
     # The loop runs from the highest count down: an event has the highest count that a durable has
     # for it.

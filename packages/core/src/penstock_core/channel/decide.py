@@ -105,16 +105,17 @@ _SOFT = (
 )
 """Commands that change soft state only and lead to no fact."""
 
-_CAUSES: dict[type[Command], Cause] = {
+_REMOVAL_CAUSES: dict[type[Command], Cause] = {
     PurgeEvents: Cause.PURGED,
     RemoveRedriven: Cause.REDRIVEN,
     Quarantine: Cause.QUARANTINED,
 }
+"""Cause of removal by the command that removes events."""
 
 
 def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
-    """Return the facts and the answer that ``command`` leads to. Raises ``Refused``; changes
-    nothing."""
+    """Return the facts and the answer that ``command`` leads to, without changing the state. Raises
+    ``Refused``."""
     match command:
         case Publish():
             return decide_publish(command, state, now_us)
@@ -148,7 +149,8 @@ def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str,
     spans = command.spans
     refuse_recalled(durable, seat, spans, state.stored)
     held = durable.settled_by(seat, spans, state.stored)
-    if durable.kind.cumulative:  # also if the named event itself has left (SEM T9)
+    # An acknowledgement covers all earlier events, also if the named event has left (SEM T9).
+    if durable.kind.cumulative:
         last = max((span[1] for span in spans), default=0) - 1
         held = durable.below(seat, last, state.stored)
     return durable.name, held
@@ -161,7 +163,7 @@ def _decide_rare(state: ChannelState, command: Command, now_us: int) -> Decided:
             _check_attach(state, command)
             return decide_taken(state, command)
         case HoldEvents() | BuryEvents() | ExtendTime():
-            return _about_held_events(state, command)
+            return _decide_on_held_events(state, command)
         case AddSubscriber(stop_id=None) if state.definition.kind != "channel":
             raise IllegalState(
                 f"{state.name} is a {state.definition.kind}: only channels have subscribers; open "
@@ -171,9 +173,9 @@ def _decide_rare(state: ChannelState, command: Command, now_us: int) -> Decided:
             if count < 0:
                 raise InvalidArgument(f"the credit is {count}; it must be 0 or more")
         case AddDurable() | RemoveDurable() | PurgeOutstanding() | GiveUpSeats() | Seek():
-            return _about_durable(state, command, now_us)
+            return _decide_on_durable(state, command, now_us)
         case PurgeEvents() | RemoveRedriven() | Quarantine() | EndRelay():
-            return _taken_out(state, command)
+            return _decide_removal(state, command)
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
@@ -182,7 +184,7 @@ def _decide_rare(state: ChannelState, command: Command, now_us: int) -> Decided:
     return decide_interest(state, command)
 
 
-def _about_held_events(
+def _decide_on_held_events(
     state: ChannelState, command: HoldEvents | BuryEvents | ExtendTime
 ) -> Decided:
     if isinstance(command, ExtendTime):
@@ -199,7 +201,8 @@ def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> Decided
     if durable.kind.redelivers_at_once:
         decided = _return_or_bury(state, durable, held.spans)
     else:
-        returned = held.overlap(state.stored)  # events that were never stored cannot be redelivered
+        # Events that were never stored cannot be redelivered.
+        returned = held.overlap(state.stored)
         decided = Decided((RolledBack(durable.name, returned.spans),) if returned else ())
     if command.delay_ms is None and durable.attributes.backoff is None:
         return decided
@@ -238,10 +241,11 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int)
         facts.append(Removed(expired.spans, Cause.EXPIRED))
     if state.wakes_us and state.wakes_us <= now_us:
         facts += _timed_out(state, expired, facts, now_us=now_us)
+    # An event that has expired leaves by that cause, even if it was consumed, too.
     candidates = state.removal_candidates.overlap(state.stored)
     candidates.discard_all(expired)
     facts += _consumed_or_unwanted(state, candidates)
-    if may_write and state.has_left and (owed := _owed(state)):
+    if may_write and state.has_left and (owed := _passing_to_store(state)):
         owed.discard_all(expired)
         # Each range gets a separate fact, because a fact has only one publish time.
         for span in owed.spans:
@@ -253,8 +257,9 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int)
 def _timed_out(
     state: ChannelState, expired: IdSet, removals: list[StoredFact], now_us: int
 ) -> list[StoredFact]:
-    """Return events that clients have held for too long (SEM D19), except those that leave now or
-    soon."""
+    """Return the facts about events that clients have held for too long (SEM D19): timeouts, delays
+    and burials. Events that are expired, or that ``removals`` remove, are left out."""
+    # An event that leaves in this step, or expired and leaves in a later one, is not redelivered.
     leaving = expired.copy()
     for removal in removals:
         if isinstance(removal, Removed):
@@ -274,8 +279,9 @@ def _timed_out(
 
 
 def _expired_or_excess(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFact]:
-    """Choose the expired events and those above a lowered capacity that move to the dead event
-    store in this step. Their bytes are copied, so one step moves a limited number."""
+    """Return the facts that remove expired events, and events above a lowered capacity, in this
+    step. The bytes of dead events are copied to the dead event store, so one step moves at most
+    ``moved_max`` events."""
     # Scheduled events are published in the order of their times, which holds within one step only.
     scheduled = state.definition.kind == "schedule"
     events_left = MOVED_EVENTS_MAX if scheduled else moved_max
@@ -320,9 +326,9 @@ def _consumed_or_unwanted(state: ChannelState, ids: IdSet) -> list[StoredFact]:
     return facts
 
 
-def _owed(state: ChannelState) -> IdSet:
-    """Return the passing events owed to a durable whose client has left or has rolled them back
-    (SEM J7)."""
+def _passing_to_store(state: ChannelState) -> IdSet:
+    """Return the passing events that must be stored, because the client of a durable has left or
+    has rolled them back (SEM J7)."""
     owed = IdSet()
     for durable in state.durables.values():
         if not durable.is_fed:
@@ -357,7 +363,7 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
         )
 
 
-def _about_durable(
+def _decide_on_durable(
     state: ChannelState,
     command: AddDurable | RemoveDurable | PurgeOutstanding | GiveUpSeats | Seek,
     now_us: int,
@@ -365,18 +371,18 @@ def _about_durable(
     """Decide a command about a durable as a whole."""
     match command:
         case AddDurable():
-            return _create(state, command)
+            return _decide_creation(state, command)
         case RemoveDurable(name):
             return Decided((DurableDeleted(state.durable(name).name),))
         case PurgeOutstanding():
-            return _purged(state, command)
+            return _decide_purge(state, command)
         case GiveUpSeats(name):
             return Decided(decide_given_up(state.durable(name)))
         case Seek():
             return decide_seek(state, command, now_us)
 
 
-def _create(state: ChannelState, command: AddDurable) -> Decided:
+def _decide_creation(state: ChannelState, command: AddDurable) -> Decided:
     """Decide the creation of a durable, after checking its attributes."""
     name = command.name
     if state.definition.kind == "queue":
@@ -459,6 +465,7 @@ def _is_cluster_wide(state: ChannelState, command: AddDurable) -> bool:
             f"durable {command.name} cannot be cluster-wide: with persistent=False it ends with "
             "its node; give only one of the two"
         )
+    # A durable that is not persistent ends with its node, so it cannot be on all nodes.
     by_channel = state.rules.is_cluster and state.definition.cluster_wide is True
     return command.cluster_wide or (by_channel and command.persistent is not False)
 
@@ -505,7 +512,7 @@ def _check_order_by(command: AddDurable, kind: DurableKind) -> None:
         )
 
 
-def _purged(state: ChannelState, command: PurgeOutstanding) -> Decided:
+def _decide_purge(state: ChannelState, command: PurgeOutstanding) -> Decided:
     """Acknowledge events for one durable, on request of an administrator."""
     durable = state.durable(command.name)
     if not durable.kind.purgeable:
@@ -549,8 +556,8 @@ def _check_edit(state: ChannelState, definition: Definition) -> None:
 
 
 def _evicted(state: ChannelState, definition: Definition) -> tuple[Removed, ...]:
-    """Return the eviction that a new capacity causes at once (SEM C3); an honoured capacity evicts
-    nothing (SEM T4)."""
+    """Return the fact of the eviction that a new capacity causes at once (SEM C3); none if the
+    channel honours its capacity, which evicts no event (SEM T4)."""
     if definition.storage.honour_capacity:
         return ()
     above = make_room(definition.capacity, state.stored, IdSet())
@@ -563,7 +570,7 @@ def _evicted(state: ChannelState, definition: Definition) -> tuple[Removed, ...]
     return (Removed(moving.spans, Cause.EVICTED, dead.spans),)
 
 
-def _taken_out(
+def _decide_removal(
     state: ChannelState, command: PurgeEvents | RemoveRedriven | Quarantine | EndRelay
 ) -> Decided:
     """Remove the events that a command names, even if durables or subscribers want them."""
@@ -571,9 +578,10 @@ def _taken_out(
         passed = _consumed_or_unwanted(state, state.removal_candidates.overlap(state.passing))
         unstored = state.relayed.copy()
         unstored.add_all(state.leaving)
+        # A slow selector is still being applied to some of them; a later EndRelay removes those.
         if unstored and command.spares:
             unstored.discard_all(not_chosen_yet(state.subscribers.values(), state.seats.values()))
         relayed_facts = (Removed(unstored.spans, Cause.RELAYED),) if unstored else ()
         return Decided((*relayed_facts, *passed), len(state.relayed))
-    named, cause = state.stored_part(command.spans), _CAUSES[type(command)]
+    named, cause = state.stored_part(command.spans), _REMOVAL_CAUSES[type(command)]
     return Decided((Removed(named.spans, cause),) if named else (), len(named))

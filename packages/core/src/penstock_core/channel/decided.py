@@ -14,6 +14,8 @@ class Decided(Struct, frozen=True):
     facts: tuple[StoredFact, ...] = ()
     answer: Span | int | None = None
     is_retry: bool = False
-    """Whether the publish was stored before; the answer repeats its first one (SEM X3)."""
+    """Whether the publish was stored before, so that the answer repeats the earlier answer
+    (SEM X3)."""
     follows: bool = True
-    """Whether the facts may have further consequences, such as copies by joins; most have none."""
+    """Whether the facts may have further consequences, such as copies by joins. False saves the
+    search for them."""

@@ -19,10 +19,10 @@ def postponed(
 ) -> tuple[Postponed, ...]:
     """Return the facts that delay the outstanding events of ``ids`` by ``delay_ms``; none without a
     delay."""
-    late = durable.wanting(ids.overlap(state.stored)) if delay_ms else None
-    if not (delay_ms and late):
+    delayed = durable.wanting(ids.overlap(state.stored)) if delay_ms else None
+    if not (delay_ms and delayed):
         return ()
-    return (Postponed(durable.name, late.spans, now_us + delay_ms * 1_000),)
+    return (Postponed(durable.name, delayed.spans, now_us + delay_ms * 1_000),)
 
 
 def backed_off(
@@ -33,6 +33,7 @@ def backed_off(
     backoff = durable.attributes.backoff
     if backoff is None:
         return ()
+    # Events are taken out level by level; those that remain were not redelivered before.
     uncounted = durable.wanting(ids.overlap(state.stored))
     facts: list[Postponed] = []
     for count, level in sorted(durable.levels.items()):
@@ -43,8 +44,8 @@ def backed_off(
     return tuple(facts)
 
 
-def still_waiting(state: ChannelState, kept: IdSet) -> list[Postponed]:
-    """Return facts that repeat the delays of events ``kept`` from now on (SEM J7).
+def still_waiting(state: ChannelState, newly_stored: IdSet) -> list[Postponed]:
+    """Return facts that repeat the delays of the events ``newly_stored`` (SEM J7).
 
     The earlier facts about these events are not recovered after a restart, because the events were
     not stored then.
@@ -53,23 +54,26 @@ def still_waiting(state: ChannelState, kept: IdSet) -> list[Postponed]:
         Postponed(durable.name, ids.spans, until_us)
         for durable in state.durables.values()
         if durable.waiting
-        for until_us, ids in durable.waiting.by_time(kept)
+        for until_us, ids in durable.waiting.by_time(newly_stored)
     ]
 
 
 def _spread(name: str, backoff: Backoff, ids: IdSet, count: int, now_us: int) -> list[Postponed]:
-    """Return the delays of events with one redelivery count: one fact, or with jitter one for each
-    of several ranges."""
+    """Return the delays of events with one redelivery count: one fact, or with jitter one fact for
+    each of at most ``PIECES_MAX`` ranges."""
     if not backoff.jitter:
         until_us = now_us + backoff.wait_us(count, 0)
         return [Postponed(name, ids.spans, until_us)]
     facts = []
-    size = -(-len(ids) // PIECES_MAX)
+    range_size = -(-len(ids) // PIECES_MAX)
     remaining = ids.copy()
     while remaining:
         first, part = remaining.lowest, IdSet()
         assert first is not None, "a set that is true has a lowest id"
-        while len(part) < size and (span := remaining.take(size - len(part))) is not None:
+        while (
+            len(part) < range_size and (span := remaining.take(range_size - len(part))) is not None
+        ):
             part.add(Span(*span))
+        # One draw for the whole range, by its first id, so that the number of facts is bounded.
         facts.append(Postponed(name, part.spans, now_us + backoff.wait_us(count, first)))
     return facts

@@ -40,8 +40,8 @@ def note_lost_connection(state: ChannelState, command: Disconnect, now_us: int) 
 
 
 def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
-    """Return the former subscriber whose place this one takes over; None if it was not kept or had
-    another selector."""
+    """Return the former subscriber whose place the new subscriber takes over, after removing it.
+    Return None if no place was kept, or if the former subscriber had another selector."""
     subscription = kept_interest.former_of(state, command)
     subscriber = None if subscription is None else state.remove_subscriber(subscription)
     if subscriber is None:
@@ -69,29 +69,30 @@ def drop_overdue(state: ChannelState, now_us: int) -> None:
     for subscriber in list(state.subscribers.values()):
         if subscriber.lost_us is None:
             continue
+        # After a failover the time of the loss is unknown, so it counts from the first sweep.
         if subscriber.lost_us == kept_interest.UNKNOWN_US:
             subscriber.lost_us = now_us
         missed_us = now_us - subscriber.lost_us
         _give_up(state, subscriber, missed_us)
-        longer = [ids for ttl_ms, ids in state.waits.items() if ttl_ms * 1_000 > missed_us]
-        if subscriber.is_given_up and not any(subscriber.waits_for(ids) for ids in longer):
+        waiting_longer = [ids for ttl_ms, ids in state.waits.items() if ttl_ms * 1_000 > missed_us]
+        if subscriber.is_given_up and not any(subscriber.waits_for(ids) for ids in waiting_longer):
             state.remove_subscriber(subscriber.subscription)
             note_left(state, subscriber)
 
 
 def _give_up(state: ChannelState, subscriber: Subscriber, missed_us: int) -> None:
-    """Stop keeping events for a subscriber that has been disconnected for ``missed_us``: those with
-    an event TTL after that TTL, all others after ``event_timeout_us``."""
-    kept_span = Span(subscriber.cursor, subscriber.until)
+    """Stop keeping events for a subscriber that has been disconnected for ``missed_us``. Events
+    with an event TTL are kept for that TTL, all others for ``event_timeout_us``."""
+    awaited_span = Span(subscriber.cursor, subscriber.until)
     overdue = IdSet()
     if missed_us >= state.rules.event_timeout_us and not subscriber.is_given_up:
         subscriber.until = state.next_id
-        overdue = state.stored.within(kept_span)
+        overdue = state.stored.within(awaited_span)
         for ids in state.waits.values():
             overdue.discard_all(ids)
     for ttl_ms, ids in state.waits.items():
         if ttl_ms * 1_000 <= missed_us:
-            overdue.add_all(ids.within(kept_span))
+            overdue.add_all(ids.within(awaited_span))
     overdue.discard_all(subscriber.missed)
     subscriber.missed.add_all(overdue)
     state.removal_candidates.add_all(overdue)

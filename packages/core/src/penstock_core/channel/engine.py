@@ -12,6 +12,8 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 
 
 class Engine(Protocol):
+    """The rules of one engine. Implementations have no state."""
+
     @property
     def name(self) -> str: ...
 
@@ -27,7 +29,8 @@ class Engine(Protocol):
         ...
 
     def first_id(self, requested: int, next_id: int) -> int:
-        """Return the id at which a subscription or durable starts that requests ``requested``."""
+        """Return the id at which a subscription or durable starts if it requests the id
+        ``requested``. ``next_id`` is the channel's next id."""
         ...
 
     def interest(
@@ -38,11 +41,12 @@ class Engine(Protocol):
         span: Span,
         matched: Mapping[str, Spans],
     ) -> Interest:
-        """Decide, where the engine :attr:`needs_interest`, which events of ``span`` are kept.
+        """Return which events of ``span``, about to be published, are not kept. Called only if the
+        engine :attr:`needs_interest`.
 
-        ``awaited`` are the events that plain subscribers with pushed deliveries wait for,
-        ``pulled`` those of plain subscribers that request each batch. ``matched`` holds, by
-        durable, the ids that its selector matches.
+        ``awaited`` are the events that plain subscribers with pushed deliveries wait for, and
+        ``pulled`` the events that plain subscribers wait for which request each batch. ``matched``
+        contains the ids that the selector of each durable matches, by the durable's name.
         """
         ...
 

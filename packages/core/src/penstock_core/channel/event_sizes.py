@@ -15,8 +15,8 @@ from penstock_core.ids.ids import IdSet, Span
 RUNS_MAX = 64
 """Maximum number of runs; when it is reached, neighbouring runs are merged in pairs."""
 SIMILAR = 4
-"""A batch joins the last run if its average size is at most that of the run, and at least this
-fraction of it."""
+"""A batch joins the last run if the average size of its events is at most that of the run, and at
+least this fraction of it (1/4)."""
 
 
 class EventSizes:
@@ -26,9 +26,12 @@ class EventSizes:
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
+        """First event id of each run."""
         self._bytes: list[float] = []
+        """Estimated size of an event of each run, in bytes."""
         self.least = self.most = 0.0
-        """A batch whose average size (bytes) lies between these belongs to the last run."""
+        """Bounds, in bytes. A batch whose average event size lies between them belongs to the last
+        run."""
 
     @classmethod
     def from_batches(cls, batches: Iterable[tuple[int, float]]) -> EventSizes:
@@ -59,6 +62,7 @@ class EventSizes:
         return max(self._bytes, default=0.0)
 
     def _compact(self, lowest: int) -> None:
+        """Drop the runs that end below ``lowest``; merge runs in pairs if many remain."""
         ended_count = max(0, bisect_right(self._firsts, lowest) - 1)
         del self._firsts[:ended_count], self._bytes[:ended_count]
         if len(self._firsts) > RUNS_MAX // 2:
@@ -81,11 +85,13 @@ class EventSizes:
             is_last = index + 1 == len(self._firsts)
             first = lowest if count == 0 else self._firsts[index]
             end = (ids.highest or 0) + 1 if is_last else self._firsts[index + 1]
-            rows = ids.count(Span(first, max(first, end)))
+            event_count = ids.count(Span(first, max(first, end)))
             event_bytes = max(1.0, self._bytes[index])
-            fitting = min(rows, int(bytes_left / event_bytes))
-            count += fitting
+            fitting_count = min(event_count, int(bytes_left / event_bytes))
+            count += fitting_count
             # An event that does not fit ends the step, because only the lowest ids may move.
-            bytes_left = bytes_left - fitting * event_bytes if fitting == rows else 0
+            bytes_left = (
+                bytes_left - fitting_count * event_bytes if fitting_count == event_count else 0
+            )
             index += 1
         return ids.lowest_part(max(1, min(count, events_max)))

@@ -1,7 +1,8 @@
-"""Plain subscribers with a selector that have everything so far share one place.
+"""Plain subscribers with a selector share one place while they have been sent every event so far.
 
-Published events are matched against the selectors of all of them at once. Subscribers that may want
-an event are singled out and served individually; the others cost nothing. This is soft state.
+Published events are matched against the selectors of all these subscribers at once. Subscribers
+that may want an event are singled out and served individually; the others cost nothing. This is
+soft state.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ class Followers:
 
     def __init__(self) -> None:
         self.apart: dict[int, Subscriber] = {}
-        """Subscribers that are served individually."""
+        """Subscribers that are served individually, by subscription."""
         self.members: dict[int, Subscriber] = {}
+        """Subscribers that share one place, by subscription."""
         self._place = Followed()
 
     @property
@@ -31,7 +33,8 @@ class Followers:
 
     @property
     def each_place(self) -> Iterator[Subscriber]:
-        """The subscribers apart, and one of the members, which stands for all of them."""
+        """The subscribers that are served individually, and one member, which represents all
+        members."""
         yield from self.apart.values()
         for subscriber in self.members.values():
             yield subscriber
@@ -41,7 +44,7 @@ class Followers:
         self.apart[subscriber.subscription] = subscriber
 
     def remove(self, subscriber: Subscriber) -> None:
-        """Remove a subscriber. The shared cursor becomes its own first."""
+        """Remove a subscriber, after its own cursor was set to the shared place."""
         subscriber.follow(None)
         self.apart.pop(subscriber.subscription, None)
         self.members.pop(subscriber.subscription, None)
@@ -66,7 +69,7 @@ class Followers:
         self.members[subscriber.subscription] = subscriber
 
     def next_spans(self, readable: IdSet, end: int, chunk: int) -> Spans:
-        """Return the next events below ``end`` that members may want, at most ``chunk``."""
+        """Return the next events below ``end`` that members may want, at most ``chunk`` events."""
         spans: list[Span] = []
         next_id = self.through
         while (
@@ -87,7 +90,8 @@ class Followers:
 
 
 def may_follow(subscriber: Subscriber, engine: Engine, end: int) -> bool:
-    """Whether a subscriber has everything below ``end`` and only waits for new events."""
+    """Whether a subscriber has been sent every event below ``end`` and only waits for new
+    events."""
     if not subscriber.is_selective or engine.needs_interest or engine.merges:
         return False
     is_plain = subscriber.stop_id is None and subscriber.only is None and not subscriber.missed

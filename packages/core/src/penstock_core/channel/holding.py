@@ -26,8 +26,9 @@ from penstock_core.vocabulary.errors import DurableInUse, IllegalState, InvalidA
 def check_sole(
     state: ChannelState, durable: Durable, others: Sequence[Seat], *, sole: bool
 ) -> None:
-    """Raise ``IllegalState``, ``InvalidArgument`` or ``DurableInUse`` if a client cannot attach
-    together with ``others`` because one of them holds, or wants to hold, the durable as a whole."""
+    """Raise an error if a client cannot attach together with the clients of ``others``, because one
+    of these clients holds, or wants to hold, the durable as a whole. Raises ``IllegalState``,
+    ``InvalidArgument`` or ``DurableInUse``."""
     if sole and state.definition.kind != "channel":
         raise IllegalState(
             f"{state.name} is a {state.definition.kind}, which cannot be held as a whole; open a "
@@ -39,10 +40,10 @@ def check_sole(
             "it cannot be held as a whole. Use a durable without order_by"
         )
     if others and (sole or others[0].sole):
-        how = "held as a whole" if others[0].sole else "in use"
+        state_of_use = "held as a whole" if others[0].sole else "in use"
         raise DurableInUse(
-            f"durable {durable.name} of {state.name} is {how} by session {others[0].session}; "
-            f"{what_to_do(state, others[0])}"
+            f"durable {durable.name} of {state.name} is {state_of_use} by session "
+            f"{others[0].session}; {what_to_do(state, others[0])}"
         )
 
 
@@ -79,8 +80,9 @@ def hold(state: ChannelState, command: HoldEvents, now_us: int) -> None:
 
 
 def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> Decided:
-    """Decide to bury the events of ``spans`` that the client holds (SEM D15), or all outstanding
-    ones if it holds the durable as a whole. Events that are settled or have left are skipped."""
+    """Decide to bury the events of ``spans`` that the client holds (SEM D15); if it holds the
+    durable as a whole, all outstanding events of ``spans``. Events that are settled or have left
+    are skipped. Raises ``IllegalState`` and ``InvalidArgument``."""
     if not state.moves_dead:
         raise IllegalState(
             f"{state.name} has no dead event store for events that are rejected; set "

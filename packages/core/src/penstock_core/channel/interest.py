@@ -25,7 +25,7 @@ class Interest(Struct, frozen=True):
     passing: IdSet
     """Events that stay in memory until they have reached connected clients."""
     dropped: IdSet
-    """Events without interest; they are not kept at all."""
+    """Events that no durable or subscriber waits for, which are not kept at all."""
 
 
 def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subscriber]) -> IdSet:
@@ -43,7 +43,7 @@ def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subs
 def not_chosen_yet(
     subscribers: Iterable[Subscriber], seats: Iterable[tuple[Durable, Seat]]
 ) -> IdSet:
-    """Return the events that wait for a slow selector: it is being applied to them or to earlier
+    """Return the events that wait for a slow selector, which is being applied to them or to earlier
     events."""
     waiting = IdSet()
     for subscriber in subscribers:
@@ -57,7 +57,7 @@ def not_chosen_yet(
 
 def awaited(subscribers: Collection[Subscriber], span: Span, matched: Mapping[str, Spans]) -> IdSet:
     """Return the part of ``span``, about to be published, that some subscriber waits for.
-    ``matched`` holds the ids that each selector matches."""
+    ``matched`` contains the ids that each selector matches, by the selector's text."""
     texts = {subscriber.selector for subscriber in subscribers if subscriber.has_interest}
     if "" in texts:
         return IdSet((span,))
@@ -69,9 +69,11 @@ def awaited(subscribers: Collection[Subscriber], span: Span, matched: Mapping[st
 
 def wanted_of(durable: Durable, span: Span, matched: Spans) -> IdSet:
     """Return the part of ``span``, about to be published, that ``durable`` will want. ``matched``
-    holds the ids that its selector matches, if it has one."""
-    begins = Span(durable.head, _BEYOND)
+    are the ids that the durable's selector matches, if it has one."""
+    ids_from_head = Span(durable.head, _BEYOND)
     if durable.selector:
-        return IdSet(part for part in (Span(*m).clipped(begins) for m in matched) if part.size)
-    part = span.clipped(begins)
+        return IdSet(
+            part for part in (Span(*m).clipped(ids_from_head) for m in matched) if part.size
+        )
+    part = span.clipped(ids_from_head)
     return IdSet((part,)) if part.size else IdSet()

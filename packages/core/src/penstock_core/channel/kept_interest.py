@@ -25,7 +25,8 @@ from penstock_core.messages.subscribers import (
 
 
 def decide_interest(state: ChannelState, command: Command) -> Decided:
-    """Return the fact that records new or changed interest of a subscriber."""
+    """Return the fact that records new or changed interest of a subscriber; none if the command
+    changes no recorded interest."""
     if not (state.rules.is_cluster and state.engine.needs_interest):
         return Decided()
     match command:
@@ -60,7 +61,7 @@ def interest_over(state: ChannelState) -> tuple[InterestEnded, ...]:
 
 
 def recovered(state: ChannelState) -> None:
-    """Add the recorded subscribers as disconnected ones.
+    """Add the recorded subscribers as disconnected subscribers, after all facts were applied.
 
     The interest of a subscriber with a selector begins now, because no node knows which of the
     stored events it matches. A realm without a cluster forgets its subscribers.

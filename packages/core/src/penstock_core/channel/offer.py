@@ -115,7 +115,7 @@ def _hold_or_extend(state: ChannelState, command: HoldEvents | ExtendTime, now_u
 
 
 def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
-    """Add a plain subscriber, in its former place if that was kept for it."""
+    """Add a plain subscriber, at its former place if the place was kept for it."""
     start_id, former = command.start_id, None
     if command.stop_id is None:
         start_id = state.engine.first_id(start_id, state.next_id)
@@ -143,12 +143,14 @@ def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
 
 
 def _credit(state: ChannelState, command: GrantCredit) -> None:
-    """Add credit to a plain subscriber, or note that the client of a seat has room again."""
+    """Add credit to a plain subscriber, or note that the client of a seat can receive bytes
+    again."""
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None:
-        if command.has_room and (held := state.seats.get(command.subscription)) is not None:
-            held[1].is_full = False
-            state.touch(held[0])
+        if command.has_room and (attached := state.seats.get(command.subscription)) is not None:
+            durable, seat = attached
+            seat.is_full = False
+            state.touch(durable)
         return
     if command.next_id:
         state.removal_candidates.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
@@ -175,6 +177,7 @@ def _match_readers(state: ChannelState, digest: Digest) -> None:
 
 def _swept(state: ChannelState, now_us: int) -> None:
     """Update the soft state after the facts of a sweep have been applied."""
+    # The facts of the sweep were applied, so all candidates have been examined.
     state.removal_candidates = IdSet()
     state.swept_us = now_us
     state.wake(now_us)
@@ -201,15 +204,15 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
         state.followers.single_out((subscription,))
         subscriber.asks = state.may_deliver = True
         subscriber.pulls = subscriber.stop_id is None
-    held = state.seats.get(subscription)
-    if held is None or held[1].demand is None:  # a seat with pushed events has no demand
+    attached = state.seats.get(subscription)
+    if attached is None or attached[1].demand is None:  # a seat with pushed events has no demand
         return
-    seat = held[1]
+    durable, seat = attached
     if count or command.at_once:
         seat.demand = count
     elif seat.demand:  # cancelled: events that are ready already are sent first
         state.cancelled.append(seat.subscription)
-    state.touch(held[0])
+    state.touch(durable)
 
 
 def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
@@ -239,20 +242,21 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
 
 
 def _has_growing_window(durable: Durable, command: TakeSeat) -> bool:
-    """Whether a client's window grows.
+    """Whether a client's window grows with its speed.
 
-    It does not if events have a time limit or a limit of deliveries: events that wait in a large
-    window could exceed the limit before the client processes them.
+    The window does not grow if events have a time limit or a limit of deliveries, because events
+    that wait in a large window could exceed the limit before the client processes them.
     """
     is_limited = timeout_of(durable, command) or durable.limits_deliveries
     return command.window is None and durable.kind.window_grows and not is_limited
 
 
 def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None:
-    """Remove the seat or subscriber of a subscription that ends."""
-    held = state.remove_seat(subscription)
-    if held is not None:
-        durable, _ = held
+    """Remove the seat or subscriber of a subscription that ends. ``comes_back`` is whether the seat
+    stays reserved, because the realm itself has closed the connection."""
+    removed = state.remove_seat(subscription)
+    if removed is not None:
+        durable, _ = removed
         if comes_back and durable.places:
             awaited_seats.interrupted(state, now=False)
         durable.detach(subscription)
@@ -280,10 +284,11 @@ def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
 
 
 def _confirm_recall(state: ChannelState, subscription: int) -> None:
-    held = state.seats.get(subscription)
-    if held is None:
+    """End the oldest recall of a seat, whose client has confirmed it."""
+    attached = state.seats.get(subscription)
+    if attached is None:
         return
-    durable, seat = held
+    durable, seat = attached
     if seat.recalls:
         seat.sought.discard_all(seat.recalls.pop(0))
         state.touch(durable)
@@ -310,15 +315,15 @@ def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing | Sing
 
 
 def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
-    """Undo the grant of events that do not match or cannot be read; they use no credit."""
+    """Undo the grant of events that do not match or cannot be read, and return their credit."""
     size = sum(span.size for span in spans)
     if subscriber := state.subscribers.get(subscription):
         subscriber.credit += size
         state.delivered -= subscriber.counted(spans)
         if subscriber.confirms:
             state.removal_candidates.add_all(subscriber.confirmed(IdSet(spans)))
-    elif held := state.seats.get(subscription):
-        durable, seat = held
+    elif attached := state.seats.get(subscription):
+        durable, seat = attached
         durable.take_back_unsent(IdSet(spans))
         seat.not_sent(size)
         state.touch(durable)
@@ -326,15 +331,16 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
 
 
 def _withhold(state: ChannelState, command: Withhold) -> None:
-    """Undo the grant of events that the client has no room for, or whose selector is slow."""
+    """Undo the grant of events that the client cannot receive now, or to which a slow selector is
+    still being applied."""
     if (subscriber := state.subscribers.get(command.subscription)) is not None:
         state.followers.single_out((command.subscription,))
         state.delivered -= subscriber.counted(command.spans)
         subscriber.take_back_withheld(command.spans)
         subscriber.is_full = command.is_full
         subscriber.is_choosing = command.is_choosing
-    elif (held := state.seats.get(command.subscription)) is not None:
-        durable, seat = held
+    elif (attached := state.seats.get(command.subscription)) is not None:
+        durable, seat = attached
         ids = IdSet(command.spans)
         durable.take_back_withheld(ids)
         seat.not_sent(len(ids))
@@ -347,19 +353,21 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
 
 
 def _end_choosing(state: ChannelState, subscription: int) -> None:
-    """Grant events to a subscription again: its selector has been applied to the withheld ones."""
+    """Allow grants to a subscription again, because its selector has been applied to the withheld
+    events."""
     if (subscriber := state.subscribers.get(subscription)) is not None:
         subscriber.is_choosing = False
-    elif (held := state.seats.get(subscription)) is not None:
-        durable, seat = held
+    elif (attached := state.seats.get(subscription)) is not None:
+        durable, seat = attached
         seat.is_choosing = False
         state.touch(durable)
     state.may_deliver = True
 
 
 def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
-    if held := state.seats.get(subscription):
-        durable, seat = held
+    """Adjust the window of a seat after its client has acknowledged or buried events."""
+    if attached := state.seats.get(subscription):
+        durable, seat = attached
         seat.acknowledged(now_us)
         durable.read_us = now_us
         state.touch(durable)
@@ -375,6 +383,7 @@ def _connection(
     if isinstance(command, AwaitSeats):
         state.refuses_reconnects, state.awaited_from_us = False, None
         return
+    # A stalled subscriber may fall behind the shared place of the followers.
     subscribers = [s for s in state.subscribers.values() if s.session == command.session]
     state.followers.single_out([subscriber.subscription for subscriber in subscribers])
     for subscriber in subscribers:
@@ -386,14 +395,16 @@ def _connection(
 
 
 def leave(state: ChannelState, subscription: int) -> None:
-    """Stop offering events to this subscription; the command that ends it is on its way."""
+    """Offer no more events to a subscription that is about to end. The command that ends it
+    follows later."""
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None:
         state.followers.single_out((subscription,))
         subscriber.stalled = True
-    held = state.seats.get(subscription)
-    if held is not None:
-        held[1].stalled = True
+    attached = state.seats.get(subscription)
+    if attached is not None:
+        _, seat = attached
+        seat.stalled = True
 
 
 def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> Iterator[Effect]:
@@ -402,15 +413,15 @@ def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> 
 
     ``now_us`` is the time from which acknowledgement deadlines count.
 
-    With ``below`` only events under that id are offered: those stored before the facts that are
-    being written right now. A later call without it offers the rest.
+    With ``below`` only events under that id are offered, which were stored before the facts that
+    are being written right now. A later call without ``below`` offers the other events.
 
-    Call it again while :attr:`has_offers`. Between two rounds the shell may mark sessions that
-    cannot take more (:meth:`stall`).
+    Call it again while the channel ``has_offers``. Between two calls the shell may mark sessions
+    whose send buffers are full (``StallSession``).
     """
     if not state.may_deliver or state.overdue:
         return
-    # A round below an id leaves the rest to a later round, which must take place.
+    # A call with `below` leaves events to a later call, which must take place.
     state.may_deliver = below is not None and (
         below < state.next_id
         or bool(state.relayed or state.leaving or state.cancelled)
@@ -435,8 +446,8 @@ def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> 
 def _offer_subscribers(
     state: ChannelState, readable: IdSet, end: int, *, is_all: bool
 ) -> Iterator[Effect]:
-    """Serve the subscribers that are served individually. ``is_all``: the channel has no event from
-    ``end`` on."""
+    """Yield the deliveries to subscribers that are served individually. ``is_all`` is whether the
+    channel has no event from ``end`` on."""
     for subscriber in list(state.followers.apart.values()):
         if not subscriber.hungry and not subscriber.is_finished:
             if is_all and subscriber.answers(end):
@@ -444,8 +455,8 @@ def _offer_subscribers(
             continue
         before = subscriber.cursor
         # A browse reads stored events only, not those that are just passing or were evicted.
-        source = readable if subscriber.stop_id is None else state.stored
-        spans = subscriber.advance(source, end, state.chunk)
+        candidates = readable if subscriber.stop_id is None else state.stored
+        spans = subscriber.advance(candidates, end, state.chunk)
         passed = state.stored if state.engine.needs_interest else state.acked
         if passed and subscriber.cursor > before:
             state.removal_candidates.add_all(
@@ -468,8 +479,8 @@ def _offer_subscribers(
 
 
 def _offer_followers(state: ChannelState, readable: IdSet, end: int) -> Iterator[Effect]:
-    """Single out followers that may want the next events; the place of the others moves past
-    them."""
+    """Single out the followers that may want the next events, and move the place of the other
+    followers past these events."""
     followers, before = state.followers, state.followers.through
     if before >= end:
         return
@@ -496,10 +507,10 @@ def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
     """End the demands that clients have cancelled."""
     cancelled, state.cancelled = state.cancelled, []
     for subscription in cancelled:
-        held = state.seats.get(subscription)
-        if held is None or not held[1].demand:
+        attached = state.seats.get(subscription)
+        if attached is None or not attached[1].demand:
             continue
-        _, seat = held
+        _, seat = attached
         if seat.is_choosing:  # events that are ready already are sent first
             state.cancelled.append(subscription)
             continue
@@ -509,13 +520,14 @@ def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
 
 def _assign(state: ChannelState, command: AssignLanes) -> None:
     durable = state.durables[command.durable]
-    assert durable.lanes is not None, "the shell was asked for lanes"
+    assert durable.lanes is not None, "only a durable with lanes yields FindLanes"
     durable.lanes.assigned(command)
 
 
 def _offer_durable(
     state: ChannelState, durable: Durable, end: int, now_us: int
 ) -> Iterator[Effect]:
+    """Yield the deliveries of a durable, and the searches for lanes that lead to more of them."""
     yield from _deliver_granted(state, durable, end, now_us)
     if durable.lanes is not None:
         yield from _find_next_lanes(state, durable, durable.lanes, end, now_us)
@@ -535,6 +547,7 @@ def _find_next_lanes(
         if lanes.through < spans[-1].end:
             return  # the shell could not read the events, and ends the waiting subscriptions
         yield from _deliver_granted(state, durable, end, now_us)
+    # Other clients of the channel are served before the next searches.
     state.touch(durable)
 
 

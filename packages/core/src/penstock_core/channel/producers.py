@@ -26,30 +26,31 @@ from penstock_core.messages.transactions import StoreSpans
 from penstock_core.vocabulary.errors import DifferentContent, SequenceTooOld
 
 Ids = TypeVar("Ids")
-"""The answer of a publish: a span, or one for each store it was published to."""
+"""The answer of a publish: a span, or a span for each store that got events."""
 
 REMEMBERED_MAX = 1_024
-"""Publishes remembered per producer; a client may have fewer unanswered ones."""
+"""Publishes remembered per producer; a client may have fewer unanswered publishes."""
 
 FORGET_AFTER_US = 24 * 3_600 * 1_000_000
 """Silence after which a producer is forgotten, in microseconds."""
 
 LASTING_PREFIX = "txn:"
 """Prefix of producers that are transactions of a pipeline. A pipeline may restart from a checkpoint
-after months, so these are remembered for more than a year, with fewer publishes each."""
+after months, so these producers are remembered for more than a year, with fewer publishes each."""
 
 LASTING_REMEMBERED_MAX = 64
+"""Publishes remembered per pipeline."""
 
 LASTING_FORGET_AFTER_US = 400 * FORGET_AFTER_US
 """Silence after which a pipeline is forgotten, in microseconds."""
 
 LASTING_NAMES_MAX = 1_000
-"""Pipelines remembered per user; beyond it, the one that has been silent for longest is
-forgotten."""
+"""Pipelines remembered per user. Beyond this limit, the pipeline that has been silent for longest
+is forgotten."""
 
 NAMES_MAX = 100_000
-"""Maximum number of other producers; beyond it, the 10 % that have been silent for longest are
-forgotten."""
+"""Maximum number of other producers. Beyond this limit, the 10 % that have been silent for longest
+are forgotten."""
 
 
 ALL_REMEMBERED_MAX = 1_000_000
@@ -57,20 +58,24 @@ ALL_REMEMBERED_MAX = 1_000_000
 Beyond it, the producers that have been silent for longest keep only their newest publishes."""
 
 SILENT_REMEMBERED = (64, 1)
-"""Publishes that such a producer keeps: the first number, or the second if the total still exceeds
-the limit."""
+"""Publishes that a silent producer keeps: the first number, or the second if the total still
+exceeds :data:`ALL_REMEMBERED_MAX`."""
 
 
 class _ProducerMemory(Generic[Ids]):
+    """The remembered publishes of one producer."""
+
     __slots__ = ("at_us", "contents", "forgotten", "recent")
 
     def __init__(self, at_us: int) -> None:
         self.at_us = at_us
+        """Time of the newest publish, in microseconds since 1970."""
         self.contents: dict[int, str] = {}
         """Identities of the content of publishes, by sequence; only for publishes that sent one."""
         self.recent: list[tuple[int, Ids]] = []
+        """Remembered sequences, ascending, each with the ids that its events got."""
         self.forgotten = -1
-        """The highest sequence whose ids are forgotten; -1: none."""
+        """The highest sequence whose ids are forgotten; -1 if none is."""
 
 
 class Remembered(Generic[Ids]):
@@ -83,7 +88,7 @@ class Remembered(Generic[Ids]):
         self._by_name: dict[str, _ProducerMemory[Ids]] = {}
         self._pruned_us = 0
         self._size = 0
-        """Ranges of ids of all remembered publishes."""
+        """Number of ranges of ids of all remembered publishes."""
         self._lasting: dict[str, set[str]] = {}
         """Names of producers that belong to pipelines, by user."""
 
@@ -93,8 +98,8 @@ class Remembered(Generic[Ids]):
     def stored_as(self, name: str, sequence: int) -> Ids | None:
         """Return the ids that this publish got when it was stored; None if it was never stored.
 
-        Raises ``SequenceTooOld`` if its sequence is too old to know, and ``DifferentContent`` if
-        the stored publish and ``name`` identify different contents.
+        Raises ``SequenceTooOld`` if publishes with such old sequences are forgotten, and
+        ``DifferentContent`` if the stored publish and ``name`` identify different contents.
         """
         if CONTENT_MARK in name:
             return self._stored_with(*without_content(name), sequence)
@@ -103,13 +108,15 @@ class Remembered(Generic[Ids]):
         if is_new and MARK not in name:  # the usual case
             return None
         ids = self._stored_as(name, sequence)
-        if ids is None and (before := plain(name)) != name:
-            return self._stored_as(before, sequence)  # stored before the realm had users
+        if ids is None and (name_without_owner := plain(name)) != name:
+            return self._stored_as(
+                name_without_owner, sequence
+            )  # stored before the realm had users
         return ids
 
     def _stored_with(self, name: str, content: str, sequence: int) -> Ids | None:
-        """Return the ids of this publish if it was stored with this content or with an unknown
-        one."""
+        """Return the ids of this publish if it was stored with this content or with unknown
+        content. Raises the errors of :meth:`stored_as`."""
         ids = self.stored_as(name, sequence)
         if ids is None:
             return None
@@ -124,7 +131,7 @@ class Remembered(Generic[Ids]):
         return ids
 
     def newest(self, name: str) -> int:
-        """Return the highest stored sequence of a producer; -1: none.
+        """Return the highest stored sequence of a producer; -1 if no publish is known.
 
         A producer that waits for each answer before its next publish has stored all sequences up to
         this one.
@@ -173,13 +180,13 @@ class Remembered(Generic[Ids]):
             memory.contents[sequence] = content
         lasting = name.startswith(LASTING_PREFIX)
         limit = LASTING_REMEMBERED_MAX if lasting else REMEMBERED_MAX
-        # It is cut only at twice the limit, so that few publishes have to shorten the list.
+        # The list is cut only at twice the limit, so that few publishes have to shorten it.
         if len(recent) >= 2 * limit:
             self._shorten(memory, limit)
         if self._size > self._all_max:
             self._forget_old(name)
         if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
-            # This happens once an hour, because it visits every producer.
+            # Once an hour only, because it visits every producer.
             self._prune(at_us)
 
     def _shorten(self, memory: _ProducerMemory[Ids], count: int) -> None:
@@ -196,21 +203,21 @@ class Remembered(Generic[Ids]):
         """Keep fewer publishes of the producers that have been silent for longest, pipelines
         last."""
 
+        # A pipeline may continue from a checkpoint after months, so its publishes matter longer.
         def order(name: str) -> tuple[bool, int, str]:
             return name.startswith(LASTING_PREFIX), self._by_name[name].at_us, name
 
         names = sorted(self._by_name.keys() - {newest}, key=order)
         for count in SILENT_REMEMBERED:
             for name in names:
-                # This stops below the limit, so that the next publishes do not have to search
-                # again.
+                # Down to 90 % of the limit, so that the next publishes do not have to search again.
                 if self._size <= self._all_max * 9 // 10:
                     return
                 self._shorten(self._by_name[name], count)
 
     def lower(self, now_us: int) -> None:
-        """Set times of publishes later than ``now_us`` to ``now_us``: the clock was ahead in an
-        earlier run, and they would be remembered for too long."""
+        """Set the times of publishes that are later than ``now_us`` to ``now_us``. The clock was
+        ahead in an earlier run, and these publishes would be remembered for too long."""
         self._pruned_us = min(self._pruned_us, now_us)
         for memory in self._by_name.values():
             memory.at_us = min(memory.at_us, now_us)
@@ -244,6 +251,7 @@ class Remembered(Generic[Ids]):
             self._lasting[owner_of(name)].discard(name)
 
     def _prune(self, now_us: int) -> None:
+        """Forget the producers that have been silent for too long."""
         self._pruned_us = now_us
         for name, memory in list(self._by_name.items()):
             lasts = name.startswith(LASTING_PREFIX)
@@ -252,8 +260,8 @@ class Remembered(Generic[Ids]):
                 self._forget(name)
 
     def remembered(self) -> Iterator[tuple[str, int, int, tuple[tuple[int, Ids], ...]]]:
-        """Yield everything remembered: name, highest forgotten sequence, time of the newest
-        publish, sequences with ids.
+        """Yield an entry for each producer: name, highest forgotten sequence, time of the newest
+        publish, and the remembered sequences with their ids.
 
         A publish with an identity of its content has a separate entry, under a name that contains
         the identity.
@@ -282,7 +290,7 @@ class Remembered(Generic[Ids]):
 
 
 def _size_of(ids: Any) -> int:
-    """The number of ranges in the answer of a publish."""
+    """Return the number of ranges in the answer of a publish."""
     return 1 if type(ids) is Span else len(ids)
 
 

@@ -85,10 +85,10 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
             return Decided(answer=stored_span, is_retry=True)
     digest = command.digest
     span = Span(state.next_id, state.next_id + digest.count)
-    is_special = digest.volatile or digest.transient or digest.ttls or digest.superseded
-    is_refused = digest.largest > state.rules.event_bytes_max
-    is_chosen = state.absent or digest.matched
-    if state.adds_only and not (is_special or is_refused or is_chosen):
+    has_options = digest.volatile or digest.transient or digest.ttls or digest.superseded
+    is_oversize = digest.largest > state.rules.event_bytes_max
+    is_awaited = state.absent or digest.matched
+    if state.adds_only and not (has_options or is_oversize or is_awaited):
         # This is the usual case: the publish only adds events, so no rule below applies to it.
         producer, sequence = command.producer, command.sequence
         added = Appended(span, now_us, digest.size, producer, sequence)
@@ -97,10 +97,10 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
     if not command.forced:
         _refuse(command, state, appended)
     facts: list[StoredFact] = []
-    fleeting = appended.volatile or appended.passing
+    in_memory = appended.volatile or appended.passing
     # After a restart no fact mentions these ids, and they must not be assigned again.
-    lost = fleeting or appended.relayed or appended.dropped
-    if lost and state.type.ids_survive and span.end > state.reserved:
+    leaves_no_fact = in_memory or appended.relayed or appended.dropped
+    if leaves_no_fact and state.type.ids_survive and span.end > state.reserved:
         facts.append(IdsReserved(span.end + RESERVE))
     facts.append(appended)
     if digest.superseded:
@@ -114,7 +114,7 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
 
 def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     """Raise ``MemoryLimit``, ``EventTooLarge`` or ``CapacityReached`` if the publish exceeds a
-    limit."""
+    limit of the realm or of the channel."""
     digest = command.digest
     if command.index_growth > max(command.index_left, 0):
         raise MemoryLimit(
@@ -127,20 +127,22 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     unstored_count = 0
     if appended.relayed or appended.dropped:
         unstored_count = sum([part.size for part in (*appended.relayed, *appended.dropped)])
+    # Events in the journal are limited by the disk, all others by memory or page files.
     is_outside_journal = state.type.home in ("off_heap", "pages") and unstored_count < digest.count
     is_limited = is_outside_journal or appended.volatile or appended.passing
     if is_limited and digest.size > command.memory_left:
-        free = max(command.memory_left, 0)
+        free_bytes = max(command.memory_left, 0)
         if is_temporary_store(state.name, state.definition):
             raise MemoryLimit(
-                f"{state.name} has no room: {digest.size} bytes offered, {free} bytes are free; a "
-                f"temporary destination keeps {STORE_BYTES_MAX} bytes, and those of a user "
+                f"{state.name} has no room: {digest.size} bytes offered, {free_bytes} bytes are "
+                f"free; a temporary destination keeps {STORE_BYTES_MAX} bytes, and those of a user "
                 f"together {USER_PERCENT_MAX} % of limits.memory_bytes; wait until its session has "
                 f"read some events"
             )
         raise MemoryLimit(
-            f"{state.name} has no room: {digest.size} bytes offered, {free} bytes of the realm's "
-            f"limit for {state.type.name} channels are free; consume, purge or raise the limit"
+            f"{state.name} has no room: {digest.size} bytes offered, {free_bytes} bytes of the "
+            f"realm's limit for {state.type.name} channels are free; consume, purge or raise the "
+            f"limit"
         )
     if not state.definition.capacity:
         return
@@ -148,20 +150,20 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
     # Dropped events are counted as unstored already.
     replaced.discard_all(IdSet(appended.dropped))
     stored = len(state.stored) - state.overdue
-    stays = digest.count - unstored_count - len(replaced)
+    added_count = digest.count - unstored_count - len(replaced)
     refuse_when_full(
         state.name,
         state.definition,
         stored,
-        stays,
+        added_count,
         overshoot=command.overshoot,
         evicts=command.evicts,
     )
 
 
 def _apply_interest(state: ChannelState, digest: Digest, appended: Appended) -> Appended:
-    """Mark the events that the engine does not keep: dropped ones without interest, and those that
-    only pass through memory (SEM J2, J4)."""
+    """Return the fact with the events marked that the engine does not keep: events without interest
+    are dropped, and some only pass through memory (SEM J2, J4)."""
     if state.type.relays or not state.engine.needs_interest:  # the type alone decides
         return appended
     span = appended.span
@@ -173,6 +175,7 @@ def _apply_interest(state: ChannelState, digest: Digest, appended: Appended) -> 
     interest = state.engine.interest(durables, pushed, pulled, span, appended.matched)
     if not (interest.passing or interest.dropped):
         return appended
+    # Transient events are never stored, so the engine does not decide about them.
     for relayed in appended.relayed:
         interest.passing.remove(relayed)
         interest.dropped.remove(relayed)
@@ -211,9 +214,9 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
     relayed = _relayed(digest, state)
     volatile = state.type.volatile(digest)
     if relayed and volatile:
-        rest = IdSet(volatile)
-        rest.remove_all(IdSet(relayed))
-        volatile = rest.spans
+        volatile_ids = IdSet(volatile)
+        volatile_ids.remove_all(IdSet(relayed))
+        volatile = volatile_ids.spans
     by_event = state.type.event_ttl_counts or state.definition.event_ttl
     return Appended(
         span,
@@ -232,8 +235,8 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
 
 
 def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed | None:
-    """Return the eviction that makes room for the new events (SEM T3). A batch larger than the
-    capacity also evicts its own first events."""
+    """Return the fact of the eviction after which the capacity is met again (SEM T3); None if no
+    event has to leave. A batch larger than the capacity also evicts its own first events."""
     capacity = state.definition.capacity
     if not capacity:
         return None
@@ -242,7 +245,7 @@ def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed
         fresh.remove(span)
     stored = state.stored
     if digest.superseded:
-        # Replaced events leave in any case, so they take no room and must not be evicted as well.
+        # Replaced events leave in any case, so they do not count and must not be evicted as well.
         replaced = ids_in(digest.superseded)
         fresh.discard_all(replaced)
         stored = stored.copy()
@@ -254,7 +257,7 @@ def _evicted(state: ChannelState, appended: Appended, digest: Digest) -> Removed
         return Removed(evicted, Cause.EVICTED)
     excess = IdSet(evicted)
     moving = moved_at_once(state, excess)
-    if len(moving) < len(fresh):  # a step must free room for the new events at least
+    if len(moving) < len(fresh):  # otherwise the excess would grow with each publish
         moving = excess.lowest_part(len(fresh))
     return Removed(moving.spans, Cause.EVICTED, _dead(state, moving, appended, fresh, digest))
 
@@ -274,12 +277,12 @@ def _dead(
     return dead.spans
 
 
-def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
-    """Return the published events that some durable will want."""
+def _wanted(state: ChannelState, ids: IdSet, appended: Appended) -> IdSet:
+    """Return the part of ``ids``, about to be published, that some durable will want."""
     wanted = IdSet()
     for durable in state.durables.values():
         matched = appended.matched.get(durable.name, ())
-        wanted.add_all(own.overlap(wanted_of(durable, appended.span, matched)))
+        wanted.add_all(ids.overlap(wanted_of(durable, appended.span, matched)))
     return wanted
 
 

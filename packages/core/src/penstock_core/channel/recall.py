@@ -1,8 +1,8 @@
 """Recalls, which keep the order after a rollback (SEM D11).
 
-Events that were sent after a rolled-back one are taken back; with ``order_by`` only those in its
-lane. Events that were not acknowledged in time are taken back, too (SEM D19). If a client settles a
-recalled event before it knows of the recall, the settlement is ignored.
+Events that were sent after a rolled-back event are taken back; with ``order_by`` only the events of
+the same lane. Events that were not acknowledged in time are taken back, too (SEM D19). If a client
+settles a recalled event before it knows of the recall, the settlement is ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from penstock_core.vocabulary.errors import IllegalState
 
 
 def events_behind(durable: Durable, rolled_back: IdSet) -> IdSet:
-    """Return the events in flight that must follow the redelivered events of ``rolled_back``."""
+    """Return the events in flight that were sent too early: they must follow the events of
+    ``rolled_back`` when these are redelivered."""
     returned = durable.outstanding.overlap(rolled_back)
     lowest = returned.lowest
     later = IdSet()
@@ -76,14 +77,14 @@ def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -
                 "are delivered again"
             )
         raise IllegalState(
-            f"event {recalled.lowest} of durable {durable.name} was recalled{_why(seat)}; it will "
-            "be delivered again"
+            f"event {recalled.lowest} of durable {durable.name} was recalled"
+            f"{_cause_of_recall(seat)}; it will be delivered again"
         )
 
 
 def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Spans:
-    """Return ``spans`` without events recalled from ``seat``: these were taken back already, and no
-    redelivery was counted for them."""
+    """Return ``spans`` without events recalled from ``seat``, which were taken back already without
+    counting a redelivery."""
     recalled = recalled_of(durable, seat, spans, stored) if seat.recalls else None
     if not recalled:
         return spans
@@ -92,11 +93,12 @@ def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> S
     return named.spans
 
 
-def _why(seat: Seat) -> str:
-    order = "an earlier event was rolled back and must come first"
+def _cause_of_recall(seat: Seat) -> str:
+    """Return the clause of an error text that explains why events were recalled from a seat."""
+    order_cause = "an earlier event was rolled back and must come first"
     if not seat.ack_timeout_ms:
-        return f" because {order}"
+        return f" because {order_cause}"
     return (
         f" because it was not acknowledged within {seat.ack_timeout_ms / 1_000:g} s (ack_timeout), "
-        f"or {order}"
+        f"or {order_cause}"
     )

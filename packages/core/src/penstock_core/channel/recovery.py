@@ -30,7 +30,8 @@ from penstock_core.vocabulary.stored_ids import stored_form
 T = TypeVar("T")
 
 PIECES_AT_ONCE = 500
-"""Ranges or bitmaps of ids that are encoded in a millisecond or two."""
+"""Number of ranges or bitmaps of ids that one step of a snapshot encodes, in a millisecond or
+two."""
 SHORT_MAX = 16
 """A channel with at most this many ranges or bitmaps of ids is encoded at once when a snapshot
 begins."""
@@ -49,13 +50,15 @@ def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
     """Return the part of a fact that a restart can use; None if it has none."""
     match fact:
         case Appended():
-            return _lasting(fact)
+            return _stored_form_of_publish(fact)
         case PersistedLate(spans):
-            kept = state.unwritten.overlap(IdSet(spans))  # the rest is in memory in any case
-            return replace(fact, spans=kept.spans) if kept else None
+            # The type of the channel keeps all other events in memory, also from now on.
+            stored_late = state.unwritten.overlap(IdSet(spans))
+            return replace(fact, spans=stored_late.spans) if stored_late else None
         case Removed(cause=Cause.RELAYED):
             return None
         case Removed(spans):
+            # A restart loses events in memory anyway, so their removal need not be stored.
             if not state.volatile or any(
                 len(state.stored.within(span)) != len(state.volatile.within(span)) for span in spans
             ):
@@ -88,9 +91,9 @@ def _any_lasts(state: ChannelState, ids: IdSet) -> bool:
     return len(state.volatile.overlap(stored)) != len(stored)
 
 
-def _lasting(fact: Appended) -> Appended | None:
-    """Return the fact of a publish without events that are in memory only; None if no others
-    remain."""
+def _stored_form_of_publish(fact: Appended) -> Appended | None:
+    """Return the fact of a publish without the events that are in memory only; None if all events
+    are."""
     absent = (*fact.volatile, *fact.relayed, *fact.dropped)
     if fact.passing:  # some of these may be volatile as well
         absent = IdSet((*absent, *fact.passing)).spans
@@ -123,11 +126,13 @@ def recovered(state: ChannelState) -> None:
     state.delivered = state.acknowledged = 0
     awaited_seats.recovered(state)
     for durable in state.durables.values():
-        durable.acknowledged = 0  # replayed facts have counted; the figure is since the start
+        # The figure counts from the start of the realm, but the replay of facts has raised it.
+        durable.acknowledged = 0
     if not state.type.ids_survive:
         for durable in state.durables.values():
             durable.head = state.next_id
         return
+    # Clients may know events with these ids, so the ids must not be assigned to other events.
     state.departures.record_unstored((state.next_id, state.reserved))
     state.next_id = max(state.next_id, state.reserved)
     kept_interest.recovered(state)
@@ -142,8 +147,8 @@ def clock_set_back(state: ChannelState, last_us: int, now_us: int) -> None:
     """Correct times after the clock was set back.
 
     In an earlier run the clock was ahead and last showed ``last_us``. Publishes of that run count
-    as made now, and delays after a rollback keep their remaining time. ``deliver_at`` stays
-    (SEM X4).
+    as made now, and delays after a rollback keep their remaining time. Times that publishers set
+    with ``deliver_at`` stay (SEM X4).
     """
     state.ages.lower(now_us)
     state.lower_producers(now_us)
@@ -262,8 +267,8 @@ def _is_short(state: ChannelState) -> bool:
     first."""
     if state.volatile:
         return False
-    kept = state.stored.pieces + state.acked.pieces + state.departures.pieces
-    return kept + state.ages.own_pieces <= SHORT_MAX
+    piece_count = state.stored.pieces + state.acked.pieces + state.departures.pieces
+    return piece_count + state.ages.own_pieces <= SHORT_MAX
 
 
 def _short(state: ChannelState) -> Restored:

@@ -1,4 +1,4 @@
-"""Releases: events that a client returns unprocessed, as if they had not been delivered.
+"""Releases: a client returns events unprocessed, as if they had not been delivered.
 
 Unlike a rollback, a release does not count as a redelivery (SEM E9).
 """

@@ -27,6 +27,7 @@ FORGOTTEN: Final = "forgotten"
 """The event left so long ago, and so many ranges have left since, that the cause is not known."""
 
 Kept = tuple[tuple[str, Ids], ...]
+"""Causes of removal in the form of snapshots, each with its ids."""
 
 
 class Departures:
@@ -38,8 +39,9 @@ class Departures:
         self.known_from = known_from
         """The lowest id with a known cause; removals below it are not remembered."""
         self.usual: str = Cause.REPLACED.value if keyed else NEVER
-        """The cause of ids without a recorded one."""
+        """The cause of ids that have no recorded cause."""
         self._left: dict[str, IdSet] = {}
+        """Ids of removed events, by cause; without the usual cause."""
 
     def record(self, ids: IdSet, cause: str) -> None:
         """Record the cause of stored events that have left."""
@@ -107,7 +109,7 @@ class Departures:
         """Return the causes to keep over a restart for ids before ``end``, except ``NEVER``."""
         assigned = Span(self.known_from, end)
         departed = self.missing(assigned, assigned, stored) if self.usual != NEVER else self._left
-        return {str(why): ids.copy() for why, ids in departed.items() if ids and why != NEVER}
+        return {str(cause): ids.copy() for cause, ids in departed.items() if ids and cause != NEVER}
 
     def restore(self, known_from: int, kept: Kept, end: int, stored: IdSet) -> None:
         """Continue from a snapshot; ids below ``end`` are in use."""
@@ -122,6 +124,8 @@ class Departures:
         self._left = departed
 
     def _bound(self) -> None:
+        """Forget the causes of the lower half of the ids until few enough pieces remain."""
+        # The loop ends, because `known_from` rises each time.
         while self.pieces > PIECES_MAX:
             highest = max(ids.highest or 0 for ids in self._left.values())
             self.known_from = (self.known_from + highest) // 2 + 1
@@ -130,6 +134,7 @@ class Departures:
 
 
 def _absent(span: Span, stored: IdSet) -> IdSet:
+    """Return the ids of ``span`` that are not in ``stored``."""
     absent = IdSet([span] if span.first < span.end else [])
     absent.discard_all(stored.within(span))
     return absent

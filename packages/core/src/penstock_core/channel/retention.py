@@ -1,8 +1,8 @@
 """Events that leave a channel unconsumed, by age or capacity (SEM T1-T4).
 
-Ages are kept for publishes instead of events: a list of (first id, time). Publishes closer
-together than the TTL can distinguish share one entry. Events with an event TTL are kept by the
-end of that TTL, joined in the same way.
+Ages are kept for publishes instead of events, in a list of pairs of first id and time. Publishes
+that are closer together than a thousandth of the TTL share one entry. Events with an event TTL are
+kept in sets by the end of that TTL; ends that are close together share one set.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import CapacityReached, InvalidArgument
 
 CAPACITY_MAX = 2_147_483_646
+"""Largest capacity of a store, in events."""
 KEY_DEPTH_MAX = 1_000_000
+"""Largest number of events that stay for each value of a publish key."""
 READ_BYTES_MIN = 4_096
+"""Smallest read buffer of a store, in bytes."""
 READ_BYTES_MAX = 16 << 20
+"""Largest read buffer of a store, in bytes."""
 COARSE_US = 100_000
-"""Without a TTL, publishes within this time share one age."""
+"""Publishes on a channel without TTL share one age if they are closer together than this."""
 NEVER_US: Final = TIME_US_MAX
-"""The time of an event that never happens."""
+"""Stands for the time of an action that is not due at any time."""
 ARCHIVE_LENGTH_MAX = 2_048
+"""Maximum number of characters of the attribute ``archive``."""
 _FEW = 32
 """Up to this many ages are kept in a list; more are kept in a deque, whose popleft is O(1) but
 which takes 1 KB even when empty."""
@@ -103,9 +108,11 @@ def refuse_when_full(
 
 
 def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
-    """Return the oldest events above the capacity (SEM T3).
+    """Return the oldest events above the capacity (SEM T3), of ``stored`` and, if these are not
+    enough, of ``incoming``.
 
-    They leave after the append, because a batch larger than the capacity evicts part of itself.
+    These events leave after the append, because a batch larger than the capacity evicts part of
+    itself.
     """
     excess = len(stored) + len(incoming) - capacity if capacity else 0
     evicted: list[Span] = []
@@ -123,7 +130,7 @@ def make_room(capacity: int, stored: IdSet, incoming: IdSet) -> Spans:
 
 
 AgesState = tuple[tuple[tuple[int, int], ...], list[tuple[int, IdSet]]]
-"""Publish times by the first id of each entry, and the events with an event TTL by its end."""
+"""Pairs of first id and publish time, and pairs of the end of an event TTL and its events."""
 
 
 class Ages:
@@ -133,19 +140,22 @@ class Ages:
 
     def __init__(self, *, is_exact: bool = False) -> None:
         self.is_exact = is_exact
-        """Whether events wait for a time that their publisher has set (SEM X4); a clock correction
-        does not change it."""
+        """Whether events wait for a time that their publisher has set (SEM X4). A correction of the
+        clock does not change that time."""
         self._entries: list[tuple[int, int]] | deque[tuple[int, int]] = []
+        """Pairs of first id and publish time in microseconds, both ascending."""
         self._own: dict[int, IdSet] = {}
-        """Events with an event TTL, by its end."""
+        """Events with an event TTL, by the end of the TTL in microseconds."""
         self.ends_us: list[int] = []
         """Heap of the ends of event TTLs."""
         self._own_ids = IdSet()
+        """All events with an event TTL."""
         self._lent: set[int] = set()
-        """Keys of sets that a snapshot is reading; copy such a set before changing it."""
+        """Keys in ``_own`` of sets that a snapshot is reading; copy such a set before changing
+        it."""
         self._merged_us = 0
-        """The key of the set of events whose TTL ended at various times and that are still stored;
-        0: no such set."""
+        """The key in ``_own`` of the set of events whose TTL ended at various times and that are
+        still stored; 0 if no such set exists."""
 
     def appended(self, span: Span, at_us: int, ttl_ms: int) -> bool:
         """Note when ``span`` was published; return whether it needed a new entry."""
@@ -162,8 +172,9 @@ class Ages:
 
     def lower(self, at_us: int) -> None:
         """Set publish times later than ``at_us`` to ``at_us``, because the clock was ahead in an
-        earlier run of the realm. Their TTL runs from then on (SEM T1)."""
+        earlier run of the realm. The TTL of these events counts from ``at_us`` (SEM T1)."""
         entries, end, first = self._entries, NEXT_ID_MAX << 1, None
+        # Publish times ascend, so the wrong ones are at the end.
         while entries and entries[-1][1] > at_us:
             first, ahead_us = entries.pop()
             if self._own_ids and not self.is_exact:
@@ -173,11 +184,11 @@ class Ages:
             entries.append((first, at_us))
 
     def _end_earlier(self, span: Span, by_us: int) -> None:
-        """Move the TTL ends of events of ``span`` that have an event TTL."""
+        """Make the event TTLs of events of ``span`` end earlier, by ``by_us``."""
         ids = IdSet((span,))
         for ends_us, ids_of_end in sorted(self._own.items()):
             if moved := ids_of_end.overlap(ids):
-                self._changeable(ends_us).discard_all(moved)
+                self._changeable_set(ends_us).discard_all(moved)
                 self._end_at(ends_us - by_us, moved.spans)
 
     def next_us(self, event_id: int) -> int | None:
@@ -210,29 +221,31 @@ class Ages:
             ids = self._own[ends_us] = IdSet()
             heapq.heappush(self.ends_us, ends_us)
         else:
-            ids = self._changeable(ends_us)
+            ids = self._changeable_set(ends_us)
         if ends_us == self._merged_us:  # the new ids may have left already
             self._merged_us = 0
         for span in spans:
             ids.add(span)
 
-    def _changeable(self, ends_us: int) -> IdSet:
-        """Return the set of events that end then, copied first if a snapshot reads it."""
+    def _changeable_set(self, ends_us: int) -> IdSet:
+        """Return the set of events whose TTL ends at ``ends_us``, copied first if a snapshot reads
+        it."""
         if ends_us in self._lent:
             self._lent.remove(ends_us)
             self._own[ends_us] = self._own[ends_us].copy()
         return self._own[ends_us]
 
     def inserted(self, first: int, at_us: int) -> None:
-        """Note the time of an event that is older than the newest one; events behind it are
-        younger."""
+        """Note the publish time of an event that has a lower id than the newest event. Events with
+        higher ids are younger."""
         entries = self._entries
         i = bisect_right(entries, first, key=lambda entry: entry[0])
         if not (i and entries[i - 1] >= (first, at_us)):
             entries.insert(i, (first, at_us))
 
     def own_of(self, ids: IdSet) -> tuple[tuple[int, Spans], ...]:
-        """Return the part of ``ids`` with an event TTL, by its end."""
+        """Return the events of ``ids`` with an event TTL, by the end of the TTL in
+        microseconds."""
         if not self._own_ids.overlap(ids):
             return ()
         by_end = (
@@ -266,6 +279,7 @@ class Ages:
                     # An event TTL replaces the TTL of the channel (SEM T2).
                     expired.remove_all(self._own_ids)
         due = list(self._due(now_us))
+        # The merged set has stored events only, so it need not be compared with them.
         if due == [self._merged_us]:
             expired.add_all(self._own[due[0]])
         elif ended := [self._own[ends_us] for ends_us in due]:
@@ -273,6 +287,8 @@ class Ages:
         return expired
 
     def _expired_through(self, ttl_ms: int, next_id: int, now_us: int) -> int:
+        """Return the id below which all events are older than the TTL of the channel; -1 if none
+        is."""
         horizon = now_us - ttl_ms * 1_000
         end = -1
         for i, (_, at_us) in enumerate(self._entries):
@@ -282,8 +298,8 @@ class Ages:
         return end
 
     def _due(self, now_us: int) -> Iterator[int]:
-        """Yield the ends that have passed. They form the top of the heap, so no others are
-        examined."""
+        """Yield the ends of event TTLs that have passed."""
+        # These ends form the top of the heap, so a walk from its root examines few others.
         indexes = [0]
         while indexes:
             index = indexes.pop()
@@ -294,7 +310,7 @@ class Ages:
     def gather(self, stored: IdSet, now_us: int) -> None:
         """Combine the events whose event TTL is over and that are still stored into one set.
 
-        While they move to the dead event store, each step reads them. Without this, each step would
+        While they move to the dead event store, each step reads them. Otherwise each step would
         examine every end again.
         """
         due = list(self._due(now_us))
@@ -304,7 +320,7 @@ class Ages:
             heapq.heappop(self.ends_us)
         remaining = IdSet()
         if self._merged_us in due:
-            remaining = self._changeable(self._merged_us)
+            remaining = self._changeable_set(self._merged_us)
             del self._own[self._merged_us]
             due.remove(self._merged_us)
         ended = IdSet.union(map(self._own.pop, due))
@@ -319,8 +335,9 @@ class Ages:
     def discard(self, ids: IdSet) -> None:
         """Remove the ids of events that are no longer stored from the set that :meth:`gather`
         combined."""
+        # Other sets keep ids that have left; they are compared with the stored ids when they end.
         if self._merged_us:
-            gathered = self._changeable(self._merged_us)
+            gathered = self._changeable_set(self._merged_us)
             self._own_ids.discard_all(gathered.remove_all(ids))
 
     def forget(self, lowest: int | None, now_us: int) -> None:
@@ -333,7 +350,8 @@ class Ages:
                 self._merged_us = 0
 
     def forget_below(self, lowest: int | None) -> None:
-        """Drop ages of events below the lowest stored id (None: no event is stored)."""
+        """Drop ages of events below ``lowest``, the lowest stored id; all ages if it is None,
+        because no event is stored."""
         entries = self._entries
         if lowest is None:
             entries.clear()
@@ -350,7 +368,8 @@ class Ages:
         return self._entries[i - 1][0]
 
     def oldest_us(self, event_id: int) -> int | None:
-        """Return when ``event_id`` was published, at the resolution kept."""
+        """Return when ``event_id`` was published, in microseconds since 1970, at the resolution of
+        the ages; None if it is below all ages."""
         i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
         return self._entries[i - 1][1] if i else None
 
@@ -360,8 +379,8 @@ class Ages:
         return sum([ids.pieces for ids in self._own.values()]) if self._own else 0
 
     def state(self) -> AgesState:
-        """Return the ages for a snapshot. The sets stay unchanged: :meth:`_changeable` copies them
-        before the next change."""
+        """Return the ages for a snapshot. The sets stay unchanged, because :meth:`_changeable_set`
+        copies them before the next change."""
         if not self._own:
             return tuple(self._entries), []
         self._lent = set(self._own)

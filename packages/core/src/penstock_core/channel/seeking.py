@@ -33,13 +33,13 @@ class SeekPreview(Struct, frozen=True):
     """Numbers of events that a seek would affect."""
 
     again: int
-    """Events that would be outstanding and are not now."""
+    """Number of events that the seek would make outstanding."""
     skipped: int
-    """Events that are outstanding now and would not be."""
+    """Number of outstanding events that would not be outstanding any more."""
     taken_back: int
-    """Events that are in clients' hands now."""
+    """Number of events in flight now, which would be taken back."""
     outstanding: int
-    """Events that would be outstanding."""
+    """Number of events that would be outstanding after the seek."""
 
 
 def check_seek(state: ChannelState, command: Seek) -> Durable:
@@ -68,8 +68,8 @@ def check_seek(state: ChannelState, command: Seek) -> Durable:
 
 
 def preview(state: ChannelState, command: Seek) -> SeekPreview:
-    """Return the effect that ``command`` would have. Raises the errors of :func:`check_seek`;
-    changes nothing."""
+    """Return the effect that ``command`` would have, without changing the state. Raises the errors
+    of :func:`check_seek`."""
     durable = check_seek(state, command)
     before = durable.wanting(state.stored)
     after = _outstanding_after(state, durable, command.start_id, matched=IdSet(command.matched))
@@ -136,7 +136,8 @@ def sought(state: ChannelState, fact: Sought) -> None:
     after = _outstanding_after(state, durable, fact.start_id, matched=id_set(fact.matched))
     no_longer_outstanding = durable.wanting(state.stored)
     no_longer_outstanding.discard_all(after)
-    passing = durable.ready.overlap(state.relayed)  # never stored: delivered in this turn or never
+    # Events that are never stored, or not any more, are delivered in this turn or never.
+    passing = durable.ready.overlap(state.relayed)
     passing.add_all(durable.ready.overlap(state.leaving))
     state.recalls += take_all_back(durable)
     _reset_deliveries(durable)
@@ -153,6 +154,7 @@ def sought(state: ChannelState, fact: Sought) -> None:
             fact.key, fact.start_id, fact.again, skipped=fact.skipped, taken_back=fact.taken_back
         )
     )
+    # Events that the seek skips count as acknowledged, so that they can leave the channel.
     durable.acknowledged += len(no_longer_outstanding)
     state.acked.add_all(no_longer_outstanding)
     state.removal_candidates.add_all(no_longer_outstanding)
@@ -187,6 +189,7 @@ def _outstanding_after(
 
 
 def _assigned_ids(state: ChannelState) -> Span:
+    """Return the ids that the channel has assigned so far."""
     return Span(min(state.definition.start_event_id, state.next_id), state.next_id)
 
 
@@ -214,11 +217,11 @@ def _check_id(state: ChannelState, event_id: int) -> None:
         else f'the next event that is stored is {following.first}: seek to that, or to "earliest"'
     )
     raise IllegalState(
-        f"event {event_id} of {state.name} is not stored ({_in_words(cause)}); {where}"
+        f"event {event_id} of {state.name} is not stored ({_cause_in_words(cause)}); {where}"
     )
 
 
-def _in_words(cause: str) -> str:
+def _cause_in_words(cause: str) -> str:
     if cause == NEVER:
         return "no event was stored under its id, or a restart has lost it"
     if cause == FORGOTTEN:

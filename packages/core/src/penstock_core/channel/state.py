@@ -33,9 +33,10 @@ from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock_core.vocabulary.reach import without_cluster
 
 CHUNK_EVENTS_MAX = 16_384
+"""Maximum number of events in one delivery."""
 CHUNK_BYTES_MAX = 4 << 20
-"""Limit of one delivery (bytes) if the channel caches its files; otherwise the channel's read
-buffer size is the limit."""
+"""Approximate limit of the bytes of one delivery if the channel caches its files; otherwise the
+channel's read buffer size is the limit."""
 _ONE_EVENT = Digest(count=1, size=0, largest=0)
 """A publish without any option; used to ask a channel type where such an event is kept."""
 _NO_SELECTORS: Final[KeysView[str]] = dict[str, str]().keys()
@@ -49,14 +50,16 @@ class RealmRules(Struct, frozen=True):
     kinds: Kinds
     event_bytes_max: int
     event_timeout_us: int = 60_000_000
-    """Time that an event without a TTL waits for a disconnected subscriber (SEM J5)."""
+    """Time that an event without a TTL waits for a disconnected subscriber, in microseconds
+    (SEM J5)."""
     stores_max: int = 0
-    """Maximum number of channels and queues together; 0: no limit."""
+    """Maximum number of channels and queues together; 0 means no limit."""
     reattach_us: int = 10_000_000
-    """Time that seats are reserved for their sessions after a failover (SEM N6)."""
+    """Time that seats are reserved for their sessions after a failover, in microseconds
+    (SEM N6)."""
     durables_max: int = 0
-    """Maximum number of durables of one channel; 0: no limit. Existing durables stay if the limit
-    is lowered."""
+    """Maximum number of durables of one channel; 0 means no limit. Existing durables stay if the
+    limit is lowered."""
     is_cluster: bool = False
     """Whether the realm is a cluster, so that another node may own its channels later."""
     local_to: str = ""
@@ -154,7 +157,7 @@ class ChannelState:
     )
 
     reserved: int
-    """Hard state: ids below this may have been assigned to events in memory (SEM E4)."""
+    """Hard state: the id below which ids may have been assigned to events in memory (SEM E4)."""
     topics_since: int
     """Hard state: the first event id that was published after the channel got topics (SEM M12)."""
     has_left: bool
@@ -162,7 +165,7 @@ class ChannelState:
     may have to be written (SEM J7)."""
     removal_candidates: IdSet
     """Soft state: events to be examined by the next sweep. They were acknowledged since the last
-    one, or a subscriber has passed them or left."""
+    sweep, or a subscriber has moved past them or left."""
     absent: int
     """Soft state: number of subscribers that have lost their connection and may reconnect (SEM
     J5)."""
@@ -183,25 +186,27 @@ class ChannelState:
     too (SEM S1)."""
     overdue: int
     """Soft state: number of events, expired or above the capacity, that still have to move to the
-    dead event store. Delivery stops meanwhile, because it might deliver one of them (SEM T1)."""
+    dead event store. Delivery stops while it is not 0, because one of these events might be
+    delivered (SEM T1)."""
     delivered: int
     """Soft state: events sent since the realm started to plain subscribers and by durables that
     were deleted since; browses do not count."""
     acknowledged: int
     """Soft state: events acknowledged by clients of durables that were deleted since."""
     may_deliver: bool
-    """Soft state: something has changed that may cause a delivery."""
+    """Soft state: a change since the last offer may cause a delivery."""
     granted_through: int
-    """Soft state: id below which clients of durables have been offered everything."""
+    """Soft state: id below which clients of durables have been offered every event."""
     sent_through: int
-    """Soft state: id below which plain subscribers have been offered everything."""
+    """Soft state: id below which plain subscribers have been offered every event."""
     may_pass: bool
     """Soft state: ``relayed``, ``passing`` or ``leaving`` may contain events."""
     swept_us: int
-    """Soft state: time of the last sweep."""
+    """Soft state: time of the last sweep, in microseconds since 1970."""
     wakes_us: int
-    """Soft state: when the first delayed event may be redelivered (SEM D18) or the first
-    acknowledgement deadline passes (SEM D19). It may be too early; 0: no such time."""
+    """Soft state: time when the first delayed event may be redelivered (SEM D18) or the first
+    acknowledgement deadline passes (SEM D19), in microseconds since 1970. The time may be too
+    early; 0 if no event is delayed or has a deadline."""
     event_bytes: float
     """Soft state: estimated size of the larger recent events, in bytes."""
     sizes: EventSizes
@@ -243,7 +248,8 @@ class ChannelState:
         self.died: dict[tuple[str, str], int] = {}
         """Number of copies made in the dead event store, by durable and cause. The durable is empty
         for copies that are not made for a single durable."""
-        self.acked, self.removal_candidates = IdSet(), IdSet()
+        self.removal_candidates = IdSet()
+        self.acked = IdSet()
         """Stored events that at least one durable has acknowledged (SEM D6)."""
         self.subscribers: dict[int, Subscriber] = {}
         self._followers: Followers | None = None
@@ -303,8 +309,7 @@ class ChannelState:
 
     @property
     def touched(self) -> TouchedDurables:
-        """Soft state: durables that may have events to deliver; none before the first seat is
-        taken."""
+        """Soft state: durables that may have events to deliver."""
         if self._touched is None:
             self._touched = TouchedDurables()
         return self._touched
@@ -326,6 +331,7 @@ class ChannelState:
         )
         """Whether a publish, with the sweep before it, writes only its own events: no event moves
         to a dead event store, into pages, or out of memory."""
+        # The rules never compare the name of a type, so the type itself is asked about an event.
         is_on_disk = type.home == "journal" and not type.volatile(_ONE_EVENT)
         is_limited = bool(definition.capacity or definition.keys)
         self.adds_only = (
@@ -361,7 +367,7 @@ class ChannelState:
         return _NO_SELECTORS if self._selectors_in_use is None else self._selectors_in_use.texts
 
     def add_durable(self, durable: Durable) -> None:
-        """Add a durable; it replaces an existing one with the same name."""
+        """Add a durable, which replaces an existing durable with the same name."""
         if (former := self.durables.get(durable.name)) is not None:
             self.selectors_in_use.remove(former)
         self.durables[durable.name] = durable
@@ -385,15 +391,17 @@ class ChannelState:
         self.may_deliver = True
 
     def remove_seat(self, subscription: int) -> tuple[Durable, Seat] | None:
-        """Remove the seat of a subscription; return it with its durable, or None if it had none."""
-        held = self.seats.pop(subscription, None)
-        if held is not None:
-            self.selectors_in_use.remove(held[1])
-        return held
+        """Remove the seat of a subscription; return it with its durable, or None if the
+        subscription has no seat."""
+        removed = self.seats.pop(subscription, None)
+        if removed is not None:
+            self.selectors_in_use.remove(removed[1])
+        return removed
 
     def touch(self, durable: Durable) -> None:
         """Note a change that may cause a delivery by this durable."""
         self.may_deliver = True
+        # Before the first seat is added, no durable has anybody to deliver to.
         if self._touched is not None:
             self._touched.add(durable)
 
@@ -430,6 +438,8 @@ class ChannelState:
         return 0 < capacity <= len(self.stored) - self.overdue
 
     def seat(self, subscription: int) -> tuple[Durable, Seat]:
+        """Return the seat of a subscription, with its durable. Raises ``IllegalState`` if it has
+        none."""
         try:
             return self.seats[subscription]
         except KeyError:
@@ -449,6 +459,7 @@ class ChannelState:
         return ids
 
     def stored_part(self, spans: Spans) -> IdSet:
+        """Return the stored events of ``spans``."""
         ids = IdSet()
         for span in spans:
             ids.add_all(self.stored.within(span))
@@ -467,7 +478,7 @@ class ChannelState:
         return durable
 
     def expired(self, now_us: int) -> IdSet:
-        """Stored events that have outlived their TTL (SEM T1)."""
+        """Return the stored events whose TTL is over at ``now_us`` (SEM T1)."""
         return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us=now_us)
 
     def wake(self, now_us: int) -> None:
@@ -502,6 +513,7 @@ class ChannelState:
         a durable or subscriber with interest in them has left."""
         if self.engine.needs_interest:
             self.removal_candidates.add_all(self.stored.within(Span(event_id, 1 << 62)))
+        # On other engines only events that some durable has acknowledged can become unwanted.
         elif self.acked or self.removal_candidates:
             self.removal_candidates = self.acked.copy()
 
@@ -515,8 +527,8 @@ class ChannelState:
 
     @property
     def retains_consumed(self) -> bool:
-        """Whether events that all durables have acknowledged stay (SEM D6): as the attribute says,
-        and always on the merge engine, where later events are merged into them."""
+        """Whether events that all durables have acknowledged stay (SEM D6). The attribute decides,
+        but on the merge engine they always stay, because later events are merged into them."""
         return self.definition.retain_consumed or self.engine.merges
 
     @property
@@ -528,21 +540,22 @@ class ChannelState:
 
     @property
     def alarm_us(self) -> int:
-        """Time of the next end of a delay or deadline, or of the next publish of a schedule
-        (SEM D18, D19, X4). Clients have set this time, so it is kept exactly; other work of a sweep
-        may be late."""
+        """Time of the next end of a delay or deadline, or of the next publish of a schedule, in
+        microseconds (SEM D18, D19, X4). Clients have set this time, so it is met exactly; other
+        work of a sweep may be late."""
         if self.ages.is_exact:
             return self.ages.due_us(0)
         return self.wakes_us or NEVER_US
 
     @property
     def next_due_us(self) -> int:
-        """Time of the next sweep that the channel needs; no other code decides this.
+        """Time of the next sweep that the channel needs, in microseconds; no other code decides
+        this.
 
-        0: now, because the next sweep continues work that is done in steps, such as moving dead
-        events. ``NEVER_US``: not unless something else happens before.
+        0 means now, because the next sweep continues work that is done in steps, such as moving
+        dead events. ``NEVER_US`` means that no sweep is due unless the state changes.
         """
-        # `overdue` may be out of date after a TTL was edited or room was made; a sweep recounts.
+        # `overdue` may be out of date after a TTL was edited or events have left; a sweep recounts.
         if self.overdue or self.absent or self.places_over:
             return 0
         if (self.has_left and self.passing) or (self.moves_dead and self.excess):

@@ -21,7 +21,9 @@ from penstock_core.vocabulary.backoff import DELAY_MS_MAX
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 
 ACK_TIMEOUT_MS_MIN: Final = 100
+"""Shortest acknowledgement timeout, in milliseconds."""
 ACK_TIMEOUT_MS_MAX: Final = DELAY_MS_MAX
+"""Longest acknowledgement timeout, in milliseconds: a year."""
 
 
 def check_seat_timeout(state: ChannelState, durable: Durable, command: TakeSeat) -> None:
@@ -39,11 +41,11 @@ def check_seat_timeout(state: ChannelState, durable: Durable, command: TakeSeat)
 
 
 def timeout_of(durable: Durable, command: TakeSeat) -> int:
-    """Return how long the client of a seat may hold an event, in ms; 0: no limit. The durable's
-    timeout limits leases, too."""
+    """Return how long the client of a seat may hold an event, in ms; 0 means no limit. The
+    durable's timeout limits leases, too."""
     requested, of_durable = command.ack_timeout_ms, durable.attributes.ack_timeout
     if command.sole:
-        return 0
+        return 0  # such a client processes large ranges of ids, which may take any time
     if isinstance(command, TakeLease) and of_durable:
         return min(requested, of_durable)
     return requested or of_durable
@@ -72,8 +74,9 @@ def check_ack_timeout(timeout_ms: int, kind: DurableKind) -> None:
 
 
 def decide_extension(state: ChannelState, command: ExtendTime) -> Decided:
-    """Answer with the number of events that the client still holds. Raises ``IllegalState`` for an
-    event that it does not hold (SEM D15), and if it has no timeout."""
+    """Return a decision without facts, whose answer is the number of events that the client still
+    holds. Raises ``InvalidArgument`` for a time out of bounds, and ``IllegalState`` if the client
+    has no timeout or names an event that it does not hold (SEM D15)."""
     durable, seat = state.seat(command.subscription)
     if not 0 < command.time_ms <= ACK_TIMEOUT_MS_MAX:
         raise InvalidArgument(
@@ -92,6 +95,7 @@ def extend(state: ChannelState, command: ExtendTime, now_us: int) -> None:
     """Extend the deadlines of events that the client holds."""
     durable, seat = state.seats[command.subscription]
     held = seat.in_flight.overlap(IdSet(command.spans))
+    # Events that are never stored have no deadlines, so the durable may not have any.
     if durable.deadlines and held:
         durable.deadlines.extend(held, now_us, command.time_ms * 1_000)
     durable.read_us = now_us

@@ -8,6 +8,8 @@ from penstock_core.vocabulary.digest import Digest
 
 
 class Mixed:
+    """The rules of mixed channels."""
+
     name = "mixed"
     home: Home = "journal"
     survives_restart = True

@@ -8,6 +8,8 @@ from penstock_core.vocabulary.digest import Digest
 
 
 class OffHeap:
+    """The rules of off-heap channels."""
+
     name = "off_heap"
     home: Home = "off_heap"
     survives_restart = False

@@ -8,6 +8,8 @@ from penstock_core.vocabulary.digest import Digest
 
 
 class Paged:
+    """The rules of paged channels."""
+
     name = "paged"
     home: Home = "pages"
     survives_restart = True

@@ -8,6 +8,8 @@ from penstock_core.vocabulary.digest import Digest
 
 
 class Persistent:
+    """The rules of persistent channels."""
+
     name = "persistent"
     home: Home = "journal"
     survives_restart = True

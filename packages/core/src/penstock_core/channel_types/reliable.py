@@ -8,6 +8,8 @@ from penstock_core.vocabulary.digest import Digest
 
 
 class Reliable:
+    """The rules of reliable channels."""
+
     name = "reliable"
     home: Home = "heap"
     survives_restart = False

@@ -8,13 +8,15 @@ from penstock_core.vocabulary.digest import Digest
 
 
 class Simple:
+    """The rules of simple channels."""
+
     name = "simple"
     home: Home = "heap"
     survives_restart = False
     ids_survive = False
     event_ttl_counts = False
     relays = False
-    clusterable = False
+    clusterable = False  # ids would begin again with each owner
     scheduled_on = "simple"
 
     def volatile(self, digest: Digest) -> Spans:

@@ -8,17 +8,19 @@ from penstock_core.vocabulary.digest import Digest
 
 
 class Transient:
+    """The rules of transient channels."""
+
     name = "transient"
     home: Home = "nowhere"
     survives_restart = False
     ids_survive = False
     event_ttl_counts = False
     relays = True
-    clusterable = False
+    clusterable = False  # ids would begin again with each owner
     scheduled_on = "simple"
 
     def volatile(self, digest: Digest) -> Spans:
-        return ()
+        return ()  # events are not kept in memory either
 
 
 TYPE: ChannelType = Transient()

@@ -35,7 +35,8 @@ class Deadlines:
         return bool(self.ids)
 
     def hand(self, ids: IdSet, now_us: int, timeout_us: int) -> int:
-        """Set the deadline of events granted now and return it."""
+        """Set the deadline of events granted now, which is ``timeout_us`` from now, rounded up.
+        Return the deadline in microseconds."""
         # Events that are granted again may still have an entry for their former deadline.
         self._take_out(self._ended.remove_all(ids) if self._ended else IdSet())
         until_us = _rounded(now_us + timeout_us, timeout_us // GRAINS)
@@ -46,6 +47,7 @@ class Deadlines:
         """Move the deadlines of events in flight to ``longer_us`` from now, unless they are
         later."""
         until_us = _rounded(now_us + longer_us, longer_us // GRAINS)
+        # Later deadlines stay, so that an extension never shortens the time of an event.
         sooner = IdSet()
         for at_us, ids_at in self._by_time.items():
             if at_us < until_us:
@@ -60,8 +62,9 @@ class Deadlines:
             self._ended.add_all(self.ids.remove_all(ids))
 
     def due(self, now_us: int) -> IdSet:
-        """Return the events in flight whose deadline is over; changes nothing."""
+        """Return the events in flight whose deadline is over, without changing anything."""
         overdue = IdSet()
+        # The heap is not sorted, but it has only about a hundred entries.
         for at_us in self._times:
             if at_us <= now_us:
                 overdue.add_all(self._by_time[at_us].overlap(self.ids))
@@ -69,7 +72,9 @@ class Deadlines:
 
     @property
     def next_us(self) -> int:
-        """The earliest deadline of an event in flight; 0: none."""
+        """The earliest deadline of an event in flight, in microseconds; 0 if no event in flight has
+        one."""
+        # Events that are settled in time leave their deadline in the heap; it is dropped here.
         while self._times and not self._by_time[self._times[0]].overlap(self.ids):
             self._drop_first()
         return self._times[0] if self._times else 0
@@ -86,15 +91,18 @@ class Deadlines:
         self.ids.add_all(ids)
 
     def _take_out(self, ids: IdSet) -> None:
+        """Remove the entries of events from all deadlines."""
         for ids_at in self._by_time.values() if ids else ():
             ids_at.discard_all(ids)
 
     def _drop_first(self) -> None:
+        """Remove the earliest deadline, none of whose events is in flight."""
         dropped = self._by_time.pop(heapq.heappop(self._times))
         self.ids.discard_all(dropped)
         self._ended.discard_all(dropped)
 
 
 def _rounded(at_us: int, grain_us: int) -> int:
+    """Return a time rounded up to a multiple of ``grain_us``."""
     grain_us = max(1, grain_us)
     return -(-at_us // grain_us) * grain_us

@@ -1,9 +1,9 @@
-"""A durable subscription: the ledger of events that one named reader still has to see (SEM D).
+"""A durable subscription: the record of the events that its clients have not acknowledged (SEM D).
 
-This module is mechanism. Policy, which decides who may attach and who is served next, is a
-``DurableKind``; each kind is one file in ``penstock_core.durables``. Ids below ``head`` are kept as
-sets. Every stored event from ``head`` on is outstanding without being recorded, so a durable
-without clients costs nothing per event.
+This module is the mechanism. The policy, which decides what client may attach and which one is
+served next, is a ``DurableKind``; each kind is one file in ``penstock_core.durables``. Outstanding
+ids below ``head`` are kept as sets. Every stored event from ``head`` on is outstanding without
+being recorded, so a durable without clients costs nothing per event.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Durable:
         self.persistent = persistent
         self.attributes = attributes
         self.lanes = Lanes() if attributes.order_by else None
-        """Soft state, with ``order_by`` only."""
+        """Soft state: lanes of the examined events; None without ``order_by``."""
         self.head = head
         """Stored events from this id on are outstanding. With a selector only offered events are
         outstanding, and ids below ``head`` are not offered (SEM D3)."""
@@ -91,44 +91,44 @@ class Durable:
         self.levels = RedeliveryCounts()
         """Redelivery counts: ``levels[n]`` holds the ids that were redelivered n times."""
         self.rolled_back = IdSet()
-        """For cumulative types that do not redeliver at once: events rolled back and not settled
-        since. Acknowledging a later event covers them only if they were delivered again."""
+        """Events rolled back and not settled since, at cumulative types that do not redeliver at
+        once. An acknowledgement of a later event covers them only if they were delivered again."""
         self.seats: list[Seat] = []
         self.places: dict[str, KeptPlace] = {}
         """Hard state: seats that are reserved over a failover, oldest first (SEM N6)."""
         self.newest_rank = 0
         """Soft state: the rank of the newest seat."""
         self.read_us = 0
-        """Time at which a client last attached, held or settled events."""
+        """Time at which a client last attached, held or settled events, in microseconds."""
         self.delivered = 0
         """Soft state: deliveries to clients since the realm started; redeliveries count again."""
         self.acknowledged = 0
         """Soft state: events acknowledged since the realm started, including those purged for this
         durable."""
         self.last_seek = LastSeek()
-        """Hard state: answers a repeated seek (SEM D20)."""
+        """Hard state: the last seek, whose answer a repeated seek gets again (SEM D20)."""
 
     # --- hard state: apply ---------------------------------------------------------------
 
     def offered(self, span: Span, matched: IdSet) -> None:
         """Note published events; ``matched`` are those that the durable's selector matches."""
         if not self.selector:
-            return  # beyond head, outstanding by definition
-        if span.first < self.head:  # it may begin later (SEM D3)
+            return  # the events are at or beyond head, so they are outstanding already
+        if span.first < self.head:  # the durable may begin at a later id (SEM D3)
             matched = matched.within(Span(self.head, span.end))
         self.outstanding.add_all(matched)
         self.ready.add_all(matched)
         self.head = max(self.head, span.end)
 
     def forget_all_but(self, stored: IdSet) -> None:
-        """Drop ids that are not in ``stored``: a snapshot may contain events that were never
-        stored."""
-        ledgers = (self.outstanding, self.ready, self.rolled_back, *self.levels.values())
-        for ledger in ledgers:
-            if ledger:
-                unstored = ledger.copy()
+        """Drop ids that are not in ``stored``, because a snapshot may contain events that were
+        never stored."""
+        id_sets = (self.outstanding, self.ready, self.rolled_back, *self.levels.values())
+        for ids in id_sets:
+            if ids:
+                unstored = ids.copy()
                 unstored.discard_all(stored)
-                ledger.discard_all(unstored)
+                ids.discard_all(unstored)
         if self.waiting:
             unstored = self.waiting.ids.copy()
             unstored.discard_all(stored)
@@ -137,16 +137,17 @@ class Durable:
     def settle_all(self, ids: IdSet) -> None:
         """Remove events that were acknowledged or have left the channel."""
         self._take_back(ids)
-        waited = len(self.ready)
-        asleep = self.waiting.discard(ids) if self.waiting else None
+        # Counted before the removal: the lanes have to know how many waiting events leave.
+        ready_before = len(self.ready)
+        were_delayed = self.waiting.discard(ids) if self.waiting else None
         sets = (self.outstanding, self.ready, self.parked, self.rolled_back)
-        for ledger in (*sets, *self.levels.values()):
-            if ledger:
-                ledger.discard_all(ids)
+        for id_set in (*sets, *self.levels.values()):
+            if id_set:
+                id_set.discard_all(ids)
         if self.lanes is not None:
-            self.lanes.settled(ids, waited - len(self.ready), self.ready)
-            if asleep:
-                self.lanes.woken(asleep)
+            self.lanes.settled(ids, ready_before - len(self.ready), self.ready)
+            if were_delayed:
+                self.lanes.woken(were_delayed)
         for seat in self.seats:
             if seat.wanted:
                 seat.wanted.discard_all(ids)
@@ -154,43 +155,44 @@ class Durable:
                 seat.refused.discard_all(ids)
 
     def roll_back(self, ids: IdSet) -> int:
-        """Take ``ids`` back from all clients and count a redelivery for the outstanding ones;
-        return how many these are. Types that redeliver with the next attach do not count."""
-        back = self.outstanding.overlap(ids)
+        """Take ``ids`` back from all clients, and count a redelivery of those that are outstanding.
+        Return the number of counted redeliveries, which is 0 at types that redeliver with the next
+        attach."""
+        returned = self.outstanding.overlap(ids)
         if not self.kind.redelivers_at_once:
             self.rolled_back.add_all(ids)
             self.park(ids)
             return 0
         self._take_back(ids)
         self._wait_again(ids)
-        self.levels.raise_by_one(back)
-        return len(back)
+        self.levels.raise_by_one(returned)
+        return len(returned)
 
     def postpone(self, ids: IdSet, until_us: int) -> None:
         """Delay the outstanding events of ``ids`` until ``until_us``."""
-        late = self.outstanding.overlap(ids)
-        if not late:
+        delayed = self.outstanding.overlap(ids)
+        if not delayed:
             return
         if self.waiting is None:
             self.waiting = Waiting()
-        self.waiting.add(late, until_us)
+        self.waiting.add(delayed, until_us)
         if self.lanes is None:
-            self.ready.discard_all(late)
-        else:  # it stays ready, so that its lane waits behind it
-            self.lanes.asleep.add_all(late)
+            self.ready.discard_all(delayed)
+        else:  # the events stay ready, so that their lanes wait behind them
+            self.lanes.asleep.add_all(delayed)
 
     def wake(self, now_us: int) -> None:
         """Make events ready whose delay is over."""
         if not self.waiting:
             return
-        back = self.waiting.take_due(now_us)
+        woken = self.waiting.take_due(now_us)
         if self.lanes is not None:
-            self.lanes.woken(back)
+            self.lanes.woken(woken)
             return
-        back.discard_all(self.parked)  # ready with the next attach
+        woken.discard_all(self.parked)  # ready with the next attach
         for seat in self.seats:  # a client that holds the durable as a whole may hold them
-            back.discard_all(seat.in_flight)
-        self.ready.add_all(back)
+            woken.discard_all(seat.in_flight)
+        self.ready.add_all(woken)
 
     def park(self, ids: IdSet) -> None:
         """Take ``ids`` back from all clients. They become ready at the next attach, and no
@@ -221,11 +223,12 @@ class Durable:
         if self.lanes is not None:
             self.lanes.returned(ids)
 
-    def _offer_again(self, back: IdSet) -> None:
-        """Make events ready that no client holds any more; modifies ``back``."""
+    def _offer_again(self, returned: IdSet) -> None:
+        """Make events ready that no client holds any more, except delayed ones, which are removed
+        from ``returned``."""
         if self.waiting and self.lanes is None:
-            back.discard_all(self.waiting.ids)
-        self.ready.add_all(back)
+            returned.discard_all(self.waiting.ids)
+        self.ready.add_all(returned)
 
     def recalled(self, ids: IdSet) -> None:
         """Take ``ids`` back from all clients without counting a redelivery (SEM D11)."""
@@ -241,23 +244,24 @@ class Durable:
                 seat.in_flight.discard_all(ids)
 
     def seated(self, place: str, session: str, *, sole: bool, waited_us: int) -> None:
-        """Note that a seat was taken which is reserved over a failover, or how long its session has
-        been waited for. An existing seat keeps its rank."""
+        """Note a taken seat, which is reserved over a failover, and the time that owners have
+        waited for its session, in microseconds. An existing seat keeps its rank."""
         self.newest_rank += place not in self.places
         rank = self.places[place].rank if place in self.places else self.newest_rank
         self.places[place] = KeptPlace(rank, session, sole, waited_us=waited_us)
 
     def recover_passed(self, ids: IdSet) -> None:
-        """Note at recovery that ``ids`` are stored, although by earlier facts they only passed
-        through memory (SEM J7). Rolled-back ones become outstanding."""
-        back = self.rolled_back.overlap(ids)
-        self.outstanding.add_all(back)
-        self.ready.add_all(back)
+        """Note at recovery that ``ids`` are stored, although earlier facts state that they only
+        passed through memory (SEM J7). The rolled-back events of them become outstanding."""
+        returned = self.rolled_back.overlap(ids)
+        self.outstanding.add_all(returned)
+        self.ready.add_all(returned)
 
     def reach(self, end: int, stored: IdSet) -> None:
         """Record outstanding events up to ``end`` in sets and move ``head`` there."""
         if end <= self.head:
             return
+        # With a selector the sets have all outstanding events already.
         if not self.selector:
             for part in stored.within(Span(self.head, end)).spans:
                 self.outstanding.add(part)
@@ -272,11 +276,11 @@ class Durable:
     def attach(self, seat: Seat) -> None:
         """Add a seat, behind those that are served before it, and make parked events ready."""
         assert self.kind.may_attach(self.seats), "decide() has checked"
-        kept = self.places.get(seat.place)
-        if kept is None:
+        reserved = self.places.get(seat.place)
+        if reserved is None:
             seat.rank = self.newest_rank = self.newest_rank + 1
         else:
-            seat.rank = kept.rank
+            seat.rank = reserved.rank
             for former in self.seats:  # a former connection whose loss was not noticed yet
                 former.place = "" if former.place == seat.place else former.place
         if not self.seats:
@@ -294,10 +298,10 @@ class Durable:
         self.reach(span.end, stored)
         events = self.ready.within(span)
         self.ready.remove_all(events)
-        if self.waiting:  # it acknowledges all events up to an id, so delays do not apply to it
+        if self.waiting:  # the client acknowledges all events up to an id, so delays do not apply
             events.add_all(self.waiting.ids.within(span))
-            for others in (seat.in_flight, self.parked):
-                events.discard_all(others)
+            for held_elsewhere in (seat.in_flight, self.parked):
+                events.discard_all(held_elsewhere)
         seat.in_flight.add_all(events)
         self.delivered += len(events)
 
@@ -307,13 +311,15 @@ class Durable:
 
     def passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
         """Make events ready in this turn that are never stored, or not any more; they keep their
-        place in the order (SEM E8, T3)."""
+        place in the order (SEM E8, T3). ``end`` is the id behind them."""
+        # The stored events before them become ready first, so that they are not overtaken.
         if not self.selector:
             self.reach(end, stored)
         self.ready.add_all(ids)
 
     def passed(self, ids: IdSet) -> None:
-        """Drop events after :meth:`passing`; clients that have not received them will not."""
+        """Drop events at the end of the turn that made them ready (:meth:`passing`). Clients that
+        have not been sent them by now never get them."""
         missed = self.ready.remove_all(ids)
         if self.lanes is not None:
             self.lanes.settled(IdSet(), len(missed), self.ready)
@@ -322,20 +328,23 @@ class Durable:
                 seat.wanted.remove_all(ids)
 
     def hand_until(self, seat: Seat, spans: Spans, now_us: int) -> int:
-        """Set the deadline of events that ``seat`` has got and return it. Events that are never
-        stored have none, because they are not redelivered."""
+        """Set the acknowledgement deadline of events granted to ``seat``, and return it in
+        microseconds. Events that are never stored get no deadline, because they are not
+        redelivered."""
         if self.deadlines is None:
             self.deadlines = Deadlines()
         handed = self.outstanding.overlap(IdSet(spans))
         return self.deadlines.hand(handed, now_us, seat.ack_timeout_ms * 1_000)
 
     def detach(self, subscription: int) -> None:
-        """Remove a seat and make its events ready. A fact has counted the redeliveries."""
+        """Remove a seat and make its events ready. Their redeliveries are counted by a fact that
+        was applied before."""
         seat = self.seat_of(subscription)
         if seat is None:
             return
         if self.deadlines:
             self.deadlines.discard(seat.in_flight)
+        # Before `remove_seat`: a lane belongs to the seat until its events in flight are returned.
         self._wait_again(seat.in_flight)
         self.seats.remove(seat)
         if self.lanes is not None:
@@ -344,11 +353,12 @@ class Durable:
             self._unpark()
 
     def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """Grant the lowest ready events under ``below`` to the seats in turn, a fair share each:
-        one by one if all windows are small, otherwise as runs of ids (SEM D8)."""
+        """Grant the lowest ready events under ``below`` to the seats in turn, a fair share to each
+        seat: one by one if all windows are small, otherwise as runs of ids of at most ``chunk``
+        events (SEM D8)."""
         granted: list[tuple[Seat, Spans]] = []
         if self.is_waiting:
-            return granted
+            return granted  # absent sessions come first (SEM N6)
         if self.lanes is not None:
             return self._by_lane(self.lanes, chunk, below)
         if self.waiting and self.kind.waits_in_order:
@@ -363,6 +373,7 @@ class Durable:
             count = self._ready_count(below)
             if not count:
                 break
+            # Rounded up, so that the last events need not wait for another round.
             share = max(1, -(-min(count, wanted) // len(seats)))
             if 1 < share <= DEALT_MAX and len(seats) > 1 and has_small_windows(seats):
                 share = min(share, *[seat.credit for seat in seats])
@@ -392,7 +403,8 @@ class Durable:
         return granted
 
     def without_known_lane(self, stored: IdSet, limit: int, below: int) -> Spans:
-        """Return the next events whose lanes have to be found because some client has credit."""
+        """Return the next events whose lanes the shell must find, at most ``limit`` events under
+        ``below``. None are returned while no client has credit."""
         if self.lanes is None or not any(seat.credit > 0 for seat in self.seats):
             return ()
         if self.is_waiting:
@@ -416,8 +428,8 @@ class Durable:
         return tuple(spans)
 
     def _selective(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """Grant events when some seats want only part of them; events that one seat does not take
-        stay ready for others."""
+        """Grant events while some seats want only part of them. Events that one seat does not want
+        stay ready for the others."""
         granted: list[tuple[Seat, Spans]] = []
         idle = 0
         self.reach(below, stored)
@@ -435,14 +447,16 @@ class Durable:
                 granted.append((seat, spans))
                 idle = 0
                 continue
+            # Stop once every seat in turn has got nothing.
             idle += 1
             if idle >= (len(seats) if len(seats) > 1 else len(self.seats)):
                 break
-            self._hand(seat, ())  # it takes nothing; the next seat has its turn
+            self._hand(seat, ())  # no events, but the next seat has its turn
         return granted
 
     def _lowest(self, ready: IdSet, limit: int) -> Spans:
-        """Take the lowest ``limit`` events of ``ready`` out of the ready ones."""
+        """Remove the lowest ``limit`` events of ``ready`` from the ready events, and return
+        them."""
         spans: list[Span] = []
         while limit > 0 and (span := ready.take(limit)) is not None:
             self.ready.remove(span)
@@ -457,7 +471,7 @@ class Durable:
         return self.ready.count(Span(0, below))
 
     def _fill(self, wanted: int, stored: IdSet, below: int) -> None:
-        """Take events from beyond ``head`` until ``wanted`` are ready."""
+        """Move ``head`` forward, under ``below``, until ``wanted`` events are ready or all are."""
         if self.selector:
             return  # matching events become ready when they are published or the durable is created
         while len(self.ready) < wanted:
@@ -507,8 +521,8 @@ class Durable:
         return self.kind.cumulative and bool(fed) and all(fed)
 
     def settled_by(self, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
-        """Return the ids that ``seat`` settles when it names ``spans``. Raises ``IllegalState``
-        (SEM D15).
+        """Return the ids that the client of ``seat`` settles if it names ``spans``. Raises
+        ``IllegalState`` for outstanding events that the seat does not hold (SEM D15).
 
         Ids that are settled or have left are skipped: a second ack has no effect, and an event may
         be purged while a client holds it (SEM T9).
@@ -516,11 +530,11 @@ class Durable:
         named = IdSet(spans)  # an id that occurs twice is settled once
         held = seat.in_flight.overlap(named)
         if len(held) != len(named):
-            due = self.wanting(named.overlap(stored))
-            due.discard_all(held)
-            if due:
+            not_held = self.wanting(named.overlap(stored))
+            not_held.discard_all(held)
+            if not_held:
                 raise IllegalState(
-                    f"event {due.lowest} of durable {self.name} was not delivered to this "
+                    f"event {not_held.lowest} of durable {self.name} was not delivered to this "
                     f"subscription, or has been taken back{seat.in_time}; only the subscription "
                     "that holds it may settle it"
                 )
@@ -529,15 +543,15 @@ class Durable:
     def below(self, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
         """Return the ids that ``ack(previous)`` covers, up to and including ``event_id``.
 
-        These are the events the seat holds. For a cumulative kind they are all outstanding events
-        up to the newest one the seat has got, except those rolled back and not delivered again. For
-        a sole seat they are all outstanding events that it has not rolled back itself.
+        These are the events that the seat holds. For a cumulative kind they are all outstanding
+        events up to the newest one granted to the seat, except those rolled back and not delivered
+        again. For a sole seat they are all outstanding events that it has not rolled back itself.
         """
         if seat.sole:
-            wanted = self.wanting(stored.within(Span(0, event_id + 1)))
+            covered_by_sole = self.wanting(stored.within(Span(0, event_id + 1)))
             if self.rolled_back:
-                wanted.discard_all(self.rolled_back.overlap(self.parked))
-            return wanted
+                covered_by_sole.discard_all(self.rolled_back.overlap(self.parked))
+            return covered_by_sole
         if not self.kind.cumulative:
             return seat.in_flight.within(Span(0, event_id + 1))
         covered = Span(0, min(event_id + 1, seat.reach))
@@ -568,12 +582,13 @@ class Durable:
 
     def exhausted(self, ids: IdSet) -> IdSet:
         """Return the part of ``ids`` that has reached the limit of deliveries (SEM T10)."""
-        most = self.attributes.max_deliveries
-        if not most:
+        deliveries_max = self.attributes.max_deliveries
+        if not deliveries_max:
             return IdSet()
-        if most == 1:
+        # The current delivery counts, too, but it is not a redelivery yet.
+        if deliveries_max == 1:
             return ids.copy()
-        return self.levels.at_least(most - 1, ids)
+        return self.levels.at_least(deliveries_max - 1, ids)
 
     def redeliveries(self, spans: Spans) -> tuple[tuple[int, Spans], ...]:
         """Return the events of ``spans`` that were redelivered, by redelivery count."""
@@ -584,7 +599,7 @@ class Durable:
         return len(self.outstanding) + beyond
 
     def first_outstanding(self, stored: IdSet) -> int | None:
-        """Return the lowest outstanding id; None: no event is outstanding."""
+        """Return the lowest outstanding id; None if no event is outstanding."""
         lowest = self.outstanding.lowest
         if lowest is not None or self.selector:
             return lowest
@@ -609,6 +624,6 @@ class Durable:
         return sum(map(len, self.levels.values()))
 
     def position(self, next_id: int) -> int:
-        """Return the id from which on no event was offered; ``next_id`` is the channel's next
-        id."""
+        """Return the id at which a snapshot may set ``head``: no event from this id on is recorded
+        in the sets. ``next_id`` is the channel's next id."""
         return max(self.head, next_id) if self.selector else self.head

@@ -18,7 +18,7 @@ def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> Durab
     levels = sorted(durable.levels.items())
     if lost:
         outstanding, rolled_back = outstanding.copy(), rolled_back.copy()
-        levels = [(n, level.copy()) for n, level in levels]
+        levels = [(count, level.copy()) for count, level in levels]
         for ids in (outstanding, rolled_back, *(level for _, level in levels)):
             ids.discard_all(lost)
     return DurableState(
@@ -28,7 +28,7 @@ def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> Durab
         persistent=durable.persistent,
         head=durable.position(next_id),
         outstanding=stored_form(outstanding),
-        redelivered=tuple((n, stored_form(level)) for n, level in levels if level),
+        redelivered=tuple((count, stored_form(level)) for count, level in levels if level),
         rolled_back=stored_form(rolled_back),
         waiting=durable.waiting.state(lost) if durable.waiting else (),
         last_seek=durable.last_seek if durable.last_seek.key or durable.last_seek.earlier else None,
@@ -37,7 +37,8 @@ def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> Durab
 
 
 def durable_of(state: DurableState, kind: DurableKind) -> Durable:
-    """Return the durable that :func:`state_of` has described; no client holds events."""
+    """Return the durable that ``state`` describes. All its outstanding events are ready or
+    delayed, because no client is attached after a restart."""
     durable = Durable(
         state.name,
         kind,

@@ -26,7 +26,8 @@ _STALE_MIN = 1_024
 
 
 class _Lane:
-    """The examined events with one value: the waiting ones in order, and those in flight."""
+    """The examined events with one value of the property: waiting events in order, and events in
+    flight."""
 
     __slots__ = ("at", "back", "held", "key", "owner", "queue")
 
@@ -37,15 +38,16 @@ class _Lane:
         self.at = 0
         """The first entry of ``queue`` that is still in use."""
         self.back: list[int] = []
-        """Heap of returned events, which are served before the queue."""
+        """Heap of returned events, which usually have lower ids than the queue."""
         self.held: set[int] | None = None
-        """Ids in flight; None if there are none."""
+        """Ids in flight; None if the lane has none, because most lanes have none and an empty set
+        costs memory."""
         self.owner: Seat | None = None
         """The seat that holds the events in flight."""
 
     @property
     def head(self) -> int | None:
-        """Id of the next event to be served; None: no event waits."""
+        """Id of the next event to be served; None if no event waits."""
         queued = self.queue[self.at] if self.at < len(self.queue) else None
         if self.back and (queued is None or self.back[0] < queued):
             return self.back[0]
@@ -69,8 +71,8 @@ class _Lane:
 
     def keep(self, ready: IdSet) -> None:
         """Drop waiting events that are not in ``ready`` any more."""
-        kept = array("q", (i for i in self.queue[self.at :] if i in ready))
-        self.queue, self.at = kept, 0
+        remaining = array("q", (i for i in self.queue[self.at :] if i in ready))
+        self.queue, self.at = remaining, 0
         self.back = sorted(i for i in self.back if i in ready)
 
 
@@ -103,7 +105,7 @@ class Lanes:
         self.waiting = 0
         """Number of waiting events, including some that have left."""
         self.asleep = IdSet()
-        """Events that are delayed after a rollback; a lane waits behind its delayed head
+        """Events that are delayed after a rollback. A lane whose head is delayed is not served
         (SEM D18)."""
         self._stale = 0
         """Number of queue entries whose events have left."""
@@ -126,15 +128,15 @@ class Lanes:
         self.waiting += len(command.ids)
 
     def settled(self, ids: IdSet, waited: int, ready: IdSet) -> None:
-        """Drop events that are settled or have left. ``waited`` of them were ready; ``ready`` are
-        the events that are ready now."""
+        """Drop events that are settled or have left. ``waited`` is the number of them that were
+        ready; ``ready`` are the events that are ready now."""
         for event_id in self._held_of(ids):
             self._end_flight(event_id)
-        # Their entries stay in queues and heaps until they are half of all: to remove each at once
-        # would visit a whole queue.
+        # Entries of settled events stay in queues and heaps until they are half of all entries: to
+        # remove each at once would visit a whole queue.
         self._stale += waited
         if self._stale > max(_STALE_MIN, self.waiting // 2):
-            self._forget(ready)
+            self._drop_stale(ready)
 
     def woken(self, ids: IdSet) -> None:
         """Continue the lanes of events whose delay is over or that have left."""
@@ -142,13 +144,13 @@ class Lanes:
             return
         self.asleep.discard_all(ids)
         # The loop visits the smaller of the two sets.
-        few = len(ids) <= len(self._heads)
-        for event_id in list(ids) if few else [head for head in self._heads if head in ids]:
+        visits_ids = len(ids) <= len(self._heads)
+        for event_id in list(ids) if visits_ids else [head for head in self._heads if head in ids]:
             if (lane := self._heads.get(event_id)) is not None:
                 self._add_head(lane)
 
     def returned(self, ids: IdSet) -> None:
-        """Put events that no client holds any more back at the heads of their lanes."""
+        """Return events that no client holds any more to the heads of their lanes."""
         for event_id in self._held_of(ids):
             lane = self._in_flight[event_id]
             heapq.heappush(lane.back, event_id)
@@ -158,16 +160,16 @@ class Lanes:
                 self._add_head(lane)
 
     def after(self, ids: IdSet) -> IdSet:
-        """Return, for each lane, the events in flight behind the first of ``ids``, which are in
-        flight themselves."""
+        """Return the events in flight that are in the same lane as one of ``ids`` and behind it.
+        ``ids`` are in flight themselves and are left out."""
         lowest: dict[int, tuple[int, _Lane]] = {}
         for event_id in self._held_of(ids):
             lane = self._in_flight[event_id]
             lowest.setdefault(id(lane), (event_id, lane))
-        held = [i for first, lane in lowest.values() for i in lane.held or () if i > first]
-        later = IdSet.from_ids(held)
-        later.discard_all(ids)
-        return later
+        later_ids = [i for first, lane in lowest.values() for i in lane.held or () if i > first]
+        later_events = IdSet.from_ids(later_ids)
+        later_events.discard_all(ids)
+        return later_events
 
     def remove_seat(self, seat: Seat) -> None:
         """Remove a seat, whose events have been returned before."""
@@ -185,33 +187,40 @@ class Lanes:
         turns_left = turns
         while turns_left:
             following = []
-            for seat, room in turns_left:
+            for seat, credit_left in turns_left:
                 event_id = self._next(seat, below, ready)
                 if event_id is None:
                     continue
                 self._take(seat, event_id)
                 granted[seat.subscription].append(event_id)
-                if room > 1:
-                    following.append((seat, room - 1))
+                if credit_left > 1:
+                    following.append((seat, credit_left - 1))
             turns_left = following
         return [
             (seat, IdSet.from_ids(ids)) for seat, _ in turns if (ids := granted[seat.subscription])
         ]
 
     def _next(self, seat: Seat, below: int, ready: IdSet) -> int | None:
+        """Return the lowest head under ``below`` of the seat's own lanes and of the free lanes;
+        None if the seat can get no event."""
         own_heads = self._own.get(seat.subscription)
-        lowest = None if own_heads is None else self._wanted(own_heads, seat, seat.refused, ready)
-        free_head = self._wanted(self._free, None, seat.refused, ready)
+        lowest = (
+            None
+            if own_heads is None
+            else self._lowest_not_refused(own_heads, seat, seat.refused, ready)
+        )
+        free_head = self._lowest_not_refused(self._free, None, seat.refused, ready)
         if lowest is None or (free_head is not None and free_head < lowest):
             lowest = free_head
         return None if lowest is None or lowest >= below else lowest
 
-    def _wanted(
+    def _lowest_not_refused(
         self, heap: list[int], owner: Seat | None, refused: IdSet, ready: IdSet
     ) -> int | None:
         """Return the lowest head of the lanes that do not begin with a ``refused`` event; other
         seats serve those lanes."""
         head = self._first(heap, owner, ready)
+        # Refused heads are above others in the heap, so they leave it for a moment.
         aside = []
         while head is not None and head in refused:
             aside.append(heapq.heappop(heap))
@@ -287,7 +296,7 @@ class Lanes:
         if lane.held is None and lane.head is None:
             self._lanes.pop(lane.key, None)
 
-    def _forget(self, ready: IdSet) -> None:
+    def _drop_stale(self, ready: IdSet) -> None:
         """Rebuild all heaps without the events that have left while they waited."""
         self._stale = 0
         self._heads, self._free, self._own = {}, [], {}

@@ -1,9 +1,9 @@
-"""Pace: the default window of a client grows with the speed at which it acknowledges (SEM D9).
+"""Pace: the faster a client acknowledges, the larger its default window becomes (SEM D9).
 
 A client may hold as many events as it processes in a short time, whatever the cost of an event and
-the latency of its connection; the window of a TCP connection adapts in the same way. A client for
-which an event is much work keeps its first window, so other clients get their share. A fast client
-does not wait for the realm between two windows.
+the latency of its connection; the window of a TCP connection adapts in the same way. If an event is
+much work for a client, the client keeps its first window, so other clients get their share. A fast
+client does not wait for the realm between two windows.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 GROWN_MAX: Final = 5_000
-"""Largest window that grows by itself, in events."""
+"""Largest window that a fast client reaches by growth, in events."""
 SHORT_US: Final = 200_000
-"""A client that settles a window within this time gets a window twice as large."""
+"""A client that settles a window of events within this time gets a window twice as large."""
 LONG_US: Final = 4 * SHORT_US
-"""A client that needs longer than this for a window gets half of it."""
+"""A client that needs longer than this to settle a window of events gets half of the window. The
+distance from ``SHORT_US`` prevents windows that change back and forth."""
 
 
 class Pace:
@@ -26,11 +27,13 @@ class Pace:
     def __init__(self, smallest: int, now_us: int) -> None:
         self._smallest = smallest
         self._since_us = now_us
+        """Start of the current measurement."""
         self._before = 0
+        """Number of events that were settled before it."""
 
     def window(self, window: int, settled: int, now_us: int) -> int:
-        """Return the new window. ``settled`` is the number of events since the attach that the
-        client does not hold any more."""
+        """Return the new window for the current ``window``. ``settled`` is the number of events
+        since the attach that the client does not hold any more."""
         took_us = now_us - self._since_us
         if settled - self._before >= window:
             if took_us <= SHORT_US:

@@ -18,6 +18,8 @@ READERS = ""
 
 
 class Readers:
+    """The kind of the built-in durable of a queue."""
+
     name = "queue"
     cumulative = False
     redelivers_at_once = True
@@ -32,7 +34,7 @@ class Readers:
     seats_wait = False
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
-        return False
+        return False  # other readers can process the events of an absent one
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return True

@@ -8,22 +8,22 @@ from penstock_core.ids.ids import IdSet, Spans
 class RedeliveryCounts(dict[int, IdSet]):
     """Event ids by redelivery count; events without redelivery are in no set."""
 
-    def raise_by_one(self, back: IdSet) -> None:
-        """Count one more redelivery of events."""
+    def raise_by_one(self, remaining: IdSet) -> None:
+        """Count one more redelivery of the events in ``remaining``."""
         # The loop runs from the highest count down, so that no event is raised twice.
         for count in sorted(self, reverse=True):
             level = self[count]
-            risen = level.remove_all(back)
+            raised = level.remove_all(remaining)
             if not level:
                 del self[count]
-            if not risen:
+            if not raised:
                 continue
-            self.setdefault(count + 1, IdSet()).add_all(risen)
-            # This is a copy, because the set belongs to the caller.
-            back = back.copy()
-            back.remove_all(risen)
-        if back:
-            self.setdefault(1, IdSet()).add_all(back)
+            self.setdefault(count + 1, IdSet()).add_all(raised)
+            # The set belongs to the caller, so it is copied before the change.
+            remaining = remaining.copy()
+            remaining.remove_all(raised)
+        if remaining:
+            self.setdefault(1, IdSet()).add_all(remaining)
 
     def at_least(self, least: int, ids: IdSet) -> IdSet:
         """Return the part of ``ids`` that was redelivered at least ``least`` times."""

@@ -1,7 +1,7 @@
 """Seats of a durable, and the protocol of durable types (SEM D).
 
-A seat is an attached subscription; a :class:`DurableKind` says who may attach and who is served
-next. Each kind is one file in ``penstock_core.durables``.
+A seat is an attached subscription. A :class:`DurableKind` decides what subscription may attach and
+which seat is served next. Each kind is one file in ``penstock_core.durables``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from penstock_core.durable.pace import Pace
 from penstock_core.ids.ids import IdSet, Span, Spans
 
 DEALT_MAX: Final = 10
-"""Clients whose windows are no larger than this get ready events one by one in turn. With larger
-windows each client gets a run of ids, which is stored, sent and acknowledged as one span."""
+"""Largest window, in events, whose clients get ready events one by one in turn. With larger windows
+each client gets a run of ids, which is stored, sent and acknowledged as one span."""
 
 
 class Seat:
@@ -64,9 +64,9 @@ class Seat:
         self.rank = 0
         """Order of taking: seats taken later have a higher rank."""
         self.ack_timeout_ms = ack_timeout_ms
-        """Time for a client to acknowledge an event, in ms; 0: no limit (SEM D19)."""
+        """Longest time that the client may hold an event, in ms; 0 means no limit (SEM D19)."""
         self.sole = sole
-        """Whether the client holds the durable as a whole and takes events by id."""
+        """Whether the client holds the durable as a whole and requests events by id."""
         self.auto_ack = auto_ack
         """Whether the client library acknowledges events automatically as it passes them to the
         application (SEM D5)."""
@@ -74,26 +74,29 @@ class Seat:
         self.session = session
         self.window = window
         self.demand: int | None = 0 if pull else None
-        """Events that a synchronous consumer still requests; None: events are pushed."""
+        """Number of events that a synchronous consumer has requested and not received; None if
+        events are pushed."""
         self.in_flight = IdSet()
+        """Events that the client holds: sent to it and not settled."""
         self.handed = 0
         """Events granted so far; redeliveries count again."""
         self.pace = pace
         """Measures the speed of the client if the window size depends on it."""
         self.reach = 0
-        """End of the highest span granted to this seat; 0: it has got no event."""
+        """The id behind the highest event granted to this seat; 0 if no event was granted."""
         self.stalled = False
-        """Whether the session's connection is full."""
+        """Whether the send buffer of the session's connection is full."""
         self.is_full = False
-        """Whether the client of the seat has no room for more bytes now."""
+        """Whether the client has announced that it cannot receive more bytes now."""
         self.is_choosing = False
         """Whether the selector of the seat is being applied to the next events."""
         self.recalls: list[IdSet] = []
-        """Recalled events (SEM D11) by recall, until the client confirms it."""
+        """Unconfirmed recalls (SEM D11), oldest first, each with the recalled events."""
         self.sought = IdSet()
         """The recalled events that a seek has taken back (SEM D20)."""
         self.refused = IdSet()
-        """Events that the client of the seat does not want again and other clients may get."""
+        """Events that the client has returned and does not want again; other clients may get
+        them."""
         self.selector = selector
         """The reader's selector, applied after that of the durable (SEM Q1)."""
         self.wanted = IdSet(matched) if selector else None
@@ -101,7 +104,8 @@ class Seat:
 
     @property
     def in_time(self) -> str:
-        """Part of an error text: why an event may have been taken back (SEM D19)."""
+        """The clause of an error text that explains why an event may have been taken back
+        (SEM D19); empty without a time limit."""
         if not self.ack_timeout_ms:
             return ""
         return (
@@ -113,6 +117,7 @@ class Seat:
     def credit(self) -> int:
         """Number of events that may be granted to the seat now."""
         can_take = not (self.stalled or self.is_full or self.is_choosing)
+        # No event may be sent before the client has confirmed its recalls (SEM D11).
         if not can_take or self.recalls or self.sole:
             return 0
         if self.demand is not None:
@@ -162,6 +167,8 @@ def dealt(seats: Sequence[Seat], spans: Spans) -> list[tuple[Seat, Spans]]:
     """Deal the events of ``spans`` one by one to ``seats`` in turn (SEM D8). Return the share of
     each seat that gets any; the seat served last is at the end."""
     ids = [event_id for span in spans for event_id in range(*span)]
+    # The seats that get one event less than the first ones are listed first, so that the next round
+    # begins with them.
     first = len(ids) % len(seats)
     turns = (*range(first, len(seats)), *range(first))
     shares = ((seats[turn], ids[turn :: len(seats)]) for turn in turns)
@@ -180,7 +187,7 @@ class KeptPlace(NamedTuple):
 
 
 class DurableKind(Protocol):
-    """The rules of one durable type. Stateless."""
+    """The rules of one durable type. Implementations have no state."""
 
     @property
     def name(self) -> str: ...

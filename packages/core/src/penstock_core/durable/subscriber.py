@@ -12,7 +12,7 @@ class Followed:
 
     def __init__(self) -> None:
         self.through = 0
-        """Id below which they have received everything."""
+        """Id below which all these subscribers have been sent every event for them."""
 
 
 class Subscriber:
@@ -66,7 +66,7 @@ class Subscriber:
         self.stop_id = stop_id
         self.credit = credit
         self.only = IdSet(only or ()) if selector or only is not None else None
-        """The only ids that the subscriber may get; None if it may get all."""
+        """The only ids that the subscriber may get; None if it may get every id."""
         self.selector = selector
         """The subscriber's selector, applied to every event when it is published; ``only`` holds
         the matching ids (SEM J2)."""
@@ -74,7 +74,8 @@ class Subscriber:
         """The durable whose redelivery counts a browse shows."""
         self.stalled = False
         self.is_full = False
-        """Whether the client has no room for more bytes, independent of credit."""
+        """Whether the client has announced that it cannot receive more bytes, independent of
+        credit."""
         self.is_choosing = False
         """Whether the subscriber's selector is being applied to the next events."""
         self.asks = False
@@ -89,21 +90,22 @@ class Subscriber:
         """Identifies the subscriber to the next connection of its session if its interest survives
         a failover; otherwise empty."""
         self.taken_over_at: int | None = None
-        """The channel's next id at the failover that restored it from facts, after which it is not
-        known which earlier events it has received."""
+        """The channel's next id at the failover that restored the subscriber from facts; None if no
+        failover did. The facts do not contain which earlier events it has received."""
         self.unconfirmed = IdSet()
+        """Events that were sent and whose arrival is not confirmed."""
         self.lost_us: int | None = None
         """Time when the subscriber's connection was lost; None while it is connected."""
         self.until = 1 << 62
-        """No event from this id on is kept for the subscriber, because it was disconnected for too
-        long."""
+        """Events with this or a higher id are not kept for the subscriber, because it was
+        disconnected for too long. A number above all ids otherwise."""
         self.missed = IdSet()
         """Events that are not kept for the subscriber any more, and events that arrived out of
         order before the connection was lost."""
 
     @property
     def cursor(self) -> int:
-        """The next id it wants: events below were sent or did not match."""
+        """The next id that the subscriber wants: events below it were sent or did not match."""
         return self._cursor if self._followed is None else self._followed.through
 
     @cursor.setter
@@ -113,6 +115,7 @@ class Subscriber:
 
     def follow(self, followed: Followed | None) -> None:
         """Share a place with other subscribers; None: continue alone from the shared place."""
+        # The property reads the place that was shared so far.
         self._cursor = self.cursor
         self._followed = followed
 
@@ -122,7 +125,7 @@ class Subscriber:
         return self.stop_id is None and not self.is_given_up
 
     def waits_for(self, ids: IdSet) -> IdSet:
-        """Return the part of ``ids`` that it still has to receive."""
+        """Return the part of ``ids`` that the subscriber still has to receive."""
         if self.stop_id is not None:
             return IdSet()
         awaited = ids.within(Span(self.cursor, self.until))
@@ -133,9 +136,9 @@ class Subscriber:
             awaited.add_all(self.unconfirmed.overlap(ids))
         return awaited
 
-    def confirmed(self, through: IdSet) -> IdSet:
+    def confirmed(self, ids: IdSet) -> IdSet:
         """Note that events have arrived or did not match; return those not confirmed before."""
-        return self.unconfirmed.remove_all(through)
+        return self.unconfirmed.remove_all(ids)
 
     def forget(self, ids: IdSet) -> None:
         """Drop events that have left the channel."""
@@ -145,14 +148,17 @@ class Subscriber:
 
     @property
     def resumes_at(self) -> int:
-        """The first id that it may not have received."""
+        """The first id that the subscriber may not have received."""
         lowest = self.unconfirmed.lowest
         return self.cursor if lowest is None else min(lowest, self.cursor)
 
     def lost(self, now_us: int) -> None:
-        """Note that its connection is lost: unconfirmed events have to be sent again."""
+        """Note that the subscriber's connection is lost: unconfirmed events have to be sent
+        again."""
         self.lost_us = now_us
         self.credit = 0
+        # The cursor moves back to the first unconfirmed event; events behind it that have arrived
+        # must not be sent again.
         if self.unconfirmed:
             arrived = IdSet((Span(self.resumes_at, self.cursor),))
             arrived.discard_all(self.unconfirmed)
@@ -161,36 +167,37 @@ class Subscriber:
         self.unconfirmed = IdSet()
 
     def takes_place_of(self, former: Subscriber, next_id: int) -> None:
-        """Continue in the place of ``former``, which has the same selector. Events that are not
-        kept for it any more are skipped."""
+        """Continue in the place of ``former``, which has the same selector. Events that were not
+        kept for ``former`` any more are skipped."""
         self.only, self.missed, self.pulls = former.only, former.missed, former.pulls
         self.missed.add(Span(former.until, max(former.until, next_id)))
 
     @property
     def is_given_up(self) -> bool:
-        """Whether new events are not kept for it any more, because it was disconnected for too
-        long."""
+        """Whether new events are not kept for the subscriber any more, because it was disconnected
+        for too long."""
         return self.until < 1 << 62
 
     @property
     def hungry(self) -> bool:
-        """Whether events may be sent to it now."""
+        """Whether events may be sent to the subscriber now."""
         can_take = not (self.stalled or self.is_full or self.is_choosing)
         return self.credit > 0 and can_take and self.lost_us is None
 
     def advance(self, stored: IdSet, end: int, chunk: int) -> Spans:
-        """Return the next events below ``end`` to send, limited by its credit and ``chunk``, and
+        """Return the next events below ``end`` to send, limited by the credit and ``chunk``, and
         move the cursor past them."""
         end = end if self.stop_id is None else min(self.stop_id, end)
         limit = min(self.credit, chunk)
-        source = stored if self.only is None else self.only.overlap(stored)
+        candidates = stored if self.only is None else self.only.overlap(stored)
         if self.missed:
-            source = source.copy()
-            source.discard_all(self.missed)
+            candidates = candidates.copy()
+            candidates.discard_all(self.missed)
         spans: list[Span] = []
         while limit > 0:
-            span = source.next_span(self.cursor, limit)
+            span = candidates.next_span(self.cursor, limit)
             if span is None or span.first >= end:
+                # No further event below `end` is for this subscriber.
                 self.cursor = max(self.cursor, end)
                 break
             span = Span(span.first, min(span.end, end))
@@ -219,8 +226,9 @@ class Subscriber:
         return 0 if self.stop_id is not None else sum(span.size for span in spans)
 
     def answers(self, end: int) -> bool:
-        """Whether to send the requested report now: it has received everything below ``end`` or
-        used its credit. True only once."""
+        """Whether to send the requested report now, because the subscriber has been sent every
+        event below ``end`` or its credit is used up. The result is true only once for each
+        request."""
         is_due = self.asks and (self.cursor >= end or not self.credit)
         self.asks = self.asks and not is_due
         return is_due

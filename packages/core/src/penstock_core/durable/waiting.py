@@ -1,7 +1,7 @@
 """Events of a durable that are delayed after a rollback (SEM D18).
 
-A heap has one entry for each end of a delay and set of ranges, however many events wait. Settling,
-granting or publishing events costs one set operation meanwhile, and nothing if no event waits.
+A heap has one entry for each end of a delay and set of ranges, however many events wait. While
+events wait, settling, granting or publishing costs one more set operation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Waiting:
 
     @property
     def next_us(self) -> int:
-        """The earliest end of a delay; 0: no event waits."""
+        """The earliest end of a delay, in microseconds since 1970; 0 if no event waits."""
         while self._heap and not _has_some(self._heap[0][1], self.ids):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else 0
@@ -46,22 +46,23 @@ class Waiting:
         return self.ids.lowest
 
     def held_up(self, below: int, parked: IdSet) -> int:
-        """Return the highest id up to ``below`` under which no event is delayed. ``parked`` events
-        wait for the next attach and hold up no others."""
-        late = self.ids
+        """Return the lowest id of a delayed event, but at most ``below``. ``parked`` events wait
+        for the next attach, so they do not hold up others."""
+        delayed = self.ids
         if parked:
-            late = late.copy()
-            late.discard_all(parked)
-        return below if late.lowest is None else min(below, late.lowest)
+            delayed = delayed.copy()
+            delayed.discard_all(parked)
+        return below if delayed.lowest is None else min(below, delayed.lowest)
 
     def add(self, ids: IdSet, until_us: int) -> None:
         """Delay ``ids`` until ``until_us``; this replaces earlier delays."""
+        # An entry of an earlier delay would end the new delay too soon, so the heap is rebuilt.
         if self.ids and (again := self.ids.overlap(ids)):
-            self._keep(without=again)
+            self._rebuild_heap(without=again)
         self.ids.add_all(ids)
         heapq.heappush(self._heap, (until_us, ids.spans))
         if len(self._heap) > _STALE_MIN and len(self._heap) > 2 * len(self.ids):
-            self._keep()
+            self._rebuild_heap()
 
     def discard(self, ids: IdSet) -> IdSet:
         """Drop events that are settled or have left; return those that waited."""
@@ -71,6 +72,7 @@ class Waiting:
         """Remove and return the events whose delay is over."""
         due = IdSet()
         while self._heap and self._heap[0][0] <= now_us:
+            # `remove` returns only the ids that still wait; others were settled or have left.
             for span in heapq.heappop(self._heap)[1]:
                 due.add_all(self.ids.remove(Span(*span)))
         return due
@@ -91,23 +93,23 @@ class Waiting:
     def state(self, lost: IdSet | None = None) -> tuple[tuple[int, Ids], ...]:
         """Return the delays for a snapshot, without ``lost`` events, which do not survive a
         restart."""
-        kept = []
+        delays = []
         for until_us, ids in self.by_time():
             if lost:
                 ids.discard_all(lost)
             if ids:
-                kept.append((until_us, stored_form(ids)))
-        return tuple(kept)
+                delays.append((until_us, stored_form(ids)))
+        return tuple(delays)
 
     @classmethod
     def restored(cls, state: Iterable[tuple[int, Ids]]) -> Waiting:
         """Return the delays that :meth:`state` has written."""
-        made = cls()
+        waiting = cls()
         for until_us, ids in state:
-            made.add(id_set(ids), until_us)
-        return made
+            waiting.add(id_set(ids), until_us)
+        return waiting
 
-    def _keep(self, without: IdSet | None = None) -> None:
+    def _rebuild_heap(self, without: IdSet | None = None) -> None:
         """Rebuild the heap without ids that do not wait any more, and without ``without``."""
         if without:
             self.ids.remove_all(without)

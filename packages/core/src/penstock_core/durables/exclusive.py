@@ -8,6 +8,8 @@ from penstock_core.durable.seat import DurableKind, Seat
 
 
 class Exclusive:
+    """The kind of exclusive durables."""
+
     name = "exclusive"
     cumulative = True
     redelivers_at_once = False
@@ -22,7 +24,7 @@ class Exclusive:
     seats_wait = True
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
-        return True
+        return True  # the only seat belongs to the absent session
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return not seats

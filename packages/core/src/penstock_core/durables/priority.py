@@ -12,6 +12,8 @@ from penstock_core.durable.seat import DurableKind, Seat
 
 
 class Priority:
+    """The kind of priority durables."""
+
     name = "priority"
     cumulative = True
     redelivers_at_once = False
@@ -26,10 +28,11 @@ class Priority:
     seats_wait = True
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        # Only an absent session that attached before all connected ones would be served.
         return all(seat.rank > min(absent) for seat in seats)
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
-        return True
+        return True  # a client that is not served yet takes over when the first one leaves
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
         if not seats:

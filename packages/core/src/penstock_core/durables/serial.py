@@ -9,12 +9,15 @@ from penstock_core.durable.seat import DurableKind, Seat
 
 
 class Serial:
+    """The kind of serial durables."""
+
     name = "serial"
     cumulative = False
     redelivers_at_once = True
     waits_in_order = True
     stores_selector = True
     window_default = 10
+    # The window decides whose turn it is, so it must not depend on the speed of clients (SEM D9).
     window_grows = False
     takes_window = True
     takes_transient = False
@@ -23,14 +26,15 @@ class Serial:
     seats_wait = True
 
     def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
-        return True
+        return True  # an absent client may still process its events, and order must be kept
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return True
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Return the seat that holds events while its window has room (SEM D12); if no seat holds
-        events, the next one in turn."""
+        """Return the seat that holds events, if it has credit (SEM D12). If no seat holds events,
+        return the next seat in turn that has credit."""
+        # Two clients that work at the same time would process events in parallel (SEM D12).
         holders = [seat for seat in seats if seat.in_flight]
         ready = [seat for seat in holders or seats if seat.credit > 0]
         return ready[:1]

@@ -8,6 +8,8 @@ from penstock_core.durable.seat import DurableKind, Seat
 
 
 class Shared:
+    """The kind of shared durables."""
+
     name = "shared"
     cumulative = False
     redelivers_at_once = True

@@ -1,5 +1,5 @@
-"""Shared-queued: many sessions, each with a window in turn; the next window is sent when the last
-one is settled. Deprecated: use shared or serial."""
+"""Shared-queued: many sessions, each with a window of events in turn. The next session gets its
+events when the last ones are settled. Deprecated: use shared or serial."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from penstock_core.durable.seat import DurableKind, Seat
 
 
 class SharedQueued:
+    """The kind of shared-queued durables."""
+
     name = "shared_queued"
     cumulative = False
     redelivers_at_once = True
@@ -29,8 +31,8 @@ class SharedQueued:
         return True
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Return the seat whose turn it is; if several clients are attached, none while one of them
-        still holds events."""
+        """Return the first seat in turn that has credit. If several clients are attached, return no
+        seat while one of them holds events."""
         if len(seats) > 1 and any(seat.in_flight for seat in seats):
             return ()
         return [seat for seat in seats if seat.credit > 0][:1]

@@ -12,6 +12,8 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 
 
 class Default:
+    """The rules of the default engine."""
+
     name = "default"
     needs_interest = False
     merges = False
@@ -27,7 +29,7 @@ class Default:
         span: Span,
         matched: Mapping[str, Spans],
     ) -> Interest:
-        return Interest(IdSet(), IdSet())
+        return Interest(IdSet(), IdSet())  # all events are kept
 
 
 ENGINE: Engine = Default()

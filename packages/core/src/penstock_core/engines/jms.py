@@ -18,12 +18,14 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 
 
 class Jms:
+    """The rules of the JMS engine."""
+
     name = "jms"
     needs_interest = True
     merges = False
 
     def first_id(self, requested: int, next_id: int) -> int:
-        return next_id
+        return next_id  # whatever is requested, because no event is replayed
 
     def interest(
         self,
@@ -33,8 +35,8 @@ class Jms:
         span: Span,
         matched: Mapping[str, Spans],
     ) -> Interest:
-        """Divide the events of ``span`` into those kept by the type, those that only pass through
-        memory, and those without interest."""
+        """Return the events of ``span`` that only pass through memory, and the events without
+        interest. The channel's type decides how all other events are kept."""
         kept, passing = pulled.copy(), awaited.copy()
         for durable in durables:
             wanted = wanted_of(durable, span, matched.get(durable.name, ()))

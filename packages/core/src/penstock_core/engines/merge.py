@@ -8,6 +8,8 @@ from penstock_core.engines.default import Default
 
 
 class Merge(Default):
+    """The rules of the merge engine."""
+
     name = "merge"
     merges = True
 

@@ -22,27 +22,32 @@ LAST = BLOCK - 1
 FULL = (1 << BLOCK) - 1
 
 _ALONE_MAX = 8
-"""Up to this number of ids in a block, which are rarely in runs, they are read one by one."""
-_FEW_PLACES = 32
-"""Up to this number of set bits, taking the lowest bit repeatedly is faster than reading every
-byte."""
+"""A bitmap with at most this number of ids is read id by id, because so few ids are rarely in
+runs."""
+_FEW_BITS = 32
+"""Maximum number of set bits that are read by taking the lowest bit repeatedly; for more bits,
+reading every byte is faster."""
 
 _FEW_KEYS = 40
-"""Up to this number of keys, deleting them one by one from their list is faster."""
+"""Up to this number of keys are deleted from their list one by one; above it, building the list
+again is faster."""
 
+# One byte more than a block, because the edges of its runs include the position behind its end.
 _BYTES = BLOCK // 8 + 1
 _IN_BYTE = [[place for place in range(8) if byte >> place & 1] for byte in range(256)]
+"""Positions of the set bits of a byte, by the value of the byte."""
 
 
-def _places(bits: int, base: int) -> list[int]:
+def _bit_positions(bits: int, base: int) -> list[int]:
     """Return the positions of the set bits, counted from ``base``."""
-    if bits.bit_count() <= _FEW_PLACES:
+    if bits.bit_count() <= _FEW_BITS:
         positions = []
         while bits:
             lowest = bits & -bits
             positions.append(base + lowest.bit_length() - 1)
             bits ^= lowest
         return positions
+    # `compress` and `filter` skip the zero bytes without a loop in Python.
     octets = bits.to_bytes(_BYTES, "little")
     offsets = compress(range(base, base + 8 * _BYTES, 8), octets)
     used = zip(offsets, filter(None, octets), strict=True)
@@ -52,14 +57,16 @@ def _places(bits: int, base: int) -> list[int]:
 def runs_of(bits: int, base: int) -> Runs:
     """Return the runs of one bitmap whose lowest bit stands for the id ``base``."""
     if bits & (bits << 1):
-        edges = _places(bits ^ (bits << 1), base)
+        # A bit that differs from the bit below it begins a run or ends one, in turn.
+        edges = _bit_positions(bits ^ (bits << 1), base)
         return edges[::2], edges[1::2]
-    alone = _places(bits, base)
-    return alone, [place + 1 for place in alone]
+    single_ids = _bit_positions(bits, base)
+    return single_ids, [event_id + 1 for event_id in single_ids]
 
 
 def run_count(bits: int) -> int:
     """Return the number of runs in one bitmap."""
+    # A run begins at each bit that is set while the bit below it is not.
     return (bits & ~(bits << 1)).bit_count()
 
 
@@ -74,17 +81,19 @@ class Blocks:
         self.keys: list[int] = []
         """The numbers in ``bits``, sorted."""
         self.lows: list[int] = []
-        """Runs of full blocks by number, with ``highs``."""
+        """First block number of each run of full blocks, ascending."""
         self.highs: list[int] = []
+        """Block number behind the end of each run in ``lows``."""
 
     @classmethod
     def of_runs(cls, runs: Runs) -> Blocks:
         """Return the set of sorted, disjoint runs."""
-        made = cls()
-        bits, lows, highs = made.bits, made.lows, made.highs
+        new_set = cls()
+        bits, lows, highs = new_set.bits, new_set.lows, new_set.highs
         current, pending = -1, 0
         for first, end in zip(*runs, strict=True):
             key, last = first >> SHIFT, end >> SHIFT
+            # Runs ascend, so no later run changes the block before.
             if key != current:
                 if pending:
                     bits[current] = pending
@@ -98,28 +107,30 @@ class Blocks:
             if key < last:
                 lows.append(key)
                 highs.append(last)
+            # The next run may begin in the block in which this one ends.
             current, pending = last, (1 << (end & LAST)) - 1
         if pending:
             bits[current] = pending
-        made.keys = list(bits)
-        return made
+        new_set.keys = list(bits)
+        return new_set
 
     @classmethod
     def of_ids(cls, ids: list[int]) -> Blocks:
         """Return the set of ``ids``, which are sorted."""
-        made = cls()
+        new_set = cls()
         current, pending = -1, 0
         for event_id in ids:
             if event_id >> SHIFT != current:
-                made._filled(current, pending)
+                new_set._append_block(current, pending)
                 current, pending = event_id >> SHIFT, 0
             pending |= 1 << (event_id & LAST)
-        made._filled(current, pending)
-        made.keys = list(made.bits)
-        return made
+        new_set._append_block(current, pending)
+        new_set.keys = list(new_set.bits)
+        return new_set
 
-    def _filled(self, key: int, bits: int) -> None:
-        """Add the next block while building in ascending order; ``keys`` are set at the end."""
+    def _append_block(self, key: int, bits: int) -> None:
+        """Add the next block of a set that is built in ascending order. The caller sets ``keys``
+        at the end."""
         if bits == FULL:
             put(self.lows, self.highs, key, key + 1)
         elif bits:
@@ -127,21 +138,22 @@ class Blocks:
 
     @classmethod
     def union(cls, many: list[Blocks]) -> Blocks:
-        """Return the ids that are in any of the sets. This takes a third of the time of adding one
-        set after the other, because it does not count."""
-        made = cls()
-        bits, bits_of = made.bits, made.bits.get
+        """Return the ids that are in any of the sets. This method takes a third of the time of
+        adding one set after the other, because it does not count the new ids."""
+        new_set = cls()
+        bits, bits_of = new_set.bits, new_set.bits.get
         for blocks in many:
-            for key, held in blocks.bits.items():
-                bits[key] = bits_of(key, 0) | held
-        for key in sorted(key for key, held in bits.items() if held == FULL):
+            for key, own_bits in blocks.bits.items():
+                bits[key] = bits_of(key, 0) | own_bits
+        # Full blocks become runs before `keys` is set, which lists partly filled blocks only.
+        for key in sorted(key for key, own_bits in bits.items() if own_bits == FULL):
             del bits[key]
-            put(made.lows, made.highs, key, key + 1)
-        made.keys = sorted(bits)
+            put(new_set.lows, new_set.highs, key, key + 1)
+        new_set.keys = sorted(bits)
         for blocks in many:
             for low, high in zip(blocks.lows, blocks.highs, strict=True):
-                made.add(low << SHIFT, high << SHIFT)
-        return made
+                new_set.add(low << SHIFT, high << SHIFT)
+        return new_set
 
     def copy(self) -> Blocks:
         twin = Blocks()
@@ -163,15 +175,16 @@ class Blocks:
         """Add a range that is not empty; return how many ids are new."""
         key, last = first >> SHIFT, end >> SHIFT
         if key == last:
-            return self._set(key, ((1 << (end - first)) - 1) << (first & LAST))
+            return self._add_bits(key, ((1 << (end - first)) - 1) << (first & LAST))
         new = 0
         if offset := first & LAST:
-            new += self._set(key, FULL >> offset << offset)
+            new += self._add_bits(key, FULL >> offset << offset)
             key += 1
         if offset := end & LAST:
-            new += self._set(last, (1 << offset) - 1)
+            new += self._add_bits(last, (1 << offset) - 1)
         if key < last:
-            present = self._emptied(key, last)
+            # Bitmaps of blocks that are full from now on must not stay in `bits`.
+            present = self._empty_blocks(key, last)
             put(self.lows, self.highs, key, last)
             new += ((last - key) << SHIFT) - present
         return new
@@ -181,65 +194,67 @@ class Blocks:
         key, last = first >> SHIFT, end >> SHIFT
         if key == last:
             mask = ((1 << (end - first)) - 1) << (first & LAST)
-            return self.cleared(key, mask).bit_count()
+            return self.clear(key, mask).bit_count()
         removed = 0
         if offset := first & LAST:
-            removed += self.cleared(key, FULL >> offset << offset).bit_count()
+            removed += self.clear(key, FULL >> offset << offset).bit_count()
             key += 1
         if offset := end & LAST:
-            removed += self.cleared(last, (1 << offset) - 1).bit_count()
-        return removed + self._emptied(key, last)
+            removed += self.clear(last, (1 << offset) - 1).bit_count()
+        return removed + self._empty_blocks(key, last)
 
-    def cleared(self, key: int, mask: int) -> int:
-        """Remove the ids of ``mask``, which is not a whole block, from one block; return those that
-        were in it."""
-        held = self.bits.get(key)
-        if held is None:
-            if not self._is_whole(key):
+    def clear(self, key: int, mask: int) -> int:
+        """Remove the ids of ``mask`` from one block; return those that were in the set, as a
+        bitmap. ``mask`` must not cover the whole block."""
+        own_bits = self.bits.get(key)
+        if own_bits is None:
+            if not self._is_full(key):
                 return 0
             cut(self.lows, self.highs, key, key + 1)
             self.bits[key] = FULL ^ mask
-            self._keyed(key)
+            self._insert_key(key)
             return mask
-        hit = held & mask
-        if hit:
-            if hit == held:
-                self._dropped(key)
+        removed_bits = own_bits & mask
+        if removed_bits:
+            if removed_bits == own_bits:
+                self._drop_key(key)
             else:
-                self.bits[key] = held ^ hit
-        return hit
+                self.bits[key] = own_bits ^ removed_bits
+        return removed_bits
 
-    def _set(self, key: int, mask: int) -> int:
+    def _add_bits(self, key: int, mask: int) -> int:
         """Add the ids of ``mask`` to one block; return how many are new."""
-        held = self.bits.get(key, 0)
-        if not held:
-            if self._is_whole(key):
+        own_bits = self.bits.get(key, 0)
+        if not own_bits:
+            if self._is_full(key):
                 return 0
-            self._keyed(key)
-        merged_bits = held | mask
+            self._insert_key(key)
+        merged_bits = own_bits | mask
         if merged_bits == FULL:
-            self._dropped(key)
+            self._drop_key(key)
             put(self.lows, self.highs, key, key + 1)
         else:
             self.bits[key] = merged_bits
-        return (merged_bits ^ held).bit_count()
+        return (merged_bits ^ own_bits).bit_count()
 
-    def _is_whole(self, key: int) -> bool:
+    def _is_full(self, key: int) -> bool:
         i = bisect_right(self.lows, key)
         return i > 0 and key < self.highs[i - 1]
 
-    def _keyed(self, key: int) -> None:
+    def _insert_key(self, key: int) -> None:
         keys = self.keys
+        # Ids grow, so a new block is usually the last one.
         if not keys or key > keys[-1]:
             keys.append(key)
         else:
             insort(keys, key)
 
-    def _dropped(self, key: int) -> None:
+    def _drop_key(self, key: int) -> None:
+        # A block that becomes full with its first ids has a key, but no bitmap yet.
         self.bits.pop(key, None)
         del self.keys[bisect_left(self.keys, key)]
 
-    def _emptied(self, key: int, last: int) -> int:
+    def _empty_blocks(self, key: int, last: int) -> int:
         """Empty the blocks from ``key`` to before ``last``; return how many ids they held."""
         start, stop = bisect_left(self.keys, key), bisect_left(self.keys, last)
         removed = sum(self.bits.pop(k).bit_count() for k in self.keys[start:stop])
@@ -254,22 +269,22 @@ class Blocks:
         for low, high in zip(other.lows, other.highs, strict=True):
             new += self.add(low << SHIFT, high << SHIFT)
         bits, fresh, full = self.bits, [], []
-        for key, theirs in other.bits.items():
-            held = bits.get(key)
-            if held is None:
-                if not self._is_whole(key):
-                    bits[key] = theirs
+        for key, other_bits in other.bits.items():
+            own_bits = bits.get(key)
+            if own_bits is None:
+                if not self._is_full(key):
+                    bits[key] = other_bits
                     fresh.append(key)
-                    new += theirs.bit_count()
-            elif extra := theirs & ~held:
+                    new += other_bits.bit_count()
+            elif extra := other_bits & ~own_bits:
                 new += extra.bit_count()
-                merged_bits = held | extra
+                merged_bits = own_bits | extra
                 if merged_bits == FULL:
                     del bits[key]
                     full.append(key)
                 else:
                     bits[key] = merged_bits
-        self._rekeyed(fresh, full)
+        self._update_keys(fresh, full)
         for key in full:
             put(self.lows, self.highs, key, key + 1)
         return new
@@ -281,27 +296,27 @@ class Blocks:
         removals = self.overlap(other) if is_large else other
         removed = 0
         for low, high in zip(removals.lows, removals.highs, strict=True):
-            removed += self._emptied(low, high)
+            removed += self._empty_blocks(low, high)
         bits, fresh, empty = self.bits, [], []
-        for key, theirs in removals.bits.items():
-            held = bits.get(key)
-            if held is None:
-                if self._is_whole(key):
+        for key, other_bits in removals.bits.items():
+            own_bits = bits.get(key)
+            if own_bits is None:
+                if self._is_full(key):
                     cut(self.lows, self.highs, key, key + 1)
-                    bits[key] = FULL ^ theirs
+                    bits[key] = FULL ^ other_bits
                     fresh.append(key)
-                    removed += theirs.bit_count()
-            elif hit := held & theirs:
-                removed += hit.bit_count()
-                if hit == held:
+                    removed += other_bits.bit_count()
+            elif removed_bits := own_bits & other_bits:
+                removed += removed_bits.bit_count()
+                if removed_bits == own_bits:
                     del bits[key]
                     empty.append(key)
                 else:
-                    bits[key] = held ^ hit
-        self._rekeyed(fresh, empty)
+                    bits[key] = own_bits ^ removed_bits
+        self._update_keys(fresh, empty)
         return removed
 
-    def _rekeyed(self, fresh: list[int], removed: list[int]) -> None:
+    def _update_keys(self, fresh: list[int], removed: list[int]) -> None:
         """Update ``keys`` after many blocks were added or removed."""
         if len(removed) > _FEW_KEYS:
             self.keys = [key for key in self.keys if key in self.bits]
@@ -316,10 +331,11 @@ class Blocks:
         """Return the ids that are in both sets."""
         common = Blocks()
         small, large = (self, other) if len(self.bits) < len(other.bits) else (other, self)
-        bits, theirs = common.bits, large.bits
-        for key, held in small.bits.items():
-            if common_bits := held & theirs.get(key, 0):
+        bits, other_bits = common.bits, large.bits
+        for key, own_bits in small.bits.items():
+            if common_bits := own_bits & other_bits.get(key, 0):
                 bits[key] = common_bits
+        # Where one set has full blocks, the result has the blocks of the other set.
         for low, high in zip(self.lows, self.highs, strict=True):
             bits.update(other._bits_within(low, high))
             lows, highs = part(other.lows, other.highs, low, high)
@@ -350,17 +366,17 @@ class Blocks:
         inside.bits = {key: self.bits[key] for key in inside.keys}
         inside.lows, inside.highs = part(self.lows, self.highs, low, high)
         if offset := first & LAST:
-            inside.cleared(low, (1 << offset) - 1)
+            inside.clear(low, (1 << offset) - 1)
         if offset := end & LAST:
-            inside.cleared(high - 1, FULL >> offset << offset)
+            inside.clear(high - 1, FULL >> offset << offset)
         return inside
 
     def bits_at(self, key: int) -> int:
         """Return the bitmap of any block, including empty and full ones."""
-        held = self.bits.get(key)
-        if held is None:
-            return FULL if self._is_whole(key) else 0
-        return held
+        own_bits = self.bits.get(key)
+        if own_bits is None:
+            return FULL if self._is_full(key) else 0
+        return own_bits
 
     @property
     def size(self) -> int:
@@ -385,6 +401,7 @@ class Blocks:
     def end_of(self, count: int) -> int:
         """Return the id behind the lowest ``count`` ids. Raises ``ValueError`` if the set has
         fewer."""
+        # Blocks with bitmaps and runs of full blocks are visited together, in the order of ids.
         full_index = 0
         for key in self.keys:
             while full_index < len(self.lows) and self.lows[full_index] < key:
@@ -393,11 +410,12 @@ class Blocks:
                     return (self.lows[full_index] << SHIFT) + count
                 count -= block_size
                 full_index += 1
-            held = self.bits[key]
-            if (block_size := held.bit_count()) >= count:
+            own_bits = self.bits[key]
+            if (block_size := own_bits.bit_count()) >= count:
+                # The number of set bits below a position grows with it, so a binary search works.
                 ends = range(1, BLOCK + 1)
                 index = bisect_left(
-                    ends, count, key=lambda end: (held & ((1 << end) - 1)).bit_count()
+                    ends, count, key=lambda end: (own_bits & ((1 << end) - 1)).bit_count()
                 )
                 return (key << SHIFT) + ends[index]
             count -= block_size
@@ -408,32 +426,33 @@ class Blocks:
         raise ValueError("the set has fewer ids")
 
     def next_run(self, at_or_after: int, limit: int) -> tuple[int, int] | None:
-        """Return the lowest run at or after an id, cut to ``limit`` ids."""
+        """Return the first id and the end of the lowest run at or after an id, cut to ``limit``
+        ids; None if the set has no such id."""
         first = self._first(at_or_after)
         if first is None:
             return None
-        end, most = first, first + limit
-        while end < most:
+        end, end_max = first, first + limit
+        while end < end_max:
             key, offset = end >> SHIFT, end & LAST
-            held = self.bits.get(key)
-            if held is not None:
-                # The lowest zero bit of `held`: so many ids in a row are in the set.
-                held >>= offset
-                end += (~held & (held + 1)).bit_length() - 1
+            own_bits = self.bits.get(key)
+            if own_bits is not None:
+                # The lowest zero bit of `own_bits`: so many ids in a row are in the set.
+                own_bits >>= offset
+                end += (~own_bits & (own_bits + 1)).bit_length() - 1
                 if end >> SHIFT == key:
                     break
-                continue
+                continue  # the run reaches the end of the block, and may continue in the next one
             i = bisect_right(self.lows, key) - 1
             if i < 0 or self.highs[i] <= key:
                 break
             end = self.highs[i] << SHIFT
-        return first, min(end, most)
+        return first, min(end, end_max)
 
     def _first(self, at_or_after: int) -> int | None:
-        """Return the lowest id at or after ``at_or_after``."""
+        """Return the lowest id of the set at or after ``at_or_after``; None if all are lower."""
         key, offset = at_or_after >> SHIFT, at_or_after & LAST
-        if held := self.bits.get(key, 0) >> offset:
-            return at_or_after + (held & -held).bit_length() - 1
+        if own_bits := self.bits.get(key, 0) >> offset:
+            return at_or_after + (own_bits & -own_bits).bit_length() - 1
         i = bisect_right(self.highs, key)
         full = self.lows[i] if i < len(self.lows) else None
         # The id is in a run of full blocks, whose ids are all in the set.
@@ -445,15 +464,15 @@ class Blocks:
         mixed = self.keys[j]
         if full is not None and full < mixed:
             return full << SHIFT
-        held = self.bits[mixed]
-        return (mixed << SHIFT) + (held & -held).bit_length() - 1
+        own_bits = self.bits[mixed]
+        return (mixed << SHIFT) + (own_bits & -own_bits).bit_length() - 1
 
     @property
     def lowest(self) -> int:
         """The lowest id of a set that is not empty."""
         if self.keys and (not self.lows or self.keys[0] < self.lows[0]):
-            held = self.bits[self.keys[0]]
-            return (self.keys[0] << SHIFT) + (held & -held).bit_length() - 1
+            own_bits = self.bits[self.keys[0]]
+            return (self.keys[0] << SHIFT) + (own_bits & -own_bits).bit_length() - 1
         return self.lows[0] << SHIFT
 
     @property
@@ -464,7 +483,9 @@ class Blocks:
         return (self.highs[-1] << SHIFT) - 1
 
     def is_down_to(self, runs: int) -> bool:
-        """Whether at most ``runs`` runs are left. Cheap if the blocks alone are more than that."""
+        """Whether the set has at most ``runs`` runs."""
+        # Each of these entries holds at least one run, so most sets need no counting. Two of them
+        # may touch and be one run, but then the next call finds fewer entries.
         if len(self.keys) + len(self.lows) > runs:
             return False
         return len(self.lows) + sum(map(run_count, self.bits.values())) <= runs
@@ -483,15 +504,15 @@ class Blocks:
                     [self.highs[full_index] << SHIFT],
                 )
                 full_index += 1
-            held = self.bits[key]
-            if held.bit_count() > _ALONE_MAX:
-                _join(firsts, ends, *runs_of(held, key << SHIFT))
+            own_bits = self.bits[key]
+            if own_bits.bit_count() > _ALONE_MAX:
+                _join(firsts, ends, *runs_of(own_bits, key << SHIFT))
                 continue
             position = key << SHIFT
-            while held:  # few ids, read one by one
-                ahead = (held & -held).bit_length()
+            while own_bits:  # few ids, read one by one
+                ahead = (own_bits & -own_bits).bit_length()
                 position += ahead
-                held >>= ahead
+                own_bits >>= ahead
                 if ends and ends[-1] == position - 1:
                     ends[-1] = position
                 else:
@@ -502,6 +523,7 @@ class Blocks:
         return firsts, ends
 
     def __eq__(self, other: object) -> bool:
+        # `keys` follows from `bits`, so it need not be compared.
         return (
             isinstance(other, Blocks)
             and self.bits == other.bits
@@ -513,7 +535,7 @@ class Blocks:
 
 
 def _join(firsts: list[int], ends: list[int], more_firsts: list[int], more_ends: list[int]) -> None:
-    """Append runs, the first of which may touch the last existing one."""
+    """Append runs; the first of them may touch the last existing run."""
     if ends and ends[-1] == more_firsts[0]:
         ends.pop()
         del more_firsts[0]

@@ -22,8 +22,9 @@ ID_BYTES = 8
 COUNT_BYTES = 4
 GAP_TYPES = {2: "H", 4: "I"}
 WIDE = 255
-"""In place of a gap of one byte: the gap is in the next two bytes."""
+"""Marks, in place of a gap of one byte, that the gap is in the next two bytes."""
 _SWAPS = sys.byteorder == "big"
+"""Whether this machine must swap the bytes of numbers, because lists are little-endian."""
 
 
 class _ListMemory:
@@ -34,18 +35,19 @@ class _ListMemory:
 
 
 def listed(ids: IdSet) -> bytes:
-    """Return the list of the ids of a set, ascending, little-endian."""
+    """Return the bytes that list the ids of a set, ascending, little-endian."""
     if not ids:
         return b""
     written, remembered = _ListMemory.newest
+    # The count differs if the set was changed after its list was written.
     if remembered is ids and count_in(written) == len(ids):
         return written
-    written = _written(array("q", ids))
+    written = _list_of_sorted(array("q", ids))
     remember(written, ids)
     return written
 
 
-def _written(ids: array[int]) -> bytes:
+def _list_of_sorted(ids: array[int]) -> bytes:
     """Return the list of sorted ids in its shortest form."""
     if len(ids) <= 1:
         return _bytes(ids)
@@ -66,8 +68,10 @@ def _written(ids: array[int]) -> bytes:
 
 
 def gap_bytes(widest: int, gaps: int, wide: int) -> int:
-    """Return the bytes for each gap, if ``wide`` of the gaps are at least :data:`WIDE` and the
-    widest is ``widest``; 0: list the ids themselves."""
+    """Return the size of a gap, in bytes, of the shortest form; 0 means that the ids themselves are
+    listed. ``widest`` is the widest of the ``gaps`` gaps, and ``wide`` of them are at least
+    :data:`WIDE`."""
+    # A gap of one byte that is wide takes two bytes more; the last byte may be needed as padding.
     if widest < 1 << 16 and COUNT_BYTES + gaps + 2 * wide + 1 < 2 * gaps:
         return 1
     return next((size for size in GAP_TYPES if widest < 1 << 8 * size), 0)
@@ -80,7 +84,8 @@ def head(size: int, first: int) -> bytes:
 
 def short(first: int, gaps: int, narrow: bytes) -> bytes:
     """Return a list with gaps of one byte and of three; ``narrow`` are the bytes of the gaps."""
-    padding = bytes(len(narrow) % 2)  # the bytes before have an odd length
+    # The bytes before the gaps have an odd length, and only lists of plain ids have an even one.
+    padding = bytes(len(narrow) % 2)
     return head(1, first) + gaps.to_bytes(COUNT_BYTES, "little") + narrow + padding
 
 
@@ -96,26 +101,28 @@ def remember(written: bytes, ids: IdSet) -> None:
 
 
 def ids_in(written: bytes) -> IdSet:
-    """Return the set that a list was made of. It may be the same object, so do not change it."""
+    """Return the set of the listed ids. The result may be the object that the list was made of, so
+    do not change it."""
     newest, ids = _ListMemory.newest
+    # The count differs if the remembered set was changed after its list was written.
     if newest is written and count_in(written) == len(ids):
         return ids
     if len(written) % 2 == 0:
         return IdSet.from_ids(_numbers("q", written))
     first = int.from_bytes(written[1 : 1 + ID_BYTES], "little")
-    gaps = _narrow(written) if written[0] == 1 else _of_size(written)
+    gaps = _gaps_of_one_byte(written) if written[0] == 1 else _gaps_of_fixed_size(written)
     return IdSet.from_ids(accumulate(chain((first,), gaps)))
 
 
-def _of_size(written: bytes) -> Iterable[int]:
+def _gaps_of_fixed_size(written: bytes) -> Iterable[int]:
     return _numbers(GAP_TYPES[written[0]], written[1 + ID_BYTES :])
 
 
-def _narrow(written: bytes) -> Iterator[int]:
-    rest = iter(written[1 + ID_BYTES + COUNT_BYTES :])
+def _gaps_of_one_byte(written: bytes) -> Iterator[int]:
+    gap_bytes_left = iter(written[1 + ID_BYTES + COUNT_BYTES :])
     for _ in range(count_in(written) - 1):
-        gap = next(rest)
-        yield gap if gap < WIDE else next(rest) | next(rest) << 8
+        gap = next(gap_bytes_left)
+        yield gap if gap < WIDE else next(gap_bytes_left) | next(gap_bytes_left) << 8
 
 
 def _numbers(kind: str, written: bytes) -> array[int]:

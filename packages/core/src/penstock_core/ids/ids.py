@@ -15,11 +15,11 @@ from penstock_core.ids.packing import pack, unpack
 from penstock_core.ids.ranges import Runs, cut, cut_all, merged, part, put, size
 
 _MANY = 64
-"""Number of runs above which a set changes to bitmaps."""
+"""A set with more runs than this changes to bitmaps."""
 
 _FEW = 16
-"""Number of runs below which a set changes back to ranges; far below ``_MANY``, so that sets do not
-change back and forth."""
+"""A set of bitmaps with at most this number of runs changes back to ranges. The number is far below
+``_MANY``, so that sets do not change back and forth."""
 
 
 class Span(NamedTuple):
@@ -49,19 +49,20 @@ BoundedSpans = Annotated[tuple[Span, ...], Meta(max_length=SPANS_MAX)]
 """Ranges of ids in a request."""
 
 _span: Callable[[tuple[int, int]], Span] = partial(tuple.__new__, Span)
-"""Makes a span of a pair, faster than the constructor of a named tuple."""
+"""Returns a span made of a pair; faster than the constructor of a named tuple."""
 
 
 class _LatestRanges:
-    """The ranges that a scattered set was converted to last, with its blocks. A fact made of a set
-    is usually applied a moment later, and then the blocks need not be computed again. Realms in
-    other threads share this entry."""
+    """The newest conversion of a scattered set to ranges: the ranges, and the blocks of the set. A
+    fact with these ranges is usually applied a moment later, and then the blocks need not be
+    computed again. Realms in other threads share this entry."""
 
+    # Ranges and blocks are in one attribute, so that another thread never reads a mixed pair.
     newest: tuple[tuple[Span, ...], Blocks] = ((), Blocks())
 
 
 _REMEMBERED_MAX = 1 << 17
-"""Maximum number of ranges of a set that ``_LatestRanges`` remembers."""
+"""``_LatestRanges`` does not remember a set with more ranges than this."""
 
 
 _NO_RUNS: Final = cast("Runs", ((), ()))
@@ -106,8 +107,8 @@ class IdSet:
     def from_ids(cls, ids: Iterable[int]) -> IdSet:
         """Return the set of ``ids``, which may be in any order."""
         ordered = sorted(ids)
-        runs = _few_runs(ordered)
-        return _of_blocks(Blocks.of_ids(ordered)) if runs is None else _of_runs(runs)
+        few_runs = _few_runs(ordered)
+        return _of_blocks(Blocks.of_ids(ordered)) if few_runs is None else _of_runs(few_runs)
 
     @classmethod
     def of_runs(cls, firsts: list[int], ends: list[int]) -> IdSet:
@@ -115,21 +116,22 @@ class IdSet:
 
         The set stays in ranges until it is changed, which suits sets that are read once.
         """
-        made = cls()
-        made._firsts, made._ends, made._size = firsts, ends, sum(ends) - sum(firsts)
-        return made
+        id_set = cls()
+        id_set._firsts, id_set._ends, id_set._size = firsts, ends, sum(ends) - sum(firsts)
+        return id_set
 
     @classmethod
     def of_bitmaps(cls, blocks: list[int], bitmaps: list[int]) -> IdSet:
         """Return the set whose ids of block ``blocks[i]`` (1,024 ids each, ascending) are the bits
         of ``bitmaps[i]``; no bitmap may be empty or full."""
-        made = Blocks()
-        made.keys, made.bits = blocks, dict(zip(blocks, bitmaps, strict=True))
-        return _of_blocks(made)
+        blocks_made = Blocks()
+        blocks_made.keys, blocks_made.bits = blocks, dict(zip(blocks, bitmaps, strict=True))
+        return _of_blocks(blocks_made)
 
     @classmethod
     def unpacked(cls, packed: bytes) -> IdSet:
-        """Return the set that ``packed()`` has written. Raises ``ValueError`` for other bytes."""
+        """Return the set whose packed form, as :meth:`packed` returns it, is ``packed``. Raises
+        ``ValueError`` for other bytes."""
         return _of_blocks(unpack(packed))
 
     @classmethod
@@ -138,18 +140,19 @@ class IdSet:
         sets = list(sets)
         scattered = [ids._blocks for ids in sets if ids._blocks is not None]
         if len(scattered) > 1:
-            made = _of_blocks(Blocks.union(scattered))
+            union = _of_blocks(Blocks.union(scattered))
             sets = [ids for ids in sets if ids._blocks is None]
         else:
-            made = cls()
+            union = cls()
         for ids in sets:
-            made.add_all(ids)
-        return made
+            union.add_all(ids)
+        return union
 
     def packed(self) -> bytes:
-        """Return a compact form to store; equal sets have equal bytes, whatever their history.
+        """Return a compact form to store. Equal sets have equal bytes, whatever their history.
 
-        It takes two to three bytes per span, and at most one bit per id if the ids are scattered.
+        The form takes two to three bytes per span, and at most one bit per id if the ids are
+        scattered.
         """
         return pack(self._scattered())
 
@@ -172,6 +175,7 @@ class IdSet:
         if (blocks := self._blocks) is not None:
             partial = len(blocks.keys)
             self._size += blocks.add(first, end)
+            # Only a set with fewer partly filled blocks may have so few runs that ranges suit it.
             if len(blocks.keys) < partial:
                 self._settle()
             return
@@ -206,7 +210,7 @@ class IdSet:
         partial = len(blocks.keys)
         if first >> SHIFT == end >> SHIFT:
             mask = ((1 << (end - first)) - 1) << (first & LAST)
-            hit = blocks.cleared(first >> SHIFT, mask)
+            hit = blocks.clear(first >> SHIFT, mask)
             if hit == mask:
                 removed = _of_runs(([first], [end]))
             else:
@@ -240,13 +244,14 @@ class IdSet:
         if first >= end:
             return 0
         if (blocks := self._blocks) is not None:
+            # The span covers the whole set, whose size is known.
             if end - first >= self._size and first <= blocks.lowest and end > blocks.highest:
                 return self._size
             return blocks.count(first, end)
         return size(part(self._firsts, self._ends, first, end))
 
     def lowest_part(self, limit: int) -> IdSet:
-        """Return the lowest ``limit`` ids; the set itself if it has no more."""
+        """Return the lowest ``limit`` ids; the set itself, not a copy, if it has no more ids."""
         if self._size <= limit:
             return self
         if limit <= 0:
@@ -262,7 +267,8 @@ class IdSet:
         raise AssertionError("the set has more ids than the limit")
 
     def take(self, limit: int) -> Span | None:
-        """Remove and return the lowest contiguous span of at most ``limit`` ids."""
+        """Remove and return the lowest contiguous span of at most ``limit`` ids; None if the set is
+        empty."""
         if limit <= 0 or not self._size:
             return None
         if (blocks := self._blocks) is not None:
@@ -283,8 +289,8 @@ class IdSet:
         return Span(first, end)
 
     def next_span(self, at_or_after: int, limit: int) -> Span | None:
-        """Return the lowest contiguous span at or after an id, at most ``limit`` long, without
-        removing it."""
+        """Return the lowest contiguous span at or after an id, of at most ``limit`` ids, without
+        removing it; None if the set has no such id."""
         if limit <= 0:
             return None
         if self._blocks is not None:
@@ -301,6 +307,7 @@ class IdSet:
     def add_all(self, other: IdSet) -> None:
         """Add every id of ``other``."""
         if other._blocks is None:
+            # An empty set copies the lists at once, instead of adding the ranges one by one.
             if not self._size and 0 < len(other._firsts) <= _MANY:
                 self._firsts, self._ends = other._firsts[:], other._ends[:]
                 self._size, self._blocks = other._size, None
@@ -313,11 +320,12 @@ class IdSet:
         elif other is not self:
             blocks = self._scattered()
             self._size += blocks.add_all(other._blocks)
-            self._take_up(blocks)
+            self._replace_by_blocks(blocks)
 
     def remove_all(self, other: IdSet) -> IdSet:
         """Remove every id of ``other``; return the part that was in the set."""
         removed = self.overlap(other)
+        # Clearing the whole set is one step; anything else walks the removed ids.
         self.discard_all(self if removed._size == self._size else removed)
         return removed
 
@@ -335,7 +343,7 @@ class IdSet:
         else:
             blocks = self._scattered()
             self._size -= blocks.discard_all(other._scattered())
-            self._take_up(blocks)
+            self._replace_by_blocks(blocks)
 
     def overlap(self, other: IdSet) -> IdSet:
         """Return the ids that are in both sets."""
@@ -357,6 +365,7 @@ class IdSet:
     def spans(self) -> tuple[Span, ...]:
         firsts, ends = self._runs()
         spans = tuple(map(_span, zip(firsts, ends, strict=True)))
+        # A copy of the blocks, because the set may change before the fact is applied.
         if self._blocks is not None and _MANY < len(spans) <= _REMEMBERED_MAX:
             _LatestRanges.newest = (spans, self._blocks.copy())
         return spans
@@ -375,7 +384,8 @@ class IdSet:
 
     @property
     def pieces(self) -> int:
-        """Number of its ranges, or of its bitmaps if it is scattered; a measure of memory."""
+        """Number of ranges of the set, or of its bitmaps if it is scattered; a measure of the
+        memory that the set takes."""
         return len(self._firsts) if self._blocks is None else len(self._blocks.keys)
 
     @property
@@ -408,6 +418,7 @@ class IdSet:
             return True
         if self._blocks is not None and other._blocks is not None:
             return self._blocks == other._blocks
+        # Two equal sets may have different forms, because sets change their form with a delay.
         return self._runs() == other._runs()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
@@ -425,12 +436,12 @@ class IdSet:
         self._firsts, self._ends = _NO_RUNS
 
     def _scattered(self) -> Blocks:
-        """Return the set as blocks; its own blocks if it has them."""
+        """Return the set as blocks; not a copy if the set consists of blocks already."""
         if self._blocks is not None:
             return self._blocks
         return Blocks.of_runs((self._firsts, self._ends))
 
-    def _take_up(self, blocks: Blocks) -> None:
+    def _replace_by_blocks(self, blocks: Blocks) -> None:
         """Replace the content of the set, in either form, by blocks."""
         self._blocks = blocks
         self._firsts, self._ends = _NO_RUNS
@@ -444,21 +455,21 @@ class IdSet:
 
 
 def _of_runs(runs: Runs) -> IdSet:
-    made = IdSet.__new__(IdSet)
-    made._blocks = None
-    made._firsts, made._ends = firsts, ends = runs
-    made._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
+    id_set = IdSet.__new__(IdSet)
+    id_set._blocks = None
+    id_set._firsts, id_set._ends = firsts, ends = runs
+    id_set._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
     if len(firsts) > _MANY:
-        made._scatter()
-    return made
+        id_set._scatter()
+    return id_set
 
 
 def _of_blocks(blocks: Blocks) -> IdSet:
-    made = IdSet.__new__(IdSet)
-    (made._firsts, made._ends), made._size = _NO_RUNS, blocks.size
-    made._blocks = blocks
-    made._settle()
-    return made
+    id_set = IdSet.__new__(IdSet)
+    (id_set._firsts, id_set._ends), id_set._size = _NO_RUNS, blocks.size
+    id_set._blocks = blocks
+    id_set._settle()
+    return id_set
 
 
 def _few_runs(ordered: list[int]) -> Runs | None:

@@ -21,10 +21,12 @@ from penstock_core.ids.bitmaps import BLOCK, SHIFT, Blocks, run_count
 
 _VERSION = 1
 _RUN, _BITMAPS = 0, 1
+"""Kinds of pieces."""
 _DENSE_RUNS = 48
+"""A block with more runs than this is written as a bitmap."""
 _BYTES = BLOCK // 8
 _END = 1 << 63
-"""Ids are below this, because they fit a signed 64-bit column."""
+"""Ids are below this number, because they fit a signed 64-bit column."""
 
 
 def pack(blocks: Blocks) -> bytes:
@@ -34,10 +36,11 @@ def pack(blocks: Blocks) -> bytes:
     firsts, ends = sparse.runs()
     out = bytearray((_VERSION,))
     position = i = 0
-    for low, high in _neighbours(dense):
+    for low, high in _ranges_of_keys(dense):
         stop = bisect_left(firsts, low << SHIFT, i)
         position = _write_runs(out, position, firsts[i:stop], ends[i:stop])
         i = stop
+        # The distance counts from the first block behind the previous piece, rounded up.
         _write(out, (low - (position + BLOCK - 1 >> SHIFT)) << 1 | _BITMAPS)
         _write(out, high - low)
         out += b"".join(blocks.bits[key].to_bytes(_BYTES, "little") for key in range(low, high))
@@ -46,8 +49,8 @@ def pack(blocks: Blocks) -> bytes:
     return bytes(out)
 
 
-def _neighbours(keys: list[int]) -> list[tuple[int, int]]:
-    """Return sorted block numbers as ranges."""
+def _ranges_of_keys(keys: list[int]) -> list[tuple[int, int]]:
+    """Return sorted block numbers as ranges: the first number, and the number behind the last."""
     ranges: list[tuple[int, int]] = []
     low = high = -1
     for key in keys:
@@ -64,6 +67,7 @@ def _write_runs(out: bytearray, position: int, firsts: list[int], ends: list[int
     append = out.append
     for first, end in zip(firsts, ends, strict=True):
         gap, size = (first - position) << 1, end - first  # kind 0
+        # The frequent lengths of numbers are written here, without the call of `_write`.
         if 127 < gap < 16_384:
             append(gap & 127 | 128)
             append(gap >> 7)
@@ -78,6 +82,7 @@ def _write_runs(out: bytearray, position: int, firsts: list[int], ends: list[int
 
 
 def _write(out: bytearray, number: int) -> None:
+    """Append an unsigned LEB128 number. Raises ``ValueError`` if it is negative."""
     if number < 0:
         raise ValueError("a set with negative ids has no packed form")
     while number > 127:
@@ -87,14 +92,15 @@ def _write(out: bytearray, number: int) -> None:
 
 
 def unpack(packed: bytes) -> Blocks:
-    """Return the set that :func:`pack` has written. Raises ``ValueError``, with the reason, for
-    other bytes."""
+    """Return the set whose packed form is ``packed``. Raises ``ValueError``, with the reason, for
+    bytes that :func:`pack` does not write."""
     if not packed or packed[0] != _VERSION:
         raise ValueError(f"not a packed set of ids of version {_VERSION}")
     reader = _PackedReader(packed)
     while reader.offset < len(packed):
         reader.read_piece()
     blocks = Blocks.of_runs((reader.firsts, reader.ends))
+    # Such a block should be a bitmap: otherwise a set would have two packed forms.
     if any(run_count(bits) > _DENSE_RUNS for bits in blocks.bits.values()):
         raise ValueError("a packed block of ids is in runs where a bitmap is shorter")
     blocks.bits.update(reader.bitmaps)
@@ -103,15 +109,18 @@ def unpack(packed: bytes) -> Blocks:
 
 
 class _PackedReader:
-    """Position of a reader: the offset in the bytes, and the end of the previous piece."""
+    """Reads the pieces of a packed set one after the other, into runs and bitmaps."""
 
     __slots__ = ("at", "bitmaps", "ends", "firsts", "kind", "offset", "packed")
 
     def __init__(self, packed: bytes) -> None:
         self.packed = packed
         self.offset = 1
+        """Offset of the next byte to read; the first byte is the version."""
         self.at = 0
+        """The id behind the end of the previous piece."""
         self.kind: int | None = None
+        """Kind of the previous piece."""
         self.firsts: list[int] = []
         self.ends: list[int] = []
         self.bitmaps: dict[int, int] = {}
@@ -139,6 +148,7 @@ class _PackedReader:
 
     def _bitmaps(self, low: int, amount: int) -> None:
         """Read the bitmaps of ``amount`` blocks from ``low`` on. Raises ``ValueError``."""
+        # Checked before the loop, which a damaged number would make very long.
         if amount * _BYTES > len(self.packed) - self.offset:
             raise ValueError("a packed set of ids is cut short")
         for key in range(low, low + amount):
@@ -152,6 +162,7 @@ class _PackedReader:
     def _number(self) -> int:
         """Read an unsigned LEB128 number. Raises ``ValueError``."""
         number = shift = 0
+        # A 64-bit number takes at most ten bytes of seven bits.
         for byte in self.packed[self.offset : self.offset + 10]:
             self.offset += 1
             number |= (byte & 127) << shift

@@ -16,38 +16,41 @@ Runs = tuple[list[int], list[int]]
 """``firsts`` and ``ends`` of sorted, disjoint ranges that do not touch."""
 
 _SEVERAL = 16
-"""With more ranges than this it is faster to check first whether they are sorted runs already."""
+"""If more ranges than this are merged, it is faster to check first whether they are sorted runs
+already."""
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Runs:
     """Return the runs that cover ``ranges``, which may be unsorted, overlap or be empty."""
     if isinstance(ranges, tuple) and len(ranges) > _SEVERAL:
-        runs = _unchanged(ranges)
+        runs = _as_sorted_runs(ranges)
         if runs is None:
             ranges = tuple(sorted(ranges))
-            runs = _unchanged(ranges)
+            runs = _as_sorted_runs(ranges)
         if runs is not None:
             return runs
     firsts: list[int] = []
     ends: list[int] = []
-    last = None
-    rest = iter(ranges)
-    for first, end in rest:
+    last_end = None
+    remaining_ranges = iter(ranges)
+    for first, end in remaining_ranges:
         if first >= end:
             continue
-        if last is None or first > last:
+        if last_end is None or first > last_end:
             firsts.append(first)
             ends.append(end)
-            last = end
-        elif first >= firsts[-1]:
-            if end > last:
-                ends[-1] = last = end
-        else:  # out of order
-            return merged(sorted([*zip(firsts, ends, strict=True), (first, end), *rest]))
+            last_end = end
+        elif first >= firsts[-1]:  # the range touches or overlaps the previous one
+            if end > last_end:
+                ends[-1] = last_end = end
+        else:  # out of order; after sorting this cannot happen again
+            return merged(
+                sorted([*zip(firsts, ends, strict=True), (first, end), *remaining_ranges])
+            )
     return firsts, ends
 
 
-def _unchanged(ranges: tuple[tuple[int, int], ...]) -> Runs | None:
+def _as_sorted_runs(ranges: tuple[tuple[int, int], ...]) -> Runs | None:
     """Return the ranges as runs if they are sorted, disjoint and not empty; otherwise None."""
     firsts = [first for first, _ in ranges]
     ends = [end for _, end in ranges]
@@ -57,7 +60,9 @@ def _unchanged(ranges: tuple[tuple[int, int], ...]) -> Runs | None:
 
 
 def put(firsts: list[int], ends: list[int], first: int, end: int) -> int:
-    """Add a range that is not empty; return how many ids are new."""
+    """Add the range from ``first`` to ``end``, which is not empty, to the ranges that ``firsts``
+    and ``ends`` describe; return how many ids are new."""
+    # Runs from `start` to before `stop` overlap or touch the range, and become one run with it.
     start = bisect_left(ends, first)
     stop = bisect_right(firsts, end)
     covered = 0
@@ -76,23 +81,23 @@ def cut(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
     stop = bisect_left(firsts, end)
     if start >= stop:
         return [], []
-    gone_firsts, gone_ends = firsts[start:stop], ends[start:stop]
-    keep_firsts, keep_ends = [], []
-    if gone_firsts[0] < first:
-        keep_firsts.append(gone_firsts[0])
-        keep_ends.append(first)
-        gone_firsts[0] = first
-    if gone_ends[-1] > end:
-        keep_firsts.append(end)
-        keep_ends.append(gone_ends[-1])
-        gone_ends[-1] = end
-    firsts[start:stop] = keep_firsts
-    ends[start:stop] = keep_ends
-    return gone_firsts, gone_ends
+    removed_firsts, removed_ends = firsts[start:stop], ends[start:stop]
+    remaining_firsts, remaining_ends = [], []
+    if removed_firsts[0] < first:
+        remaining_firsts.append(removed_firsts[0])
+        remaining_ends.append(first)
+        removed_firsts[0] = first
+    if removed_ends[-1] > end:
+        remaining_firsts.append(end)
+        remaining_ends.append(removed_ends[-1])
+        removed_ends[-1] = end
+    firsts[start:stop] = remaining_firsts
+    ends[start:stop] = remaining_ends
+    return removed_firsts, removed_ends
 
 
 def cut_all(firsts: list[int], ends: list[int], removed: Runs) -> int:
-    """Remove the ranges of ``removed``, which are sorted; return how many ids were in the runs."""
+    """Remove the sorted ranges of ``removed``; return how many of their ids were in the runs."""
     count = 0
     for first, end in zip(*removed, strict=True):
         index = bisect_right(ends, first)
@@ -110,7 +115,7 @@ def cut_all(firsts: list[int], ends: list[int], removed: Runs) -> int:
 
 
 def part(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
-    """Return the runs inside a range."""
+    """Return the part of the runs that is inside a range."""
     start = bisect_right(ends, first)
     stop = bisect_left(firsts, end)
     if start >= stop:

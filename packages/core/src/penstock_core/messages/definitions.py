@@ -7,6 +7,8 @@ from penstock_core.vocabulary.definitions import Definition
 
 
 class Edit(Command, frozen=True):
+    """Replace the attributes of a channel or queue."""
+
     definition: Definition
 
 
@@ -16,8 +18,8 @@ class Edited(Fact, frozen=True):
 
 class ChannelCreated(RealmFact, frozen=True):
     number: int
-    """Id of the channel; it is never reused, also not for a new channel with the name of a deleted
-    one."""
+    """Id of the channel, which is never reused, also not for a new channel with the name of a
+    deleted channel."""
     name: str
     definition: Definition
 

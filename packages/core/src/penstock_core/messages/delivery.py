@@ -11,25 +11,26 @@ from penstock_core.messages.kinds import Command
 
 class SetDemand(Command, frozen=True):
     """A synchronous consumer requests ``count`` events; 0 cancels the request. A plain subscriber
-    requests events by credit; for it, 0 requests a report once it has received all current
+    requests events by credit. Its demand of 0 requests a report once it has received all current
     events."""
 
     subscription: int
     count: int
     at_once: bool = False
-    """With count 0: stop sending immediately and without a report."""
+    """Whether a demand of 0 stops the sending immediately and without a report."""
 
 
 class StallSession(Command, frozen=True):
-    """The connection of a session is full, or can take more again."""
+    """The send buffer of a session's connection is full, or has free space again."""
 
     session: str
     stalled: bool
+    """Whether the buffer is full."""
 
 
 class Skip(Command, frozen=True):
     """The shell did not send these granted events, because they do not match or are unreadable.
-    They use no credit."""
+    The client gets their credit back."""
 
     subscription: int
     spans: Spans
@@ -70,9 +71,9 @@ class AssignLanes(Command, frozen=True):
     keys: Sequence[Hashable]
     """One key for each lane; equal keys always mean the same lane."""
     ends: Sequence[int]
-    """End of each lane in ``ids``."""
+    """Index in ``ids`` behind the last id of each lane, in the order of ``keys``."""
     ids: array[int]
-    """Lane by lane, ascending in each."""
+    """Event ids, lane by lane, ascending within a lane."""
 
 
 class HoldEvents(Command, frozen=True):

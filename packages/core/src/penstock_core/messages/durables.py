@@ -8,16 +8,24 @@ from penstock_core.vocabulary.durable_attributes import DurableAttributes
 
 
 class AddDurable(DurableAttributes, Command, frozen=True):
+    """Create a durable on a channel."""
+
     name: str
     kind: str
-    start_id: int = 0  # first id of interest; the shell has resolved "latest" and times to an id
+    """Name of the durable's type."""
+    start_id: int = 0
+    """The first id that the durable wants; the shell has resolved "latest" and times to an id."""
     selector: str = ""
     matched: Spans = ()
-    """With a selector: the stored events at or after ``start_id`` that it matches."""
-    persistent: bool | None = None  # None: persistent if the channel's ids survive (SEM D3)
+    """Stored events at or after ``start_id`` that match the selector; empty without a selector."""
+    persistent: bool | None = None
+    """Whether the durable survives a restart. None means that it does if the channel's ids survive
+    (SEM D3)."""
 
 
 class RemoveDurable(Command, frozen=True):
+    """Delete a durable."""
+
     name: str
 
 

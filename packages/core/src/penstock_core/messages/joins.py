@@ -8,6 +8,8 @@ from penstock_core.messages.kinds import RealmFact
 
 
 class Join(Struct, frozen=True, array_like=True):
+    """A rule that copies the events of one store to another."""
+
     source: int
     destination: int
     """``source`` and ``destination`` are channel ids."""
@@ -16,8 +18,8 @@ class Join(Struct, frozen=True, array_like=True):
     """Whether the destination is a queue that keeps duplicates which arrive on two routes
     (SEM L3)."""
     owner: str = ""
-    """``user@host`` that created the join; it copies with the rights of this user. Empty: the join
-    belongs to the realm."""
+    """``user@host`` that created the join, which copies with the rights of this user. Empty if the
+    join belongs to the realm."""
     groups: tuple[str, ...] = ()
     """Groups named by the owner's token or certificate."""
     source_name: str = ""

@@ -14,7 +14,7 @@ class Fact(Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class PlaceFact(Struct, frozen=True, tag=True, array_like=True):
-    """A change of a client's place on a channel that the next owner of the shard has to know.
+    """A change of a client's place on a channel that the next owner of the shard must know of.
 
     A realm on one machine forgets its sessions when it ends. In a cluster, clients reconnect to the
     next owner after some seconds, and until then their places are reserved (SEM N6).

@@ -14,8 +14,8 @@ packed."""
 
 
 def packed(fact: StoredFact) -> StoredFact:
-    """Return ``fact`` in its stored form. Ids of dead events, which move in small steps, stay
-    ranges."""
+    """Return ``fact`` in its stored form."""
+    # A removal with dead events is not packed: these move in small steps, so they have few ranges.
     match fact:
         case Acked(name, spans) if len(spans) > RANGES_MAX:
             return PackedIds(Acked(name, ()), IdSet(spans).packed())

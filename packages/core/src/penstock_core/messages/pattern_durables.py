@@ -24,7 +24,8 @@ class PatternDurable(Struct, frozen=True, array_like=True):
     kind: str
     selector: str = ""
     persistent: bool | None = None
-    """None: persistent if the channel's ids survive a restart."""
+    """Whether the durables survive a restart. None means that they do if the ids of their channel
+    survive."""
     attributes: DurableAttributes = DURABLE_DEFAULTS
 
     @property
@@ -57,6 +58,7 @@ class PatternDurableCreated(RealmFact, frozen=True):
     """Each channel that matches a pattern has a durable from now on (SEM D22)."""
 
     made: PatternDurable
+    """The durable over a pattern that was created."""
 
 
 class PatternDurableDeleted(RealmFact, frozen=True):

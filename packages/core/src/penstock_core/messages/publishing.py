@@ -10,12 +10,17 @@ from penstock_core.vocabulary.digest import Digest
 
 
 class Publish(Command, frozen=True):
+    """Append a batch of events to a channel."""
+
     digest: Digest
     producer: str = ""
-    """Name of the producer, by which retries are recognized (SEM X3); empty: they are not."""
+    """Name of the producer, by which retries are recognized (SEM X3); empty if retries of this
+    publish need not be recognized."""
     sequence: int = 0
+    """The producer's number for this publish; a retry has the same number."""
     overshoot: bool = False
-    """Whether a transaction that began below the capacity may exceed it as a whole (SEM T4)."""
+    """Whether the publish may exceed the capacity, because it is part of a transaction that began
+    below the capacity (SEM T4)."""
     memory_left: int = 1 << 62
     """Free bytes of the realm's limit for events in this channel's place of storage (SEM C6)."""
     index_growth: int = 0
@@ -23,20 +28,24 @@ class Publish(Command, frozen=True):
     index_left: int = 1 << 62
     """Free bytes of the realm's limit for such values and states (SEM C6)."""
     forced: bool = False
-    """Whether the realm itself publishes events that were accepted before; it is not refused for
-    lack of room."""
+    """Whether the realm itself publishes events that were accepted before. Such a publish is not
+    refused for lack of space."""
     evicts: bool = True
     """Whether the publish may evict events on an evicting channel (SEM T3); otherwise it is refused
     at the capacity."""
     evicts_later: bool = False
-    """Whether later sweeps evict the events above the capacity, because these cannot move yet."""
+    """Whether the publish leaves events above the capacity to later sweeps, because the events to
+    be evicted cannot move to their dead event store yet."""
 
 
 class Appended(Fact, frozen=True):
+    """A batch of events was appended to a channel."""
+
     span: Span
+    """The ids of the batch."""
     at_us: int
     size: int
-    """Bytes of the batch."""
+    """Size of the batch, in bytes."""
     producer: str = ""
     sequence: int = 0
     volatile: Spans = ()
@@ -44,8 +53,10 @@ class Appended(Fact, frozen=True):
     absent: Spans = ()
     """Ids of ``span`` that were volatile and did not survive the restart."""
     ttls: tuple[tuple[int, Spans], ...] = ()
+    """Event TTLs in ms, each with the ids of the events that have it."""
     matched: dict[str, Spans] = field(default_factory=dict)
-    """Ids that durables with a selector want, by durable; a durable that is left out wants none."""
+    """Ids that each durable with a selector wants, by its name. Such a durable without entry wants
+    none of them."""
     relayed: Spans = ()
     """Ids of events that are never stored (SEM E8)."""
     passing: Spans = ()

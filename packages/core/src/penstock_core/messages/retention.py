@@ -1,4 +1,4 @@
-"""Removing events from a channel, and keeping events that were to pass through memory."""
+"""Removing events from a channel, and storing events that so far only passed through memory."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ class EndRelay(Command, frozen=True):
     that are never stored leave once all of them have received them (SEM J4)."""
 
     spares: bool = True
-    """Whether memory allows events that wait for a slow selector to stay."""
+    """Whether events that wait for a slow selector may stay, because there is enough memory."""
 
 
 class Removed(Fact, frozen=True):
+    """Events have left a channel."""
+
     spans: Spans
     cause: Cause
     dead: Spans = ()
@@ -63,6 +65,6 @@ class PersistedLate(Fact, frozen=True, tag="Secured"):
 
     spans: Spans
     at_us: int
-    """Time of their publish."""
+    """Time at which the events were published, in microseconds since 1970."""
     ttls: tuple[tuple[int, Spans], ...] = ()
-    """Events with an event TTL, by its end in microseconds."""
+    """Ends of event TTLs, as microseconds since 1970, each with its events."""

@@ -14,20 +14,20 @@ class TakeSeat(Command, frozen=True):
     subscription: int
     session: str
     window: int | None = None
-    """Maximum number of events in flight; None: the default of the durable type (SEM D9)."""
+    """Maximum number of events in flight; None means the default of the durable type (SEM D9)."""
     pull: bool = False
-    """Synchronous consumption: events are sent on :class:`SetDemand` only (SEM D5)."""
+    """Whether events are sent on :class:`SetDemand` only (synchronous consumption, SEM D5)."""
     selector: str = ""
     """Selector of a queue reader, which gets only matching events (SEM Q1)."""
     matched: Spans = ()
-    """With a selector, the outstanding events that it matches."""
+    """Outstanding events that match the selector; empty without a selector."""
     auto_ack: bool = False
     """Whether the client library acknowledges events automatically as it passes them to the
     application (SEM D5, J7)."""
     sole: bool = False
     """Whether the client holds the durable as a whole (``penstock_core.channel.holding``)."""
     ack_timeout_ms: int = 0
-    """Longest time that a queue reader may hold an event, in ms (SEM D19); 0: no limit."""
+    """Longest time that a queue reader may hold an event, in ms (SEM D19); 0 means no limit."""
     place: str = ""
     """Identifies the seat to the next connection of its session (SEM N6)."""
 
@@ -36,8 +36,8 @@ class TakeLease(TakeSeat, frozen=True):
     """A seat that holds its events for at most ``ack_timeout_ms``, at a durable of any type
     (SEM H1).
 
-    Events held for longer return, also at types that redeliver only with the next subscription: the
-    client takes another seat for the next events.
+    Events held for longer return to the durable, also at types that redeliver only with the next
+    subscription, because the client takes another seat for the next events.
     """
 
 
@@ -61,8 +61,8 @@ class AwaitSeats(Command, frozen=True):
 
 
 class Seated(PlaceFact, frozen=True):
-    """A client has taken a seat that is reserved for it after a failover, has returned to it, or
-    has been waited for."""
+    """A client has taken a seat that is reserved for it after a failover, or has returned to its
+    seat; or an owner has waited for the client for some time."""
 
     durable: str
     place: str
@@ -71,8 +71,8 @@ class Seated(PlaceFact, frozen=True):
     sole: bool = False
     """Whether the client holds the durable as a whole."""
     waited_us: int = 0
-    """Time that owners have waited for the session so far; 0: it is connected, as far as known. A
-    repeated fact does not change the seat's turn."""
+    """Time that owners have waited for the session so far, in microseconds; 0 if the session is
+    connected, as far as known. A repeated fact does not change the seat's turn."""
 
 
 class Left(PlaceFact, frozen=True):

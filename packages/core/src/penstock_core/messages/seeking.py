@@ -14,12 +14,13 @@ class Seek(Command, frozen=True):
     durable: str
     start_id: int
     matched: Spans = ()
-    """With a selector: the stored events from ``start_id`` on that it matches."""
+    """Stored events from ``start_id`` on that match the durable's selector; empty if it has
+    none."""
     is_exact: bool = False
     """Whether the client named an event id, which must be stored or be the next id."""
     key: str = ""
-    """The client's name for this seek, which identifies repetitions; empty: it does not repeat
-    it."""
+    """The client's name for this seek, which identifies repetitions; empty if the client never
+    repeats it."""
 
 
 class Sought(Struct, frozen=True, tag=True, array_like=True):
@@ -29,8 +30,12 @@ class Sought(Struct, frozen=True, tag=True, array_like=True):
     durable: str
     start_id: int
     matched: tuple[Span, ...] | bytes = ()
-    """With a selector: the stored events from ``start_id`` on that it matches."""
+    """Stored events from ``start_id`` on that match the durable's selector, packed if they are
+    scattered; empty if it has none."""
     key: str = ""
     again: int = 0
+    """Number of events that became outstanding."""
     skipped: int = 0
+    """Number of events that are not outstanding any more."""
     taken_back: int = 0
+    """Number of events that were taken back from clients."""

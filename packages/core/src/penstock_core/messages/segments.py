@@ -7,7 +7,7 @@ from penstock_core.messages.kinds import RealmFact
 
 
 class SchemaSeen(RealmFact, frozen=True):
-    """An Arrow schema, in the record's body, that later bodies refer to by ``number``."""
+    """An Arrow schema, stored as the body of this fact. Later bodies refer to it by ``number``."""
 
     number: int
 
@@ -19,7 +19,7 @@ class BodiesApart(RealmFact, frozen=True):
     name: str
     size: int
     checksum: int
-    """xxh3_64 of its bytes: the bodies, each padded to 8."""
+    """xxh3_64 of the blob's bytes: the bodies, each padded to a multiple of 8 bytes."""
 
 
 class Sealed(RealmFact, frozen=True):
@@ -32,6 +32,7 @@ class Sealed(RealmFact, frozen=True):
     through: int
     name: str = ""
     index: bytes = b""
+    """The index of the file's batches, as at the end of the file."""
     publishers: tuple[tuple[str, Spans], ...] = ()
     """Publishers, each with its events in the file."""
     grows: bool = False

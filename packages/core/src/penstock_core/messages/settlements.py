@@ -8,6 +8,8 @@ from penstock_core.vocabulary.causes import Cause
 
 
 class Ack(Command, frozen=True):
+    """A client acknowledges events."""
+
     subscription: int
     spans: Spans
 
@@ -20,12 +22,14 @@ class AckPrevious(Command, frozen=True):
 
 
 class RollBack(Command, frozen=True):
+    """A client rolls back events, which counts as a redelivery."""
+
     subscription: int
     spans: Spans
     elsewhere: bool = False
-    """Whether other clients may get the events again and this one may not."""
+    """Whether other clients may get the events again and this client may not."""
     delay_ms: int | None = None
-    """Delay before redelivery; None: the durable's backoff decides (SEM D18)."""
+    """Delay before redelivery; None means that the durable's backoff decides (SEM D18)."""
 
 
 class Release(Command, frozen=True):
@@ -34,9 +38,9 @@ class Release(Command, frozen=True):
     subscription: int
     spans: Spans
     elsewhere: bool = False
-    """Whether other clients may get the events again and this one may not."""
+    """Whether other clients may get the events again and this client may not."""
     delay_ms: int | None = None
-    """Delay before they are delivered again (SEM D18); None: no delay."""
+    """Delay before the events are delivered again (SEM D18); None means no delay."""
 
 
 class BuryEvents(Command, frozen=True):
@@ -47,7 +51,8 @@ class BuryEvents(Command, frozen=True):
 
 
 class ExtendTime(Command, frozen=True):
-    """Extend the deadlines of events that a client holds to ``time_ms`` from now."""
+    """Extend the acknowledgement deadlines of events that a client holds to ``time_ms`` from
+    now."""
 
     subscription: int
     spans: Spans
@@ -55,20 +60,23 @@ class ExtendTime(Command, frozen=True):
 
 
 class Acked(Fact, frozen=True):
+    """Events are acknowledged, or were purged for this durable alone."""
+
     durable: str
     spans: Spans
 
 
 class RolledBack(Fact, frozen=True):
-    """Events returned to the durable: at once, and the redelivery is counted; or with the next
-    attach, and no redelivery is counted."""
+    """Events returned to the durable. Depending on its type they are redelivered at once, and the
+    redelivery is counted; or with the next attach, and no redelivery is counted."""
 
     durable: str
     spans: Spans
 
 
 class TimedOut(Fact, frozen=True):
-    """Events returned to the durable, counted, because clients held them for too long (SEM D19)."""
+    """Events returned to the durable, because clients held them for too long (SEM D19). Their
+    redelivery is counted."""
 
     durable: str
     spans: Spans

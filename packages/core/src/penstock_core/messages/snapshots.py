@@ -14,10 +14,15 @@ from penstock_core.vocabulary.stored_ids import Ids
 
 
 class ProducerState(Struct, frozen=True, array_like=True):
+    """The publishes of one producer that a channel remembers (SEM X3)."""
+
     name: str
     forgotten: int
+    """The highest sequence that is not remembered any more."""
     at_us: int
+    """Time of the newest publish, in microseconds since 1970."""
     recent: tuple[tuple[int, Span], ...]
+    """Remembered sequences, each with the ids that its events got."""
 
 
 class Restored(Fact, frozen=True):
@@ -34,19 +39,20 @@ class Restored(Fact, frozen=True):
     consumed: Ids
     counters: Counters
     departed: tuple[tuple[str, Ids], ...] = ()
-    """The ids of events that have left, by cause."""
+    """Causes of removal, each with the ids of the events that left by it."""
     departed_from: int = -1
     """The lowest id whose cause of removal is known; -1 in a snapshot that is older than the record
     of causes."""
     died: tuple[tuple[str, str, int], ...] = ()
     topics_since: int = 0
-    """``died`` and ``topics_since`` are defined in ``ChannelState``."""
+    """``ChannelState`` describes ``died`` and ``topics_since``."""
 
 
 class RealmFacts(RealmFact, frozen=True):
     """Snapshots only: counters of the realm."""
 
     next_number: int
+    """Id of the channel that is created next."""
 
 
 class CommitsKept(RealmFact, frozen=True):

@@ -13,21 +13,22 @@ class AddSubscriber(Command, frozen=True):
     session: str
     start_id: int
     stop_id: int | None = None
-    """End of a browse, at most the id after the last stored event; None: not a browse."""
+    """End of a browse, at most the id after the last stored event; None if it is not a browse."""
     credit: int = 0
+    """Number of events that may be sent now."""
     only: Spans | None = None
-    """The only ids that a browse of a durable reads; None: no limit."""
+    """The only ids that a browse of a durable reads; None if it may read all."""
     durable: str | None = None
     """The browsed durable, whose redelivery counts are shown (SEM E9)."""
     confirms: bool = False
     """Whether the subscriber confirms arrived events in :class:`GrantCredit` (SEM J5)."""
     resumes: int | None = None
-    """The disconnected subscription whose place it takes (SEM J5)."""
+    """The disconnected subscription whose place this subscription takes (SEM J5)."""
     selector: str = ""
     """The subscriber's selector, if the engine determines interest when an event is published (SEM
     J2)."""
     is_selective: bool = False
-    """Whether the shell applies a selector to decide which events it gets."""
+    """Whether the shell applies a selector to decide which events the subscriber gets."""
 
 
 class AddKnownSubscriber(AddSubscriber, frozen=True):
@@ -35,12 +36,12 @@ class AddKnownSubscriber(AddSubscriber, frozen=True):
 
     place: str = ""
     goes_on: bool = False
-    """Whether the client continues at ``start_id``; if not, it continues at the place that was kept
-    for it."""
+    """Whether the client continues at ``start_id``. If not, it continues at the place that was kept
+    for it during its absence."""
 
 
 class GrantCredit(Command, frozen=True):
-    """A plain subscriber can take ``count`` more events."""
+    """A plain subscriber may be sent ``count`` more events."""
 
     subscription: int
     count: int
@@ -70,7 +71,7 @@ class Interested(PlaceFact, frozen=True):
     """Identifies the subscriber to the next connection of its session."""
     session: str
     first_id: int
-    """The first id it waits for."""
+    """The first id that the subscriber waits for."""
     selector: str = ""
     pulls: bool = False
     """Whether the subscriber requests each batch, so that the events it waits for are stored (SEM

@@ -9,11 +9,14 @@ from penstock_core.messages.kinds import RealmFact
 
 
 class Ended(Struct, frozen=True, array_like=True):
+    """The outcome of one transaction."""
+
     transaction: str
     at_us: int
     committed: bool
+    """Whether the transaction was committed; if not, it was aborted."""
     spans: tuple[tuple[int, Span], ...] = ()
-    """The ids that its events got, by channel id."""
+    """The ids that the events of the transaction got, by channel id."""
 
 
 class TransactionEnded(RealmFact, frozen=True):

@@ -49,7 +49,7 @@ class Directory:
     def __init__(self, rules: RealmRules) -> None:
         self.rules = rules
         self.channels: dict[int, ChannelMachine] = {}
-        """Queues and schedules among them."""
+        """All stores of the realm by id, including queues, schedules and internal stores."""
         self.joins = JoinTable()
         self.patterns = PatternTable()
         self.topics = TopicTable()
@@ -58,6 +58,7 @@ class Directory:
         """Names of local stores of single nodes of the cluster, each with its kind and node. No
         other store may get such a name (SEM N8)."""
         self._ids_by_name: dict[str, ChannelId] = {}
+        """Ids of the stores that users can find, by canonical name."""
         self._schedules: dict[str, ChannelId] = {}
         """Ids of schedules, by the name of their channel or queue."""
         self.internal = InternalStores(rules.mqtt_channel)
@@ -65,7 +66,7 @@ class Directory:
         """Temporary destinations, which lists do not show (SEM R2)."""
         self.next_channel_id = 1
         self._newest = Definition()
-        """Attributes of the newest store, shared by stores with equal ones to save memory."""
+        """Attributes of the newest store, shared by stores with equal attributes to save memory."""
 
     def serve_mqtt(self, channel: str) -> None:
         """Serve MQTT with this channel of all topics, and reserve the names of its internal stores.
@@ -74,16 +75,17 @@ class Directory:
         self.internal.is_serving_mqtt = True
         for name in self.internal.reserved:
             channel_id = self._ids_by_name.get(name)
-            made = None if channel_id is None else self.channels[channel_id]
-            if made is not None and self.internal.takes(name, made.state.definition):
-                self.internal.add(self._ids_by_name.pop(name), made)
+            store = None if channel_id is None else self.channels[channel_id]
+            if store is not None and self.internal.takes(name, store.state.definition):
+                self.internal.add(self._ids_by_name.pop(name), store)
 
     # --- deciding ------------------------------------------------------------------------
 
     def decide_create(
         self, name: str, definition: Definition, *, temporary: bool = False
     ) -> ChannelCreated:
-        """Decide the creation of a store; ``temporary``: a temporary destination (SEM R2).
+        """Decide the creation of a store. ``temporary`` is whether it is a temporary destination
+        (SEM R2).
 
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``, ``LimitReached``, and
         ``NameDoesNotExist`` if the dead event store does not exist. A store may have the same name
@@ -107,6 +109,7 @@ class Directory:
         return ChannelCreated(self.next_channel_id, name, self.checked(name, definition))
 
     def _refuse_taken(self, name: str) -> None:
+        """Raise ``NameAlreadyBound`` if a store has this name."""
         if name in self._ids_by_name or name in self.internal.ids_by_name:
             raise NameAlreadyBound(f"{name} already exists")
         if name in self.local_names:
@@ -117,6 +120,8 @@ class Directory:
     def decide_schedule(self, channel_id: int) -> ChannelCreated:
         """Decide the creation of the store for scheduled events of a channel (SEM X4)."""
         state = self.channels[channel_id].state
+        # An event in the schedule expires when it is due, and then moves to the channel as other
+        # expired events move to a dead event store.
         definition = Definition(
             kind="schedule",
             type=state.type.scheduled_on,
@@ -135,6 +140,7 @@ class Directory:
         self.internal.refuse_deletion(name)
         for channel in self.channels.values():
             definition = channel.state.definition
+            # The schedule of a store names it here, too, but is deleted together with it.
             if definition.dead_event_store == name and definition.kind != "schedule":
                 raise IllegalState(
                     f"{name} is the dead event store of {channel.state.name}; "
@@ -145,6 +151,7 @@ class Directory:
             raise IllegalState(
                 f"{name} is the destination of a join from {source}; delete that join first"
             )
+        # The schedule first, so that it never exists without its channel.
         schedule = self.schedule_of(channel_id)
         channel_ids = [channel_id] if schedule is None else [schedule, channel_id]
         return [ChannelDeleted(deleted_id) for deleted_id in channel_ids]
@@ -194,8 +201,10 @@ class Directory:
         self, source: str, target: str, join: Join
     ) -> tuple[ChannelCreated | JoinCreated, ...]:
         """Decide a join from a local channel to a store of the whole cluster, which is known to
-        exist: its outbox, and the join itself (SEM N9). ``join`` has its other attributes. Raises
-        ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``."""
+        exist: its outbox, and the join itself (SEM N9). The new join has the attributes of
+        ``join`` except for its ends. Raises ``NameDoesNotExist``, ``NameAlreadyBound``,
+        ``InvalidArgument``, and ``IllegalState`` while the outbox of an earlier source channel is
+        not empty."""
         origin, name = self._source(source), destination_name(target)
         source = self.channels[origin].state.name
         existing = self.joined_out(source, name)
@@ -206,11 +215,18 @@ class Directory:
                 f"a join from an earlier channel {source} to {name} still has events that wait for "
                 f"the cluster; create the new join after they have left"
             )
+        # The outbox of a deleted join may not be empty yet; the new join continues with it.
         outbox = self.next_channel_id if existing is None else existing.destination
-        drawn = join.outbox if existing is None else existing.outbox
-        wanted = replace(join, source=origin, destination=outbox, source_name=source, outbox=drawn)
-        made = ChannelCreated(outbox, name, Definition(kind="outbox", type="persistent"))
-        return (JoinCreated(wanted),) if existing is not None else (made, JoinCreated(wanted))
+        outbox_name = join.outbox if existing is None else existing.outbox
+        new_join = replace(
+            join, source=origin, destination=outbox, source_name=source, outbox=outbox_name
+        )
+        new_outbox = ChannelCreated(outbox, name, Definition(kind="outbox", type="persistent"))
+        return (
+            (JoinCreated(new_join),)
+            if existing is not None
+            else (new_outbox, JoinCreated(new_join))
+        )
 
     def decide_unjoin(self, source: str, destination: str) -> JoinDeleted | JoinCreated:
         """Decide the end of a join. A join to another realm is only marked as ending, by a changed
@@ -230,7 +246,7 @@ class Directory:
         return JoinDeleted(origin, target)
 
     def decide_end(self, outbox: int) -> tuple[JoinDeleted, ChannelDeleted] | None:
-        """Decide the end of an outbox and its join; None: the join still copies."""
+        """Decide the end of an outbox and its join. Return None if the join still copies events."""
         join = self.joins.by_outbox.get(outbox)
         if join is None or not join.ending:
             return None
@@ -262,13 +278,13 @@ class Directory:
         """
         self._refuse_combination(definition)
         self._refuse_topics(name, definition)
-        for what, name_of_rule, registry in (
+        for attribute, name_of_rule, registry in (
             ("type", definition.type, self.rules.types),
             ("engine", definition.engine, self.rules.engines),
         ):
             if name_of_rule not in registry:
                 raise InvalidArgument(
-                    f"{name_of_rule!r} is not a channel {what}; allowed are "
+                    f"{name_of_rule!r} is not a channel {attribute}; allowed are "
                     f"{', '.join(sorted(registry))}"
                 )
         check_limits(definition)
@@ -285,21 +301,22 @@ class Directory:
         return replace(definition, dead_event_store=self._dead_event_store(name, definition))
 
     def _is_cluster_wide(self, name: str, definition: Definition, kind: ChannelType) -> bool | None:
-        """Whether the store ``name`` exists on every node (SEM C5, N5); None without a cluster."""
-        wanted = definition.cluster_wide
-        if wanted and not kind.clusterable:
+        """Return whether the store ``name`` exists on every node (SEM C5, N5); None without a
+        cluster. Raises ``InvalidArgument``."""
+        requested = definition.cluster_wide
+        if requested and not kind.clusterable:
             raise InvalidArgument(
                 f"a {definition.type} channel cannot be cluster-wide: it does not keep its ids "
                 f"over a restart"
             )
         if not self.rules.is_cluster:
-            if wanted and self.rules.local_to:
+            if requested and self.rules.local_to:
                 raise InvalidArgument(
                     f"{name} cannot be cluster-wide: this realm has the local channels of node "
                     f"{self.rules.local_to}; create it in the realm of the cluster, or leave "
                     f"cluster_wide out"
                 )
-            if wanted:
+            if requested:
                 raise InvalidArgument(
                     f"{name} cannot be cluster-wide: this realm is on one machine and has no other "
                     f"nodes; leave cluster_wide out, or serve it as a cluster (penstock serve "
@@ -309,18 +326,18 @@ class Directory:
         existing_id = self._ids_by_name.get(name)
         if existing_id is not None:
             is_wide = bool(self.channels[existing_id].state.definition.cluster_wide)
-            if wanted is not None and wanted != is_wide:
+            if requested is not None and requested != is_wide:
                 raise InvalidArgument(
                     f"{name} is {'' if is_wide else 'not '}cluster-wide, which cannot be edited in "
                     f"a cluster: its events are stored accordingly; make another store and join it"
                 )
             return is_wide
-        if wanted is False and kind.home == "pages":
+        if requested is False and kind.home == "pages":
             raise InvalidArgument(
                 f"a {definition.type} channel of a cluster is cluster-wide: its pages would be "
                 f"files of one node, which others do not see; leave cluster_wide out"
             )
-        return kind.clusterable if wanted is None else wanted
+        return kind.clusterable if requested is None else requested
 
     def _refuse_combination(self, definition: Definition) -> None:
         """Raise ``InvalidArgument`` for attributes that contradict each other (SEM C4)."""
@@ -372,12 +389,14 @@ class Directory:
             raise InvalidArgument(
                 f"topics are an attribute of channels, not of a {definition.kind}"
             )
-        wanted = {template.filter: template.text for template in templates_of(definition.topics)}
+        own_topics = {
+            template.filter: template.text for template in templates_of(definition.topics)
+        }
         for channel in self.channels.values():
             if channel.state.name == name:
                 continue
             for other_text in channel.state.definition.topics:
-                if (own_text := wanted.get(template_of(other_text).filter)) is not None:
+                if (own_text := own_topics.get(template_of(other_text).filter)) is not None:
                     raise InvalidArgument(
                         f"the topic {own_text!r} of {name} belongs to {channel.state.name} "
                         f"already, as {other_text!r}; change the filter of one of them"
@@ -431,10 +450,10 @@ class Directory:
             case ChannelCreated(channel_id, name, definition):
                 self.next_channel_id = max(self.next_channel_id, channel_id + 1)
                 definition = self._shared(definition)
-                made = self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
+                created = self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
                 if is_temporary_store(name, definition):
-                    self.temporary[channel_id] = made
-                self._enter(channel_id, made)
+                    self.temporary[channel_id] = created
+                self._enter(channel_id, created)
                 self.note_topics(channel_id)
             case ChannelDeleted(channel_id):
                 self._deleted(channel_id)
@@ -444,24 +463,24 @@ class Directory:
                 self.joins.remove(source, destination)
             case PublishingPauseSet(paused):
                 self.publishing_paused = paused
-            case PatternDurableCreated(made):
-                self.patterns.add(made)
+            case PatternDurableCreated(created):
+                self.patterns.add(created)
             case PatternDurableDeleted(pattern, name):
                 self.patterns.remove((pattern, name))
 
-    def _enter(self, channel_id: int, made: ChannelMachine) -> None:
+    def _enter(self, channel_id: int, store: ChannelMachine) -> None:
         """Add a new store to the names."""
-        name, definition = made.state.name, made.state.definition
+        name, definition = store.state.name, store.state.definition
         if self.internal.takes(name, definition):
-            self.internal.add(channel_id, made)
+            self.internal.add(channel_id, store)
         elif definition.kind != "outbox":
             names, key = self._place(name, definition)
             names[key] = ChannelId(channel_id)
 
     def _shared(self, definition: Definition) -> Definition:
-        """Return one shared object if the attributes equal those of the store created before, as in
-        realms with many similar stores. Publish keys are ordered, and equal dictionaries may differ
-        in order, so definitions with keys are not shared."""
+        """Return the definition object of the store created before if it equals ``definition``, to
+        save memory in realms with many similar stores."""
+        # Publish keys are ordered, and equal dictionaries may differ in their order.
         if definition.keys:
             return definition
         if definition != self._newest:
@@ -491,7 +510,9 @@ class Directory:
         del names[key]
 
     def _place(self, name: str, definition: Definition) -> tuple[dict[str, ChannelId], str]:
-        """Return the dictionary that holds the id of a store, and its key there."""
+        """Return the dictionary that contains the id of a store, and the key of the store in that
+        dictionary."""
+        # A schedule is found by the name of its channel.
         if definition.kind == "schedule":
             return self._schedules, name.removeprefix(SCHEDULE_PREFIX)
         return self._ids_by_name, name
@@ -499,9 +520,9 @@ class Directory:
     # --- reading -------------------------------------------------------------------------
 
     def channel_id_of(self, name: str, kind: str | None = None) -> ChannelId:
-        """Return the id of a channel or queue; with ``kind`` only of that kind.
+        """Return the id of a channel or queue.
 
-        Raises ``NameDoesNotExist``.
+        Raises ``NameDoesNotExist`` if no store has this name, or if the store is not of ``kind``.
         """
         canonical = destination_name(name)
         channel_id = self._ids_by_name.get(canonical)
@@ -556,15 +577,18 @@ class Directory:
         return self.channels[channel_id].state.definition.kind not in HIDDEN_KINDS
 
     def schedule_of(self, channel_id: int) -> int | None:
-        """Return the store of scheduled events of a channel, if one was created."""
+        """Return the id of the store of scheduled events of a channel; None if no event was
+        scheduled yet."""
         return self._schedules.get(self.channels[channel_id].state.name)
 
     def dead_event_store_of(self, channel_id: int) -> ChannelId | None:
-        """Return the dead event store of a channel; None: it has none."""
+        """Return the id of the dead event store of a channel; None if it has none."""
         name = self.channels[channel_id].state.definition.dead_event_store
         return self._ids_by_name.get(name) if name else None
 
     def _near(self, name: str) -> str:
+        """Return a hint for an error text if a store has the same name in other letter case; empty
+        otherwise."""
         for existing in self._ids_by_name:
             if existing.casefold() == name.casefold():
                 return f" (names are case-sensitive: there is {existing})"
@@ -574,6 +598,7 @@ class Directory:
         """Raise ``LimitReached`` if the realm has as many stores as it may have."""
         if not self.rules.stores_max:
             return
+        # Temporary stores are not shown in lists, but count, too.
         if sum(map(self.is_shown, self.channels)) + len(self.temporary) >= self.rules.stores_max:
             raise LimitReached(
                 f"the realm has {self.rules.stores_max} channels and queues, which is the limit "

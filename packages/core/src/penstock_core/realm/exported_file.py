@@ -16,8 +16,10 @@ class ExportedFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     checksum: str
     """xxh3_64 of the file, in hexadecimal."""
     rows: int = 0
+    """Number of events in the file."""
     first_id: int = -1
+    """Lowest id of the events in the file; -1 if it contains no events."""
     last_id: int = -1
-    """Last id, inclusive; the file need not contain all ids in between."""
+    """Highest id of the events in the file; the file need not contain all ids in between."""
     in_memory: bool = False
     """Whether the file's events are in memory only (SEM C1)."""

@@ -1,5 +1,5 @@
-"""The state of a channel without the contents of its events: exported from one realm, checked, and
-imported by another with all ids, durables and counts (SEM C7)."""
+"""The state of a channel without the contents of its events. One realm exports it; another checks
+it and imports it with all ids, durables and counts (SEM C7)."""
 
 from __future__ import annotations
 
@@ -93,30 +93,30 @@ def _in_ranges(durable: DurableState) -> DurableState:
     )
 
 
-def take_over(state: ChannelState, taken: ExportedState) -> None:
-    """Give a newly created channel the state of the exported one."""
-    # Its copies in dead event stores are in the other realm, so they do not count here.
-    apply(state, replace(taken.restored, died=()))
-    state.volatile = IdSet(taken.volatile)
+def take_over(state: ChannelState, exported: ExportedState) -> None:
+    """Set the state of a newly created channel to the exported state."""
+    # The copies of its dead events are in the other realm, so they do not count here.
+    apply(state, replace(exported.restored, died=()))
+    state.volatile = IdSet(exported.volatile)
 
 
-def check(taken: ExportedState, rules: RealmRules) -> None:
+def check(exported: ExportedState, rules: RealmRules) -> None:
     """Raise ``DamagedExport`` for a state that is impossible, and ``LimitReached`` if it exceeds a
     limit of this realm.
 
     Type and engine of the definition are valid, because the directory refuses others.
     """
-    restored = taken.restored
+    restored = exported.restored
     _check_bounds(restored)
-    for what, spans in _spans_of(taken):
-        _check_spans(what, spans)
+    for description, spans in _spans_of(exported):
+        _check_spans(description, spans)
     stored = id_set(restored.stored)
-    for what, part in _parts_of_stored(taken):
-        ids = id_set(part)
+    for description, ids_of_part in _parts_of_stored(exported):
+        ids = id_set(ids_of_part)
         if len(ids.overlap(stored)) != len(ids):
-            raise DamagedExport(f"{what}: some of the events are not stored")
+            raise DamagedExport(f"{description}: some of the events are not stored")
     highest = stored.highest
-    # A publish would give the id of a stored event to a new one.
+    # With a lower next id, a publish would give the id of a stored event to a new one.
     if restored.next_id < 0 or (highest is not None and restored.next_id <= highest):
         raise DamagedExport(f"the next id is {restored.next_id}, the highest stored one {highest}")
     live, counters = len(stored), restored.counters
@@ -125,9 +125,9 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
             f"the counters do not add up: {counters.published} published, {live} live, "
             f"{counters.departed_count} gone"
         )
-    if strange := {cause for cause, _ in restored.departed}.difference(Cause):
-        raise DamagedExport(f"unknown causes of removal: {', '.join(sorted(strange))}")
-    _check_memory(taken, rules)
+    if unknown_causes := {cause for cause, _ in restored.departed}.difference(Cause):
+        raise DamagedExport(f"unknown causes of removal: {', '.join(sorted(unknown_causes))}")
+    _check_memory(exported, rules)
     _check_durables(restored.definition, restored.durables, rules)
     if rules.durables_max and len(restored.durables) > rules.durables_max:
         raise LimitReached(
@@ -147,14 +147,16 @@ def check(taken: ExportedState, rules: RealmRules) -> None:
 def _check_bounds(restored: Restored) -> None:
     """Refuse numbers that no realm would have written, even in a signed export
     (``penstock_core.bounds``)."""
-    for what, value, least, most in _numbers_of(restored):
-        if not least <= value <= most:
-            raise DamagedExport(f"{what} is out of bounds: {value}; allowed are {least} to {most}")
-    for what, text in _names_of(restored):
+    for description, value, minimum, maximum in _numbers_of(restored):
+        if not minimum <= value <= maximum:
+            raise DamagedExport(
+                f"{description} is out of bounds: {value}; allowed are {minimum} to {maximum}"
+            )
+    for description, text in _names_of(restored):
         if len(text) > NAME_CHARACTERS_MAX:
             raise DamagedExport(
-                f"{what} {text[:40]!r}… has {len(text)} characters; at most {NAME_CHARACTERS_MAX} "
-                f"are allowed"
+                f"{description} {text[:40]!r}… has {len(text)} characters; at most "
+                f"{NAME_CHARACTERS_MAX} are allowed"
             )
 
 
@@ -172,20 +174,20 @@ def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
     for ends_us, _ in restored.own_expiry:
         yield "the end of an event's own TTL", ends_us, 0, TIME_US_MAX
     for durable in restored.durables:
-        whose = f"durable {durable.name[:40]!r}"
-        yield f"{whose}: its position", durable.head, 0, EVENT_ID_MAX + 1
-        for name, most in DURABLE_MAXIMA.items():
-            yield f"{whose}: {name}", getattr(durable, name), 0, most
+        owner = f"durable {durable.name[:40]!r}"
+        yield f"{owner}: its position", durable.head, 0, EVENT_ID_MAX + 1
+        for name, maximum in DURABLE_MAXIMA.items():
+            yield f"{owner}: {name}", getattr(durable, name), 0, maximum
         for count, _ in durable.redelivered:
-            yield f"{whose}: a count of redeliveries", count, 1, _COUNT_MAX
+            yield f"{owner}: a count of redeliveries", count, 1, _COUNT_MAX
         for until_us, _ in durable.waiting:
-            yield f"{whose}: the time an event waits for", until_us, 0, TIME_US_MAX
+            yield f"{owner}: the time an event waits for", until_us, 0, TIME_US_MAX
     for producer in restored.producers:
-        whose = f"producer {producer.name[:40]!r}"
-        yield f"{whose}: the highest forgotten sequence", producer.forgotten, -1, NUMBER_MAX
-        yield f"{whose}: the time of its last publish", producer.at_us, 0, TIME_US_MAX
+        owner = f"producer {producer.name[:40]!r}"
+        yield f"{owner}: the highest forgotten sequence", producer.forgotten, -1, NUMBER_MAX
+        yield f"{owner}: the time of its last publish", producer.at_us, 0, TIME_US_MAX
         for sequence, _ in producer.recent:
-            yield f"{whose}: a sequence", sequence, 0, NUMBER_MAX
+            yield f"{owner}: a sequence", sequence, 0, NUMBER_MAX
 
 
 def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
@@ -198,52 +200,52 @@ def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
     yield from (("producer", producer.name) for producer in restored.producers)
 
 
-def _spans_of(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
+def _spans_of(exported: ExportedState) -> Iterator[tuple[str, Ids]]:
     """Yield the description and the ids of every set of ids in an export."""
-    yield "the stored events", taken.restored.stored
-    for _, spans in taken.restored.own_expiry:
+    yield "the stored events", exported.restored.stored
+    for _, spans in exported.restored.own_expiry:
         yield "the events with an event TTL", spans
-    for producer in taken.restored.producers:
+    for producer in exported.restored.producers:
         for _, span in producer.recent:
             yield f"producer {producer.name}", (span,)
-    for cause, ids in taken.restored.departed:
+    for cause, ids in exported.restored.departed:
         yield f"the events removed as {cause}", ids
-    yield from _parts_of_stored(taken)
+    yield from _parts_of_stored(exported)
 
 
-def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
+def _parts_of_stored(exported: ExportedState) -> Iterator[tuple[str, Ids]]:
     """Yield the sets of ids that must be parts of the stored events."""
-    yield "the events in memory", taken.volatile
-    yield "the acknowledged events", taken.restored.consumed
-    for durable in taken.restored.durables:
-        whose = f"durable {durable.name}" if durable.name else "the readers' group"
-        yield whose, durable.outstanding
+    yield "the events in memory", exported.volatile
+    yield "the acknowledged events", exported.restored.consumed
+    for durable in exported.restored.durables:
+        owner = f"durable {durable.name}" if durable.name else "the readers' group"
+        yield owner, durable.outstanding
         for _, spans in durable.redelivered:
-            yield f"{whose}, redelivered", spans
-        yield f"{whose}, rolled back", durable.rolled_back
+            yield f"{owner}, redelivered", spans
+        yield f"{owner}, rolled back", durable.rolled_back
         for _, spans in durable.waiting:
-            yield f"{whose}, waiting for a time", spans
+            yield f"{owner}, waiting for a time", spans
 
 
-def _check_spans(what: str, ids: Ids) -> None:
+def _check_spans(description: str, ids: Ids) -> None:
     """Raise ``DamagedExport`` unless the ranges of ids are valid and ascend."""
     try:
         spans = ranges(ids)
     except ValueError as error:
-        raise DamagedExport(f"{what}: {error}") from error
-    sound = all(0 <= first < end <= EVENT_ID_MAX + 1 for first, end in spans)
-    if not sound or any(span.end > following.first for span, following in pairwise(spans)):
-        raise DamagedExport(f"{what}: the ranges of ids are not in ascending order")
+        raise DamagedExport(f"{description}: {error}") from error
+    is_in_bounds = all(0 <= first < end <= EVENT_ID_MAX + 1 for first, end in spans)
+    if not is_in_bounds or any(span.end > following.first for span, following in pairwise(spans)):
+        raise DamagedExport(f"{description}: the ranges of ids are not in ascending order")
 
 
-def _check_memory(taken: ExportedState, rules: RealmRules) -> None:
+def _check_memory(exported: ExportedState, rules: RealmRules) -> None:
     """Refuse events in memory only, if the channel's type does not have such events (SEM C1)."""
-    name = taken.restored.definition.type
-    kind = rules.type_of(taken.restored.definition)
-    memory, stored = len(IdSet(taken.volatile)), len(id_set(taken.restored.stored))
+    name = exported.restored.definition.type
+    kind = rules.type_of(exported.restored.definition)
+    memory, stored = len(IdSet(exported.volatile)), len(id_set(exported.restored.stored))
     if kind.relays and stored:
         raise DamagedExport(f"{stored} events are stored; a {name} channel keeps none")
-    keeps_all = kind.survives_restart or is_everywhere(taken.restored.definition)
+    keeps_all = kind.survives_restart or is_everywhere(exported.restored.definition)
     if not keeps_all and memory != stored:
         raise DamagedExport(f"{stored - memory} events are not in memory, on a {name} channel")
 
@@ -258,6 +260,7 @@ def _check_durables(
     if (READERS in names) != (definition.kind == "queue"):
         raise DamagedExport(f"the readers' group is part of a queue; this is a {definition.kind}")
     for durable in durables:
+        # The readers' group has an empty name, which no durable of a user can have.
         if durable.name == READERS:
             is_known = durable.kind == KIND.name
         else:

@@ -1,5 +1,4 @@
-"""Internal stores: channels with state of the realm, which cannot be opened with any right
-(SEM A6)."""
+"""Internal stores: channels with state of the realm, which no right allows to open (SEM A6)."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ class InternalStore(Struct, frozen=True):
     purpose: str
     """Description of the store's content, for error texts."""
     instead: str
-    """The commands with which users can read or change its content."""
+    """The commands that users can send to read or change the content of the store."""
 
     def fits(self, definition: Definition) -> bool:
-        """Whether a store with this definition is the internal one; another store with its name
-        belongs to a user."""
+        """Whether a store with this definition is the internal store. A store of the same name with
+        another definition belongs to a user."""
         return definition.kind == "channel" and definition.keys == {self.key: 1}
 
 
@@ -89,7 +88,7 @@ class InternalStores:
             )
 
         for make in (retained_store, session_store):
-            ending = make("").name
+            ending = make("").name  # every such store has this name, after that of its channel
             if name.endswith(ending) and make(name.removesuffix(ending)).fits(definition):
                 raise InvalidName(
                     f"{name} ends in {ending} and has the publish key {make('').key}, as the "
@@ -101,10 +100,10 @@ class InternalStores:
         internal = self.reserved.get(name)
         return internal is not None and internal.fits(definition)
 
-    def add(self, channel_id: int, made: ChannelMachine) -> None:
+    def add(self, channel_id: int, store: ChannelMachine) -> None:
         """Add a created store."""
-        self.machines[channel_id] = made
-        self.ids_by_name[made.state.name] = ChannelId(channel_id)
+        self.machines[channel_id] = store
+        self.ids_by_name[store.state.name] = ChannelId(channel_id)
 
     def remove(self, channel_id: int) -> None:
         """Remove a deleted store."""

@@ -1,10 +1,10 @@
 """Joins: events published on one store are copied to another (SEM L).
 
-A copy carries its path: the stores on which it was published before. A store on the path gets no
-copy, so events do not circulate, and a path does not grow without limit.
+A copy carries its path: all stores that published it before. A store on the path gets no copy, so
+events do not circulate, and a path does not grow without limit.
 
 A join from a local channel to a store of the whole cluster copies into an outbox: a hidden store of
-the node, named like the destination, from which the node publishes the copies (SEM N9).
+the node, named like the destination. The node publishes the copies from there (SEM N9).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class JoinTable:
         return [join for join in self if join.destination == destination]
 
     def forget(self, channel_id: int) -> None:
-        """Remove the joins of a deleted source store. Joins with an outbox end when it is empty."""
+        """Remove the joins of a deleted source store. Joins with an outbox are marked as ending,
+        and end when the outbox is empty."""
         joins = self.by_source.pop(channel_id, {})
         for join in joins.values():
             if join.leads_out:

@@ -30,13 +30,14 @@ class PatternTable:
         self._by_key: dict[PatternKey, PatternDurable] = {}
 
     def __iter__(self) -> Iterator[PatternDurable]:
+        # Sorted, so that the order does not depend on when the durables were created.
         return iter([self._by_key[key] for key in sorted(self._by_key)])
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def add(self, made: PatternDurable) -> None:
-        self._by_key[made.key] = made
+    def add(self, durable: PatternDurable) -> None:
+        self._by_key[durable.key] = durable
 
     def remove(self, key: PatternKey) -> None:
         self._by_key.pop(key, None)
@@ -52,6 +53,7 @@ class PatternTable:
 
     def applying_to(self, channel: str, kind: str = "channel") -> list[PatternDurable]:
         """Return the durables over patterns that match a store, each name once."""
+        # Several patterns may match, but then their durables of one name have the same properties.
         by_name: dict[str, PatternDurable] = {}
         for durable in self:
             if durable.takes(channel, kind):
@@ -68,43 +70,45 @@ class PatternTable:
                     "its channels"
                 )
 
-    def checked(self, made: PatternDurable) -> PatternDurable:
-        """Return ``made`` in canonical form.
+    def checked(self, requested: PatternDurable) -> PatternDurable:
+        """Return ``requested`` in canonical form.
 
         Raises ``InvalidArgument`` if it has no pattern. Raises ``NameAlreadyBound`` if it exists,
         or if its name has other attributes over another pattern, because a channel that matches
         both patterns can have only one durable with this name.
         """
-        choice = short_choice_of(made.pattern)
+        choice = short_choice_of(requested.pattern)
         if not choice.patterns:
             raise InvalidArgument(
                 f"{choice.text!r} names channels and is not a pattern; create the durable on each "
                 "of them"
             )
-        wanted = PatternDurable(
+        canonical = PatternDurable(
             choice.text,
-            durable_name(made.name),
-            made.kind,
-            selector=made.selector,
-            persistent=made.persistent,
-            attributes=made.attributes,
+            durable_name(requested.name),
+            requested.kind,
+            selector=requested.selector,
+            persistent=requested.persistent,
+            attributes=requested.attributes,
         )
-        if wanted.key in self._by_key:
+        if canonical.key in self._by_key:
             raise NameAlreadyBound(
-                f"durable {wanted.name} over the pattern {wanted.pattern} already exists"
+                f"durable {canonical.name} over the pattern {canonical.pattern} already exists"
             )
         for existing in self:
-            if existing.name == wanted.name and _terms(existing) != _terms(wanted):
+            if existing.name == canonical.name and _shared_properties(
+                existing
+            ) != _shared_properties(canonical):
                 raise NameAlreadyBound(
-                    f"durable {wanted.name} over the pattern {existing.pattern} has other "
+                    f"durable {canonical.name} over the pattern {existing.pattern} has other "
                     "attributes; use the same attributes, or another name"
                 )
-        return wanted
+        return canonical
 
 
-def _terms(made: PatternDurable) -> tuple[object, ...]:
+def _shared_properties(durable: PatternDurable) -> tuple[object, ...]:
     """Return the properties that pattern durables with one name must share."""
-    return made.kind, made.selector, made.persistent, made.attributes
+    return durable.kind, durable.selector, durable.persistent, durable.attributes
 
 
 def rehearsed(
@@ -112,9 +116,9 @@ def rehearsed(
 ) -> dict[str, Durable]:
     """Return the durables that a new channel gets because of patterns, by name.
 
-    Raises ``InvalidArgument`` for one that is not possible on such a channel.
+    Raises ``InvalidArgument`` for a durable that is not possible on such a channel.
     """
-    # This channel is a trial: it shows whether the durables are possible together.
+    # The channel exists only here, to find out whether the durables are possible together.
     channel = ChannelMachine(name, definition, rules)
     for durable in wanted:
         try:
@@ -142,12 +146,12 @@ def terms_of(durable: Durable | DurableState) -> dict[str, object]:
 def refuse_difference(
     made: PatternDurable, channel: str, existing: dict[str, object], would: dict[str, object]
 ) -> None:
-    """Raise ``NameAlreadyBound`` if a channel has a durable with this name and other properties
-    than that of the pattern."""
+    """Raise ``NameAlreadyBound`` if the existing durable of a channel has other properties than the
+    durable that a pattern would create under the same name."""
     differing = [
-        f"{what} is {existing[what]!r}, not {would[what]!r}"
-        for what in would
-        if existing[what] != would[what]
+        f"{name} is {existing[name]!r}, not {would[name]!r}"
+        for name in would
+        if existing[name] != would[name]
     ]
     if differing:
         raise NameAlreadyBound(

@@ -1,4 +1,5 @@
-"""The channels that take MQTT topics, with a notification of changes (SEM M12)."""
+"""The channels that MQTT messages are published to by topic, with a notification of changes
+(SEM M12)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ class TopicTable:
         self.since: dict[int, int] = {}
         """For each channel with topics, the first event id that was published after it got them."""
         self.on_changed: Callable[[], None] = _ignore_change
+        """Called after each change."""
 
     def note(self, channel_id: int, since: int, *, has_topics: bool) -> None:
         """Note a channel that was created or edited."""

@@ -1,7 +1,8 @@
 """Open transactions, and the outcomes of ended ones (SEM X1, X2).
 
-An open transaction is soft state: it records the stores that had room when it began, and a restart
-forgets it. The outcome of a transaction is a fact, which is remembered for a day.
+An open transaction is soft state: it records the stores that were below their capacity when it
+began, and a restart forgets it. The outcome of a transaction is a fact, which is remembered for a
+day.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock_core.vocabulary.errors import (
 )
 
 REMEMBERED_US = 24 * 3_600 * 1_000_000
-"""Microseconds for which the outcome of a transaction can be queried."""
+"""How long the outcome of a transaction can be queried, in microseconds."""
 OPEN_MAX_US = REMEMBERED_US
 """Microseconds after which an open transaction that its client does not end is forgotten."""
 
@@ -34,15 +35,18 @@ OPEN_STORES_OF_ONE_MAX: Final = 100_000
 """Maximum number of stores that all open transactions of one user have recorded as below their
 capacity."""
 ENDED_OF_ONE_MAX: Final = 1_000_000
-"""Maximum number of remembered outcomes, and id ranges in them, of one user; beyond it, the oldest
-tenth is forgotten."""
+"""Maximum number of remembered outcomes, and id ranges in them, of one user. Beyond this limit, the
+oldest tenth is forgotten."""
 
 
 class OpenTransaction(Struct, frozen=True):
+    """A transaction that was begun and has not ended."""
+
     at_us: int
+    """Time at which it began, in microseconds since 1970."""
     below_capacity: frozenset[int]
-    """The stores that were not full when the transaction began; it may exceed their capacities (SEM
-    T4)."""
+    """Ids of the stores that were not full when the transaction began, so that it may exceed their
+    capacities (SEM T4)."""
 
 
 class TransactionTable:
@@ -78,7 +82,7 @@ class TransactionTable:
         return begun
 
     def ended(self, transaction: str) -> Ended | None:
-        """Return the outcome of a transaction; None: it is open. Raises ``NoSuchTransaction``."""
+        """Return the outcome of a transaction; None if it is open. Raises ``NoSuchTransaction``."""
         if (ended := self._outcome(transaction)) is not None:
             return ended
         self.begun(transaction)
@@ -92,26 +96,26 @@ class TransactionTable:
     # --- changes -------------------------------------------------------------------------
 
     def begin(self, transaction: str, at_us: int, below_capacity: Collection[int]) -> None:
-        """Begin a transaction, or add stores to an open one. A repetition is not an error, because
-        the answer may have been lost. A client names further stores when its transaction reaches
-        them."""
+        """Begin a transaction, or add stores to an open transaction. A repetition is not an error,
+        because the answer may have been lost. A client names further stores when its transaction
+        reaches them. Raises ``AlreadyCommitted``, ``AlreadyAborted`` and ``LimitReached``."""
         self._forget(at_us)
         if self._outcome(transaction) is not None:
             self.begun(transaction)  # raises the error for this outcome
-        below = frozenset(below_capacity)
+        newly_below = frozenset(below_capacity)
         open_transaction = self.open.get(transaction)
         if open_transaction is None:
             self._refuse_more(owner_of(transaction))
-        before = frozenset[int]()
+        already_below = frozenset[int]()
         if open_transaction is not None:
-            at_us, before = open_transaction.at_us, open_transaction.below_capacity
-        self._refuse_stores(owner_of(transaction), len(below - before))
-        self.open[transaction] = OpenTransaction(at_us, before | below)
-        self._open_stores += len(below - before)
+            at_us, already_below = open_transaction.at_us, open_transaction.below_capacity
+        self._refuse_stores(owner_of(transaction), len(newly_below - already_below))
+        self.open[transaction] = OpenTransaction(at_us, already_below | newly_below)
+        self._open_stores += len(newly_below - already_below)
 
     def _refuse_more(self, owner: str) -> None:
         """Raise ``LimitReached`` if the user has too many open transactions."""
-        # The total is compared first, because counting those of one user visits all of them.
+        # The total is compared first, because the count of one user visits all transactions.
         if len(self.open) < OPEN_OF_ONE_MAX:
             return
         open_count = sum(owner_of(name) == owner for name in self.open)
@@ -192,8 +196,8 @@ def _size_of(ended: Ended) -> int:
 def _before(
     entries: Mapping[str, OpenTransaction] | Mapping[str, Ended], horizon_us: int
 ) -> list[str]:
-    """Return the names of entries up to ``horizon_us``. Entries are in the order of their times, so
-    the loop ends at the first newer one."""
+    """Return the names of the entries whose time is at most ``horizon_us``."""
+    # The entries are in the order of their times, so the loop ends at the first newer entry.
     names: list[str] = []
     for name, entry in entries.items():
         if entry.at_us > horizon_us:

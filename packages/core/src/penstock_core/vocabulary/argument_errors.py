@@ -42,22 +42,26 @@ TOML: Final[_Vocabulary] = {**JSON, "object": "a table", "null": "", "field": "k
 """Names of kinds of values in TOML, which has no null."""
 
 ABSENT: Final = object()
-"""Marks an unknown value."""
+"""Stands for a value that is not known; None may be a value itself."""
 
 _SHOWN: Final = 80
 """Maximum number of characters of a value that a message shows."""
 _SECRET: Final = re.compile(r"password|token|secret|\bold$", re.IGNORECASE)
-"""Arguments whose values are not repeated."""
+"""Names of arguments whose values must not appear in a message."""
 _AT: Final = re.compile(r"(?s)(.*) - at (`key` in )?`\$(.*)`")
+"""A message of msgspec: the fault, whether it is about a key, and the path of the value."""
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+"""One step of such a path: a field, or an index."""
 _UNNAMED: Final = "..."
+"""A step of a path to some value of a dictionary, whose key msgspec does not name."""
 
 
 def decode_json(
     content: bytes, kind: type[T], *, whole: str, refuse: Callable[[str], Exception]
 ) -> T:
     """Decode a JSON document. If it is invalid, raise the error that ``refuse`` makes of the
-    reason, in which ``whole`` names the document."""
+    reason. The reason calls the document ``whole``."""
+    # msgspec recurses over the document, so deep nesting ends in a RecursionError.
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -76,6 +80,7 @@ def explain(
 
     ``fault`` is the error of decoding, ``given`` the decoded value, and ``kind`` the expected type,
     which provides the allowed words. ``whole`` names the value if the fault is not in a part of it.
+    ``words`` are the names of kinds of values in the user's language.
     """
     if isinstance(fault, UnicodeDecodeError):
         return f"{whole} must be UTF-8 ({fault.reason} at byte {fault.start})"
@@ -85,7 +90,7 @@ def explain(
     if text == "Input data was truncated":
         return f"{whole} ends too early, or a string in it has half of a surrogate pair"
     match = _AT.fullmatch(text)
-    what, is_key, path = (match[1], match[2], match[3]) if match else (text, None, "")
+    fault_text, is_key, path = (match[1], match[2], match[3]) if match else (text, None, "")
     steps = [name or index for name, index in _STEP.findall(path)]
     subject = _subject(steps, whole, is_key=bool(is_key))
     value = ABSENT if is_key else _value_at(given, steps)
@@ -93,10 +98,11 @@ def explain(
         subject, _shown(subject, value, words), _kinds_at(kind, steps), words=words
     )
     for pattern, sentence in _FAULTS:
-        if (match_of_fault := pattern.fullmatch(what)) is not None:
-            return sentence(wrong_value, match_of_fault)
-    is_name = what.startswith(("JSON", "MessagePack"))
-    return f"{subject}: {what if is_name else what[:1].lower() + what[1:]}"
+        if (fault_match := pattern.fullmatch(fault_text)) is not None:
+            return sentence(wrong_value, fault_match)
+    # An unknown text of msgspec is repeated; it begins in lower case unless with a proper name.
+    names_format = fault_text.startswith(("JSON", "MessagePack"))
+    return f"{subject}: {fault_text if names_format else fault_text[:1].lower() + fault_text[1:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +117,31 @@ class _WrongValue:
     words: _Vocabulary
 
     def wrong_kind(self, match: re.Match[str]) -> str:
+        """Return the fault of a value of another type than the expected ones."""
         names = [self.words.get(name, name) for name in match[1].split(" | ")]
-        wanted = _listed(self._choices() or [name for name in names if name])
-        has = self.shown or (self.words.get(match[2], match[2]) if match[2] else "")
-        return f"{self.subject} must be {wanted}" + (f", not {has}" if has else "")
+        # The allowed words say more than their type. TOML has no null, so its name is empty there.
+        expected = _listed(self._choices() or [name for name in names if name])
+        actual = self.shown or (self.words.get(match[2], match[2]) if match[2] else "")
+        return f"{self.subject} must be {expected}" + (f", not {actual}" if actual else "")
 
     def wrong_word(self, match: re.Match[str]) -> str:
+        """Return the fault of a word that is not among the allowed ones."""
         choices = _listed(self._choices()) or "another value"
         return f"{self.subject} must be {choices}, not {self.shown or match[1]}"
 
     def out_of_bounds(self, match: re.Match[str]) -> str:
-        has = f", not {self.shown}" if self.shown else ""
-        return f"{self.subject} must be {_BOUNDS[match[1]]}{match[2]}{has}"
+        actual_clause = f", not {self.shown}" if self.shown else ""
+        return f"{self.subject} must be {_BOUNDS[match[1]]}{match[2]}{actual_clause}"
 
     def wrong_length(self, match: re.Match[str]) -> str:
-        one, many = _COUNTED.get(match[1], ("entry", "entries"))
-        has = f", not {match[4]}" if match[4] else ""
-        counted = f"{match[3]} {one if match[3] == '1' else many}"
-        return f"{self.subject} must have {_BOUNDS[match[2]]}{counted}{has}"
+        singular, plural = _COUNTED.get(match[1], ("entry", "entries"))
+        actual_clause = f", not {match[4]}" if match[4] else ""
+        counted = f"{match[3]} {singular if match[3] == '1' else plural}"
+        return f"{self.subject} must have {_BOUNDS[match[2]]}{counted}{actual_clause}"
 
     def wrong_form(self, match: re.Match[str]) -> str:
-        has = f", not {self.shown}" if self.shown else ""
-        return f"{self.subject} must {_FORMS.get(match[0]) or f'match {match[1]}'}{has}"
+        actual_clause = f", not {self.shown}" if self.shown else ""
+        return f"{self.subject} must {_FORMS.get(match[0]) or f'match {match[1]}'}{actual_clause}"
 
     def unknown_field(self, match: re.Match[str]) -> str:
         """Return the fault of a field that does not exist."""
@@ -145,8 +154,8 @@ class _WrongValue:
         hint = f"; there are {', '.join(fields)}" if fields else ""
         return f"{self.subject} has no {self.words['field']} {match[1]!r}{hint}"
 
-    def missing_field(self, found: re.Match[str]) -> str:
-        return f"{self.subject} needs the {self.words['field']} {found[1]!r}, which is missing"
+    def missing_field(self, match: re.Match[str]) -> str:
+        return f"{self.subject} needs the {self.words['field']} {match[1]!r}, which is missing"
 
     def _choices(self) -> list[str]:
         literals = (kind for kind in self.kinds if isinstance(kind, msgspec.inspect.LiteralType))
@@ -210,9 +219,10 @@ def _shown(subject: str, value: object, words: _Vocabulary) -> str:
     if value is None:
         return words["null"]
     if isinstance(value, bool) and words is not PYTHON:
-        return str(value).lower()
+        return str(value).lower()  # as JSON and TOML write it
     if not isinstance(value, str | int | float):
         return ""
+    # A long text is cut before repr() copies it. The 2 is for the quotes.
     text = repr(value[:_SHOWN] if isinstance(value, str) else value)
     return text if len(text) <= _SHOWN + 2 else f"{text[:_SHOWN]}…"
 
@@ -230,7 +240,8 @@ def _value_at(value: object, steps: Sequence[str]) -> object:
 
 
 def _kinds_at(kind: Any, steps: Sequence[str]) -> Sequence[Any]:
-    """Return the types allowed at a place inside a type; none if the type is not known."""
+    """Return the types allowed at the end of ``steps`` inside the type ``kind``; an empty sequence
+    if ``kind`` is None."""
     if kind is None:
         return ()
     kinds = [msgspec.inspect.type_info(kind)]
@@ -240,6 +251,7 @@ def _kinds_at(kind: Any, steps: Sequence[str]) -> Sequence[Any]:
 
 
 def _inside(kind: Any, step: str) -> Iterator[Any]:
+    """Yield the types of the values one step inside a type."""
     for option in _options(kind):
         if isinstance(option, msgspec.inspect.StructType):
             yield from (field.type for field in option.fields if field.encode_name == step)
@@ -250,6 +262,7 @@ def _inside(kind: Any, step: str) -> Iterator[Any]:
 
 
 def _options(kind: Any) -> Iterator[Any]:
+    """Yield the members of a union, or the type itself; without annotations."""
     if isinstance(kind, msgspec.inspect.Metadata):
         yield from _options(kind.type)
     elif isinstance(kind, msgspec.inspect.UnionType):

@@ -16,8 +16,11 @@ from penstock_core.vocabulary.errors import InvalidArgument
 DELAY_MS_MAX: Final = 366 * 86_400_000
 """Longest delay after a rollback: a year."""
 FACTOR_MAX: Final = 1_000.0
+"""Largest factor between a delay and the next one."""
 SEED_MAX: Final = (1 << 32) - 1
+"""Largest seed of the jitter."""
 MOST_DEFAULT: Final = 300_000
+"""Longest delay of a backoff that does not set ``most``, in milliseconds: five minutes."""
 PIECES_MAX: Final = 16
 """Maximum number of different delays of events that are rolled back together with the same
 redelivery count."""
@@ -35,19 +38,21 @@ class Backoff(Struct, frozen=True, forbid_unknown_fields=True):
     most: int = MOST_DEFAULT
     """Longest delay, in milliseconds."""
     jitter: float = 0.0
-    """Largest reduction of the delay, as a share from 0 to 1. It spreads the redeliveries of events
-    that failed together."""
+    """Largest reduction of the delay, as a share from 0 to 1. The reduction spreads the
+    redeliveries of events that failed together."""
     seed: int = 0
-    """Determines the share of ``jitter``, together with the id and the redelivery count of an
-    event."""
+    """Seed of the share of ``jitter`` that applies to an event. The event's id and its redelivery
+    count also determine that share."""
 
     def wait_us(self, count: int, event_id: int) -> int:
         """Return the delay in microseconds before the redelivery number ``count`` of an event."""
+        # A power that is too large for a float is above any longest delay.
         try:
             wait_ms = min(float(self.most), self.first * self.factor ** (count - 1))
         except OverflowError:
             wait_ms = float(self.most)
-        share = self.jitter * _drawn(self.seed, count, event_id)
+        # Jitter only shortens a delay, so that `most` remains its upper bound.
+        share = self.jitter * _share_of_jitter(self.seed, count, event_id)
         return int(wait_ms * 1_000 * (1.0 - share))
 
 
@@ -72,7 +77,8 @@ def bounds_of(backoff: Backoff) -> Iterator[tuple[str, float, float, float]]:
 
 
 def check_delay(delay_ms: int | None) -> None:
-    """Raise ``InvalidArgument`` for a delay that is out of bounds; None: no delay."""
+    """Raise ``InvalidArgument`` for a delay in milliseconds that is out of bounds. None means that
+    no delay was requested, which is allowed."""
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
         raise InvalidArgument(
             f"the delay of a rollback is {delay_ms} ms; allowed are 0 to {DELAY_MS_MAX}, a year"
@@ -83,7 +89,7 @@ def _unit(name: str) -> str:
     return " (milliseconds)" if name in ("first", "most") else ""
 
 
-def _drawn(seed: int, count: int, event_id: int) -> float:
+def _share_of_jitter(seed: int, count: int, event_id: int) -> float:
     """Return a pseudo-random number from 0 to below 1, by the finalizer of SplitMix64."""
     mixed = (seed * 0x9E3779B97F4A7C15 + event_id * 0xD1B54A32D192ED03 + count) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

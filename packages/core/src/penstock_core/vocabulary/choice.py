@@ -24,8 +24,8 @@ _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
 
 
 WILD_IN_EXPRESSION_MAX: Final = 2
-"""Maximum number of wildcards of a pattern that is matched by a regular expression; more make it
-too slow."""
+"""Maximum number of wildcards of a pattern that is matched by a regular expression, whose time
+grows with a power of that number."""
 PATTERNS_KEPT_MAX: Final = 1_024
 """Patterns whose parsed form a process keeps. A pattern stands for at most 255 characters."""
 TERMS_MAX: Final = 64
@@ -39,8 +39,8 @@ class Choice(Struct, frozen=True):
     names: tuple[str, ...]
     patterns: tuple[str, ...] = ()
     queues: bool = False
-    """Queues only; otherwise a name may be a channel's or a queue's, and patterns are for
-    channels."""
+    """Whether names and patterns stand for queues only. If not, a name may be a channel's or a
+    queue's, and patterns stand for channels."""
 
     @property
     def is_one(self) -> bool:
@@ -50,6 +50,7 @@ class Choice(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The choice as a user would write it."""
+        # Escaped, so that a name with a wildcard or comma is parsed as the same name again.
         names = [name.translate(_SPECIAL) for name in self.names]
         return ", ".join((*names, *self.patterns))
 
@@ -83,8 +84,9 @@ def choice_of(text: str, *, queues: bool = False) -> Choice:
                 f"{pattern[:40]!r}… has {length} characters; a pattern may have at most "
                 f"{NAME_LENGTH_MAX}"
             )
-        bare = re.sub(r"[*?]+", "x", pattern)
-        destination_name(unescaped(bare))  # the parts without wildcards must be valid in names
+        # The parts without wildcards must be valid in names: a letter stands for each wildcard.
+        without_wildcards = re.sub(r"[*?]+", "x", pattern)
+        destination_name(unescaped(without_wildcards))
     if not parts:
         raise InvalidArgument("the list of channels is empty; name at least one channel or pattern")
     return Choice(tuple(sorted(names)), tuple(sorted(patterns)), queues)
@@ -112,14 +114,15 @@ def fits(name: str, pattern: str) -> bool:
     tokens = _tokens(pattern)
     if sum(wild for _, wild in tokens) <= WILD_IN_EXPRESSION_MAX:
         return _expression(pattern).fullmatch(name) is not None
-    return _leads_to_end(tokens, name)
+    return _matches_by_positions(tokens, name)
 
 
 @lru_cache(maxsize=PATTERNS_KEPT_MAX)
 def _tokens(pattern: str) -> tuple[tuple[str, bool], ...]:
-    """Return the characters and wildcards of a pattern, each with whether it is a wildcard."""
+    """Return the characters and wildcards of a pattern, each with a flag that is true for
+    wildcards."""
     tokens: list[tuple[str, bool]] = []
-    for part in _pieces(pattern):
+    for part in _split_at_wildcards(pattern):
         if part in _WILD:
             tokens.append((part, True))
         else:
@@ -127,44 +130,50 @@ def _tokens(pattern: str) -> tuple[tuple[str, bool], ...]:
     return tuple(tokens)
 
 
-def _pieces(pattern: str) -> list[str]:
+def _split_at_wildcards(pattern: str) -> list[str]:
     return re.split(r"(\*\*|\*|\?)", pattern)
 
 
 def _literal(part: str) -> str:
+    # Names of channels are stored in NFC.
     return unicodedata.normalize("NFC", unescaped(part))
 
 
 @lru_cache(maxsize=PATTERNS_KEPT_MAX)
 def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(
-        "".join(_WILD.get(part) or re.escape(_literal(part)) for part in _pieces(pattern))
+        "".join(
+            _WILD.get(part) or re.escape(_literal(part)) for part in _split_at_wildcards(pattern)
+        )
     )
 
 
-def _leads_to_end(tokens: tuple[tuple[str, bool], ...], name: str) -> bool:
-    """Match the name by following all positions in the pattern at once. A regular expression with
-    many wildcards would try the ways one after the other, which takes too long."""
-    places = _with_skipped(tokens, {0})
+def _matches_by_positions(tokens: tuple[tuple[str, bool], ...], name: str) -> bool:
+    """Whether the name matches a pattern, found by following all positions in the pattern at once.
+    A regular expression with many wildcards would try the combinations one after the other, which
+    takes too long."""
+    positions = _skip_empty_wildcards(tokens, {0})
     for sign in name:
-        after = set()
-        for place in places:
-            if place == len(tokens):
+        next_positions = set()
+        for position in positions:
+            # The pattern has ended, but the name has not.
+            if position == len(tokens):
                 continue
-            token, is_wild = tokens[place]
+            token, is_wild = tokens[position]
             if not is_wild:
-                after |= {place + 1} if token == sign else set()
+                next_positions |= {position + 1} if token == sign else set()
             elif token == "**" or sign != "/":
-                after.add(place + 1 if token == "?" else place)
-        places = _with_skipped(tokens, after)
-    return len(tokens) in places
+                next_positions.add(position + 1 if token == "?" else position)
+        positions = _skip_empty_wildcards(tokens, next_positions)
+    return len(tokens) in positions
 
 
-def _with_skipped(tokens: tuple[tuple[str, bool], ...], places: set[int]) -> set[int]:
-    """Return the positions, and those behind wildcards at them that may match an empty text."""
-    reached = set(places)
-    for place in places:
-        while place < len(tokens) and tokens[place] in (("*", True), ("**", True)):
-            place += 1
-            reached.add(place)
+def _skip_empty_wildcards(tokens: tuple[tuple[str, bool], ...], positions: set[int]) -> set[int]:
+    """Return the positions, and the positions behind each ``*`` or ``**`` at them, because these
+    wildcards also match an empty text."""
+    reached = set(positions)
+    for position in positions:
+        while position < len(tokens) and tokens[position] in (("*", True), ("**", True)):
+            position += 1
+            reached.add(position)
     return reached

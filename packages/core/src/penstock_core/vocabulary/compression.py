@@ -5,4 +5,5 @@ from __future__ import annotations
 from typing import Literal
 
 Compression = Literal["none", "zstd", "lz4"]
-"""Each buffer of a record batch is compressed separately, as in the Arrow format."""
+"""Codec of a file of events. Each buffer of a record batch is compressed separately, as in the
+Arrow format."""

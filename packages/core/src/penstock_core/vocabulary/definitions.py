@@ -28,7 +28,8 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     sync_batch_time: int = 2
     """Milliseconds after which a group closes, even if more publishes wait."""
     events_per_spindle: int = 50_000
-    """Events in a sealed segment file; 0: a single file, rewritten by maintenance."""
+    """Number of events in a sealed segment file; 0 means a single file, which maintenance
+    rewrites."""
     auto_maintenance: bool = True
     """Rewrite a single file once much of it is dead."""
     enable_caching: bool = True
@@ -57,37 +58,42 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """A queue delivers each event to one reader (SEM Q). Schedules and outboxes belong to the
     realm: their events wait for their time (SEM X4) or for the transfer to the cluster (SEM N9)."""
     ttl: int = 0
-    """Milliseconds after its publish that an event stays at most; 0 = no limit (SEM T1)."""
+    """Longest time that an event stays after its publish, in milliseconds; 0 means no limit
+    (SEM T1)."""
     capacity: int = 0
-    """Maximum number of events on the channel; 0 = no limit (SEM T3)."""
+    """Maximum number of events on the channel; 0 means no limit (SEM T3)."""
     dead_event_store: str = ""
     """Channel or queue for events that leave unconsumed by age or capacity (SEM T5)."""
     keys: dict[str, int] = {}
     """Publish keys: for each value of the property only this number of newest events stays
     (SEM K1)."""
     max_deliveries: int = 0
-    """Queues: deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
+    """Queues: number of deliveries after which a rolled-back event is dead; 0 means no limit
+    (SEM T10)."""
     backoff: Backoff | None = None
-    """Queues: delays of rolled-back events; None: no delay (SEM D18)."""
+    """Queues: delays of rolled-back events; None means that they are redelivered without delay
+    (SEM D18)."""
     retain_consumed: bool = False
     """Keep events that all durables have acknowledged (SEM D6), as the merge engine always does."""
     event_ttl: bool = False
     """Honour an event's TTL on every type, not only on mixed (SEM T2, extension)."""
     cluster_wide: bool | None = None
     """Whether the store exists on every node of a cluster, which keeps all its events whatever its
-    type (SEM C5, N1). None: yes in a cluster if the type allows it. Without a cluster, yes is
-    refused."""
+    type (SEM C5, N1). None means true in a cluster if the type allows it. Without a cluster, true
+    is refused."""
     start_event_id: int = 0
     """Id of the channel's first event (SEM E4)."""
     descriptors: bytes = b""
-    """A serialized ``FileDescriptorSet``: the types of the messages in its events (SEM P1)."""
+    """A serialized ``FileDescriptorSet`` with the types of the Protocol Buffers messages in the
+    events (SEM P1); empty if events have none."""
     archive: str = ""
     """Path or URI of the table into which an archive pipeline writes events that leave the channel,
     as clients and executors reach it. The realm does not read it."""
     topics: tuple[str, ...] = ()
-    """MQTT topics whose messages the channel takes; a level in braces is a property (SEM M12)."""
+    """MQTT topics whose messages are published to the channel; a level in braces becomes a property
+    (SEM M12)."""
     payload: Literal["bytes", "json"] = "bytes"
-    """Payload of these messages: any bytes, or JSON objects whose fields become properties
+    """Payload of these MQTT messages: any bytes, or JSON objects whose fields become properties
     (SEM M14)."""
     storage: Storage = Storage()
 
@@ -95,6 +101,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 def attributes_of(kind: Literal["channel", "queue"]) -> frozenset[str]:
     """Return the names of the attributes of ``Definition`` that users may set for this kind of
     store."""
-    of_queues, of_channels = {"max_deliveries", "backoff"}, {"archive", "topics", "payload"}
-    foreign = of_queues if kind == "channel" else of_channels
-    return frozenset(Definition.__struct_fields__) - {"kind", *foreign}
+    only_of_queues, only_of_channels = (
+        {"max_deliveries", "backoff"},
+        {"archive", "topics", "payload"},
+    )
+    of_other_kind = only_of_queues if kind == "channel" else only_of_channels
+    return frozenset(Definition.__struct_fields__) - {"kind", *of_other_kind}

@@ -1,4 +1,4 @@
-"""Figures of a batch that the rules need."""
+"""The digest of a batch: all that the rules read of a publish, instead of its columns."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class Digest(Struct, frozen=True):
     """
 
     count: int
-    """Events in the batch."""
+    """Number of events in the batch."""
     size: int
-    """Bytes of the batch."""
+    """Size of the batch, in bytes."""
     largest: int
-    """Upper bound of the bytes of its largest event (SEM E7)."""
+    """Upper bound of the size of the largest event, in bytes (SEM E7)."""
     volatile: Spans = ()
-    """Events whose ``persistent`` flag is false (SEM C1b)."""
+    """Offsets of events whose ``persistent`` flag is false (SEM C1b)."""
     transient: Spans = ()
-    """Events flagged transient (SEM E8)."""
+    """Offsets of events flagged transient (SEM E8)."""
     ttls: tuple[tuple[int, Spans], ...] = ()
-    """Events with an event TTL, by TTL in ms (SEM T2)."""
+    """Event TTLs in ms, each with the offsets of the events that have it (SEM T2)."""
     matched: dict[str, Spans] = field(default_factory=dict)
-    """Matching events by selector in use on the channel; a selector that is left out matches
-    none."""
+    """Offsets of the events that each selector in use on the channel matches. A selector without
+    entry matches no event."""
     superseded: bytes = b""
     """Ids (a list of ``penstock_core.ids.id_lists``) of stored events and of this batch that newer
     events with the same publish key replace (SEM K1). These are ids instead of offsets, because the

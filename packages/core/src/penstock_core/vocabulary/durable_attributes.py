@@ -24,22 +24,22 @@ class DurableAttributes(Struct, frozen=True, kw_only=True):
     """
 
     max_deliveries: int = 0
-    """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
+    """Number of deliveries after which a rolled-back event is dead; 0 means no limit (SEM T10)."""
     cluster_wide: bool = False
     """Whether the durable exists on every node of a cluster (SEM C5, N1); refused on a realm
     without a cluster."""
     strict_order: bool = False
     """Whether a rolled-back event is redelivered before every later one, also before those already
-    sent (SEM D11). Only types whose ``orders_strictly`` is true have it."""
+    sent (SEM D11). Only types whose ``orders_strictly`` is true have this attribute."""
     order_by: str = ""
-    """The property whose values are lanes; order is kept within each lane (SEM D11). Empty: no
-    lanes. Only types whose ``orders_strictly`` is true have it."""
+    """The property whose values are lanes; order is kept within each lane (SEM D11). An empty name
+    means no lanes. Only types whose ``orders_strictly`` is true have this attribute."""
     backoff: Backoff | None = None
-    """Delays of rolled-back events; None: no delay (SEM D18). Only types that redeliver at once
-    have it."""
+    """Delays of rolled-back events; None means that they are redelivered without delay (SEM D18).
+    Only types that redeliver at once have this attribute."""
     ack_timeout: int = 0
-    """Milliseconds that a client may hold an event; 0: no limit (SEM D19). Only types that
-    redeliver at once have it."""
+    """Longest time that a client may hold an event, in milliseconds; 0 means no limit (SEM D19).
+    Only types that redeliver at once have this attribute."""
 
 
 DURABLE_DEFAULTS: Final = DurableAttributes()
@@ -78,7 +78,7 @@ class DurableState(Struct, frozen=True, array_like=True):
     """Events rolled back and not settled since, at types that do not redeliver at once."""
     backoff: Backoff | None = None
     waiting: tuple[tuple[int, Ids], ...] = ()
-    """Delayed events after a rollback, by the end of the delay in microseconds."""
+    """Ends of delays after a rollback, as microseconds since 1970, each with the delayed events."""
     ack_timeout: int = 0
     last_seek: LastSeek | None = None
 

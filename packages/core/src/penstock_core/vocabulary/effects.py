@@ -12,6 +12,8 @@ class Effect(Struct, frozen=True):
 
 
 class Deliver(Effect, frozen=True):
+    """Send events to the client of a subscription."""
+
     subscription: int
     spans: Spans
     redeliveries: tuple[tuple[int, Spans], ...] = ()
@@ -19,8 +21,8 @@ class Deliver(Effect, frozen=True):
 
 
 class FindInterested(Effect, frozen=True):
-    """Find the followers that ``spans`` may match, and send a ``SingleOut`` before the next
-    effect."""
+    """Find the followers whose selectors may match events of ``spans``, and send a ``SingleOut``
+    before the next effect."""
 
     spans: Spans
 

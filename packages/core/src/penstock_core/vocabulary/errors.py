@@ -83,7 +83,7 @@ class InvalidSelector(Refused):
 
 
 class InvalidDescriptor(Refused):
-    """Protocol Buffers descriptors that do not parse, or do not fit together (SEM P4)."""
+    """The Protocol Buffers descriptors do not parse, or do not fit together (SEM P4)."""
 
     code = "invalid-descriptor"
     blames_input = True
@@ -336,8 +336,8 @@ class NewerFormat(Corrupt):
 
 
 class Fenced(PenstockError):
-    """Another process has written to the same place. Base of ``Conflict`` and ``Deposed``; never
-    raised itself."""
+    """Another process has written to the same place. Base class of ``Conflict`` and ``Deposed``,
+    which are raised instead of this class."""
 
     code = "fenced"
 
@@ -375,7 +375,7 @@ class StepFailed(PenstockError):
 
 
 class ProtocolViolation(PenstockError):
-    """Base of the local and remote violations; never raised itself."""
+    """Base class of the local and remote violations, which are raised instead of this class."""
 
     code = "protocol-violation"
 

@@ -23,7 +23,9 @@ FILE_PART_MAX: Final = 235
 """Maximum number of characters of a name in a file or folder name; most file systems allow 255."""
 
 _PLAIN: Final = re.compile(r"(?!/)(?:(?:^|/)[A-Za-z0-9_#-][A-Za-z0-9_#.-]*)+")
+"""Names that are in canonical form already, as most names are."""
 _WILD_ALONE: Final = frozenset({"*", ">", "?"})
+"""Parts of names that are wildcards in other products."""
 _ESCAPES: Final = {sign: re.compile(rf"(?:{sign}[0-9A-Fa-f]{{2}})+") for sign in "%~"}
 _KINDS: Final = {
     "Cc": "a control character",
@@ -83,6 +85,7 @@ def unescaped(text: str, sign: Literal["%", "~"] = "%") -> str:
     Raises ``InvalidName`` for bytes that are not UTF-8.
     """
 
+    # The escapes of a character with several bytes are decoded together.
     def decode(match: re.Match[str]) -> str:
         return bytes.fromhex(match[0].replace(sign, "")).decode()
 
@@ -97,11 +100,12 @@ def unescaped(text: str, sign: Literal["%", "~"] = "%") -> str:
 def file_part(name: str) -> str:
     """Return a name escaped for use as one part of a file path.
 
-    It is escaped as by :func:`escaped`, with ``~`` for ``%``, because programs that treat paths as
-    URLs would unescape ``%``. A ``.`` at the start is escaped, too. A result longer than 235
-    characters is cut and ends in ``~~`` and a hash of the name.
+    The name is escaped as by :func:`escaped`, with ``~`` for ``%``, because programs that treat
+    paths as URLs would unescape ``%``. A ``.`` at the start is escaped, too. A result longer than
+    235 characters is cut and ends in ``~~`` and a hash of the name.
     """
     part = escaped(name).replace("%", "~")
+    # `.` and `..` are folders, and programs hide other files whose names start with a dot.
     if part.startswith("."):
         part = f"~2E{part[1:]}"
     if len(part) <= FILE_PART_MAX:
@@ -112,11 +116,14 @@ def file_part(name: str) -> str:
 
 def _cut(part: str, length: int) -> str:
     """Cut an escaped name, but not inside an escape."""
+    # An escape has three characters, so a divided one begins in the last two.
     last = part.rfind("~", length - 2, length)
     return part[: last if last >= 0 else length]
 
 
 def _normal(given: str) -> str:
+    """Return a name in the Unicode form NFC. Raises ``InvalidName`` if it is far too long."""
+    # Before the normalization, whose time would grow with a text of any length.
     if len(given) > GIVEN_NAME_CHARACTERS_MAX:
         raise InvalidName(
             f"{given[:40]!r}… has {len(given)} characters; a name may have at most "
@@ -139,10 +146,10 @@ def _check_characters(name: str) -> None:
     for place, character in enumerate(name, 1):
         if not character.isprintable():
             kind = _KINDS[unicodedata.category(character)]
-            called = unicodedata.name(character, "")
-            which = f"U+{ord(character):04X}{f' ({called})' if called else ''}"
+            unicode_name = unicodedata.name(character, "")
+            description = f"U+{ord(character):04X}{f' ({unicode_name})' if unicode_name else ''}"
             raise InvalidName(
-                f"{name!r}: character {place}, {which}, is {kind}; a name may have letters, "
+                f"{name!r}: character {place}, {description}, is {kind}; a name may have letters, "
                 f"digits, printable signs and spaces"
             )
 

@@ -1,5 +1,5 @@
-"""Figures of the nodes of a cluster, which the owner of the realm shows together with its
-figures."""
+"""Figures of the nodes of a cluster. The owner of the realm shows them together with the figures of
+the realm."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     relays: int = 0
     """Connections that the node relays to the owner."""
     relays_opened: int = 0
-    """Connections relayed since it started."""
+    """Connections relayed since the node started."""
     epoch: int = 0
-    """The epoch of the realm known to the node; 0: none."""
+    """The epoch of the realm that the node knows of; 0 if it knows none."""
     takeovers: Mapping[Why, int] = {}
-    """Takeovers of the realm since it started, by reason."""
+    """Takeovers of the realm by this node since it started, by reason."""
     takeover_us: int = 0
     """Duration of the newest takeover, from the claim to the end of recovery."""
     deposed: int = 0
     """Number of times that another node took over the realm without a handover."""
     incidents: Mapping[str, int] = {}
-    """Open incidents of its background tasks, by task."""
+    """Number of open incidents of each background task of the node."""
 
 
 class TenureCounts(msgspec.Struct):
-    """Events in the life of a process as a node, since it started."""
+    """Counts of takeovers and other occurrences in the life of a node, since its process started,
+    and the state of the engine as the node saw it last."""
 
     claims: dict[Why, int]
     """Takeovers of the realm, by reason."""
@@ -49,11 +50,12 @@ class TenureCounts(msgspec.Struct):
     deposed: int = 0
     """Number of times that another node took over the realm without a handover."""
     leader: str = ""
-    """The engine's server that takes appends, as seen last; empty: not known."""
+    """The engine's server that accepts appends, as seen last; empty if it is not known."""
     room: int | None = None
     """Bytes that a majority of the engine's servers may still store, as reported last; None if too
-    few servers have reported their room."""
+    few servers have reported their free bytes."""
     rooms: Mapping[str, int] = {}
-    """Bytes that each server of the engine may still store, of the servers that reported it."""
+    """Bytes that each server of the engine may still store; servers that did not report them are
+    left out."""
     damages: set[str] = msgspec.field(default_factory=set)
     """Damage found on the engine's servers."""

@@ -51,10 +51,10 @@ async def inline(call: Callable[[], T]) -> T:
 
 
 class Block(Struct, frozen=True):
-    """A whole, checked block."""
+    """A complete block whose checksum is right."""
 
     seq: int
-    """1 for the first block ever; dense."""
+    """Sequence of the block: 1 for the first block of the journal, then without gaps."""
     data: memoryview
 
 
@@ -81,27 +81,33 @@ disk."""
 
 
 class JournalInfo(Struct, frozen=True):
+    """State and figures of a journal."""
+
     floor: int
-    """The newest trimmed sequence; 0: no block was trimmed."""
+    """The newest trimmed sequence; 0 if no block was trimmed."""
     tail: int
-    """The newest block's sequence; equal to ``floor`` when empty."""
+    """The newest block's sequence; equal to ``floor`` if the journal is empty."""
     size: int
-    """Bytes held."""
+    """Size of the stored blocks, in bytes."""
     cut: int
-    """Bytes of a torn tail cut (and kept aside) when this journal was opened."""
+    """Bytes of a torn block that were cut off the end, and set aside, when this journal was
+    opened."""
     syncs: Timings | None = None
     """Durations of the syncs since this journal was opened; None if it is not on a disk."""
     durability: Durability = "local"
     waiting_us: int = 0
     """Microseconds that the current append has waited for other machines; 0 if it does not wait."""
     appends: Timings | None = None
-    """Durations until other machines had stored an append; None if there are no other machines."""
+    """Durations until other machines had stored an append; None if the journal uses no other
+    machines."""
     ambiguous: Mapping[str, int] | None = None
     """Number of appends without an answer at first, by their later outcome: ``stored``,
-    ``deposed``, ``refused``, ``unknown``. None: no other machines."""
+    ``deposed``, ``refused``, ``unknown``. None if the journal uses no other machines."""
 
 
 class Journal(Protocol):
+    """A log of blocks, appended by one owner at a time."""
+
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         """Add one block (the concatenation of ``block``) after ``expected``; return its sequence.
 
@@ -138,7 +144,7 @@ class Journal(Protocol):
         ...
 
     async def sync(self) -> None:
-        """Put every appended block on disk."""
+        """Write every appended block to disk. Raises ``StorageFailed``."""
         ...
 
     async def trim(self, through: int) -> None:
@@ -156,11 +162,15 @@ class Journal(Protocol):
 
 
 class BlobInfo(Struct, frozen=True):
+    """Name and size of a stored blob."""
+
     name: str
     size: int
 
 
 class Blobs(Protocol):
+    """Named sequences of bytes: sealed segments, snapshots and bodies of large blocks."""
+
     @property
     def grows(self) -> bool:
         """Whether blobs can be extended. Blobs written by several nodes cannot, because a deposed
@@ -239,6 +249,8 @@ class KeepsCopies(Protocol):
 
 
 class VersionedRecord(Struct, frozen=True):
+    """The value of a key of the registry, with its version."""
+
     version: int
     """1 at creation, increased by every change. A key that was deleted starts with 1 again."""
     value: bytes
@@ -249,6 +261,8 @@ Change = tuple[str, VersionedRecord | None]
 
 
 class Registry(Protocol):
+    """Small records by key, changed by compare-and-set."""
+
     async def get(self, key: str) -> VersionedRecord | None: ...
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
@@ -354,8 +368,8 @@ class Pages(Protocol):
     async def restore(
         self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
     ) -> None:
-        """Tell the pages which slots are in use, by channel. Called once, after opening and before
-                ``reserve``.
+        """Pass the slots that are in use, by channel. Called once, after opening and before
+        ``reserve``.
 
         Other bytes may be removed or overwritten from now on. With ``keep_rest`` they stay, because
         a damaged journal may have lost the facts that name them (SEM S1). Raises ``StorageFailed``.
@@ -393,7 +407,7 @@ class EngineHealth(Struct, frozen=True, kw_only=True):
     present: int
     """Number of the engine's servers that answer."""
     leader: str = ""
-    """Name of the server that takes appends; empty if there is none."""
+    """Name of the server that accepts appends; empty if no server does."""
     sync: str = ""
     """When the servers write acknowledged appends to disk, in the engine's terms."""
     lag: int = 0
@@ -401,9 +415,10 @@ class EngineHealth(Struct, frozen=True, kw_only=True):
     damage: tuple[str, ...] = ()
     """Damage found on the engine's servers."""
     room: int | None = None
-    """Bytes that a majority of the servers may still store; None if too few report their room."""
+    """Bytes that a majority of the servers may still store; None if too few servers report their
+    free bytes."""
     rooms: Mapping[str, int] = {}
-    """Bytes that each server may still store, of the servers that report it."""
+    """Bytes that each server may still store; servers that do not report them are left out."""
 
 
 class EngineServer(Struct, frozen=True, kw_only=True):
@@ -415,11 +430,11 @@ class EngineServer(Struct, frozen=True, kw_only=True):
     """The address at which it was queried."""
     version: str = ""
     leads: bool = False
-    """Whether the server takes appends."""
+    """Whether the server is the leader, which accepts appends."""
     room: int | None = None
     """Bytes that the server may still store; None if it does not report them."""
     failure: str = ""
-    """The reason why it could not be queried or cannot serve; empty: none."""
+    """The reason why the server could not be queried or cannot serve; empty if it can."""
 
 
 class EngineCheck(Struct, frozen=True, kw_only=True):
@@ -464,8 +479,8 @@ class StorageEngine(Protocol):
     blobs if no object store is used."""
 
     async def check(self, shard: int) -> None:
-        """Check that the engine keeps acknowledged appends, and still has those of this shard.
-        Fences nothing. Raises ``Unavailable``, which names the setting to change."""
+        """Check that the engine keeps acknowledged appends, and still has those of this shard. The
+        check fences no owner. Raises ``Unavailable``, which names the setting to change."""
         ...
 
     async def registry(self) -> Registry: ...
@@ -482,7 +497,8 @@ class StorageEngine(Protocol):
         ...
 
     async def open_read_only(self, shard: int) -> Journal | None:
-        """Open the journal of a shard as it is now, for reading only; None: it was never begun.
+        """Open the journal of a shard as it is now, for reading only. Return None if it was never
+        begun.
 
         Nothing is fenced or created, and the owner of the shard continues. Reading a block that the
         owner trims meanwhile raises ``Trimmed``; blocks that it appends are not visible. Raises

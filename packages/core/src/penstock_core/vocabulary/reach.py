@@ -28,7 +28,8 @@ def belongs_to_cluster(definition: Definition) -> bool:
 
 
 def leads_out(source: Definition, destination: Definition) -> bool:
-    """Whether events would move from a store of every node to a store of one node."""
+    """Whether events would move from a store that every node has to one that a single node has, so
+    that they would be less safe there."""
     return is_everywhere(source) and not is_everywhere(destination)
 
 
@@ -72,17 +73,18 @@ class NewHome(NamedTuple):
 
     is_cluster: bool
     clusterable: bool
-    """Whether the type of the store can be cluster-wide."""
+    """Whether stores of this type can be cluster-wide."""
 
 
-def relocated(definition: Definition, deciding: Definition, to: NewHome) -> Definition:
-    """Return the definition of a store after a move to another realm. ``deciding`` is the
-    definition that decides: the store's own, or for a schedule that of its store."""
-    if not to.is_cluster:
-        wide = without_cluster(deciding).cluster_wide
+def relocated(definition: Definition, deciding: Definition, destination: NewHome) -> Definition:
+    """Return the definition of a store after a move to another realm. ``deciding`` decides whether
+    the store may be cluster-wide there: its own definition, or for a schedule that of its
+    channel."""
+    if not destination.is_cluster:
+        cluster_wide = without_cluster(deciding).cluster_wide
     else:
-        wide = to.clusterable and deciding.cluster_wide is not False
-    return replace(definition, cluster_wide=wide)
+        cluster_wide = destination.clusterable and deciding.cluster_wide is not False
+    return replace(definition, cluster_wide=cluster_wide)
 
 
 def durables_of(
@@ -90,13 +92,16 @@ def durables_of(
 ) -> tuple[DurableState, ...]:
     """Return the durables of an imported store: they exist on the same nodes as the store. The
     readers of a queue are never cluster-wide themselves."""
-    wide = is_everywhere(definition)
-    return tuple(replace(durable, cluster_wide=wide and bool(durable.name)) for durable in durables)
+    cluster_wide = is_everywhere(definition)
+    return tuple(
+        replace(durable, cluster_wide=cluster_wide and bool(durable.name)) for durable in durables
+    )
 
 
 def comparable(wanted: Definition, existing: Definition) -> Definition:
-    """Return ``wanted`` with the ``cluster_wide`` of ``existing`` if it makes no choice or the same
-    one in another form, so that the two can be compared."""
+    """Return the wanted definition so that it can be compared with the existing one. If its
+    ``cluster_wide`` is None, or means the same in another form, the result has the value of
+    ``existing``."""
     if wanted.cluster_wide is None or is_everywhere(existing) == wanted.cluster_wide:
         return replace(wanted, cluster_wide=existing.cluster_wide)
     return wanted

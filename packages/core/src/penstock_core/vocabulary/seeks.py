@@ -18,9 +18,9 @@ class LastSeek(Struct, frozen=True, array_like=True):
     """
 
     key: str = ""
-    """The client's name for the seek; empty: the client does not repeat it."""
+    """The client's name for the seek; empty if the client never repeats it."""
     start_id: int = 0
-    """The id from which the durable continued."""
+    """The id that the durable continued from."""
     again: int = 0
     """Events that became outstanding."""
     skipped: int = 0
@@ -38,6 +38,7 @@ class LastSeek(Struct, frozen=True, array_like=True):
 
     def followed_by(self, seek: LastSeek) -> LastSeek:
         """Return ``seek`` with the earlier seeks that stay remembered."""
+        # Flat, not nested: otherwise each seek would contain all seeks before it.
         last = (replace(self, earlier=()),) if self.key else ()
         earlier = (*last, *self.earlier)[: SEEKS_KEPT - bool(seek.key)]
         return replace(seek, earlier=earlier)

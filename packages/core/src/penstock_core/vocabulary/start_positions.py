@@ -12,6 +12,8 @@ class Start(Struct, frozen=True, tag=True):
 
 
 class FromId(Start, frozen=True):
+    """The event with this id, or the next stored one."""
+
     event_id: EventId
 
 
@@ -24,6 +26,8 @@ class FromLatest(Start, frozen=True):
 
 
 class FromTime(Start, frozen=True):
+    """The first event published at this time or later, in microseconds since 1970."""
+
     at_us: TimeUs
 
 

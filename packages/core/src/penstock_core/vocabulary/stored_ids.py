@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock_core.ids.ids import IdSet, Spans
 
 Ids = Spans | bytes
-"""Ids in their stored form: ranges, or packed."""
+"""Ids in their stored form: ranges, or the packed bytes of a set."""
 
 
 def stored_form(ids: IdSet) -> Ids:

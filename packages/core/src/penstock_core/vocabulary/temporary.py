@@ -69,23 +69,25 @@ def name_in_address(address: str) -> str:
 
 
 class IdleReplyQueues:
-    """Finds reply queues without reader, whose sessions have ended without closing (SEM R3). A
-    session that reconnects in time reads again and keeps its queue."""
+    """Finds reply queues that have had no reader for too long, because their sessions ended without
+    closing (SEM R3). A session that reconnects in time reads again and keeps its queue."""
 
     def __init__(self, patience_us: int) -> None:
-        """``patience_us``: time that a reply queue stays without a reader, in microseconds."""
+        """``patience_us`` is the time after which a queue without reader is removed, in
+        microseconds."""
         self._patience_us = patience_us
         self._idle_since_us: dict[str, int] = {}
 
     def due(self, queues: Iterable[tuple[str, bool]], now_us: int) -> list[str]:
-        """Return the queues to be removed.
+        """Return the names of the queues without reader that are to be removed.
 
-        ``queues`` holds the name of each existing reply queue, and whether it has a reader.
+        ``queues`` are the names of all existing reply queues, each with whether it has a reader.
         ``now_us`` comes from a steady clock, so that a session does not lose its queue when the
         time of day is set.
         """
+        # Built again on each call, so that queues with a reader, and deleted ones, are forgotten.
         idle = [name for name, is_read in queues if not is_read]
-        before = self._idle_since_us
-        self._idle_since_us = {name: before.get(name, now_us) for name in idle}
-        since = self._idle_since_us
-        return [name for name in idle if now_us - since[name] >= self._patience_us]
+        previous_us = self._idle_since_us
+        self._idle_since_us = {name: previous_us.get(name, now_us) for name in idle}
+        since_us = self._idle_since_us
+        return [name for name in idle if now_us - since_us[name] >= self._patience_us]

@@ -15,8 +15,8 @@ class TextCache(Generic[Text, T]):
     """A function of a text that keeps its results for the texts used last.
 
     The texts have at most ``length_max`` characters or bytes together; the newest result is kept in
-    any case. Threads may share a cache: each step on the dictionary is one call, and the sum is
-    computed again where it counts.
+    any case. Threads may share a cache, because each step on the dictionary is one call. The sum of
+    lengths may become wrong, so it is computed again before results are dropped.
     """
 
     def __init__(self, compute: Callable[[Text], T], length_max: int) -> None:
@@ -40,14 +40,14 @@ class TextCache(Generic[Text, T]):
 
     def keep(self, text: Text, result: T) -> None:
         """Cache a result that was computed elsewhere."""
-        # Another thread has cached the text in the meantime: count its length once.
+        # If another thread has cached the text in the meantime, its length is counted already.
         if self._results.setdefault(text, result) is not result:
             return
         self._length += len(text)
         if self._length <= self._length_max:
             return
         length = sum(map(len, tuple(self._results)))
-        # To three quarters, so that the sum is not computed for each text.
+        # Down to three quarters, so that the next texts fit without another sum.
         while length > self._length_max * 3 // 4 and len(self._results) > 1:
             length -= len(self._results.popitem(last=False)[0])
         self._length = length

@@ -57,20 +57,22 @@ def quantile_us(bounds_us: Sequence[int], counts: Sequence[int], share: float) -
     Durations are assumed to be evenly distributed within a class. For the class without upper bound
     the result is its lower bound.
     """
-    wanted = sum(counts) * share
-    if not wanted:
+    wanted_count = sum(counts) * share
+    if not wanted_count:
         return None
-    below, since_us = 0, 0
+    count_below, lower_bound_us = 0, 0
     for bound_us, count in zip(bounds_us, counts, strict=False):
-        if count and below + count >= wanted:
-            return since_us + (bound_us - since_us) * (wanted - below) / count
-        below, since_us = below + count, bound_us
-    return float(since_us)
+        if count and count_below + count >= wanted_count:
+            return (
+                lower_bound_us + (bound_us - lower_bound_us) * (wanted_count - count_below) / count
+            )
+        count_below, lower_bound_us = count_below + count, bound_us
+    return float(lower_bound_us)
 
 
 class Timings:
-    """Counts of durations. Noting one costs a search in a short tuple and two additions, which is
-    cheap enough for every write."""
+    """Counts of durations by class. To note a duration costs a search in a short tuple and three
+    additions, which is cheap enough for every write."""
 
     __slots__ = ("bounds_us", "counts", "recent_us", "total_us")
 
@@ -85,7 +87,7 @@ class Timings:
         """Count a duration of ``us`` microseconds, and add it to the moving average."""
         self.counts[bisect_left(self.bounds_us, us)] += 1
         self.total_us += us
-        self.recent_us += (us - self.recent_us) / 8
+        self.recent_us += (us - self.recent_us) / 8  # follows a change within about ten durations
 
     def note_many(self, us: int, count: int) -> None:
         """Count ``count`` durations of ``us`` each, without effect on ``recent_us``."""

@@ -35,16 +35,16 @@ class Template(NamedTuple):
     """Indexes and names of the named levels."""
 
     def levels_of(self, topic: str) -> dict[str, str] | None:
-        """Return the values of the named levels of a topic; None: the template does not match
-        it."""
+        """Return the values of the named levels of a topic; None if the template does not match the
+        topic."""
         if not topic_matches(self.filter, topic):
             return None
         levels = topic.split("/")
         return {name: levels[index] for index, name in self.names}
 
     def topic_of(self, properties: Mapping[str, Any]) -> str | None:
-        """Return the topic that has these properties as its levels. None: a property is missing or
-        cannot be a level of a topic, or the template has wildcards without a name."""
+        """Return the topic that has these properties as its levels. Return None if a property is
+        missing or cannot be a level of a topic, or if the template has wildcards without a name."""
         if self.filter.count("+") > len(self.names) or self.filter.endswith("#"):
             return None
         levels = self.filter.split("/")
@@ -53,6 +53,7 @@ class Template(NamedTuple):
             if not isinstance(value, str) or "/" in value:
                 return None
             levels[index] = value
+        # A property may have characters that a topic must not have, such as wildcards.
         topic = "/".join(levels)
         return None if name_fault(topic) else topic
 
@@ -71,18 +72,20 @@ def template_of(text: str) -> Template:
                 f"letters, digits and _, such as plant/{{line}}/temp"
             )
         if name == TOPIC or name in [earlier for _, earlier in names]:
-            why = "is the whole topic's" if name == TOPIC else "is there twice"
-            raise InvalidArgument(f"in the topic {text!r} the name {name!r} {why}; choose another")
+            fault_of_name = "is the whole topic's" if name == TOPIC else "is there twice"
+            raise InvalidArgument(
+                f"in the topic {text!r} the name {name!r} {fault_of_name}; choose another"
+            )
         names.append((index, name))
         levels[index] = "+"
-    wanted = "/".join(levels)
-    if fault := filter_fault(wanted):
+    filter_text = "/".join(levels)
+    if fault := filter_fault(filter_text):
         raise InvalidArgument(f"{text!r} is not a topic filter: {fault}")
-    if wanted.startswith("$"):
+    if filter_text.startswith("$"):
         raise InvalidArgument(
             f"{text!r} begins with $; such topics are reserved for the realm, leave it out"
         )
-    return Template(text, wanted, tuple(names))
+    return Template(text, filter_text, tuple(names))
 
 
 def templates_of(texts: Iterable[str]) -> tuple[Template, ...]:
@@ -107,70 +110,75 @@ def templates_of(texts: Iterable[str]) -> tuple[Template, ...]:
     return tuple(by_filter.values())
 
 
-def specificity(wanted: str) -> tuple[int, ...]:
+def specificity(filter_text: str) -> tuple[int, ...]:
     """Return a sort key for filters that match one topic, the most specific first: from the first
     level on, a literal level precedes ``+``, which precedes ``#``."""
     ranks = {"+": 1, "#": 2}
-    return tuple(ranks.get(level, 0) for level in wanted.split("/"))
+    return tuple(ranks.get(level, 0) for level in filter_text.split("/"))
 
 
-def may_meet(one: str, other: str) -> bool:
+def may_meet(first_filter: str, second_filter: str) -> bool:
     """Whether some topic matches both filters."""
-    ours, theirs = one.split("/"), other.split("/")
-    for index in range(max(len(ours), len(theirs))):
-        mine = ours[index] if index < len(ours) else None
-        its = theirs[index] if index < len(theirs) else None
-        if "#" in (mine, its):
+    first_levels, second_levels = first_filter.split("/"), second_filter.split("/")
+    for index in range(max(len(first_levels), len(second_levels))):
+        first_level = first_levels[index] if index < len(first_levels) else None
+        second_level = second_levels[index] if index < len(second_levels) else None
+        # `#` also matches the level above it, so the other filter may have ended (MQTT 4.7.1.2).
+        if "#" in (first_level, second_level):
             return True
-        if mine is None or its is None:
+        if first_level is None or second_level is None:
             return False
-        if mine != its and "+" not in (mine, its):
+        if first_level != second_level and "+" not in (first_level, second_level):
             return False
     return True
 
 
 def covers(wide: str, narrow: str) -> bool:
     """Whether every topic that matches ``narrow`` also matches ``wide``."""
+    # A wildcard at the beginning does not match topics that begin with $ (MQTT 4.7.2).
     if narrow.startswith("$") and wide[:1] in ("+", "#"):
         return False
-    ours, theirs = wide.split("/"), narrow.split("/")
-    for index, level in enumerate(ours):
+    wide_levels, narrow_levels = wide.split("/"), narrow.split("/")
+    for index, level in enumerate(wide_levels):
+        # `#` also matches the level above it, so `narrow` may have ended (MQTT 4.7.1.2).
         if level == "#":
             return True
-        if index >= len(theirs) or theirs[index] == "#":
+        if index >= len(narrow_levels) or narrow_levels[index] == "#":
             return False
-        if level not in ("+", theirs[index]):
+        if level not in ("+", narrow_levels[index]):
             return False
-    return len(ours) == len(theirs)
+    return len(wide_levels) == len(narrow_levels)
 
 
-def selector_of(wanted: str, templates: Sequence[Template]) -> str:
+def selector_of(filter_text: str, templates: Sequence[Template]) -> str:
     """Return the selector for the events of a channel whose topics match the filter, including
     events without the property ``topic``, whose topic is built from their levels."""
-    conditions = (_levels_match(wanted, template) for template in templates)
-    parts = [_matches(wanted)]
+    conditions = (_levels_match(filter_text, template) for template in templates)
+    parts = [_matches(filter_text)]
     parts += [f"{TOPIC} IS NULL{condition}" for condition in conditions if condition is not None]
     return parts[0] if len(parts) == 1 else " OR ".join(f"({part})" for part in parts)
 
 
-def _matches(wanted: str) -> str:
-    is_wild = "+" in wanted or "#" in wanted
-    return f"{TOPIC} {'MATCHES' if is_wild else '='} {_quoted(wanted)}"
+def _matches(filter_text: str) -> str:
+    is_wild = "+" in filter_text or "#" in filter_text
+    return f"{TOPIC} {'MATCHES' if is_wild else '='} {_quoted(filter_text)}"
 
 
-def _levels_match(wanted: str, template: Template) -> str | None:
-    """Return the condition on the named levels; None: no topic of the template matches."""
+def _levels_match(filter_text: str, template: Template) -> str | None:
+    """Return the condition that events without the property ``topic`` must meet for the filter;
+    None if no topic of the template matches the filter."""
     if template.filter.count("+") > len(template.names) or template.filter.endswith("#"):
         return None
-    if not may_meet(wanted, template.filter):
+    if not may_meet(filter_text, template.filter):
         return None
-    levels, conditions = wanted.split("/"), list[str]()
+    levels, conditions = filter_text.split("/"), list[str]()
     for index, name in template.names:
-        word = levels[index] if index < len(levels) else "#"
-        if "#" in levels[:index] or word in ("+", "#"):
+        level = levels[index] if index < len(levels) else "#"
+        # Behind # any level matches, but the topic must have one.
+        if "#" in levels[:index] or level in ("+", "#"):
             conditions.append(f" AND {name} IS NOT NULL")
         else:
-            conditions.append(f" AND {name} = {_quoted(word)}")
+            conditions.append(f" AND {name} = {_quoted(level)}")
     return "".join(conditions)
 
 

@@ -15,7 +15,7 @@ trees."""
 
 
 def name_fault(name: str) -> str:
-    """Return the fault of a topic name as a clause; empty: it is valid."""
+    """Return the fault of a topic name as a clause; empty if the name is valid."""
     if not name:
         return "a topic name must have at least one character"
     if "+" in name or "#" in name:
@@ -24,7 +24,7 @@ def name_fault(name: str) -> str:
 
 
 def filter_fault(text: str) -> str:
-    """Return the fault of a topic filter as a clause; empty: it is valid."""
+    """Return the fault of a topic filter as a clause; empty if the filter is valid."""
     if not text:
         return "a topic filter must have at least one character"
     levels = text.split("/") if "#" in text or "+" in text else ()
@@ -47,25 +47,31 @@ def _text_fault(text: str) -> str:
 
 
 def topic_matches(text: str, name: str) -> bool:
-    """Whether a valid filter matches a topic name: ``+`` matches any level, ``#`` its parent level
-    and any levels that follow. A name that begins with ``$`` needs a filter that begins with ``$``,
-    too."""
+    """Whether the valid filter ``text`` matches a topic name. ``+`` matches any level; ``#``
+    matches its parent level and any levels that follow. A name that begins with ``$`` needs a
+    filter that begins with ``$``, too."""
+    # MQTT 4.7.2: names that begin with $ are for the server, and # must not show them.
     if name.startswith("$") and text[:1] in ("+", "#"):
         return False
-    wanted, levels = text.split("/"), name.split("/")
-    for index, level in enumerate(wanted):
+    filter_levels, levels = text.split("/"), name.split("/")
+    for index, level in enumerate(filter_levels):
         if level == "#":
             return True
         if index >= len(levels) or level not in ("+", levels[index]):
             return False
-    return len(wanted) == len(levels)
+    return len(filter_levels) == len(levels)
 
 
 def fixed_part(text: str) -> str:
     """Return the prefix of all names that a valid filter matches: the part before its first
     wildcard."""
-    before = text.partition("+")[0].partition("#")[0]
-    return before.removesuffix("/") if text[len(before) :] == "#" else before
+    before_wildcard = text.partition("+")[0].partition("#")[0]
+    # `a/#` also matches `a`, so the separator does not belong to the prefix.
+    return (
+        before_wildcard.removesuffix("/")
+        if text[len(before_wildcard) :] == "#"
+        else before_wildcard
+    )
 
 
 def has_wildcards(text: str) -> bool:

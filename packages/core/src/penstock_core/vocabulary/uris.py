@@ -19,6 +19,7 @@ def shown(uri: str) -> str:
     if not separator:
         return uri.partition("?")[0]
     address, _, _ = rest.partition("?")
+    # The last @ is the separator, because a password may contain others.
     _, signs_in, place = address.rpartition("@")
     if "@" in rest[len(address) :]:  # a secret with a ?, or a parameter with an @
         return f"{scheme}://***"
@@ -45,6 +46,7 @@ def without_secrets(text: str, uri: str) -> str:
     secrets = re.split("[:@]", address.rpartition("@")[0]) + [
         value for key, value in parse_qsl(query) if key not in _PUBLIC
     ]
+    # The longest first: a secret may contain another one, whose removal would leave a part of it.
     for secret in sorted({*secrets, *map(unquote, secrets)} - {""}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -1,1 +1,1 @@
-"""Wire protocols without I/O: bytes to frames to messages and back, one package per protocol."""
+"""Wire protocols without I/O: converts bytes to frames and messages, and back."""

@@ -11,8 +11,8 @@ from penstock_core.vocabulary.nesting import check_json_nesting
 
 
 def positions_in(text: Any) -> dict[str, int]:
-    """Return the next id of each channel in an offset of the Spark source; empty for other
-    texts."""
+    """Return the next id of each channel in an offset of the Spark source; an empty dictionary for
+    other texts."""
     try:
         if isinstance(text, str | bytes):
             check_json_nesting(text)

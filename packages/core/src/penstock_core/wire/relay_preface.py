@@ -1,9 +1,9 @@
 """The preface that a relaying node sends to the owner before the bytes of a client: it identifies
 the client.
 
-It is a preface of the PROXY protocol, version 2, whose last field is a signature with the secret
-of the cluster. It contains the receiving process, so that no other process accepts it, the time of
-its creation, and a random number.
+The bytes are a preface of the PROXY protocol, version 2, whose last field is a signature with the
+secret of the cluster. Other fields are the receiving process, so that no other process accepts the
+preface, the time of its creation, and a random number.
 """
 
 from __future__ import annotations
@@ -23,26 +23,30 @@ from penstock_core.vocabulary.errors import LimitReached, RemoteProtocolViolatio
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 """The first bytes of every preface; no protocol of the realm begins with them."""
 HEAD_BYTES: Final = 16
+"""Length of the part of a preface that ends with the length of the other parts."""
 PREFACE_BYTES_MAX: Final = 8_192
+"""Maximum length of a preface."""
 VALID_S: Final = 120
-"""Seconds for which a preface is accepted. Clocks of serving nodes differ by less."""
+"""A preface is accepted for this many seconds. Clocks of serving nodes differ by less."""
 
 _PROXY: Final = 0x21  # version 2, a connection on behalf of another
 _TCP4: Final = 0x11
 _TCP6: Final = 0x21
+# Types of fields, in the range that the PROXY protocol leaves to applications.
 _BY_NODE: Final = 0xE0
 _FOR_PROCESS: Final = 0xE1
-_MADE_AT: Final = 0xE2
-_DRAWN: Final = 0xE3
+_CREATED_AT: Final = 0xE2
+_RANDOM: Final = 0xE3
 _SIGNED: Final = 0xE4
 _SPEAKS_FOR: Final = 0xE5
-_DRAWN_BYTES: Final = 16
+_RANDOM_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32
 MARK_BYTES: Final = _DIGEST_BYTES
 """Number of last bytes of a preface that identify it uniquely."""
 _PURPOSE: Final = b"penstock relay 1"
 """Signed with every preface, so that other signatures with the secret are not valid prefaces."""
 _NAMING: Final = b"penstock relay secret 1"
+"""Signed to derive the name of a secret."""
 
 
 class Place(Struct, frozen=True):
@@ -62,8 +66,8 @@ class RelayOrigin(Struct, frozen=True):
     node: str
     """The name of the relaying node."""
     speaks_for: Principal | None = None
-    """Set if the node itself sends requests, without a client, with the rights of this
-    principal."""
+    """None if the connection is a client's. If the node itself sends requests, the principal whose
+    rights they have."""
 
 
 def secret_name(secret: bytes) -> str:
@@ -79,8 +83,8 @@ def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: in
         (
             _field(_BY_NODE, origin.node.encode()),
             _field(_FOR_PROCESS, process.encode()),
-            _field(_MADE_AT, now_s.to_bytes(8, "big")),
-            _field(_DRAWN, secrets.token_bytes(_DRAWN_BYTES)),
+            _field(_CREATED_AT, now_s.to_bytes(8, "big")),
+            _field(_RANDOM, secrets.token_bytes(_RANDOM_BYTES)),
             b""
             if origin.speaks_for is None
             else _field(_SPEAKS_FOR, _encode_principal(origin.speaks_for)),
@@ -99,8 +103,8 @@ def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: in
 
 
 def preface_bytes(begun: bytes) -> int:
-    """Return the length of the preface that begins with these bytes, or 0 if more bytes are needed.
-    Raises ``RemoteProtocolViolation`` if it is too long."""
+    """Return the length of the preface that begins with these bytes, or 0 if more bytes are needed
+    to know it. Raises ``RemoteProtocolViolation`` if the preface is too long."""
     if len(begun) < HEAD_BYTES:
         return 0
     length = HEAD_BYTES + int.from_bytes(begun[HEAD_BYTES - 2 : HEAD_BYTES], "big")
@@ -137,7 +141,7 @@ def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> Rel
         raise RemoteProtocolViolation(
             "the relay preface of a connection was made for another process"
         )
-    if abs(now_s - int.from_bytes(fields.get(_MADE_AT, b""), "big")) > VALID_S:
+    if abs(now_s - int.from_bytes(fields.get(_CREATED_AT, b""), "big")) > VALID_S:
         raise RemoteProtocolViolation(
             f"the relay preface of a connection was not made in the last {VALID_S} s: it was "
             f"recorded and replayed, or the clocks of the nodes differ"
@@ -164,11 +168,13 @@ def _digest(begun: bytes, secret: bytes) -> bytes:
 
 
 def _field(kind: int, value: bytes) -> bytes:
+    """Return a field of the preface: its kind, the length of its value, and the value."""
     return bytes((kind,)) + len(value).to_bytes(2, "big") + value
 
 
 def _fields(data: bytes) -> dict[int, bytes]:
-    """Parse the fields of a preface whose signature is verified, so that they are complete."""
+    """Return the fields of a preface by type. The signature is verified before, so the fields are
+    complete."""
     fields: dict[int, bytes] = {}
     while data:
         length = int.from_bytes(data[1:3], "big")
@@ -178,6 +184,8 @@ def _fields(data: bytes) -> dict[int, bytes]:
 
 
 def _addresses(client: Place, reached: Place) -> tuple[int, bytes]:
+    """Return the address family, and the encoded addresses and ports of both ends."""
+    # A scope such as %eth0 has a meaning on one machine only, and no place in the protocol.
     hosts = [ip_address(place.host.partition("%")[0]) for place in (client, reached)]
     ports = b"".join(place.port.to_bytes(2, "big") for place in (client, reached))
     if all(isinstance(host, IPv4Address) for host in hosts):
@@ -186,6 +194,7 @@ def _addresses(client: Place, reached: Place) -> tuple[int, bytes]:
 
 
 def _as_ipv6(packed: bytes) -> bytes:
+    """Return an address as IPv6; an IPv4 address is mapped."""
     return packed if len(packed) == 16 else bytes(10) + b"\xff\xff" + packed
 
 
@@ -199,6 +208,7 @@ def _places(data: bytes) -> tuple[Place, Place]:
 
 
 def _host(packed: bytes) -> str:
+    """Return the text of a packed IP address, without the IPv6 form of an IPv4 address."""
     address = ip_address(packed)
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address)

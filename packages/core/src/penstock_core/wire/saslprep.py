@@ -1,4 +1,4 @@
-"""SASLprep (RFC 4013): makes equal passwords typed on different machines equal bytes."""
+"""SASLprep (RFC 4013): converts a password to the same bytes whatever machine it was typed on."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ _PROHIBITED = (
 
 
 def prepared(text: str) -> str:
-    """Normalize spaces and composed characters of ``text``.
+    """Return ``text`` with normalized spaces and composed characters.
 
-    Raises ``InvalidArgument`` for control characters and other prohibited ones, and for text
+    Raises ``InvalidArgument`` for control characters and other prohibited characters, and for text
     that mixes writing directions.
     """
     if text.isascii() and text.isprintable():
         return text
-    kept = (character for character in text if not stringprep.in_table_b1(character))
-    mapped = "".join(" " if stringprep.in_table_c12(character) else character for character in kept)
+    visible = (character for character in text if not stringprep.in_table_b1(character))
+    mapped = "".join(
+        " " if stringprep.in_table_c12(character) else character for character in visible
+    )
     normal = unicodedata.normalize("NFKC", mapped)
     for index, character in enumerate(normal):
         if any(is_in(character) for is_in in _PROHIBITED):

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 for client and server, without I/O or channel binding (RFC 5802, RFC 7677).
 
 The server stores a :class:`Verifier`, which reveals neither the password nor a way to sign in.
-The record also serves to check a password that is sent in plain text.
+With the verifier the server can also check a password that is sent in plain text.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ from penstock_core.vocabulary.errors import AuthenticationFailed, InvalidArgumen
 from penstock_core.wire.saslprep import prepared
 
 MECHANISM = "SCRAM-SHA-256"
+"""Name of the mechanism in sign-in messages."""
 ROUNDS_MIN = 4_096
-"""Fewest iterations; both sides refuse fewer (RFC 7677)."""
+"""Minimum number of iterations; both sides refuse fewer (RFC 7677)."""
 ROUNDS_MAX = 5_000_000
 """Maximum number of iterations that a client computes for a server that has not authenticated
 itself."""
 NONCE_BYTES = 18
+"""Number of random bytes in a nonce."""
 
 _NO_BINDING = "n,,"
+"""Start of the client's first message: no channel binding, and no other identity."""
+# One text for both causes, so that a guesser does not learn which users exist.
 _WRONG = "the user is not known here, or the password is wrong"
 
 
 def check_rounds(rounds: int) -> None:
     """Raise ``AuthenticationFailed`` unless the server's number of iterations is within bounds.
 
-    Fewer do not protect the password, and more would keep this process busy.
+    Fewer iterations do not protect the password, and more would keep this process busy.
     """
     if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
         raise AuthenticationFailed(
@@ -68,7 +72,7 @@ def check_length(password: str, length_min: int) -> None:
 
 
 def is_right(password: str, record: Verifier) -> bool:
-    """Return whether this is the password of the record. Slow: call it off the event loop."""
+    """Whether ``password`` is the password of the record. Slow: call it off the event loop."""
     try:
         key = salted(password, record.salt, record.rounds)
     except InvalidArgument:
@@ -84,8 +88,10 @@ def proof_of(password: str, salt: bytes, rounds: int, message: bytes) -> bytes:
 
 
 def is_proven(proof: bytes, record: Verifier, message: bytes) -> bool:
-    """Return whether :func:`proof_of` made this proof with the password of the record."""
+    """Whether ``proof`` is the result of :func:`proof_of` for the password of the record and this
+    message."""
     signature = _hmac(record.stored_key, message)
+    # Only bytes of equal length can be combined below.
     if len(proof) != len(signature):
         return False
     return hmac.compare_digest(_digest(_xor(proof, signature)), record.stored_key)
@@ -99,16 +105,20 @@ class ScramClient:
         self._nonce = nonce
         self._first_bare = f"n={_escaped(prepared(user))},r={nonce}"
         self._expected = b""
+        """The proof that the server has to send; empty before :meth:`final`."""
 
     def first(self) -> bytes:
+        """Return the client's first message."""
         return f"{_NO_BINDING}{self._first_bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """Return the client's proof. Slow. Raises ``AuthenticationFailed`` for an invalid
-        challenge."""
+        """Return the client's second message, with its proof. Slow: call it off the event loop.
+        Raises ``AuthenticationFailed`` for an invalid challenge."""
         fields = _fields(challenge)
         nonce, rounds = fields.get("r", ""), _number(fields.get("i", ""))
         salt = _decoded(fields.get("s", ""))
+        # "m" announces an extension that this client does not know (RFC 5802, section 5.1). The
+        # realm must have appended its own part to the client's nonce.
         if "m" in fields or not nonce.startswith(self._nonce) or nonce == self._nonce or not salt:
             raise AuthenticationFailed("the realm's challenge does not belong to this sign-in")
         check_rounds(rounds)
@@ -123,6 +133,7 @@ class ScramClient:
     def check(self, outcome: bytes) -> None:
         """Raise ``AuthenticationFailed`` unless the server proved that it has the user's record."""
         proof = _decoded(_fields(outcome).get("v", ""))
+        # Without `final` the expected proof is empty, and must not equal an empty proof.
         if not self._expected or not hmac.compare_digest(proof, self._expected):
             raise AuthenticationFailed(
                 "the realm could not prove that it knows the password: it may be an impostor"
@@ -135,9 +146,10 @@ class ScramServer:
     def __init__(self, first: bytes, nonce: str) -> None:
         """Parse the client's first message. Raises ``AuthenticationFailed`` if it is invalid."""
         text = _text(first)
-        binding, comma, rest = text.partition(",")
-        authorization, comma, bare = rest.partition(",")
+        binding, comma, without_binding = text.partition(",")
+        authorization, comma, bare = without_binding.partition(",")
         fields = _fields(bare.encode())
+        # "y": the client can bind channels, but believes that the server cannot (RFC 5802).
         if not comma or binding not in ("n", "y") or authorization or "m" in fields:
             raise AuthenticationFailed(
                 "the sign-in must be SCRAM-SHA-256 without channel binding and without another "
@@ -152,6 +164,7 @@ class ScramServer:
         self._nonce = fields["r"] + nonce
         self._challenge = ""
         self._known: Verifier | None = None
+        """The user's record; None before :meth:`challenge`."""
 
     def challenge(self, record: Verifier) -> bytes:
         """Return the challenge, made from the user's record."""
@@ -160,7 +173,8 @@ class ScramServer:
         return self._challenge.encode()
 
     def outcome(self, final: bytes) -> bytes:
-        """Return the answer to a correct proof. Raises ``AuthenticationFailed`` for a wrong one."""
+        """Return the server's answer to the client's second message. Raises
+        ``AuthenticationFailed`` if the proof is wrong."""
         verifier_record = self._known
         assert verifier_record is not None, "challenge() comes first"
         text = _text(final)
@@ -200,6 +214,7 @@ def _text(message: bytes) -> str:
 
 
 def _number(text: str) -> int:
+    """Return a number of iterations; 0, which is refused, for other texts and long numbers."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
@@ -215,10 +230,12 @@ def _decoded(text: str) -> bytes:
 
 
 def _escaped(user: str) -> str:
+    # "=" first, because the escape of a comma contains one.
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
 def _unescaped(user: str) -> str:
+    # "=" last, so that an escaped "=" before "2C" does not become a comma.
     return user.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -230,5 +247,5 @@ def _digest(value: bytes) -> bytes:
     return hashlib.sha256(value).digest()
 
 
-def _xor(one: bytes, other: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+def _xor(first: bytes, second: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(first, second, strict=True))

@@ -12,17 +12,21 @@ from typing import Final, NamedTuple
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 VERSION: Final = "13"
+"""The version of the protocol in the handshake."""
+# Types of frames (5.2).
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 NORMAL, PROTOCOL_ERROR, UNSUPPORTED_DATA = 1_000, 1_002, 1_003
 """Status codes of closing frames (7.4.1)."""
 CONTROL_BYTES_MAX: Final = 125
+"""Maximum length of a control frame, and of a frame whose length takes one byte (5.2, 5.5)."""
+# The RFC defines this text, which is joined to the key of the handshake (1.3).
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _KEY_BYTES: Final = 16
 _OPCODES: Final = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 
 
 class WebSocketViolation(RemoteProtocolViolation):
-    """The peer violated the protocol; ``status`` is the code for closing the connection."""
+    """The peer violated the protocol; ``status`` is the status code of the closing frame."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -73,13 +77,14 @@ class WebSocketReader:
     def __init__(self) -> None:
         self._data = bytearray()
         self._message: int | None = None
-        """The opcode of an incomplete message."""
+        """The opcode of an incomplete message; None between messages."""
         self._remaining = 0
         """Bytes of the current frame that have not arrived yet."""
         self._opcode = BINARY
         self._mask = b""
         self._at = 0
-        """Received bytes of the current frame; they determine the next byte of the mask."""
+        """Number of received bytes of the current frame, which determines the next byte of the
+        mask."""
 
     def receive(self, data: bytes) -> None:
         """Add bytes that were received."""
@@ -139,6 +144,8 @@ class WebSocketReader:
             raise WebSocketViolation(PROTOCOL_ERROR, text)
 
     def _begin(self, opcode: int, *, is_last: bool) -> None:
+        """Begin or continue a message. Raises :class:`WebSocketViolation` if the frame does not
+        follow the previous one."""
         if (opcode == CONTINUATION) != (self._message is not None):
             raise WebSocketViolation(
                 PROTOCOL_ERROR,
@@ -148,10 +155,13 @@ class WebSocketReader:
         self._message = None if is_last else self._opcode
 
     def _control(self, size: int) -> bytes:
+        """Return the content of a control frame, which may come between frames of a message."""
         self._remaining, self._at = size, 0
         return self._unmasked(size)
 
     def _unmasked(self, count: int) -> bytes:
+        """Remove the next ``count`` bytes of the current frame and return them without the mask."""
+        # One exclusive or of two large numbers is many times faster than a loop over the bytes.
         data, turn = bytes(self._data[:count]), self._at % 4
         del self._data[:count]
         self._remaining -= count

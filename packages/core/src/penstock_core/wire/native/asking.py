@@ -16,7 +16,8 @@ from penstock_core.wire.native import messages as wire
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 """Errors of a request that cannot be encoded or decoded. Encoding raises one of the last three,
 for text with half a surrogate pair, for example."""
-_WANTED = {str: "text in Unicode", bool: "True or False", int: "an integer of at most 64 bits"}
+_ALLOWED = {str: "text in Unicode", bool: "True or False", int: "an integer of at most 64 bits"}
+"""Descriptions of the values that a field of a type may have."""
 _SHOWN = 80
 """Maximum number of characters of a value that an error message quotes."""
 
@@ -29,11 +30,11 @@ def check_request(message: Request[Any]) -> None:
     """
     try:
         header = wire.encode(wire.Asked(0, message))
-        read = wire.decode_from_client(memoryview(header))
+        decoded = wire.decode_from_client(memoryview(header))
     except (RemoteProtocolViolation, *_UNREADABLE) as error:
-        raise InvalidArgument(_what_is_wrong(message) or str(error)) from None
-    if isinstance(read, wire.Unreadable):
-        raise InvalidArgument(_what_is_wrong(message) or str(read.reason))
+        raise InvalidArgument(_field_fault(message) or str(error)) from None
+    if isinstance(decoded, wire.Unreadable):
+        raise InvalidArgument(_field_fault(message) or str(decoded.reason))
     if len(header) > HEADER_BYTES_MAX:
         raise InvalidArgument(
             f"this {type(message).__name__} takes {len(header)} bytes; a request may have at most "
@@ -41,7 +42,7 @@ def check_request(message: Request[Any]) -> None:
         )
 
 
-def _what_is_wrong(message: Request[Any]) -> str:
+def _field_fault(message: Request[Any]) -> str:
     """Return the error text for the first field that cannot be sent; empty if none is found."""
     kinds = typing.get_type_hints(type(message), include_extras=True)
     for name in message.__struct_fields__:
@@ -52,7 +53,7 @@ def _what_is_wrong(message: Request[Any]) -> str:
             return explain(error, value, kind=kinds[name], whole=shown_name, words=PYTHON)
         except _UNREADABLE as error:
             kind = typing.get_type_hints(type(message))[name]
-            if kind in _WANTED:
-                return f"{shown_name} must be {_WANTED[kind]}, not {repr(value)[:_SHOWN]}"
+            if kind in _ALLOWED:
+                return f"{shown_name} must be {_ALLOWED[kind]}, not {repr(value)[:_SHOWN]}"
             return f"{shown_name} cannot be sent: {error}"
     return ""

@@ -4,7 +4,7 @@ A connection starts with the client's eight bytes :data:`PREFACE`. Then, both wa
 
     u32 length of what follows | u32 length of the header | header (msgpack) | body (raw bytes)
 
-all little endian. A body is one or more Arrow messages; the header says where each ends.
+all little endian. A body is one or more Arrow messages; the header has the length of each.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ FRAME_BYTES_MAX = 64 << 20
 
 _LENGTHS = struct.Struct("<II")
 PREFIX_BYTES = _LENGTHS.size
+"""Bytes of the two lengths before the header."""
 _CHUNK_BYTES_MIN = 4 << 10
+"""Size of the receive buffer of a new connection."""
 _CHUNK_BYTES_MAX = 256 << 10
+"""Largest size of the receive buffer of a busy connection, unless a frame is larger."""
 _JOIN_BELOW = 16 << 10
+"""Buffers with fewer bytes than this are joined before they are sent."""
 _COPY_BELOW = 64 << 10
-"""Bytes below which a body is copied out of the receive buffer, so that it does not pin it."""
+"""A body with fewer bytes than this is copied out of the receive buffer, so that it does not keep
+the whole buffer in memory."""
 
 
 def frame(header: bytes, *bodies: bytes | bytearray | memoryview) -> list[bytes | memoryview]:
@@ -37,6 +42,7 @@ def frame(header: bytes, *bodies: bytes | bytearray | memoryview) -> list[bytes 
     prefix = _LENGTHS.pack(4 + len(header) + size, len(header)) + header
     if size == 0:
         return [prefix]
+    # Copying a small body costs less than sending one more buffer.
     if size < _COPY_BELOW:
         return [b"".join((prefix, *bodies))]
     return [prefix, *(memoryview(body) for body in bodies if len(body))]
@@ -57,7 +63,7 @@ def coalesced(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryv
         yield b"".join(small)
 
 
-def _room(size: int) -> memoryview:
+def _receive_buffer(size: int) -> memoryview:
     """Return a buffer for receiving. Unlike a ``bytearray``, it is not zeroed first."""
     return np.empty(size, np.uint8).data
 
@@ -82,17 +88,18 @@ class FrameReader:
         self.frame_bytes_max = frame_bytes_max
         """Largest accepted frame in bytes; lower for peers that have not signed in yet."""
         self._chunk_bytes = _CHUNK_BYTES_MIN
-        self._buffer = _room(self._chunk_bytes)
+        self._buffer = _receive_buffer(self._chunk_bytes)
         self._start = 0
         self._end = 0
         self.bytes_in = 0
+        """Number of bytes received so far."""
         self.holds_bytes = False
         """Whether received bytes have not been returned as frames yet."""
 
     @property
     def incomplete_bytes(self) -> int:
-        """Size of the incomplete frame in bytes; 0 if there is none or its length has not
-        arrived."""
+        """Size of the incomplete frame in bytes; 0 if no frame is incomplete, or if its length has
+        not arrived."""
         if self._preface or self._end - self._start < PREFIX_BYTES:
             return 0
         return self._needed()
@@ -111,31 +118,33 @@ class FrameReader:
         if self._preface:
             return PREFIX_BYTES
         length, _ = _LENGTHS.unpack_from(self._buffer, self._start)
+        # next_frame() refuses longer frames, so they must not claim memory first.
         return min(int(length), self.frame_bytes_max) + 4
 
     def _move(self, size: int) -> None:
         """Continue in a new buffer. Bodies that were handed out keep the old one alive."""
-        rest = self._buffer[self._start : self._end]
-        fresh = _room(max(size, len(rest) + _CHUNK_BYTES_MIN))
-        fresh[: len(rest)] = rest
+        unread = self._buffer[self._start : self._end]
+        new_buffer = _receive_buffer(max(size, len(unread) + _CHUNK_BYTES_MIN))
+        new_buffer[: len(unread)] = unread
         self._end -= self._start
         self._start = 0
-        self._buffer = fresh
+        self._buffer = new_buffer
 
     def buffer_updated(self, count: int) -> None:
+        """Note that ``count`` bytes were received into the memory of :meth:`get_buffer`."""
         self._end += count
         self.bytes_in += count
         self.holds_bytes = self._end > self._start
 
     def receive(self, received: bytes | bytearray | memoryview) -> None:
         """Add bytes that were received in another way (in-process transports, tests)."""
-        rest = memoryview(received)
-        while rest:
-            room = self.get_buffer()
-            part = rest[: len(room)]
-            room[: len(part)] = part
+        remaining = memoryview(received)
+        while remaining:
+            free = self.get_buffer()
+            part = remaining[: len(free)]
+            free[: len(part)] = part
             self.buffer_updated(len(part))
-            rest = rest[len(part) :]
+            remaining = remaining[len(part) :]
 
     def frames(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Yield header and body of each complete frame. Raises ``RemoteProtocolViolation``."""
@@ -153,8 +162,8 @@ class FrameReader:
             return None
         length, header_length = _LENGTHS.unpack_from(self._buffer, self._start)
         # `length` counts the 4 bytes of `header_length`, the header and the body.
-        is_sound = header_length + 4 <= length <= self.frame_bytes_max
-        if not is_sound or header_length > self._header_bytes_max:
+        is_valid = header_length + 4 <= length <= self.frame_bytes_max
+        if not is_valid or header_length > self._header_bytes_max:
             self._refuse(length, header_length)
         if self._end - self._start < 4 + length:
             return None
@@ -171,17 +180,18 @@ class FrameReader:
     def _take_preface(self) -> bool:
         """Consume the preface. Return False if it has not arrived completely. Raises
         ``RemoteProtocolViolation`` for other bytes."""
-        got = bytes(self._buffer[self._start : min(self._end, self._start + len(self._preface))])
-        if not self._preface.startswith(got):
-            if got[:7] == self._preface[:7]:
+        begun = bytes(self._buffer[self._start : min(self._end, self._start + len(self._preface))])
+        if not self._preface.startswith(begun):
+            # The last of the eight bytes is the version of the protocol.
+            if begun[:7] == self._preface[:7]:
                 raise RemoteProtocolViolation(
-                    f"the peer speaks wire version {got[7]}; this side speaks {self._preface[7]}"
+                    f"the peer speaks wire version {begun[7]}; this side speaks {self._preface[7]}"
                 )
             raise RemoteProtocolViolation(
-                f"a connection starts with {self._preface!r}, not {got!r}: "
+                f"a connection starts with {self._preface!r}, not {begun!r}: "
                 "this is the native Penstock port"
             )
-        if len(got) < len(self._preface):
+        if len(begun) < len(self._preface):
             return False
         self._start += len(self._preface)
         self.holds_bytes = self._end > self._start

@@ -1,8 +1,8 @@
 """Headers of the native protocol: one struct per kind of frame.
 
-They travel as msgpack arrays whose first element is the tag. Requests carry a number the
-client chose; the answer (:class:`Done` or :class:`Failed`) repeats it. Requests on one
-connection are worked through in order, and may be pipelined.
+A header is a msgpack array whose first element is the tag. The client chooses a number for each
+request; the answer (:class:`Done` or :class:`Failed`) repeats the number. Requests on one
+connection are performed in order, and may be pipelined.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Asked(Message, frozen=True):
 
 
 class Hello(Message, frozen=True, tag=1):
-    """The first frame of a connection."""
+    """The client's first frame on a connection: it introduces the client and begins its
+    sign-in."""
 
     client: Name
     """Name and version of the client's software, for people."""
@@ -57,14 +58,14 @@ class Hello(Message, frozen=True, tag=1):
     token: Text = ""
     """A bearer token, if the client signs in with one."""
     mechanism: Name = ""
-    """``SCRAM-SHA-256``: the proof follows after the server's :class:`Challenge`. Empty: a token, a
-    client certificate, or no proof."""
+    """``SCRAM-SHA-256`` if the proof follows after the server's :class:`Challenge`. Empty if the
+    client signs in with a token or a client certificate, or not at all."""
     data: bytes = b""
     """The first message of ``mechanism``."""
 
 
 class Schema(Message, frozen=True, tag=2):
-    """Body: an Arrow schema. Both sides name it by ``number`` from now on."""
+    """An Arrow schema, in the frame's body. Both sides refer to it by ``number`` from now on."""
 
     number: Number
 
@@ -77,19 +78,19 @@ class Proof(Message, frozen=True, tag=3):
 
 class Follow(Message, frozen=True, tag=4):
     """The client requests :class:`Owners`, now and after each change. A node that stands by answers
-    without a Hello. An owner without a Hello answers once and ends the connection, unless it is
-    relayed."""
+    also before a Hello. Before a Hello, the owner answers once and ends the connection, unless the
+    connection is relayed."""
 
 
 class Credit(Message, frozen=True, tag=44):
-    """The client can take ``count`` more events of a plain subscription."""
+    """The client can receive ``count`` more events of a plain subscription."""
 
     subscription: Number
     count: Count
     next_id: EndId = 0
-    """All deliveries with lower ids have arrived."""
+    """The id below which all deliveries have arrived."""
     taken: Count = 0
-    """Bytes of deliveries that the application has taken since the last message."""
+    """Bytes of deliveries that the application has processed since the last message."""
 
 
 class Demand(Message, frozen=True, tag=45):
@@ -114,12 +115,18 @@ class Bye(Message, frozen=True, tag=61):
 
 
 class Welcome(Message, frozen=True, tag=100):
+    """The server accepts the connection."""
+
     realm: str
     """Identity of the realm; it changes if the data directory is replaced by another one."""
     name: str
+    """Name of the realm."""
     version: str
+    """Version of Penstock that the realm runs."""
     event_bytes_max: int
+    """Largest size of an event, in bytes."""
     frame_bytes_max: int
+    """Largest size of a frame that the server accepts, in bytes."""
 
 
 class ClusterWelcome(Welcome, frozen=True, tag=100):
@@ -127,30 +134,40 @@ class ClusterWelcome(Welcome, frozen=True, tag=100):
     clients understand them."""
 
     heartbeat_s: float = 0.0
-    """Seconds of silence after which the client pings. After three times as many it closes the
-    connection, because another node may be the owner by then. 0: the client uses its defaults."""
+    """Seconds of silence after which the client sends a ping. After three times this time it closes
+    the connection, because another node may be the owner by then. 0 means the client's
+    defaults."""
     nodes: tuple[str, ...] = ()
     """Host and port of each node of the cluster, as in a URL."""
     node: str = ""
-    """Host and port of the sending node; on a relayed connection it is not the connected node."""
+    """Host and port of the sending node, which is not the connected node if the connection is
+    relayed."""
 
 
 class Done(Message, frozen=True, tag=101):
+    """The answer to a request that was performed."""
+
     request: int
+    """Number of the request."""
     answer: Any = None
 
 
 class Failed(Message, frozen=True, tag=102):
+    """The error of a request that was not performed, or whose outcome is unknown."""
+
     request: int
+    """Number of the request."""
     code: str
+    """Code of the error, as in ``penstock_core.vocabulary.errors``."""
     text: str
 
 
 class Delivery(Message, frozen=True, tag=103):
-    """Body: one Arrow record batch of ``count`` events, their ids ascending.
+    """Events for a subscription: one Arrow record batch of ``count`` events in the frame's body,
+    with ascending ids.
 
-    ``first_id`` >= 0: the ids are dense from there and all were published at ``at_us``;
-    -1: the batch has ``event_id`` and ``published`` columns itself.
+    If ``first_id`` is 0 or more, the ids are consecutive from ``first_id`` on and all events were
+    published at ``at_us``. If it is -1, the batch has the columns ``event_id`` and ``published``.
     """
 
     subscription: int
@@ -160,11 +177,12 @@ class Delivery(Message, frozen=True, tag=103):
     at_us: int
     redeliveries: tuple[tuple[int, Spans], ...] = ()
     publishers: tuple[tuple[str, Spans], ...] = ()
-    """Ids by publisher (``user@host``); no spans: all ids (SEM E3)."""
+    """Publishers (``user@host``), each with the ids that it published; a publisher without spans
+    has published all (SEM E3)."""
 
 
 class Finished(Message, frozen=True, tag=104):
-    """A browse has ended, or a demand is met or cancelled."""
+    """A browse has ended, or a demand was fulfilled or cancelled."""
 
     subscription: int
 
@@ -189,7 +207,7 @@ class Redirect(Goodbye, frozen=True, tag=106):
     are those of any goodbye, so older clients understand them."""
 
     address: str = ""
-    """Host and port of the owner, as in a URL; empty: unknown."""
+    """Host and port of the owner, as in a URL; empty if the owner is not known."""
 
 
 class Parting(Redirect, frozen=True, tag=106):
@@ -197,8 +215,8 @@ class Parting(Redirect, frozen=True, tag=106):
     of any goodbye, so older clients understand them."""
 
     taken: int = -1
-    """The highest number of a request that the server has begun. Later requests may be repeated,
-    also to another server. -1: unknown."""
+    """The highest number of a request that the server has begun; -1 if it is not known. The client
+    may repeat later requests, also to another server."""
 
 
 class Owners(Message, frozen=True, tag=109):
@@ -227,8 +245,9 @@ class Challenge(Message, frozen=True, tag=108):
 
 
 class Recalled(Message, frozen=True, tag=107):
-    """An earlier event was rolled back and order is strict, so these events, already sent, count as
-    not delivered (SEM D11). The server sends nothing more before :class:`RecallSeen`."""
+    """The server takes back events that it has sent, because an earlier event was rolled back and
+    order is strict. They count as not delivered (SEM D11). The server sends no further events of
+    the subscription before :class:`RecallSeen`."""
 
     subscription: int
     spans: Spans
@@ -236,6 +255,7 @@ class Recalled(Message, frozen=True, tag=107):
 
 FromClient = Hello | Proof | Schema | Follow | Credit | Demand | RecallSeen | Bye
 """Messages of a client other than requests."""
+# Messages of a server.
 FromServer = (
     Welcome
     | Challenge
@@ -251,7 +271,7 @@ FromServer = (
     | ChannelsFound
 )
 FromNode = ClusterWelcome | Redirect | Parting
-"""Extended forms of ``Welcome`` and ``Goodbye``, with the tags of these and more fields."""
+"""Extended forms of ``Welcome`` and ``Goodbye``, which have the same tags and more fields."""
 _Decoded = (
     ClusterWelcome
     | Challenge
@@ -266,7 +286,7 @@ _Decoded = (
     | Owners
     | ChannelsFound
 )
-"""The result types of the decoder: of messages that share a tag, the one with most fields."""
+"""The types that the decoder returns; of messages with the same tag, the type with most fields."""
 
 
 def _framed(tag: int, kind: type[Request[Any]]) -> type[Struct]:
@@ -291,7 +311,8 @@ _tags = {kind: tag for tag, kind in TAGS.items()}
 
 class _FromClients:
     """Decodes messages of clients. The encoded form of a kind of request is created when the first
-    one arrives: creating all forms takes 10 ms at each start, and most programs need few."""
+    such request arrives, because creating all forms takes 10 ms at each start and most programs
+    need few."""
 
     def __init__(self) -> None:
         self.makers: dict[type[Struct], Callable[..., Request[Any]]] = {}
@@ -302,8 +323,8 @@ class _FromClients:
             msgspec.msgpack.Decoder(FromClient),
             frozenset(),
         )
-        """The newest decoder, and the tags of its requests. Realms in other threads may replace it
-        at any time by one that lacks some of these tags."""
+        """The newest decoder, and the tags of its requests. Realms in other threads may replace the
+        pair at any time by a decoder that lacks some of these tags."""
 
     def decode(self, header: memoryview) -> Any:
         """Decode a message; a request of a kind that is not known yet extends the decoder first."""
@@ -322,9 +343,9 @@ class _FromClients:
             kind = TAGS[tag]
             self.makers[self._forms.setdefault(tag, _framed(tag, kind))] = _maker(kind)
         forms = dict(self._forms)
-        every = msgspec.msgpack.Decoder[Any](Union[(*get_args(FromClient), *forms.values())])
-        self._newest = every, frozenset(forms)
-        return every
+        decoder = msgspec.msgpack.Decoder[Any](Union[(*get_args(FromClient), *forms.values())])
+        self._newest = decoder, frozenset(forms)
+        return decoder
 
 
 def _tag_of(header: memoryview) -> int | None:
@@ -341,9 +362,9 @@ _from_server: msgspec.msgpack.Decoder[_Decoded] = msgspec.msgpack.Decoder(_Decod
 
 _PLACE = re.compile(r" - at `\$\[(\d+)\]")
 _BEYOND = re.compile(r"Expected `\w+` (of length )?(>=|<=) -?\d+")
-"""The decoder's message for a value out of bounds, as opposed to one of the wrong type."""
+"""The decoder's message for a value of the right type that is out of bounds."""
 _NAMES = {"kind": "type"}
-"""Fields whose name in the API differs from that in the protocol."""
+"""Names in the API of the fields whose name in the protocol differs."""
 
 from_clients = _FromClients()
 
@@ -359,6 +380,7 @@ class Unreadable(Struct, frozen=True):
 
 
 def encode(message: Message) -> bytes:
+    """Return the header with a message."""
     if not isinstance(message, Asked):
         return _encoder.encode(message)
     request = message.request
@@ -384,8 +406,10 @@ def decode_from_client(header: memoryview) -> FromClient | Asked | Unreadable:
 
 
 def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
-    """Return the request that a decoding error is about, with an error text that names its field;
+    """Return the request that a decoding error is about, with an error text that names the field;
     None if the error is not about a value out of bounds."""
+    # Such a value comes from a mistake of the program, so only this request fails. After other
+    # errors the connection cannot be trusted.
     try:
         tag, request, *_ = msgspec.msgpack.decode(header, type=list[Any])
     except (*_NO_MESSAGE, ValueError):
@@ -419,7 +443,7 @@ def decode_from_server(header: memoryview) -> FromServer:
 
 
 def _as_sent(message: ClusterWelcome | Redirect) -> FromServer:
-    """Return the basic message if the fields of the extended one are not set."""
+    """Return the basic message if the additional fields of the extended message are not set."""
     if isinstance(message, ClusterWelcome):
         return message if message.heartbeat_s else Welcome(*astuple(message)[:-3])
     if isinstance(message, Parting) and message.taken >= 0:
