@@ -231,7 +231,7 @@ def test_without_pyjwt_the_start_names_the_missing_package(
 
     with pytest.raises(InvalidArgument, match=r"pip install 'penstock-realm\[tokens\]'"):
         Tokens(RULES, Provider().fetch, FixedClock(), offload=inline)
-    assert not Tokens(TokenRules(), Provider().fetch, FixedClock(), offload=inline).are_taken
+    assert not Tokens(TokenRules(), Provider().fetch, FixedClock(), offload=inline).are_accepted
 
 
 def test_a_realm_without_keys_takes_no_tokens() -> None:

@@ -51,15 +51,15 @@ def outlived_restart(patch: pytest.MonkeyPatch) -> None:
 
 def unremembered(patch: pytest.MonkeyPatch) -> None:
     """Take a repeated request for a new one."""
-    original = LeasePart.meant
+    original = LeasePart.selected_events
 
-    def meant(part: LeasePart, *arguments: object) -> IdSet:
+    def selected_events(part: LeasePart, *arguments: object) -> IdSet:
         ids = original(part, *arguments)  # type: ignore[arg-type]  # as it is called
         part.lost.add_all(ids.overlap(part.done["ack"]))
         part.done["ack"] = IdSet()
         return ids
 
-    patch.setattr(LeasePart, "meant", meant)
+    patch.setattr(LeasePart, "selected_events", selected_events)
 
 
 def one_channel_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class SaslSignIn:
         if not access.is_open:
             offered.append(scram.MECHANISM)
         if is_private:
-            offered += [BEARER, PLAIN] if access.tokens.are_taken else [PLAIN]
+            offered += [BEARER, PLAIN] if access.tokens.are_accepted else [PLAIN]
         if access.mode != "mandatory":
             offered.append(ANONYMOUS)
         return offered

@@ -215,7 +215,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
             password = (packet.password or b"").decode()
         except UnicodeDecodeError:
             raise AuthenticationFailed("the password is not UTF-8") from None
-        is_token = access.tokens.are_taken and not access.accounts.knows(TOKEN_USER)
+        is_token = access.tokens.are_accepted and not access.accounts.knows(TOKEN_USER)
         if packet.user is None or (packet.user == TOKEN_USER and is_token):
             return await access.token(password, host, secure=self._is_secure)
         return await access.password(packet.user, password, host, secure=self._is_secure)
@@ -228,7 +228,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
         """Raise :class:`MqttViolation` if the realm does not offer an authentication method."""
         access = self._access
         offered = [] if access.is_open else [scram.MECHANISM]
-        if access.tokens.are_taken and not access.is_open:
+        if access.tokens.are_accepted and not access.is_open:
             offered.append(BEARER)
         if method not in offered:
             allowed_methods = (

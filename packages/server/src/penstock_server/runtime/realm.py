@@ -87,6 +87,7 @@ class RunningRealm:
     tenures: TenureCounts | None = None
     """Counts of the node's tenures as owner; None outside a cluster."""
     names = StoreNames()
+    """Approves the names of new stores; see :meth:`name_with`."""
     scratch_folder: Path | None = None
     """Folder for files that can be made again, empty at the start; None if the realm has no local
     disk."""
@@ -192,8 +193,8 @@ class RunningRealm:
             incidents=self.incidents,
         )
         self.disk_space: Callable[[], tuple[int, int]] | None = None
-        """Returns the free bytes and all bytes of the realm's disk; None if it has no local
-        disk."""
+        """Returns the free bytes and the total bytes of the realm's disk; None if the realm has no
+        local disk."""
         self.pipeline_folders: tuple[str, ...] = ()
         """Folders with the checkpoints of pipelines, from the settings."""
         self._serving: asyncio.Task[None] | None = None
@@ -232,8 +233,9 @@ class RunningRealm:
             keep_unknown(recovered)
         await remove_strays(recovered, blobs)
         await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
-        # Times must never go back: a cluster's next owner continues the time of the last block;
-        # on one machine it is the clock that was set back, which the realm reports.
+        # Times of events must never go back. The next owner in a cluster continues at the time of
+        # the last block, because clocks of machines differ. On one machine, an earlier time means
+        # that the clock was set back, which the realm reports.
         if lease.epoch:
             clock = OwnerClock(clock, recovered.newest_us)
         elif recovered.last_us > (now_us := clock.now_us()):
@@ -281,8 +283,8 @@ class RunningRealm:
         return self._journal.info()
 
     def unsealed_s(self) -> float:
-        """Return the seconds since the oldest change that no snapshot has; 0: the newest has
-        all."""
+        """Return the seconds since the oldest change that no snapshot has; 0 if the newest
+        snapshot has all changes."""
         return self.sealer.unsealed_s()
 
     def name_with(self, names: StoreNames) -> None:
@@ -409,7 +411,7 @@ class RunningRealm:
         def decide() -> ChannelCreated:
             return self.directory.decide_create(name, definition, temporary=temporary)
 
-        # Check here first: the cluster is asked about the name only if the store can be created.
+        # Decided here first, so that an invalid request does not reserve the name in the cluster.
         if self.names.asks:
             await self.shard.act(lambda _: decide())
 
@@ -446,11 +448,11 @@ class RunningRealm:
             for fact in self.directory.decide_delete(name, kind):
                 files += self._state.stores[fact.number].files
                 group.realm_fact(0, fact)
-                group.touched[fact.number] = None  # so that the shard ends what is open on it
+                group.touched[fact.number] = None  # so that the shard ends the subscriptions to it
                 self.watches.deleted(fact.number)
             return files
 
-        # This comes after the fact is stored: files that a crash leaves are strays, which the next
+        # Only after the fact is stored. Files that a crash leaves here are strays, which the next
         # start deletes.
         for file in await self.shard.act(delete):
             self.dispatch.files.close(file)
@@ -459,12 +461,12 @@ class RunningRealm:
         _log.info("store.deleted", name=destination_name(name), kind=kind)
 
     async def maintain(self, name: str, kind: Kind = "channel") -> Maintained:
-        """Rewrite a single-file channel without its dead events (SEM S, maintain), and free journal
-        space of events that are in files or were removed.
+        """Rewrite a single-file channel without its removed events (SEM S, maintain), and free the
+        journal space of events that are in files or were removed.
 
-        On a channel of spindles it rewrites nothing, and the result has the reason. Raises
-        ``NameDoesNotExist``, ``IllegalState`` while it is being maintained already, ``Damaged``,
-        ``StorageFailed``.
+        A channel of spindles is not rewritten, and the result has the reason. Raises
+        ``NameDoesNotExist``, ``IllegalState`` if maintenance of the channel is already running,
+        ``Damaged``, ``StorageFailed``.
         """
         channel_id = await self.shard.act(lambda _: self.directory.channel_id_of(name, kind))
         result = await self.sealer.maintainer.maintain(channel_id)
@@ -474,12 +476,12 @@ class RunningRealm:
     async def edit_channel(self, name: str, definition: Definition) -> ChannelOpened:
         checked_descriptors(definition.descriptors)
 
-        def number(_: Group) -> ChannelId:
+        def find_channel(_: Group) -> ChannelId:
             return self.directory.channel_id_of(name, definition.kind)
 
         def edit(group: Group) -> ChannelOpened:
-            # The number is looked up again: the channel may have been deleted since the first turn.
-            channel_id = number(group)
+            # The id is looked up again: the channel may have been deleted since the first turn.
+            channel_id = find_channel(group)
             store = group.state.stores[channel_id]
             store.require_open(store.files)  # a new capacity may move events in files (SEM T7)
             state = self.directory.channels[channel_id].state
@@ -487,7 +489,7 @@ class RunningRealm:
             group.do(channel_id, Edit(new_definition))
             return group.state.opened(channel_id)
 
-        channel_id = await self.shard.act(number)
+        channel_id = await self.shard.act(find_channel)
         opened: ChannelOpened = await with_open_files(
             self.shard, self.dispatch.files, channel_id, action=edit
         )
@@ -538,7 +540,8 @@ class RunningRealm:
         )
 
     async def schedule_of(self, channel_id: ChannelId) -> ChannelOpened | None:
-        """Return the store of a channel's scheduled events (SEM X4); None if it never had any."""
+        """Return the store of a channel's scheduled events (SEM X4); None if no event was ever
+        scheduled on the channel."""
 
         def find(group: Group) -> ChannelOpened | None:
             group.channel(channel_id)
@@ -557,14 +560,15 @@ class RunningRealm:
         dry_run: bool = False,
         may: MayPublish | None = None,
     ) -> Redriven:
-        """Publish dead events again, each once (SEM T10). ``may`` is called for each
-        destination."""
+        """Publish dead events again, each once (SEM T10). ``may`` is called with the kind and name
+        of each destination, and raises ``AccessDenied`` if the client may not publish there."""
         return await self._redriving.redrive(
             source, destination, selector, dry_run=dry_run, may=may
         )
 
     async def pause(self, paused: bool) -> None:
-        """Refuse publishes and commits of clients, or accept them again (SEM X5)."""
+        """Refuse publishes and commits of clients if ``paused``, otherwise accept them again (SEM
+        X5)."""
 
         def pause(group: Group) -> None:
             if self.directory.publishing_paused != paused:
@@ -584,8 +588,8 @@ class RunningRealm:
         *,
         publisher: str = "",
     ) -> None:
-        """Store events; ``reply`` is called with their span. Raises ``Refused`` for an oversized
-        event."""
+        """Queue a publish. ``reply`` is called with the span of ids once the events are stored, or
+        with the error that refuses them. Raises ``EventTooLarge``."""
         work = PublishBatches(
             channel_id,
             self.digest(bodies),
@@ -628,7 +632,7 @@ class RunningRealm:
 
     @property
     def is_congested(self) -> bool:
-        """Whether publishers should wait."""
+        """Whether publishers should wait, because the sealer is behind."""
         return self.sealer.is_behind
 
     @property
@@ -638,4 +642,4 @@ class RunningRealm:
 
 
 def _nothing(_: Group) -> None:
-    """Change nothing: the request only takes its place in the order."""
+    """Change nothing. The request serves to wait until all earlier requests are decided."""

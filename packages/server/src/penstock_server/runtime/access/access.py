@@ -1,4 +1,4 @@
-"""Authentication and authorization: every front end checks here before it acts (SEM A)."""
+"""Authentication and authorization of the clients of all front ends (SEM A)."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ from penstock_server.runtime.access.tokens import TokenRules, Tokens
 Mode = Literal["off", "optional", "mandatory"]
 
 _PUBLISH = ("channel.publish", "publish")
-_SEEN_AS = ("channels", "admin", "monitor")
+"""Operation and right to publish on a channel."""
+_SEES_ALL: Final = ("channels", "admin", "monitor")
 """A principal with one of these rights on the realm sees every channel and queue."""
 TOKEN_S: Final = 3_600
 """Lifetime of a token issued for a password, in seconds."""
 TOKENS_OF_USER_MAX: Final = 100
-"""Maximum number of issued tokens of one user."""
+"""Largest number of issued tokens of one user."""
 
 _log = logger("penstock.access")
 
@@ -69,14 +70,14 @@ class AccessRules(Struct, frozen=True):
     """Delay in seconds of the answer to a failed sign-in."""
     lockout: LockoutRules = LockoutRules()
     cleartext_passwords: bool = False
-    """Accept passwords and tokens over connections without TLS."""
+    """Whether passwords and tokens are accepted over connections without TLS."""
     apart: frozenset[str] = frozenset(PROOF_PREFIXES)
-    """Kinds of proof whose users get a prefix, so that they differ from password users of the same
-    name."""
+    """Kinds of proof (token, certificate) whose users get a prefix, so that they differ from users
+    of the same name who sign in with a password."""
 
 
 class AccessControl:
-    """Signs clients in, checks their rights and audits their acts; ``realm.access`` holds it."""
+    """Signs clients in, checks their rights and audits their acts; it is ``realm.access``."""
 
     def __init__(
         self,
@@ -97,11 +98,12 @@ class AccessControl:
         """Increases with each change of rights. Results from before a change may be invalid after
         it."""
         self.on_new_version: Callable[[], None] = lambda: None
-        """Called after each change of rights, even if subjects have only gained some."""
+        """Called after each change of rights, also if subjects have only gained rights."""
         self.first_password = ""
-        """Password of the administrator created at this start; shown once, then forgotten."""
+        """Password of the administrator that this start has created; otherwise empty. The server
+        shows it once and then clears it."""
         self.definition_of: DefinitionOf = lambda name: None
-        """Set by the realm, so that audit records can describe channels and queues."""
+        """Returns the attributes of a channel or queue for audit records. Set by the realm."""
         self.passwords = Passwords(offload)
         self._failure_delay_s = rules.failure_delay_s
         self._lockout = Lockout(rules.lockout)
@@ -109,8 +111,9 @@ class AccessControl:
         self._apart = rules.apart
         self._revoked: frozenset[tuple[str, ...]] = frozenset()
         self._clock = clock
-        # References are weak, so that a lock is dropped once no task holds it or waits for it.
         self._naming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks by name of a store; see :meth:`naming`. References are weak, so that a lock is
+        dropped once no task holds it or waits for it."""
         self._listeners: list[Callable[[], None]] = []
         accounts.on_rights_changed = self._rights_changed
         self.issued_tokens = Logins(
@@ -123,7 +126,7 @@ class AccessControl:
 
     @classmethod
     def off(cls, clock: Clock) -> AccessControl:
-        """Return a control that allows everything, for a realm of one machine or in a program."""
+        """Return an access control that allows everything, for a realm without authentication."""
         accounts = Accounts(None, clock, inline)
         tokens = Tokens(TokenRules(), lambda _: b"", clock, offload=inline)
         return cls(
@@ -138,7 +141,8 @@ class AccessControl:
 
     @property
     def is_open(self) -> bool:
-        """Authentication is off (SEM A4): everyone who can connect may do everything."""
+        """Whether authentication is off (SEM A4): every client that can connect may do
+        everything."""
         return self.mode == "off"
 
     @property
@@ -147,9 +151,9 @@ class AccessControl:
         return self.is_open
 
     def admit(self, request: Request[Any]) -> None:
-        """Raise an error if this realm refuses requests of this kind, whoever sends them.
+        """Raise an error if this realm refuses requests of this type from all clients.
 
-        This class refuses none; a subclass can override it.
+        This class refuses no request; a subclass can override the method.
         """
 
     async def close(self) -> None:
@@ -159,8 +163,8 @@ class AccessControl:
     async def begin(self) -> None:
         """Load users, groups and rights.
 
-        If no subject may administer the realm, and a cluster does not share its accounts, create
-        a first administrator with the password :attr:`first_password`. Raises ``Damaged``,
+        If no subject may administer the realm, create a first administrator and set
+        :attr:`first_password`; not if the accounts are shared by a cluster. Raises ``Damaged``,
         ``StorageFailed``.
         """
         if self.is_open:
@@ -187,7 +191,7 @@ class AccessControl:
         ``StorageFailed``.
         """
         await self.accounts.load()
-        # The log is loaded first, so that the record below continues its numbers.
+        # The audit log is loaded first, so that the record below gets the next number.
         await self.audit.load()
         new_text = password or new_password()
         if self.accounts.knows(user):
@@ -225,7 +229,8 @@ class AccessControl:
         # Before the check, so that a locked user costs no key derivation.
         self.check_locked(user, host)
         verifier = self.accounts.verifier_of(user)
-        # An unknown user costs the same computation, so that the time does not reveal users.
+        # For an unknown user a decoy is checked, so that the duration does not reveal which users
+        # exist.
         is_right = await self.passwords.is_right(
             password,
             verifier or self.accounts.decoy(user),
@@ -233,16 +238,17 @@ class AccessControl:
             recheck=lambda: self.check_locked(user, host),
             user=user,
         )
-        self.check_locked(user, host)  # another attempt may have failed meanwhile
+        # Another attempt may have failed, and locked the user, during the check of the password.
+        self.check_locked(user, host)
         if verifier is None or not is_right:
             await self.failed(user, host, "password")
             raise AuthenticationFailed("the user is not known here, or the password is wrong")
         return self.proven(user, host)
 
     def scram(self, first: bytes, host: str) -> tuple[ScramServer, Verifier]:
-        """Begin an exchange of SCRAM-SHA-256; return it with the user's verifier. Unknown users
-        get a decoy, so that the answer does not reveal them. Raises ``AuthenticationFailed``,
-        ``SignInLocked``."""
+        """Begin an exchange of SCRAM-SHA-256. Return the exchange and the user's verifier; for an
+        unknown user a decoy, so that the answer does not reveal which users exist. Raises
+        ``AuthenticationFailed``, ``SignInLocked``."""
         exchange = ScramServer(first, secrets.token_urlsafe(NONCE_BYTES))
         self.check_locked(exchange.user, host)
         verifier = self.accounts.verifier_of(exchange.user)
@@ -263,7 +269,8 @@ class AccessControl:
         return self.proven(exchange.user, host), outcome
 
     def proven(self, user: str, host: str) -> Principal:
-        """Return the principal of a user who has proved the password."""
+        """Return the principal of a user who has proved the password, and reset the count of failed
+        sign-ins."""
         self._lockout.passed(user, host)
         return Principal(user, host, proof="password")
 
@@ -282,11 +289,11 @@ class AccessControl:
         ``AuthenticationFailed``, ``Unavailable``, ``InsecureConnection``."""
         self.check_private(host, secure=secure)
         try:
-            named = await self.tokens.principal(text, host)
+            principal = await self.tokens.principal(text, host)
         except AuthenticationFailed:
             await self.failed("", host, "token")
             raise
-        return replace(named, user=self._user("token", named.user))
+        return replace(principal, user=self._prefixed("token", principal.user))
 
     async def issued_token(self, text: str, host: str, *, secure: bool) -> Principal | None:
         """Return the principal of a token that this realm has issued, with the user's present
@@ -307,9 +314,9 @@ class AccessControl:
             "user's password and when the realm restarts; get a new one with the password"
         )
 
-    def _user(self, proof: str, name: str) -> str:
-        """Return the user a proof names: prefixed, unless users of this proof and password users
-        of equal name are the same."""
+    def _prefixed(self, proof: str, name: str) -> str:
+        """Return the user that a token or certificate names: with the prefix of the ``proof``,
+        unless the settings treat it as the password user of the same name."""
         return PROOF_PREFIXES[proof] + name if proof in self._apart else name
 
     def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
@@ -321,7 +328,7 @@ class AccessControl:
         if not peer or not name or name == ANONYMOUS:
             return None
         try:
-            user = self._user("certificate", checked_name(name, "user"))
+            user = self._prefixed("certificate", checked_name(name, "user"))
         except InvalidArgument as error:
             raise AuthenticationFailed(
                 f"the certificate does not name a valid user: {error}"
@@ -340,6 +347,8 @@ class AccessControl:
             self._rights_changed(may_lose_rights=True)
 
     def _check_proof(self, principal: Principal, now_us: int) -> None:
+        """Raise ``AuthenticationFailed`` if the token or certificate of a principal has expired, or
+        the certificate was revoked."""
         if 0 < principal.until_us < now_us:
             proof = "certificate" if principal.proof == "certificate" else "token"
             raise AuthenticationFailed(f"the {proof} has expired; sign in with a new one")
@@ -359,13 +368,13 @@ class AccessControl:
         return Principal(ANONYMOUS, host)
 
     async def failed(self, user: str, host: str, how: str) -> None:
-        """Log a failed sign-in, and delay its answer. Too many of them lock further sign-ins for
-        a while; the audit log records the lock."""
+        """Log a failed sign-in, and delay its answer. Too many failures lock further sign-ins for a
+        while; the audit log records the lock."""
         _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
         self.audit.record_later(
             f"{_shown(user)}@{host}", "sign_in", AuthenticationFailed.code, how=how
         )
-        # Only guesses count: the signature of a token or certificate cannot be guessed.
+        # Only passwords can be guessed, so failed tokens and certificates lock nothing.
         if how == "password":
             for lock in self._lockout.failed(user, host, self._clock.now_us()):
                 name = _shown(lock.name)
@@ -437,28 +446,28 @@ class AccessControl:
     def require(
         self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
     ) -> None:
-        """Raise ``AccessDenied``, naming the missing right, if an operation is not allowed
+        """Raise ``AccessDenied``, which names the missing right, if an operation is not allowed
         (SEM A3).
 
-        ``operation`` is one of :data:`penstock_core.api.operations.OPERATIONS`, ``name`` the
-        channel or queue it is about. ``by_number``: the client sent a number and may not know the
+        ``operation`` is one of :data:`penstock_core.api.operations.OPERATIONS`, ``name`` is that of
+        its channel or queue. ``by_number`` is True if the client sent an id and may not know the
         name.
         """
         if self.is_open or principal.trusted:
             return
-        need = OPERATIONS[operation]
-        refusal = self.accounts.acl.missing(principal, need, name, by_number=by_number)
+        requirement = OPERATIONS[operation]
+        refusal = self.accounts.acl.missing(principal, requirement, name, by_number=by_number)
         if refusal is not None:
             raise refusal
 
     def allows(
         self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
     ) -> bool:
-        """Return whether an operation is allowed, as :meth:`require` decides it."""
+        """Return whether an operation is allowed; the arguments are those of :meth:`require`."""
         if self.is_open or principal.trusted:
             return True
-        need = OPERATIONS[operation]
-        return self.accounts.acl.missing(principal, need, name, by_number=by_number) is None
+        requirement = OPERATIONS[operation]
+        return self.accounts.acl.missing(principal, requirement, name, by_number=by_number) is None
 
     def require_publish(self, principal: Principal, kind: str, name: str) -> None:
         """Check that ``principal`` may publish dead events to the store that they came from. Raises
@@ -480,16 +489,16 @@ class AccessControl:
         return self.accounts.acl.effective(principal, kind, name)
 
     def visible(self, principal: Principal, kind: str, names: Iterable[str]) -> list[str]:
-        """Return those of ``names`` on which the principal has any right."""
+        """Return the subset of ``names`` on which the principal has any right."""
         if self.is_open or principal.trusted:
             return list(names)
         on_realm = self.accounts.acl.effective(principal, "realm")
-        if any(right in on_realm for right in _SEEN_AS):
+        if any(right in on_realm for right in _SEES_ALL):
             return list(names)
         return [name for name in names if self.accounts.acl.effective(principal, kind, name)]
 
     def me(self, principal: Principal) -> Me:
-        """Describe a principal to itself."""
+        """Return the description of a principal that its client may request."""
         groups = self.accounts.acl.groups_of(principal)
         on_realm = self.effective(principal, "realm")
         return Me(
@@ -515,46 +524,46 @@ class AccessControl:
         by_number: bool = False,
         **detail: Any,
     ) -> AsyncIterator[None]:
-        """Require an operation, run the body, and write an audit record if the operation is
-        audited.
+        """Require an operation, run the body of the ``async with``, and write an audit record if
+        the operation is audited.
 
-        The record's target is ``target``, or ``name`` if that is empty. Refusals are recorded,
-        too, and for a success the attributes that the act has changed.
+        The target in the record is ``target``, or ``name`` if ``target`` is empty. A refusal is
+        recorded, too. The record of a success has the attributes that the act has changed.
         """
         about = target or name
-        is_noted = not self.is_open and OPERATIONS[operation].audited
+        is_audited = not self.is_open and OPERATIONS[operation].audited
         # The state before is read for audited operations only, because reading it takes time.
-        before = self._state_of(operation, name, about) if is_noted else {}
+        before = self._state_of(operation, name, about) if is_audited else {}
         try:
             self.require(principal, operation, name, by_number=by_number)
             yield
         except PenstockError as error:
-            await self._noted(principal, operation, about, outcome=error.code, detail=detail)
+            await self._record(principal, operation, about, outcome=error.code, detail=detail)
             raise
-        if is_noted:
+        if is_audited:
             changed = changes(before, self._state_of(operation, name, about))
             more = {"changed": changed} if changed else {}
-            await self._noted(principal, operation, about, outcome="done", detail=detail | more)
+            await self._record(principal, operation, about, outcome="done", detail=detail | more)
 
     def _state_of(self, operation: str, name: str, target: str) -> dict[str, str]:
         return state_of(
             operation, name, target, accounts=self.accounts, definition_of=self.definition_of
         )
 
-    async def _noted(
+    async def _record(
         self, by: Principal, operation: str, target: str, outcome: str, detail: dict[str, Any]
     ) -> None:
         if not self.is_open and OPERATIONS[operation].audited:
             await self.audit.note(by.name, operation, target, outcome, **detail)
 
     def naming(self, name: str) -> asyncio.Lock:
-        """Return the lock that is held while a channel or queue of this name is created or
-        deleted, until its entries are changed: rights of a deleted store must not reach a later
-        one of equal name."""
+        """Return the lock for creating and deleting a channel or queue of this name. It is held
+        until the rights of the store are changed, so that a later store of the same name cannot get
+        the rights of a deleted one."""
         return self._naming.setdefault(name, asyncio.Lock())
 
     async def created(self, principal: Principal, kind: str, name: str) -> None:
-        """Give a new channel or queue to its creator alone (SEM A3)."""
+        """Grant all rights on a new channel or queue to its creator alone (SEM A3)."""
         if self.is_open:
             return
         creator = f"{principal.user}@*"
@@ -563,18 +572,19 @@ class AccessControl:
         await self.accounts.replace_entries(kind, name, entries)
 
     async def lent(self, principal: Principal, kind: str, name: str) -> None:
-        """Give a new temporary destination to its user, also to the anonymous one (SEM R2)."""
+        """Grant all rights on a new temporary destination to its user, also if the user is
+        anonymous (SEM R2)."""
         if not self.is_open and not principal.trusted:
             entry = Entry(f"{principal.user}@*", ("full",))
             await self.accounts.replace_entries(kind, name, [entry])
 
     def borrower(self, name: str) -> str:
-        """Return the user a reply queue was created for; empty if the realm does not know it."""
+        """Return the user who created a reply queue; empty if the user is not known."""
         entries = [] if self.is_open else self.accounts.acl.entries("queue", name)
         return parse_subject(entries[0].subject).user if entries else ""
 
     async def deleted(self, kind: str, name: str) -> None:
-        """Remove the rights on a deleted channel or queue, so that a later one of equal name
+        """Remove the rights on a deleted channel or queue, so that a later store of the same name
         starts without them."""
         if not self.is_open:
             await self.accounts.replace_entries(kind, name, [])
@@ -582,9 +592,9 @@ class AccessControl:
     # --- changes -------------------------------------------------------------------------
 
     def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` whenever a subject may have lost rights; return a function that
-        removes it. Listeners are not called for gained rights: check refused requests again once
-        :attr:`version` has grown."""
+        """Call ``listener`` whenever a subject may have lost rights. Return a function that removes
+        the listener. Gained rights cause no call: a caller that has refused a request checks it
+        again once :attr:`version` has grown."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -602,12 +612,12 @@ class AccessControl:
         self.on_new_version()
 
     def reload(self) -> None:
-        """Fetch the keys for tokens again for the next token."""
+        """Let the next token fetch the identity provider's keys again."""
         self.tokens.forget()
 
 
 def name_in(peer: Mapping[str, Any]) -> str:
-    """Return the user a certificate names: its common name, or its first alternative name."""
+    """Return the user that a certificate names: its common name, or its first alternative name."""
     for part in peer.get("subject", ()):
         for field, value in part:
             if field == "commonName":

@@ -8,7 +8,9 @@ from penstock_core.access.acl import Entry
 from penstock_core.api.access import Verifier
 
 USERS_KEY = "access/users"
+"""Registry key of the record of all users and groups."""
 ENTRIES_PREFIX = "access/entries/"
+"""Beginning of the registry keys of grants."""
 
 
 class UserRecord(Struct, frozen=True):

@@ -53,14 +53,14 @@ _log = logger("penstock.access")
 
 class RightsListener(Protocol):
     """A function called after each change of rights. ``may_lose_rights`` is True if a subject may
-    have lost some."""
+    have lost rights by the change."""
 
     def __call__(self, *, may_lose_rights: bool) -> None: ...
 
 
 class Accounts:
-    """Users, groups and rights of the realm. A change is on disk and in force when its method
-    returns."""
+    """Users, groups and rights of the realm. A change is on disk and in effect when the method that
+    makes it returns."""
 
     def __init__(
         self,
@@ -84,14 +84,15 @@ class Accounts:
         self.rounds = rounds
         """Rounds of PBKDF2 for new passwords."""
         self.length_min = length_min
-        """Fewest characters of a new password."""
+        """Smallest number of characters of a new password."""
         self._record = UsersRecord(b"")
         self._versions: dict[str, int] = {}
         self._changing = asyncio.Lock()
         self.acl = Acl()
         self.on_rights_changed: RightsListener = lambda *, may_lose_rights: None
-        """Called after each change."""
+        """Called after each change of users, groups or rights."""
         self.user_changed: Callable[[str], None] = lambda user: None
+        """Called with a user whose password has changed or who was deleted."""
 
     async def load(self) -> None:
         """Read the registry. Raises ``Damaged`` when the users cannot be read."""
@@ -99,32 +100,32 @@ class Accounts:
         if registry is None:
             return
         if self.shared is not None:
-            self._take_shared(self.shared)
+            self._load_shared(self.shared)
         else:
             users_record = await registry.get(USERS_KEY)
             if users_record is not None:
                 self._versions[USERS_KEY] = users_record.version
-            self._take_users(None if users_record is None else users_record.value)
+            self._load_users(None if users_record is None else users_record.value)
         for key in await registry.list(ENTRIES_PREFIX):
             try:
                 record = await registry.get(key)
             except Damaged as error:  # these rights are lost until they are granted again
                 _log.error("access.entries_damaged", reason=str(error))
                 continue
-            assert record is not None, "it was listed, and records are never removed"
+            assert record is not None, "records that are listed exist, because none is removed"
             self._versions[key] = record.version
             grants = msgspec.msgpack.decode(record.value, type=EntriesRecord)
             self.acl.put(grants.kind, grants.name, grants.entries)
 
-    def _take_users(self, value: bytes | None) -> None:
+    def _load_users(self, value: bytes | None) -> None:
         if value is None:
             self._record = UsersRecord(secrets.token_bytes(32))
         else:
             self._record = msgspec.msgpack.decode(value, type=UsersRecord)
         self.acl.put_groups(self._record.groups)
 
-    def _take_shared(self, shared: SharedAccounts) -> None:
-        self._take_users(shared.users)
+    def _load_shared(self, shared: SharedAccounts) -> None:
+        self._load_users(shared.users)
         for grants in shared.entries.values():
             self.acl.put(grants.kind, grants.name, grants.entries)
 
@@ -133,15 +134,18 @@ class Accounts:
         that were deleted in the cluster."""
         assert self.shared is not None, "only shared accounts can be followed"
         before = self._record
-        self._take_shared(self.shared)
-        now = self._record
-        users, groups = before.users.keys() - now.users, before.groups.keys() - now.groups
-        if users or groups:
+        self._load_shared(self.shared)
+        after = self._record
+        deleted_users = before.users.keys() - after.users
+        deleted_groups = before.groups.keys() - after.groups
+        if deleted_users or deleted_groups:
             await self._remove_subjects(
-                lambda subject: subject.user in (groups if subject.is_group else users)
+                lambda subject: (
+                    subject.user in (deleted_groups if subject.is_group else deleted_users)
+                )
             )
         for user, record in before.users.items():
-            if user in users or now.users[user].verifier != record.verifier:
+            if user in deleted_users or after.users[user].verifier != record.verifier:
                 self.user_changed(user)
         self.on_rights_changed(may_lose_rights=True)
 
@@ -168,9 +172,12 @@ class Accounts:
         return hashlib.sha256(verifier.salt + verifier.stored_key).digest()
 
     def decoy(self, user: str) -> Verifier:
-        """Return a verifier for a user without a password. Salt and rounds depend on the name
-        only, as those of a real user do not change between sign-ins; the rounds are a number
-        that real users have, because a number none of them has would reveal decoys."""
+        """Return a verifier for a user without a password, which looks like that of a real user.
+
+        Salt and rounds depend on the name only, because those of a real user do not change between
+        sign-ins. The number of rounds is one that real users have, because any other number would
+        reveal a decoy.
+        """
         salt = self._derived(user)[:SALT_BYTES]
         records = self._record.users.values()
         used = {record.verifier.rounds for record in records if record.verifier}
@@ -203,7 +210,8 @@ class Accounts:
         return sorted(group for group, members in self._record.groups.items() if user in members)
 
     def audited_user(self, name: str) -> dict[str, str]:
-        """Describe a user for the audit log; of the password it has only the time of change."""
+        """Describe a user for the audit log. The password is represented by the time of its last
+        change."""
         record = self._record.users.get(name)
         if record is None:
             return {}
@@ -217,7 +225,7 @@ class Accounts:
         return {} if members is None else {"group": name, "members": ", ".join(members) or "none"}
 
     async def create_user(self, name: str, password: str | Verifier | None = None) -> UserInfo:
-        """Create a user; without a password, it can sign in only with a token or certificate.
+        """Create a user. A user without a password can sign in only with a token or certificate.
 
         Raises ``NameAlreadyBound``, ``InvalidArgument``.
         """
@@ -246,7 +254,8 @@ class Accounts:
         verifier = await self._verifier(password)
 
         def change(users: UsersRecord) -> UsersRecord:
-            # This is checked again: the user may have been deleted while the verifier was computed.
+            # Looked up again, because the user may have been deleted while the verifier was
+            # computed.
             user = replace(self._user(name), verifier=verifier, changed_us=self._clock.now_us())
             return replace(users, users={**users.users, name: user})
 
@@ -268,14 +277,16 @@ class Accounts:
             }
             return replace(users, users=remaining, groups=groups)
 
-        # The entries go first: after a crash in between, deleting the user again removes the rest,
-        # while entries without a user would be inherited by a later user of the name.
+        # The entries are removed before the user. After a crash in between, deleting the user again
+        # completes the removal. In the other order, entries without a user could remain, and a
+        # later user of the same name would get their rights.
         await self._remove_subjects(lambda subject: not subject.is_group and subject.user == name)
         await self._change(delete)
         _log.info("user.deleted", name=name)
         self.user_changed(name)
 
     def _keep_an_administrator(self, name: str) -> None:
+        """Raise ``IllegalState`` if only the user ``name`` may grant rights on the realm."""
         on_realm = self.acl.entries("realm")
         for entry in on_realm:
             subject = parse_subject(entry.subject)
@@ -365,8 +376,8 @@ class Accounts:
     # --- entries -------------------------------------------------------------------------
 
     def entries(self, kind: str, name: str = "") -> AclInfo:
-        """Return the rights granted on a resource; for kind ``topic`` without a name, all filters
-        that have rights."""
+        """Return the rights granted on a resource; for kind ``topic`` without a name, return all
+        topic filters on which rights are granted."""
         resource = checked_resource(kind, name)
         if kind == "topic" and not name:
             resources = self.acl.resources()
@@ -377,8 +388,8 @@ class Accounts:
         return AclInfo(kind=kind, name=resource, entries=tuple(self.acl.entries(kind, resource)))
 
     async def grant(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> AclInfo:
-        """Grant rights to a subject, in addition to those it has. Raises ``InvalidArgument``, and
-        ``NameDoesNotExist`` for a group that does not exist."""
+        """Grant further rights to a subject. A group need not exist yet, because a token may name
+        it. Raises ``InvalidArgument``."""
         resource, new_rights = checked_resource(kind, name), checked_rights(kind, tuple(rights))
         if kind == "topic" and not resource:
             raise InvalidArgument("a grant on topics needs a topic filter, such as dev/%c/#")
@@ -386,7 +397,7 @@ class Accounts:
         if grantee.is_group and grantee.user not in self._record.groups:
             _log.info("access.group_unknown", group=grantee.user)  # a token may name it
         async with self._changing:
-            # The lock is held, because the new entries are computed from the present ones.
+            # Computed with the lock held, because the new entries are based on the present ones.
             granted = self.acl.granted(kind, resource, subject, rights=new_rights)
             await self._store(kind, resource, granted)
         return self.entries(kind, resource)
@@ -394,8 +405,8 @@ class Accounts:
     async def revoke(
         self, kind: str, name: str, subject: str, rights: Sequence[str] = ()
     ) -> AclInfo:
-        """Take rights from a subject; without ``rights``, all it has on the resource. Raises
-        ``InvalidArgument``."""
+        """Remove ``rights`` of a subject on a resource; if empty, remove all its rights there.
+        Raises ``InvalidArgument``."""
         resource = checked_resource(kind, name)
         revoked = checked_rights(kind, tuple(rights)) if rights else known_rights(kind)
         async with self._changing:
@@ -404,7 +415,8 @@ class Accounts:
         return self.entries(kind, resource)
 
     async def replace_entries(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
-        """Replace all entries of a resource; a new store gets one for its creator (SEM A3)."""
+        """Replace all entries of a resource, for example by one for the creator of a new store (SEM
+        A3)."""
         if not entries and not self.acl.entries(kind, name):
             return
         async with self._changing:
@@ -417,7 +429,7 @@ class Accounts:
         async with self._changing:
             for kind, name in self.acl.resources():
                 if self.shared is not None and is_of_many(kind, name):
-                    continue  # the cluster changes these
+                    continue  # these entries belong to the cluster, which changes them itself
                 entries = self.acl.entries(kind, name)
                 remaining = [
                     entry for entry in entries if not is_removed(parse_subject(entry.subject))
@@ -438,7 +450,8 @@ class Accounts:
         if is_of_many(kind, name):
             self._refuse_shared()
         digest = hashlib.sha256(f"{kind}:{name}".encode()).hexdigest()[:32]
-        # Stored before it counts: a right that a failed write would take back was never in force.
+        # Stored before it takes effect, so that a failed write never withdraws a right that was
+        # in effect.
         await self._put(f"{ENTRIES_PREFIX}{digest}", EntriesRecord(kind, name, tuple(entries)))
         before = {entry.subject: entry.rights for entry in self.acl.entries(kind, name)}
         after = {entry.subject: entry.rights for entry in entries}

@@ -10,10 +10,11 @@ from penstock_core.vocabulary.errors import ConnectionLost
 
 
 class Asker:
-    """The connection, or the part of a program, that a task works for."""
+    """The client that a task works for: a connection, or a part of the same program."""
 
     def __init__(self) -> None:
         self.is_there = True
+        """Whether the client is still connected."""
         self._listeners: dict[object, Callable[[], None]] = {}
 
     def on_gone(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -26,8 +27,8 @@ class Asker:
     def go(self) -> None:
         """Record that the client has disconnected, and call the listeners."""
         self.is_there = False
-        # The list is replaced first: listeners that are added or removed during the calls do not
-        # change the loop.
+        # The mapping is replaced first, so that a listener that adds or removes listeners does not
+        # change the mapping of this loop.
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener()

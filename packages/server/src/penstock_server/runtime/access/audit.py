@@ -20,27 +20,31 @@ from penstock_core.vocabulary.errors import Damaged, InvalidArgument, StorageFai
 from penstock_core.vocabulary.ports import Clock
 
 RECORDS_KEPT = 10_000
-"""Number of the newest records that are kept in memory for queries. The file has all records."""
+"""Number of the newest records of each log that stay in memory for queries. The file has all
+records."""
 
 Kind = Literal["acts", "sign-ins", "refusals"]
 KINDS: Final[tuple[Kind, ...]] = ("acts", "sign-ins", "refusals")
 
 REFUSALS_S = 60.0
-"""Period in seconds of counting refusals of one kind before the count is written."""
+"""Seconds between two records of the counted refusals of one kind."""
 SIGN_INS_S = 3_600.0
-"""Period in seconds of counting sign-ins of one principal: HTTP clients sign in with each
-request."""
+"""Seconds between two records of the counted sign-ins of one principal. They are counted because
+HTTP clients sign in with each request."""
 REFUSALS_FIRST = 5
-"""Refusals of one kind written one by one within that time; later ones are only counted."""
+"""Number of refusals of one kind that are written within a period; later ones are only counted."""
 SIGN_INS_FIRST = 1
+"""Number of sign-ins of one principal that are written within a period."""
 SUMS_MAX = 64
-"""Maximum number of kinds that are counted separately; all further kinds share one count."""
+"""Largest number of kinds that are counted separately; all further kinds share one count."""
 OTHERS = "(others)"
+"""Principal and operation in the record of the shared count."""
 
 TEXT_MAX = 512
-"""Characters of a client's text that a record keeps: clients without rights may send long texts,
-and their refusals are recorded."""
+"""Characters of a client's text that a record keeps. Texts are cut because clients without rights
+may send long texts, and their refusals are recorded."""
 PARTS_MAX = 16
+"""Number of items of a list that a record keeps; of a mapping twice as many."""
 
 _SEAL = re.compile(rb',"checksum":"([0-9a-f]{16})"}\Z')
 
@@ -56,8 +60,8 @@ def line_of(record: AuditRecord) -> bytes:
 class LineReader:
     """Reads the lines of an audit log, in order.
 
-    An old version wrote lines without checksums. After the first line with a checksum, a line
-    without one is damaged.
+    Old versions wrote lines without checksums, so a log may begin with such lines. After the first
+    line with a checksum, a line without one is damaged.
     """
 
     def __init__(self) -> None:
@@ -103,7 +107,7 @@ class LogReader:
                 unreadable += 1
                 faults.append((f"a line of the audit log: {error}", span))
                 continue
-            # Unreadable lines have used numbers, too: they are damaged, not missing.
+            # Unreadable lines have numbers, too, so these numbers are not missing.
             missing = record.number - self._last - 1 - unreadable
             if self._last and missing > 0:
                 faults.append(
@@ -128,34 +132,38 @@ class Sums:
     counted, and the count is written as one record after the period."""
 
     def __init__(self, seconds: float, first: int) -> None:
-        self._lasts_us = int(seconds * 1_000_000)
+        self._period_us = int(seconds * 1_000_000)
         self._first = first
+        """Number of records of a kind that are written within a period."""
         self._began_us = 0
-        self._seen: dict[tuple[str, str, str], int] = {}
+        self._counts: dict[tuple[str, str, str], int] = {}
+        """Number of acts in this period, by principal, operation and outcome."""
 
     def add(self, entry: AuditAct, now_us: int) -> bool:
         """Count an act. Return True if the count replaces its record, and False if the act needs a
         record."""
-        if not self._seen:
+        if not self._counts:
             self._began_us = now_us
         key = (entry.principal, entry.operation, entry.outcome)
-        if key not in self._seen and len(self._seen) >= SUMS_MAX:
-            key = (OTHERS, OTHERS, entry.outcome)  # made-up names must not fill the disk
-        self._seen[key] = self._seen.get(key, 0) + 1
-        return key[0] == OTHERS or self._seen[key] > self._first
+        if key not in self._counts and len(self._counts) >= SUMS_MAX:
+            # Clients that invent names must not fill the disk.
+            key = (OTHERS, OTHERS, entry.outcome)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        return key[0] == OTHERS or self._counts[key] > self._first
 
     def is_over(self, now_us: int) -> bool:
         """Whether the period has ended; a clock that was set back ends it, too."""
-        return bool(self._seen) and not 0 <= now_us - self._began_us < self._lasts_us
+        return bool(self._counts) and not 0 <= now_us - self._began_us < self._period_us
 
     def take_unwritten(self) -> list[AuditAct]:
         """Return one record for each count that has not been written yet, and reset the counts."""
-        seen, self._seen = self._seen, {}
+        counts, self._counts = self._counts, {}
         summaries = []
-        for (principal, operation, outcome), count in seen.items():
+        for (principal, operation, outcome), count in counts.items():
+            # The shared count has no records of its own: all its acts were only counted.
             more = count - (0 if principal == OTHERS else self._first)
             if more > 0:
-                detail = {"more": more, "seconds": self._lasts_us // 1_000_000}
+                detail = {"more": more, "seconds": self._period_us // 1_000_000}
                 summaries.append(AuditAct(principal, operation, "", outcome=outcome, detail=detail))
         return summaries
 
@@ -195,9 +203,9 @@ class NoFile:
 
 
 class Audit:
-    """Three logs: acts, sign-ins and refusals. Every client can cause refusals, so they have their
-    own log, where they cannot displace other records, and many of them are only counted
-    (:class:`Sums`)."""
+    """Three logs: acts, sign-ins and refusals. Every client can cause refusals, so refusals have a
+    separate log, where they cannot displace other records. Repeated sign-ins and refusals are only
+    counted (:class:`Sums`)."""
 
     def __init__(self, clock: Clock, files: Mapping[Kind, AuditFile] | None = None) -> None:
         self._clock = clock
@@ -252,6 +260,7 @@ class Audit:
             _log.error("audit.not_written", reason=str(error))
 
     async def _note(self, kind: Kind, act: AuditAct) -> None:
+        # One writer at a time, so that the records are in the file in the order of their numbers.
         async with self._writing:
             now_us = self._clock.now_us()
             await self._write_summaries(kind, now_us)
@@ -285,6 +294,7 @@ class Audit:
             raise InvalidArgument(
                 f"{kind!r} is not a kind of audit record; the kinds are {', '.join(KINDS)}"
             )
+        # Records that record_later() is still writing belong to the answer, too.
         await self._wait_for_pending()
         newest_first = reversed(log.records)
         matches = (record for record in newest_first if before is None or record.number < before)
@@ -311,7 +321,7 @@ class _Log:
             try:
                 record = reader.record(line)
             except Damaged as error:
-                # The record had a number, which must not be given again.
+                # The damaged record has a number, which must not be used again.
                 self._newest += 1
                 _log.warning("audit.line_unreadable", size=len(line), reason=str(error))
                 continue
@@ -345,7 +355,8 @@ class _Log:
             outcome=act.outcome,
             detail={name: _shorten(value) for name, value in act.detail.items()},
         )
-        # In the log and in memory before the file: a failed write leaves these two traces.
+        # The record is in memory and in the log before it is in the file, so that a failed write of
+        # the file leaves these two traces.
         self.records.append(record)
         _log_record(record)
         return record

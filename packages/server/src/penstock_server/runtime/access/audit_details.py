@@ -1,4 +1,4 @@
-"""The changes that an act of administration made: its target before and after."""
+"""The changes made by an act of administration: the attributes of its target before and after."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 200
 """Characters of a value that a record shows."""
 _NOTHING = "nothing"
+"""Text for the value of an attribute that did not exist."""
 
 DefinitionOf = Callable[[str], Definition | None]
 """Returns the attributes of a channel or queue; None if it does not exist."""
@@ -24,11 +25,11 @@ def state_of(
     operation: str, name: str, target: str, accounts: Accounts, definition_of: DefinitionOf
 ) -> dict[str, str]:
     """Return the attributes of the target that ``operation`` may change, as texts by name."""
-    kind, _, rest = operation.partition(".")
-    if rest == "edit":
+    kind, _, verb = operation.partition(".")
+    if verb == "edit":
         definition = definition_of(name)
         return {} if definition is None else _flat(definition, "")
-    if rest == "acl.change":
+    if verb == "acl.change":
         entries = accounts.acl.entries(kind, name)
         return {entry.subject: ", ".join(entry.rights) for entry in entries}
     if operation in ("user.change", "me.password"):
@@ -49,6 +50,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
 
 
 def _flat(attributes: msgspec.Struct, prefix: str) -> dict[str, str]:
+    """Return all attributes as texts; the names of nested ones begin with ``prefix``."""
     texts: dict[str, str] = {}
     for name, value in msgspec.structs.asdict(attributes).items():
         if isinstance(value, msgspec.Struct):

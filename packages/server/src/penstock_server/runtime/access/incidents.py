@@ -1,4 +1,4 @@
-"""Incidents: failures of a background task for one channel, while it continues with the others.
+"""Incidents: failures of a background task for one channel. The task continues with other channels.
 
 An incident is logged once, with an id. While it is open, the task is paused for the channel: it
 retries the channel after a pause, and ``/health`` shows ``degraded``.
@@ -38,10 +38,11 @@ class Incident(Struct, frozen=True):
     task: str
     """The background task that failed, such as ``sealing``."""
     channel: str = ""
-    """The channel or queue for which the task is paused; empty if the task failed as a whole."""
+    """The channel or queue that the task leaves out for now; empty if the task failed as a
+    whole."""
 
 
-class _Open(Struct):
+class _OpenIncident(Struct):
     incident: str
     reason: str
     pause_s: float
@@ -55,7 +56,7 @@ class Incidents:
     def __init__(self, name_of: Callable[[int], str | None] = lambda channel_id: "") -> None:
         self._name_of = name_of
         """Returns the name of a channel; None if it was deleted."""
-        self._open: dict[tuple[str, int], _Open] = {}
+        self._open: dict[tuple[str, int], _OpenIncident] = {}
         self._tasks: set[str] = set()
         """Names of the tasks that have had an incident since the realm started."""
 
@@ -72,12 +73,14 @@ class Incidents:
             _log.error("task.failed", incident=incident, task=task, channel=name, exc_info=failure)
         else:
             incident = last.incident
-        self._open[task, channel_id] = _Open(incident, reason, pause_s, again_s=now_s + pause_s)
+        self._open[task, channel_id] = _OpenIncident(
+            incident, reason, pause_s, again_s=now_s + pause_s
+        )
         self._tasks.add(task)
 
     def is_paused(self, task: str, channel_id: int | None = 0) -> bool:
-        """Whether the task has to skip the channel until its pause is over; with None, whether
-        this holds for any channel."""
+        """Whether the task has to skip the channel until its pause is over. With None, whether the
+        task has to skip any channel."""
         if not self._open:
             return False
         now_s = asyncio.get_running_loop().time()
@@ -87,8 +90,8 @@ class Incidents:
         return incident is not None and now_s < incident.again_s
 
     def channels_of(self, task: str) -> list[int]:
-        """Return the ids of the channels for which the task has an open incident; 0 stands for the
-        task as a whole."""
+        """Return the ids of the channels with an open incident of the task; 0 stands for the task
+        as a whole."""
         return [channel_id for name, channel_id in self._open if name == task]
 
     def close(self, task: str, channel_id: int | None = 0) -> None:

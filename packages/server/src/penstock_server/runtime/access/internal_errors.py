@@ -1,4 +1,4 @@
-"""Internal errors: the log has the details, the client only an id to find them by."""
+"""Internal errors: the details are in the log, and the client gets an id to find them there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def new_incident_id() -> str:
 
 
 def as_internal_error(incident: str) -> Internal:
-    """Return the error for the client, with the id only: the texts of failures contain paths,
-    names and values of other users."""
+    """Return the error for the client. It has only the id of the incident, because the text of a
+    failure may contain paths, and names and values of other users."""
     return Internal(
         f"internal error of the realm (incident {incident}); its log has the details under this "
         f"number"

@@ -23,17 +23,18 @@ from penstock_core.vocabulary.errors import AccessDenied, Conflict, Damaged, Pen
 from penstock_core.vocabulary.ports import Clock, Registry
 
 LOGINS_MAX = 10_000
-"""Maximum number of browser sessions of a realm."""
+"""Largest number of browser sessions of a realm."""
 OF_USER_MAX = 100
-"""Maximum number of browser sessions of one user."""
+"""Largest number of browser sessions of one user."""
 CSRF_HEADER = "X-CSRF-Token"
 KEPT_PREFIX: Final = "logins/"
+"""Beginning of the registry keys of sessions."""
 RECORDS: Final = 64
-"""Number of records that sessions are spread over, by the user's name. Opening a realm reads all of
-them, so the number of reads does not grow with the number of users."""
+"""Number of registry records for all sessions. The record of a session is chosen by a hash of its
+user's name. A start reads all records, so the number of reads does not grow with the users."""
 UNWRITTEN_SHARE: Final = 10
-"""The last use of a session is stored again once it is this fraction of the idle time later than
-the stored one, so that page views cause few writes."""
+"""The time of last use is stored again once it is later than the stored time by the idle time
+divided by this number. So page views cause few writes."""
 
 _log = logger("penstock.access")
 
@@ -44,14 +45,14 @@ class BrowserLogin(Struct):
     id: str
     """The cookie's value; empty after a restart, until the browser sends the cookie again."""
     csrf: str
-    """The token that changing requests carry in :data:`CSRF_HEADER`."""
+    """The token that requests that change something must have in :data:`CSRF_HEADER`."""
     principal: Principal
     opened_us: int
     used_us: int
     password: bytes = b""
     """Digest of the user's password at the sign-in; see :attr:`Logins.password_of`."""
     written_us: int = 0
-    """The last use, as stored."""
+    """The time of last use that the registry has, in microseconds."""
 
     def __repr__(self) -> str:
         return f"BrowserLogin({self.principal.name})"
@@ -74,15 +75,16 @@ class _LoginRecord(Struct):
     version: int = 0
     digests: frozenset[bytes] = frozenset()
     is_damaged: bool = False
-    """The record cannot be read and is not overwritten; its sessions stay in memory only."""
+    """Whether the record cannot be read. It is not overwritten, and its sessions stay in memory
+    only."""
 
 
 class Logins:
     """All browser sessions of a realm.
 
-    A session opened with a password ends when the password changes: it stores a digest of its
-    password, so the change of a password need not change a list of sessions in the same instant.
-    Sessions of other proofs stay in memory.
+    A session opened with a password has a digest of this password. The session ends when the
+    password changes, because the digest no longer matches; so changing a password need not write
+    the records of sessions in the same step. Sessions of other proofs stay in memory only.
     """
 
     password_of: Callable[[str], bytes | None]
@@ -100,10 +102,11 @@ class Logins:
     ) -> None:
         """Create an empty list of sessions; :meth:`load` reads the stored ones.
 
-        Sessions end ``idle_s`` after their last use, and ``total_s`` after they were opened. A
-        user has at most ``of_user_max``; one more ends the session idle longest. Beyond
-        ``logins_max``, the user with the most sessions loses the one idle longest. Without a
-        ``registry`` sessions end with this process.
+        Sessions end ``idle_s`` seconds after their last use, and ``total_s`` seconds after they
+        were opened. A user has at most ``of_user_max`` sessions: a further one ends the session
+        that was idle for the longest time. If the realm has ``logins_max`` sessions, a further one
+        ends such a session of the user with the most sessions. Without a ``registry`` sessions end
+        with this process.
         """
         self._clock = clock
         self._idle_us = int(idle_s * 1_000_000)
@@ -132,10 +135,10 @@ class Logins:
             self._add(await self._read(key))
 
     async def open(self, principal: Principal, password: bytes | None = None) -> BrowserLogin:
-        """Open a session for a principal that has just signed in; it is stored on return.
+        """Open a session for a principal that has just signed in. The session is stored on return.
 
-        ``password`` is the digest of the checked password, read before the check; by default the
-        digest of the present one. Raises ``StorageFailed``.
+        ``password`` is the digest of the checked password, read before the check; None stands for
+        the digest of the present password. Raises ``StorageFailed``.
         """
         now_us = self._clock.now_us()
         of_user = self.of_user.get(principal.user, {})
@@ -165,8 +168,8 @@ class Logins:
         return len(self._by_digest)
 
     def find(self, id: str, *, use: bool = True) -> BrowserLogin | None:
-        """Return the session of a cookie; None if it does not exist or has ended. ``use`` prolongs
-        it."""
+        """Return the session of a cookie; None if it does not exist or has ended. With ``use``, the
+        time of its last use becomes the present."""
         key = _digest(id)
         login = self._by_digest.get(key)
         if login is None:
@@ -187,7 +190,7 @@ class Logins:
         """Find the session as :meth:`find` does, and store its last use if that is due. If the
         write fails, the next request tries again."""
         login = self.find(id)
-        # A write in progress also stores these changes, so this request need not wait for it.
+        # A write in progress stores these changes, too, so this request need not wait.
         if self._unwritten and not self._writing.locked():
             try:
                 await self.write()
@@ -215,6 +218,7 @@ class Logins:
             self._forget(key)
 
     def _has_ended(self, login: BrowserLogin, now_us: int) -> bool:
+        """Whether the password of a session has changed, or its time is over."""
         principal = login.principal
         if principal.proof == "password" and self.password_of(principal.user) != login.password:
             return True
@@ -266,12 +270,12 @@ class Logins:
 
     async def _write(self, key: str) -> None:
         record = self._records.setdefault(key, _LoginRecord())
-        # This comes before the write, so that a change during the write marks the record again.
+        # Unmarked before the write, so that a change during the write marks the record again.
         self._unwritten.discard(key)
         if record.is_damaged:
             return  # only a repair may replace it
         assert self._registry is not None, "records are marked as unwritten only with a registry"
-        logins = self._kept(key)
+        logins = self._stored_logins(key)
         try:
             version = await self._registry.cas(
                 key, record.version, msgspec.msgpack.encode(list(logins.values()))
@@ -289,8 +293,8 @@ class Logins:
                 if (login := self._by_digest.get(digest)) is not None:
                     login.written_us = stored.used_us
 
-    def _kept(self, key: str) -> dict[bytes, _StoredLogin]:
-        """Return the sessions a record has to contain now, by digest."""
+    def _stored_logins(self, key: str) -> dict[bytes, _StoredLogin]:
+        """Return the sessions that a record has to contain now, by digest."""
         return {
             digest: _StoredLogin(
                 digest,
@@ -304,9 +308,9 @@ class Logins:
         }
 
     async def _merge(self, key: str, before: frozenset[bytes]) -> None:
-        """Merge a record that the previous owner has written after this process has read it: adopt
-        the sessions that it has opened, and end those that it has ended. ``before`` are the
-        digests this process has read."""
+        """Merge a record that the previous owner of the realm has written after this process has
+        read it: add the sessions that the owner has opened, and end those that it has ended.
+        ``before`` has the digests that this process has read."""
         ended_here = before - self._by_digest.keys()
         stored_logins = await self._read(key)
         for digest in before - {stored.digest for stored in stored_logins}:
@@ -356,8 +360,8 @@ class Logins:
 
 
 def _digest(id: str) -> bytes:
-    """Return the key sessions are found by: with a digest, the time of a lookup reveals nothing
-    about valid ids."""
+    """Return the key of a session in the mappings. It is a digest of the id, so that the duration
+    of a lookup reveals nothing about valid ids."""
     return hashlib.sha256(id.encode()).digest()
 
 

@@ -26,12 +26,12 @@ class ConnectionState(Struct, frozen=True, kw_only=True):
     client: str
     """Name and version of the client software, as the client sent them."""
     opened_s: float
-    """Time of its opening, by the loop's clock."""
+    """Time at which the connection was opened, in seconds of the loop's clock."""
     heard_s: float
-    """Time of the last data from the client, by the loop's clock."""
+    """Time of the last data from the client, in seconds of the loop's clock."""
     subscriptions: int
     requests: int
-    """Requests being worked on."""
+    """Number of requests without an answer."""
     unsent_bytes: int
     """Bytes that wait because the client does not read them."""
     is_stalled: bool
@@ -130,7 +130,8 @@ class OpenConnections:
         self.opened = 0
         """Number of connections opened since the realm started."""
         self.traffic: dict[str, TrafficCounts] = defaultdict(TrafficCounts)
-        """Traffic by protocol; installed protocols start with zeros, so that metrics show them."""
+        """Traffic by protocol. The known protocols start with zeros, so that metrics show them
+        before the first connection."""
         for protocol in ("native", "amqp", "mqtt", "http"):
             self.traffic[protocol] = TrafficCounts()
         self.refusals: Counter[str] = Counter()

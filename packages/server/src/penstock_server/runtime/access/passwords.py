@@ -1,6 +1,7 @@
-"""Checks of plain-text passwords (PLAIN, HTTP Basic, the console's form), off the loop.
+"""Checks of plain-text passwords (PLAIN, HTTP Basic, the console's form), outside the event loop.
 
-Correct passwords are remembered, because the key derivation takes a core for a while.
+Correct passwords are remembered, because each check derives a key and so uses a processor for a
+while.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from penstock_core.wire.scram import is_right
 from penstock_server.runtime.access.askers import Asker, asker
 
 AT_ONCE = 2
-"""Maximum number of passwords that are checked at the same time, because each check uses a
-processor for a while. Others wait."""
+"""Largest number of passwords that are checked at the same time, because each check uses a
+processor for a while. Further checks wait."""
 WAITING_MAX = 64
-"""Maximum number of passwords from one host (for IPv6: from a network of 64 bits) that wait or are
+"""Largest number of passwords from one host (for IPv6: from a network of 64 bits) that wait or are
 being checked. Many users may share a host, such as the gateway of a site."""
 USER_WAITING_MAX = 4
-"""Maximum number of passwords of one user from one host that wait or are being checked, so that
-guesses at one user's password leave room for other users of the host."""
+"""Largest number of passwords of one user from one host that wait or are being checked, so that
+guesses at one user's password do not stop other users of the host."""
 REMEMBERED = 1_000
-"""Maximum number of correct passwords that are remembered. They are in memory only, as keyed
+"""Largest number of correct passwords that are remembered. They are in memory only, as keyed
 digests."""
 
 
@@ -43,7 +44,7 @@ class Passwords:
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()
         self.free = AT_ONCE
-        """Number of turns that no check holds."""
+        """Number of checks that may start now."""
         self.queues: dict[str, dict[asyncio.Future[None], None]] = {}
         """Waiting checks in order of arrival, by host. Hosts take turns, so that a host with many
         checks does not delay the others."""
@@ -61,12 +62,12 @@ class Passwords:
         *,
         user: str = "",
     ) -> bool:
-        """Whether ``password`` matches ``verifier``, the one of ``user``.
+        """Return whether ``password`` matches ``verifier``, which belongs to ``user``.
 
         ``recheck`` is called when a waiting check gets its turn, and raises an error if the user
-        was locked out in the meantime. Raises ``SignInLocked`` if too many checks from ``host``,
-        or of the user from there, wait, and ``ConnectionLost`` if the client disconnects before
-        its turn.
+        was locked out during the wait. Raises ``SignInLocked`` if too many checks wait from
+        ``host``, or of this user from ``host``, and ``ConnectionLost`` if the client disconnects
+        before its turn.
         """
         # The digest includes the verifier, so a changed password invalidates remembered ones.
         verifier_bytes = verifier.stored_key + verifier.salt
@@ -79,7 +80,7 @@ class Passwords:
             raise _too_many(WAITING_MAX, "from this address")
         if self._of_user[pair] >= USER_WAITING_MAX:
             raise _too_many(USER_WAITING_MAX, "of this user from this address")
-        # Counted from here on, because waiting checks hold memory and delay others of the host.
+        # Counted from here on, because waiting checks use memory and delay others of the host.
         self.waiting[host] += 1
         self._of_user[pair] += 1
         try:
@@ -96,23 +97,23 @@ class Passwords:
         return matches
 
     @contextlib.asynccontextmanager
-    async def _turn(self, wanted_by: Asker, host: str) -> AsyncIterator[None]:
+    async def _turn(self, requester: Asker, host: str) -> AsyncIterator[None]:
         """Wait for a turn, and hold it for the body. Raises ``ConnectionLost`` as soon as the
         client disconnects."""
         if self.free:
             self.free -= 1
         else:
-            await self._wait(wanted_by, host)
+            await self._wait(requester, host)
         try:
-            wanted_by.check()  # the client may have disconnected when the turn was granted
+            requester.check()  # the client may have disconnected when the turn was granted
             yield
         finally:
             self._pass_turn()
 
-    async def _wait(self, wanted_by: Asker, host: str) -> None:
+    async def _wait(self, requester: Asker, host: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queues.setdefault(host, {})[turn] = None
-        remove_listener = wanted_by.on_gone(partial(self._drop, turn, host))
+        remove_listener = requester.on_gone(partial(self._drop, turn, host))
         try:
             await turn
         except BaseException:

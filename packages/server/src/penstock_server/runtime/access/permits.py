@@ -1,4 +1,4 @@
-"""Permissions of one session. Each request is checked as a number of operations on names (SEM A).
+"""Permissions of one session. A request needs rights to one or more operations on stores (SEM A).
 
 ``penstock_core.api.operations`` declares the operations of each request; this module resolves the
 channels and queues that they refer to."""
@@ -65,7 +65,8 @@ NeededOperation = tuple[str, str]
 Opening = Subscribe | Attach | BrowseDurable
 
 NAMES_MIN: Final = 1_000
-"""Names of stores a session may use before the names of deleted stores are first forgotten."""
+"""Number of store names that a session remembers before it first forgets those of deleted
+stores."""
 
 
 class Permits:
@@ -78,16 +79,18 @@ class Permits:
         self._allowed: set[tuple[type[Request[Any]], int]] = set()
         self._version = access.version
         self._openings: dict[int, Opening] = {}
+        """Requests that opened the session's subscriptions, by subscription id."""
         self._exports: dict[str, NeededOperation] = {}
+        """The operation that the begin of an export needed, by the id of the export."""
         self.names: set[str] = set()
         """Names of stores that the session was allowed to use."""
         self.names_min = NAMES_MIN
-        """Names to remember before the names of deleted stores are first forgotten."""
+        """Number of names to remember before the names of deleted stores are first forgotten."""
         self._names_kept = 0
 
     def check(self, request: Request[Any]) -> None:
-        """Raise ``AccessDenied``, naming the missing right, if the session may not make a request,
-        and ``NameDoesNotExist`` if its store does not exist."""
+        """Raise ``AccessDenied``, which names the missing right, if the session may not make a
+        request, and ``NameDoesNotExist`` if the store of the request does not exist."""
         kind = type(request)
         self._access.admit(request)
         if self._version != self._access.version:
@@ -99,8 +102,8 @@ class Permits:
             return
         for operation, name in self.needed(request):
             self._require(request, operation, name)
-        # A permit is remembered only if the channel alone decides: other fields may name further
-        # stores.
+        # The result is remembered only for requests whose rights depend on the channel alone,
+        # because other fields may name further stores.
         if isinstance(number, int) and REQUESTS[kind].is_about_its_channel:
             self._allowed.add((kind, number))
 
@@ -109,9 +112,9 @@ class Permits:
         try:
             self._access.require(self.principal, operation, name, by_number=by_number)
         except AccessDenied as error:
-            # Raised outside the handler, because the text of the first error, its context, may have
-            # a hidden name.
-            raise self._discreet(request, operation, name, error=error) from None
+            # Without the first error as its context, whose text may have a name that the client
+            # must not learn.
+            raise self._without_hidden_names(request, operation, name, error=error) from None
         self._note(name)
 
     def _is_by_number(self, request: Request[Any], name: str) -> bool:
@@ -121,23 +124,23 @@ class Permits:
     def _note(self, name: str) -> None:
         """Remember that the client has used a store of this name.
 
-        A session that replies to many others uses as many temporary destinations, so names of
-        deleted stores are dropped. The bound doubles with the remaining names: the cost of a pass
-        is spread over as many new names.
+        A session that replies to many clients uses as many temporary destinations, so names of
+        deleted stores are dropped. The names are searched again only after their number has
+        doubled, so that the cost of a search is spread over as many new names.
         """
         self.names.add(name)
         if len(self.names) > max(self.names_min, 2 * self._names_kept):
             self.names = {name for name in self.names if self._directory.find(name) is not None}
             self._names_kept = len(self.names)
 
-    def _discreet(
+    def _without_hidden_names(
         self, request: Request[Any], operation: str, name: str, error: AccessDenied
     ) -> PenstockError:
         """Return the error without names that the client may not learn.
 
-        A client can try numbers one after the other, so a refused number reveals a name only if
-        the client may list it or was allowed to use it before. A temporary destination does not
-        exist for clients that do not know its name.
+        A client can try store ids one after the other. So the refusal of an id has the store's name
+        only if the client may list the store or was allowed to use it before. For clients that do
+        not know its name, a temporary destination does not exist.
         """
         if not REQUESTS[type(request)].is_numbered or not name or name in self.names:
             return error
@@ -152,8 +155,9 @@ class Permits:
         )
 
     def may_hear_of(self, number: int, requested: Collection[int]) -> bool:
-        """Whether a remembered answer may include a store: one of those ``requested``, or without
-        any, a store that the session may publish to."""
+        """Whether a remembered answer may include the store ``number``: it must be in
+        ``requested``, or, if ``requested`` is empty, the session must have the right to publish to
+        it."""
         channel = self._directory.channels.get(number)
         if channel is not None and channel.state.definition.kind == "schedule":
             name = channel.state.name.removeprefix(SCHEDULE_PREFIX)
@@ -176,7 +180,8 @@ class Permits:
         self._openings.pop(subscription, None)
 
     def refusal(self, subscription: int) -> PenstockError | None:
-        """Return the error that ends a subscription; None if it may stay."""
+        """Return the error that ends a subscription; None if the session still has the rights that
+        it needs."""
         request = self._openings.get(subscription)
         if request is None:
             return None
@@ -187,8 +192,8 @@ class Permits:
         return None
 
     def check_rest(self, request: Request[Any]) -> None:
-        """Check a request as :meth:`check` does, but for its first operation, which is allowed
-        already."""
+        """Check a request as :meth:`check` does, but without its first operation, which the caller
+        has checked already."""
         (_, first_name), *others = self.needed(request)
         self._note(first_name)
         for operation, name in others:
@@ -201,8 +206,8 @@ class Permits:
         target: str | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run ``work`` if all operations of ``request`` are allowed. Acts of administration are
-        audited with ``target`` and ``detail``, refused ones, too."""
+        """Run ``work`` if all operations of ``request`` are allowed, and return its answer. Acts of
+        administration, also refused ones, are audited with ``target`` and ``detail``."""
         if not isinstance(request, CreateChannel | DeleteChannel):
             return await self._done(request, work, target, detail=detail or {})
         async with self._access.naming(destination_name(request.name)):
@@ -229,12 +234,12 @@ class Permits:
                 self._note(name)
                 answer = await work()
         except AccessDenied as error:
-            raise self._discreet(request, operation, name, error=error) from None
+            raise self._without_hidden_names(request, operation, name, error=error) from None
         return await self._update_rights(request, answer)
 
     def _check_transfer(self, request: Request[Any]) -> None:
-        """Check the rights of an export, import or backup again with each of its later requests,
-        so that it ends when the right to begin it is lost."""
+        """Check the right to begin an export, import or backup again with each later request of it,
+        so that it fails once the session has lost this right."""
         match request:
             case ReadExport(export) if export in self._exports:
                 self._access.require(self.principal, *self._exports[export])
@@ -316,14 +321,15 @@ class Permits:
         if number is not None:
             present = self._directory.channels[number].state.definition
             if present.dead_event_store == destination_name(dead):
-                return  # an edit that keeps the dead event store needs no right to it
+                return  # an edit that keeps the dead event store needs no right to that store
             yield self._numbered(number, READ)
         yield self._store(dead, PUBLISH)
 
     def _topics_given(
         self, definition: Definition, name: str, *, is_new: bool
     ) -> Iterator[NeededOperation]:
-        # Topics given to a store are taken from the MQTT channel, so this is an edit of it.
+        # Topics given to a store are removed from the MQTT channel, so this also edits that
+        # channel.
         store_name, mqtt_channel = destination_name(name), self._directory.internal.mqtt_channel
         number = None if is_new else self._directory.find(store_name)
         present = () if number is None else self._directory.channels[number].state.definition.topics
@@ -331,10 +337,11 @@ class Permits:
             yield "channel.edit", mqtt_channel
 
     def _store(self, name: str, pair: Pair) -> NeededOperation:
-        """Return the operation of a pair (for channels, for queues) on a store.
+        """Return the operation that a request needs on a store: the first of ``pair`` for a
+        channel, the second for a queue.
 
         A store that does not exist or is not visible counts as a channel, so that a refusal does
-        not reveal which of the two it is. Raises ``InvalidName``.
+        not reveal whether it exists. Raises ``InvalidName``.
         """
         store_name = destination_name(name)
         number = self._directory.find(store_name)

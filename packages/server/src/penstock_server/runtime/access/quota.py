@@ -31,8 +31,8 @@ class ConnectionLimits(Struct, frozen=True):
 
 
 class _Bucket:
-    """A token bucket that holds the requests of one second: short bursts pass, a higher lasting
-    rate does not."""
+    """A token bucket with room for the requests of one second: it allows short bursts above the
+    rate, but not a lasting higher rate."""
 
     def __init__(self, per_s: int) -> None:
         self._per_s = per_s
@@ -40,14 +40,15 @@ class _Bucket:
         self.tokens = float(per_s)
 
     def fill(self, now_us: int) -> None:
-        """Add the tokens of the time since the last call; none if the clock was set back."""
+        """Add the tokens for the time since the last call; add none if the clock was set back."""
+        # The first call adds nothing: the bucket is full at the start.
         passed_us = max(0, now_us - self._filled_us) if self._filled_us else 0
         self.tokens = min(float(self._per_s), self.tokens + passed_us * self._per_s / 1_000_000)
         self._filled_us = now_us
 
 
 class RequestRate:
-    """A limit of requests a second beyond which requests are refused."""
+    """A limit on requests a second. Requests above the limit are refused."""
 
     def __init__(self, per_s: int, of: str = "one connection") -> None:
         self._of = of
@@ -55,7 +56,7 @@ class RequestRate:
         self._bucket = _Bucket(per_s)
 
     def take(self, now_us: int) -> None:
-        """Count a request. Raises ``LimitReached`` beyond the limit, and does not count it."""
+        """Count a request. Above the limit, raise ``LimitReached`` without counting the request."""
         self._bucket.fill(now_us)
         if self._bucket.tokens < 1.0:
             raise LimitReached(
@@ -99,13 +100,15 @@ class Quota:
         self._rate = RequestRate(per_s, of) if per_s else None
         self._bytes_max = limits.in_flight_bytes_max
         self._sizes: dict[int, list[int]] = {}
-        """Bytes of the unanswered requests of each number. The value is a list, because a client
-        may reuse a number before the answer, and each request gets an answer."""
+        """Bytes of the unanswered requests, by number. The value is a list, because a client may
+        use a number again before the answer, and each request gets an answer."""
         self._bytes = 0
+        """Bytes of all unanswered requests."""
 
     def begin_request(self, request: int, size: int, now_us: int) -> None:
         """Count a request with ``size`` bytes of events. Raises ``LimitReached``; the request is
-        then noted without bytes, because its refusal is an answer, too."""
+        then recorded with 0 bytes, because the refusal is an answer for :meth:`end_request`,
+        too."""
         try:
             self.count_request(now_us)
             self._check(size)
@@ -135,11 +138,14 @@ class Quota:
                 del self._sizes[request]
 
     def _note(self, request: int, size: int) -> None:
+        # Most requests have no events and need no entry. A number in use does, because each answer
+        # takes one size off its list.
         if size or request in self._sizes:
             self._sizes.setdefault(request, []).append(size)
 
     def _check(self, size: int) -> None:
-        # A single request may exceed the limit: it could never be sent otherwise.
+        # A request may exceed the limit if no other waits, because it could never be sent
+        # otherwise.
         is_another = bool(size and self._bytes)
         if self._bytes_max and is_another and self._bytes + size > self._bytes_max:
             raise LimitReached(

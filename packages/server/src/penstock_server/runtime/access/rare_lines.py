@@ -1,5 +1,4 @@
-"""Limits log lines that any number of clients or events could cause to one line per minute of each
-kind.
+"""Limit on log lines that clients or events can cause: one line a minute of each kind.
 
 Without this limit, a single client could fill the log and the disk.
 """
@@ -11,9 +10,10 @@ from collections.abc import Hashable
 from typing import Final
 
 EVERY_S: Final = 60.0
+"""Smallest time in seconds between two lines of a kind."""
 KINDS_MAX: Final = 256
-"""Maximum number of kinds that are remembered. A line of a forgotten kind may be written a second
-time within its minute."""
+"""Largest number of kinds that are remembered. At the limit all kinds are forgotten, and a line of
+a forgotten kind may be written a second time within its minute."""
 
 
 class RareLines:
@@ -38,7 +38,8 @@ class RareLines:
         return True
 
     def left_out(self, *kind: Hashable) -> int:
-        """Return the number of lines of this kind left out since the last written one."""
+        """Return the number of lines of this kind that were left out since the last written line,
+        and reset it."""
         return self._left_out.pop(kind, 0)
 
 

@@ -1,5 +1,5 @@
-"""Users and groups of a cluster, and rights on more than one of its stores, read from its register:
-they apply to the local stores of its nodes, too (SEM N8)."""
+"""Users and groups of a cluster, and rights on more than one of its stores, read from its register.
+They apply to the local stores of its nodes, too (SEM N8)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ ACCESS_PREFIX: Final = "access/"
 
 
 class SharedAccounts:
-    """The accounts as last read; they stay in force while the register does not answer."""
+    """The accounts as last read from the register. They stay in effect while the register does not
+    answer."""
 
     def __init__(self, registry: Registry) -> None:
         self.users: bytes | None = None

@@ -26,26 +26,29 @@ from penstock_core.vocabulary.uris import shown, without_secrets
 Fetch = Callable[[str], bytes]
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
-"""Accepted signatures, by a private key only: with a shared secret, the realm could forge tokens of
-the provider."""
+"""Accepted signature algorithms. All use a private key: if provider and realm shared a secret, the
+realm could forge the provider's tokens."""
 LEEWAY_S = 30
-"""Tolerated difference of the provider's clock in seconds."""
+"""Tolerated difference between the clocks of provider and realm in seconds."""
 FRESH_S = 600
 """Lifetime of fetched keys in seconds."""
 RETRY_S = 15
-"""Minimum time in seconds between two fetches of keys, however many tokens with unknown keys
+"""Smallest time in seconds between two fetches of keys, even if many tokens with unknown keys
 arrive."""
 GROUPS_MAX = 1_000
+"""Largest number of groups in a token; a longer list is ignored."""
 FETCH_TIMEOUT_S = 10.0
 KEYS_BYTES_MAX = 1 << 20
+"""Number of bytes that are read of a key set."""
 RSA_BITS_MIN = 2_048
-"""Fewest bits of an RSA key; shorter keys can be broken."""
+"""Smallest number of bits of an accepted RSA key; shorter keys can be broken."""
 
 _log = logger("penstock.access")
 
 
 class TokenRules(Struct, frozen=True):
-    """The settings of tokens: whose tokens are accepted, and which claims they must contain."""
+    """The settings of tokens: which provider's tokens are accepted, and which claims they must
+    contain."""
 
     keys: str = ""
     """File or https URL of a JSON Web Key Set; if empty, tokens are refused."""
@@ -53,14 +56,15 @@ class TokenRules(Struct, frozen=True):
     audience: str = ""
     user_claim: str = "sub"
     groups_claim: str = "groups"
-    """Dots select fields of nested objects: ``realm_access.roles``."""
+    """Name of the claim with the groups. Dots select fields of nested objects:
+    ``realm_access.roles``."""
 
 
 class Tokens:
     """Checks tokens, with keys that are fetched when needed and cached."""
 
     def __init__(self, rules: TokenRules, fetch: Fetch, clock: Clock, offload: Offload) -> None:
-        """Raise ``InvalidArgument`` for rules that would accept any service's tokens, and if the
+        """Raise ``InvalidArgument`` if the rules would accept tokens of any service, or if the
         library that checks signatures is not installed."""
         if rules.keys and not (rules.issuer and rules.audience):
             raise InvalidArgument(
@@ -81,11 +85,14 @@ class Tokens:
         self._refused: Mapping[str, str] = {}
         """Keys of the set that cannot be used, with the reasons."""
         self._fetched_us = 0
+        """Time of the last successful fetch in microseconds."""
         self._tried_us = 0
+        """Time of the last attempt to fetch in microseconds."""
         self._fetching = asyncio.Lock()
 
     @property
-    def are_taken(self) -> bool:
+    def are_accepted(self) -> bool:
+        """Whether the realm accepts tokens."""
         return bool(self._rules.keys)
 
     def forget(self) -> None:
@@ -95,9 +102,9 @@ class Tokens:
     async def principal(self, text: str, host: str) -> Principal:
         """Return the principal of a token. Raises ``AuthenticationFailed`` with the fault of the
         token, and ``Unavailable`` while the keys cannot be fetched."""
-        if not self.are_taken:
+        if not self.are_accepted:
             raise AuthenticationFailed("this realm does not accept tokens; sign in with a password")
-        # Off the loop, because a client decides how long its token is.
+        # In a thread, because a client may send a long token, and decoding it takes time.
         key_id = await self._offload(lambda: key_id_of(text))
         key = await self._key(key_id)
         claims = await self._offload(lambda: self._claims(text, key))
@@ -123,7 +130,7 @@ class Tokens:
     async def _refresh_if_due(self, key_id: str) -> None:
         now_us = self._clock.now_us()
         is_stale = now_us - self._fetched_us > FRESH_S * 1_000_000
-        # Clients choose key ids: unknown ones must not cause a fetch each.
+        # Clients choose the key ids in their tokens, so not every unknown id may cause a fetch.
         may_try = now_us - self._tried_us > RETRY_S * 1_000_000
         if (is_stale or key_id not in self._keys) and may_try:
             self._tried_us = now_us
@@ -140,9 +147,8 @@ class Tokens:
         except PenstockError as error:
             if not self._keys:
                 raise
-            _log.warning(
-                "access.keys_not_fetched", reason=str(error)
-            )  # the keys of the last fetch stay valid
+            # The keys of the last fetch stay valid.
+            _log.warning("access.keys_not_fetched", reason=str(error))
         else:
             self._keys, self._refused, self._fetched_us = keys.good, keys.refused, now_us
             for key_id, reason in keys.refused.items():
@@ -201,8 +207,8 @@ class Tokens:
 
 
 def fetched(location: str) -> bytes:
-    """Return the key set in a file or behind a URL. Blocks, so call it in a thread. Raises
-    ``Unavailable``."""
+    """Return the bytes of a key set from a file or URL. The call blocks, so make it in a thread.
+    Raises ``Unavailable``."""
     import urllib.request
     from http.client import HTTPException
 
@@ -247,7 +253,8 @@ def key_id_of(text: str) -> str:
     import jwt
 
     try:
-        # The library parses a header and claims by recursion, before it checks the signature.
+        # The library parses header and claims recursively, before it checks the signature. So a
+        # deeply nested token, which anyone can send, would exhaust the stack.
         for part in text.split(".")[:2]:
             check_json_nesting(jwt.utils.base64url_decode(part))
         header = jwt.get_unverified_header(text)

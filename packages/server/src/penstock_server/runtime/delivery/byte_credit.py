@@ -1,4 +1,4 @@
-"""Byte credit: limits the bytes on their way to a client, and cuts batches to what fits."""
+"""Byte credit: a limit on the bytes on their way to a client. Batches are cut to the limit."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Room:
 
 
 class RoughRoom(Room):
-    """Room of a subscriber that gets events in another form, such as MQTT packets. It counts an
-    estimate, because building the bodies only to measure them would cost as much as sending
+    """Room of a subscription whose events are sent in another form, such as MQTT packets. It counts
+    estimated sizes, because building the bodies only to measure them would cost as much as sending
     them."""
 
     def size_of(self, rows: OutgoingBatch) -> int:
@@ -70,8 +70,8 @@ class RoughRoom(Room):
 
 
 def _fitting(rows: OutgoingBatch, free_bytes: int) -> int:
-    """Return how many rows, from the first on, fit into ``free_bytes``. Sizes of slices are cheap,
-    so a binary search needs no size per row."""
+    """Return the number of rows, from the first on, that fit into ``free_bytes``. It is found by
+    binary search over slices, because the size of a slice is cheap to compute."""
     fitting, too_many = 0, rows.count
     while too_many - fitting > 1:
         middle = (fitting + too_many) // 2

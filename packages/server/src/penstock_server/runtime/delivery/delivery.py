@@ -54,6 +54,7 @@ from penstock_server.runtime.store.sealed_file import Damage, FilesNotOpen
 _log = logger("penstock.delivery")
 
 Redeliveries = tuple[tuple[int, Spans], ...]
+"""Numbers of earlier deliveries, each with the ids of the events that were delivered so often."""
 
 
 class Outlet(Protocol):
@@ -65,10 +66,13 @@ class Outlet(Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether the connection accepts more right now."""
+        """Whether the connection accepts more events right now."""
         ...
 
-    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None: ...
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
+        """Send events to the client. ``redeliveries`` has the events among them that were delivered
+        before."""
+        ...
 
     def recall(self, spans: Spans) -> None:
         """Tell the client that delivered events count as not delivered (SEM D11). Called only for
@@ -121,13 +125,14 @@ class _Round:
         self.read_batches: dict[Spans, tuple[list[OutgoingBatch], Damage]] = {}
         """Batches that were read in this round, by the granted spans."""
         self.merged_batches: Made = {}
+        """Batches that were made from merged states in this round."""
         self.held_subscriptions: set[int] = set()
         """Subscriptions without room for an event. They get no later events in this round, so that
         their order is kept."""
         self.has_progress = False
         """Whether a subscriber has made progress in this round."""
         self.passed_over = 0
-        """Selector comparisons spent on events that were passed over without reading them."""
+        """Number of selector comparisons for events that were passed over without reading them."""
 
 
 class Dispatch:
@@ -151,11 +156,11 @@ class Dispatch:
         self.choosers = Choosers(
             self.choosing, clock, self._is_open, on_failed=self._chooser_failed
         )
-        """Holds the subscriptions whose own selectors take long."""
+        """The subscriptions that wait until a thread has evaluated their slow selectors."""
         self.files = OpenFiles(blobs, cache_bytes_max)
         self.files_at = ""
-        """URI of the place where a cluster keeps its files; empty: other processes cannot read
-        them."""
+        """URI of the folder or bucket with a cluster's files; empty if other processes cannot read
+        the files."""
         self.ahead = ReadAhead()
         self.incidents = Incidents(name_of)
         self.latencies = DeliveryLatencies()
@@ -165,15 +170,16 @@ class Dispatch:
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._deletion_listeners: list[Callable[[int], None]] = []
         self.on_failed: Callable[[int], None] = lambda subscription: None
-        """Called for a subscription that was ended here because of a failure. The events that its
-        client holds have to go back to the channel."""
+        """Called with a subscription that was ended here because of a failure, so that its events
+        in flight go back to the channel."""
         self._next = 1
         self._rooms: dict[int, Room] = {}
         """The byte credit of each subscription that has a limit in bytes."""
         self.following = Following()
         """Selectors of subscriptions that wait for new events."""
         self._known: dict[int, KnownKeys] = {}
-        """The keys that each subscription with deltas knows (SEM K3)."""
+        """The keys whose states the client of a subscription with deltas has, by subscription (SEM
+        K3)."""
 
     # --- subscriptions -------------------------------------------------------------------
 
@@ -216,8 +222,8 @@ class Dispatch:
         return self.following.add(channel_id, subscription, outlet.selector)
 
     def consumed(self, subscription: int, size: int) -> bool:
-        """Return ``size`` bytes of credit, which the client's application has consumed. Return
-        whether an event of any size has room now."""
+        """Release ``size`` bytes, which the client's application has consumed. Return whether an
+        event of any size may be sent now."""
         room = self._rooms.get(subscription)
         if room is None:
             return False
@@ -240,8 +246,8 @@ class Dispatch:
         self.ended(subscriptions, NameDoesNotExist("the channel was deleted"))
 
     def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
-        """End subscriptions and tell their outlets. A subscription has ended even if its outlet
-        fails."""
+        """End subscriptions and notify their outlets of the reason. A subscription has ended even
+        if its outlet fails."""
         for subscription in subscriptions:
             registration = self._outlets.get(subscription)
             self.close(subscription)
@@ -257,7 +263,7 @@ class Dispatch:
         return list(channels)
 
     def local_path(self, name: str) -> str | None:
-        """Return the path for other processes to map a file; None if they cannot."""
+        """Return a path that other processes can use to map a file; None if they cannot."""
         return self._blobs.local_path(name)
 
     @property
@@ -292,14 +298,15 @@ class Dispatch:
         quarantiner: Quarantiner,
         below: int | None = None,
     ) -> bool:
-        """Carry out what ``channel`` offers, for events below id ``below``, and return whether any
-        subscriber made progress. Without progress the channel would offer the same again and again.
+        """Carry out the effects that ``channel`` offers for events with ids below ``below``. Return
+        whether any subscriber made progress; otherwise the channel would offer the same again.
 
-        While events are only passed over, because no selector can match any of them, more are
-        offered in the same turn: passing over a record batch takes less time than a turn does.
+        If all offered events are passed over, because no selector can match them, the channel
+        offers further events in the same turn: passing over a record batch takes less time than a
+        turn.
 
-        An unexpected failure ends the subscription that it concerns; if that is unknown, all
-        subscriptions of the channel.
+        An unexpected failure ends the subscription that it concerns; if this subscription is
+        unknown, the failure ends all subscriptions of the channel.
         """
         has_progress, work = False, 0
         while True:
@@ -307,9 +314,9 @@ class Dispatch:
             await self._perform(round_, below)
             has_progress |= round_.has_progress
             work += round_.passed_over
-            passes_on = round_.passed_over and not round_.read_batches and below is None
-            may_go_on = passes_on and work <= self.choosing.limits.passed_work
-            if not (may_go_on and channel.has_offers):
+            only_passed = round_.passed_over and not round_.read_batches and below is None
+            may_continue = only_passed and work <= self.choosing.limits.passed_work
+            if not (may_continue and channel.has_offers):
                 return has_progress
 
     async def _perform(self, round_: _Round, below: int | None) -> None:
@@ -324,7 +331,7 @@ class Dispatch:
             if not concerned:  # without a subscription to end, the failure would repeat forever
                 raise
             self._fail(round_.number, channel, concerned, failure=failure)
-        # After several reads the next delivery cannot be predicted.
+        # The next delivery can be predicted only if there was exactly one read.
         if len(round_.read_batches) == 1:
             ((spans, (rows, _)),) = round_.read_batches.items()
             self.ahead.delivered(round_.number, spans, rows)
@@ -353,7 +360,7 @@ class Dispatch:
         progress."""
         channel = round_.channel
         registration = self._outlets.get(effect.subscription)
-        if registration is None:  # it has ended, but the shard has not processed that yet
+        if registration is None:  # the subscription has ended; the shard processes that later
             self._give_back(channel, effect)
             return False
         outlet = registration[1]
@@ -366,20 +373,21 @@ class Dispatch:
             return True
         sent = await self._deliver(round_, effect, outlet)
         if not outlet.is_writable:
-            # A demand may be granted as many deliveries in this round: hold the rest of them, too.
+            # The round may have further deliveries for this demand, which must be held, too.
             round_.held_subscriptions.add(effect.subscription)
             command = StallSession(outlet.session, stalled=True)
             channel.attend(command, self._clock.now_us())
-        # For a plain subscriber passing over events is progress, too: its cursor has moved.
+        # A plain subscriber makes progress even if all events are passed over: its cursor moves.
         return sent or effect.subscription in channel.state.subscribers
 
     def _fail(
         self, channel_id: int, channel: ChannelMachine, subscriptions: list[int], failure: Exception
     ) -> None:
-        """End subscriptions that could not be served. The events that their clients hold go back to
-        the channel and count as delivered, because some may have arrived (SEM D13)."""
+        """End subscriptions that could not be served. Their events in flight go back to the channel
+        and count as delivered, because some may have arrived (SEM D13)."""
         reason = as_internal_error(self._note(channel_id, failure))
-        # The core forgets them first, so that it grants them nothing while they are ended.
+        # The core removes the subscriptions first, so that it grants them no events while their
+        # outlets are notified.
         for subscription in subscriptions:
             channel.leave(subscription)
         self.ended(subscriptions, reason)
@@ -417,8 +425,9 @@ class Dispatch:
         self.on_failed(subscription)
 
     def _give_back(self, channel: ChannelMachine, effect: Deliver | ReportEnd) -> None:
-        """Give back events granted to a subscription that no longer exists. They were not sent, so
-        they count as not delivered. Those of a plain subscriber wait for its successor (SEM J5)."""
+        """Return events to the channel that it has granted to an ended subscription. They count as
+        not delivered, because they were not sent. Events of a plain subscriber wait for the
+        subscription that resumes its place (SEM J5)."""
         channel.leave(effect.subscription)
         if isinstance(effect, ReportEnd):
             return
@@ -429,9 +438,9 @@ class Dispatch:
             channel.attend(Skip(subscription, spans), now_us)
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
-        """Deliver granted events and return whether any were sent. The core is told which of them
-        were not sent: ``Skip`` for events that the selector does not match or that are damaged,
-        ``Withhold`` for events that have no room yet."""
+        """Deliver granted events and return whether any were sent. The core gets commands for the
+        events that were not sent: ``Skip`` for events that the selector does not match or that are
+        damaged, ``Withhold`` for events that have no room yet."""
         if effect.subscription in round_.held_subscriptions:
             self._withhold(round_, effect, effect.spans[0].first)
             return False
@@ -455,7 +464,7 @@ class Dispatch:
             )
         elif selector is not None:
             round_.passed_over += selector.work
-        # Events behind the first withheld one were not examined, so they must not be skipped.
+        # Events after the first withheld one were not examined, so they must not be skipped.
         if held_from is not None:
             unsent = list(split_spans(tuple(unsent), held_from)[0])
         if unsent:
@@ -468,9 +477,9 @@ class Dispatch:
     async def _deliver_read(
         self, round_: _Round, effect: Deliver, outlet: Outlet, spans: Spans, unsent: list[Span]
     ) -> tuple[bool, int | None]:
-        """Send the events of ``spans`` that the outlet's selector matches, and add the others to
-        ``unsent``. Return whether any were sent, and the first id without room; None: all had
-        room."""
+        """Send the events of ``spans`` that the outlet's selector matches, and add the other events
+        to ``unsent``. Return whether any were sent, and the first id that has to wait; None if no
+        event has to wait."""
         sent = False
         rows, damage = await self._rows(round_, spans)
         unsent += damage.ids.spans
@@ -491,6 +500,7 @@ class Dispatch:
         return sent, self.choosers.waits_from(effect.subscription)
 
     def _use(self, channel: ChannelMachine, outlet: Outlet) -> SelectorUse | None:
+        """Return the outlet's selector with the present time; None without a selector."""
         if outlet.selector is None:
             return None
         return SelectorUse(outlet.selector, self._clock.now_us(), messages_of(channel))
@@ -498,7 +508,8 @@ class Dispatch:
     def send(
         self, channel: ChannelMachine, rows: OutgoingBatch, effect: Deliver, outlet: Outlet
     ) -> tuple[bool, int | None]:
-        """Send rows. Return whether any were sent, and the first id without room."""
+        """Send rows. Return whether any were sent, and the first id without room; None if all rows
+        were sent."""
         room = self._rooms.get(effect.subscription)
         seat = channel.state.seats.get(effect.subscription)
         sent = False
@@ -517,8 +528,9 @@ class Dispatch:
         return sent, None
 
     def _withhold(self, round_: _Round, effect: Deliver, held_from: int | None) -> None:
-        """Tell the core which granted events stay unsent: those without room at the client, and
-        those that wait for an expensive selector. It grants them again later."""
+        """Report to the core the granted events from id ``held_from`` on, which were not sent: the
+        client has no room for them, or an expensive selector is not evaluated yet. The core grants
+        them again later."""
         room = self._rooms.get(effect.subscription)
         if held_from is None and (room is None or not room.is_full):
             return
@@ -626,7 +638,7 @@ class Dispatch:
             try:
                 rows = store.read(spans, damage)
                 break
-            except FilesNotOpen:  # a file has grown, or was closed, while others were opened
+            except FilesNotOpen:  # a file has grown or was closed while another file was opened
                 continue
         if not keep:
             for file in store.files_for(spans):
@@ -634,7 +646,7 @@ class Dispatch:
         return rows, damage
 
     async def open_files(self, store: ChannelStore, spans: Spans) -> None:
-        """Map the files that hold some of ``spans``."""
+        """Map the files that have events of ``spans``."""
         if store.files and spans[0].first < store.sealed_through:
             await self.files.open(store.files_for(spans))
 

@@ -1,8 +1,8 @@
 """Latencies from publish to first delivery, as a histogram for each durable.
 
-Latencies are noted per batch: a batch as it was published has one time, and the times of any other
-batch are classified in one vectorized step. So no Python code runs per event. The histograms are
-soft state: they begin when the realm starts and end with their durable.
+Latencies are counted for whole batches: all events of a published batch have the same time, and the
+times of any other batch are classified in one vectorized step. So no Python code runs per event.
+The histograms are soft state: they begin when the realm starts and end with their durable.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ class DeliveryLatencies:
         redelivered: tuple[tuple[int, Spans], ...],
         now_us: int,
     ) -> None:
-        """Count events that are sent to a client of a durable now. Redelivered events are left out,
-        because the time since their publish says nothing about this delivery."""
+        """Count the latencies of events that are sent to a client of a durable now. Redelivered
+        events are left out, because the time since their publish is not the time to their first
+        delivery."""
         timings = self._kept.get(durable)
         if timings is None:
             timings = self._kept[durable] = Timings(DELIVERY_BOUNDS_US)
         fresh = _fresh(rows, redelivered) if redelivered else None
         if rows.at_us and fresh is None:
-            # The age is not negative: after a restart the clock may be behind the time of the
-            # publish.
+            # The latency is cut at 0, because after a restart the clock may show an earlier time
+            # than at the publish.
             timings.note_many(max(0, now_us - rows.at_us), rows.count)
             return
         if fresh == ():

@@ -1,8 +1,8 @@
 """Deliveries to plain subscribers of a merge channel: full events and deltas (SEM K3, K4).
 
-A subscriber gets a delta if it has an earlier state of the key, and only deltas were published for
-the key since. The delta has all changes since that state, however many deltas these were, because
-applying a change twice is harmless. All other subscribers get the full event.
+A subscriber gets a delta if it has an earlier state of the key and only deltas were published for
+the key after that state. One delta has all changes since that state; it may repeat changes that the
+subscriber has, because applying a change twice is harmless. Other subscribers get the full event.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from penstock_server.runtime.store.recent_deltas import Stretch, batches_as_publ
 
 
 class KnownKeys:
-    """The keys whose state one subscription has been sent. Soft state."""
+    """The keys whose states were sent to one subscription. Soft state."""
 
     def __init__(self) -> None:
         self._sent: Bools = np.zeros(64, dtype=np.bool_)
         self._generation = 0
         self.mark: int | None = None
-        """The channel's next id when the subscription last had everything; None if it never had. It
-        knows the states of its keys as of this id, or later ones."""
+        """The channel's next id when the subscription last had all events; None if it never had all
+        of them. The subscription knows the states of its keys as of this id, or later ones."""
         self.through = 0
-        """The subscription has been granted everything below this id."""
+        """All events below this id were granted to the subscription."""
 
     def known_among(self, slots: Int64s, store: MergeStore) -> Bools:
-        """Return which of these keys the subscriber knows."""
-        # A new generation numbers the slots of keys differently, so nothing is known any more.
+        """Return a mask of the keys ``slots`` whose state the subscriber has."""
+        # A new generation has other slot numbers for keys, so all keys count as unknown.
         if store.states.generation != self._generation:
             self._sent[:] = False
             self._generation, self.mark = store.states.generation, None
@@ -47,8 +47,8 @@ class KnownKeys:
         return is_known
 
     def note(self, slots: Int64s, sent: Bools) -> None:
-        """Note which of these keys were sent their newest state. The others become unknown again,
-        because the subscriber missed a change of them."""
+        """Record for the keys ``slots`` whether their newest state was ``sent``. The other keys
+        become unknown, because the subscriber missed a change of their states."""
         keyed = slots != NO_SLOT
         self._sent[slots[keyed]] = sent[keyed]
 
@@ -69,8 +69,8 @@ class SelectedRows(NamedTuple):
 
 
 Made = dict[tuple[Spans, int, bool], list[OutgoingBatch]]
-"""Batches made in this turn, to be shared by subscriptions. The key has the granted spans, the
-subscription's mark, and whether all events since the mark are new to it."""
+"""Batches made in this turn, which several subscriptions share. The key has the granted spans, the
+subscription's mark, and whether all events since the mark are new to the subscription."""
 
 
 def outgoing(
@@ -80,26 +80,28 @@ def outgoing(
     selected_rows: SelectedRows | None,
     made: Made,
 ) -> OfferedBatches:
-    """Return the batches of ``spans`` for a subscription that takes deltas.
+    """Return the batches of ``spans`` for a subscription with deltas.
 
-    ``selected_rows`` has the rows that its selector matches; None: it has no selector. The fast
-    path at the top shares one batch between all subscriptions that are equally far: it needs the
-    recent deltas of exactly these ids, and keys that the subscription knows.
+    ``selected_rows`` has the rows that the selector of the subscription matches; None without a
+    selector. If the recent deltas have exactly these ids and the subscription knows all their keys,
+    one batch is shared by all subscriptions with the same mark. Otherwise the batches are made for
+    this subscription.
     """
     stretch = None if known_keys.mark is None else store.recent.since(known_keys.mark)
     if stretch is None or selected_rows is not None or spans[0].first < store.recent.first:
-        return _of_whole(store, known_keys, spans, stretch=stretch, selected_rows=selected_rows)
+        return _from_states(store, known_keys, spans, stretch=stretch, selected_rows=selected_rows)
     assert known_keys.mark is not None, "the stretch begins there"
     ids = span_ids(spans)
     positions = np.searchsorted(stretch.ids, ids)
-    # The modulo keeps positions behind the last id inside the array; such an id then differs.
+    # A position after the last id is brought into the array by the modulo. The id found there
+    # differs from the searched one, so the comparison fails as it should.
     if positions[0] >= len(stretch.ids) or not np.array_equal(
         stretch.ids[positions % len(stretch.ids)], ids
     ):
-        return _of_whole(store, known_keys, spans, stretch=stretch, selected_rows=None)
+        return _from_states(store, known_keys, spans, stretch=stretch, selected_rows=None)
     slots = stretch.slots[positions]
     if not (known_keys.known_among(slots, store) & stretch.only_deltas(slots)).all():
-        return _of_whole(store, known_keys, spans, stretch=stretch, selected_rows=None)
+        return _from_states(store, known_keys, spans, stretch=stretch, selected_rows=None)
     is_fresh = int(stretch.ids[0]) >= known_keys.through
     key = (spans, known_keys.mark, is_fresh)
     if key not in made:
@@ -108,7 +110,7 @@ def outgoing(
     return OfferedBatches(made[key])
 
 
-def _of_whole(
+def _from_states(
     store: MergeStore,
     known_keys: KnownKeys,
     spans: Spans,
@@ -126,7 +128,7 @@ def _of_whole(
         matches = np.asarray(selected_rows.mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
         skipped = tuple(map(Span, *(runs.tolist() for runs in runs_of(rows.ids[~matches]))))
     as_delta = matches & known_keys.known_among(slots, store)
-    if stretch is None:
+    if stretch is None:  # the publishes since the mark are no longer kept
         as_delta[:] = False
     else:
         as_delta &= stretch.only_deltas(slots) & np.isin(rows.ids, stretch.ids)
@@ -158,9 +160,9 @@ def _together(
 
 
 def note_granted(known_keys: KnownKeys, cursor: int, next_id: int) -> None:
-    """Note that all events below ``cursor`` have been granted. The mark advances only if these are
-    all events of the channel: only then does the subscription have every key's state as of one
-    id."""
+    """Record that all events below ``cursor`` were granted. The mark advances only if these are all
+    events of the channel, because only then does the subscription have the state of every key as of
+    one id."""
     known_keys.through = cursor
     if cursor >= next_id:
         known_keys.mark = next_id

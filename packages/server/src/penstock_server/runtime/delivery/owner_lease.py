@@ -1,8 +1,8 @@
-"""The owner's lease: proves that no other node has become the owner of the shard meanwhile.
+"""The owner's lease: while it holds, no other node can become the owner of the shard.
 
-An append needs no lease, because a newer owner has fenced the journal and the append fails. What is
-sent to clients without an append (deliveries, refusals, results of queries) needs a lease that
-holds.
+An append needs no lease: if another node is the owner, it has fenced the journal, and the append
+fails. Everything that is sent to clients without an append (deliveries, refusals, results of
+queries) needs a lease that holds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class OwnerLease(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Fencing token: how often the shard has been claimed, this claim included. File names end
-        in it. 0: the realm has its stores for itself and is never claimed."""
+        """Fencing token: the number of claims of the shard so far, including this owner's. Names of
+        files end in it. 0 if the realm does not share its store, so that it is never claimed."""
         ...
 
     @property
     def format(self) -> int:
-        """The format in which the shard is written: in a cluster the newest one that all nodes
-        know. It may rise while the owner serves, and never falls."""
+        """The format in which the owner writes the shard: in a cluster the newest format that all
+        nodes know. It may rise while the owner serves, and never falls."""
         ...
 
     def behind(self, format: int) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class OwnerLease(Protocol):
 
 
 class EndlessLease:
-    """A lease that cannot end, for a realm that has its stores for itself or is only read."""
+    """A lease that cannot end, for a realm that does not share its store or is only read."""
 
     format: Final = FORMAT
 

@@ -1,4 +1,4 @@
-"""Prefetch: the next events of a consumer are read while it works on those it has.
+"""Prefetch: the next events of a consumer are read while it processes the delivered ones.
 
 A consumer that acknowledges a window to get the next one waits for the realm, and then the realm
 waits for the consumer. Reading the events and building their bodies is half of the realm's work for
@@ -19,18 +19,19 @@ from penstock_server.runtime.store.sealed_file import Damage
 from penstock_server.runtime.store.state import RealmState
 
 BYTES_MAX = 1 << 20
-"""Larger deliveries are not prefetched: they are few, so prefetching would save little."""
+"""Deliveries of more bytes are not prefetched: they are few, so prefetching would save little."""
 BATCH_BYTES_MAX = 8 << 20
-"""Events of larger batches in memory are not prefetched: they keep the whole batch in memory."""
+"""Events of a batch with more bytes are not prefetched, because they would keep the whole batch in
+memory."""
 CHANNELS_MAX = 64
-"""Maximum number of channels with prefetched events; the one that has waited longest is dropped
-first."""
+"""Largest number of channels with prefetched events; the channel whose last delivery is oldest is
+dropped first."""
 
 
 class ReadAhead:
     """At most one predicted delivery for each channel: as many events as the last delivery, with
-    the ids that follow it. Prefetched events are only used for a delivery of exactly these ids. The
-    content of an id never changes, so they stay valid whatever happens to the channel in between.
+    the ids that follow. Prefetched events are only used for a delivery of exactly these ids. They
+    stay valid even if the channel changes, because the content of an event never changes.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class ReadAhead:
         return len(self._last)
 
     def delivered(self, channel_id: int, spans: Spans, rows: Sequence[OutgoingBatch]) -> None:
-        """Note a delivery on a channel, and predict the next one after two adjacent deliveries of
+        """Record a delivery on a channel, and predict the next one after two adjacent deliveries of
         the same size."""
         before = self._last.get(channel_id)
-        made = [part.made_bytes for part in rows]
-        if len(spans) > 1 or not all(made) or sum(made) > self._bytes_max:
-            self.forget(channel_id)  # gaps, only a part chosen by a selector, or too much
+        body_bytes = [part.made_bytes for part in rows]
+        # Not after gaps, after a selection of events (whose bodies are not built), or after too
+        # many bytes.
+        if len(spans) > 1 or not all(body_bytes) or sum(body_bytes) > self._bytes_max:
+            self.forget(channel_id)
             return
         span = self._last[channel_id] = spans[0]
         self._last.move_to_end(channel_id)
@@ -73,8 +76,8 @@ class ReadAhead:
         return None if ready is None or ready[0] != spans else ready[1]
 
     def read(self, state: RealmState) -> None:
-        """Read the predicted events that need no waiting: those in memory or in open files. Damaged
-        events are not prefetched; the delivery that reads them reports the damage."""
+        """Read the predicted events that are in memory or in open files, because this call must not
+        wait. Damaged events are not prefetched; the delivery that reads them reports the damage."""
         predicted, self.predicted = self.predicted, {}
         for channel_id, span in predicted.items():
             channel = state.channels.get(channel_id)
@@ -98,7 +101,7 @@ class ReadAhead:
                 self._ready[channel_id] = spans, rows
 
     def forget(self, channel_id: int) -> None:
-        """Drop everything kept for a channel."""
+        """Drop the last delivery, the prediction and the prefetched events of a channel."""
         self._last.pop(channel_id, None)
         self.predicted.pop(channel_id, None)
         self._ready.pop(channel_id, None)

@@ -1,1 +1,1 @@
-"""The door of a running realm, and a handler for each request."""
+"""The entry point of a running realm, and a handler for each type of request."""

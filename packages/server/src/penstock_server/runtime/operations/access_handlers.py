@@ -24,7 +24,8 @@ async def log_in(caller: Caller, request: access.LogIn) -> access.LoggedIn:
 async def issue_token(caller: Caller, request: access.IssueToken) -> access.IssuedToken:
     control = caller.realm.access
     if control.is_open:
-        # Such a realm ignores passwords and tokens, so that one program works with every realm.
+        # A realm without authentication ignores passwords and tokens, so that a program that signs
+        # in works with every realm.
         login = await control.issued_tokens.open(control.anonymous(caller.principal.host))
     else:
         login = await _open_session(control.issued_tokens, caller, request)
@@ -39,7 +40,8 @@ async def _open_session(
     ``SignInLocked``, ``InsecureConnection``, ``AccessDenied``."""
     control = caller.realm.access
     host = caller.principal.host
-    # Read first: if the password changes during the check, the new session ends at once.
+    # Read before the check. If the password changes during the check, the digest is outdated and
+    # the new session ends at once.
     checked_password = control.accounts.password_mark(request.user)
     principal = await control.password(
         request.user, request.password, host, secure=caller.is_secure
@@ -75,19 +77,19 @@ async def add_user(caller: Caller, request: access.AddUser) -> access.CreatedUse
     )
 
 
-async def who(caller: Caller, _: access.WhoAmI) -> access.Me:
+async def describe_caller(caller: Caller, _: access.WhoAmI) -> access.Me:
     return caller.realm.access.me(caller.principal)
 
 
-async def users(caller: Caller, _: access.ListUsers) -> list[access.UserInfo]:
+async def list_users(caller: Caller, _: access.ListUsers) -> list[access.UserInfo]:
     return caller.realm.access.accounts.users()
 
 
-async def groups(caller: Caller, _: access.ListGroups) -> list[access.GroupInfo]:
+async def list_groups(caller: Caller, _: access.ListGroups) -> list[access.GroupInfo]:
     return caller.realm.access.accounts.groups()
 
 
-async def entries(caller: Caller, request: access.ListEntries) -> access.AclInfo:
+async def list_entries(caller: Caller, request: access.ListEntries) -> access.AclInfo:
     return caller.realm.access.accounts.entries(request.kind, request.name)
 
 
@@ -112,8 +114,8 @@ async def set_password(caller: Caller, request: access.SetPassword) -> None:
 
 
 def check_exists(directory: Directory, kind: str, name: str) -> None:
-    """Raise ``NameDoesNotExist`` for a grant on a channel or queue that does not exist. Patterns
-    such as ``orders/*`` may be granted before anything matches them."""
+    """Raise ``NameDoesNotExist`` for a grant on a channel or queue that does not exist. Rights on a
+    pattern such as ``orders/*`` may be granted before a channel matches it."""
     if kind in ("channel", "queue") and not name.endswith("*"):
         directory.channel_id_of(name, kind)
 
@@ -126,7 +128,7 @@ async def grant(caller: Caller, request: access.Grant) -> access.AclInfo:
 
 
 async def delete_user(caller: Caller, request: access.DeleteUser) -> None:
-    """Delete a user, and end the sessions of MQTT that would outlive it."""
+    """Delete a user, and end the user's MQTT sessions, which would otherwise stay."""
     await caller.realm.access.accounts.delete_user(request.name)
     if caller.realm.connections.mqtt is not None:
         await caller.realm.connections.mqtt.end_sessions_of(request.name)

@@ -21,7 +21,9 @@ from penstock_server.runtime.writer.requests import Reply
 from penstock_server.runtime.writer.transactions import StorePart
 
 Batches = Sequence[Sequence[Body]]
+"""The events of each part of a request."""
 Beginner = Callable[[Caller, Any, Reply, Batches], None]
+"""Begins a request without waiting. ``Reply`` is called with the answer or the error."""
 
 
 def _publish(
@@ -35,7 +37,7 @@ def _publish(
     caller.realm.publish(
         request.channel,
         bodies,
-        # An empty name stays empty: the publish has no producer then.
+        # An empty name stays empty, because it means that the publish has no producer.
         request.producer and caller.owned(request.producer),
         sequence=request.sequence,
         reply=on_reply,
@@ -45,7 +47,7 @@ def _publish(
 
 def _stage(caller: Caller, request: publishing.StageEvents, reply: Reply, batches: Batches) -> None:
     [bodies] = batches
-    # Refuses events that are too large now, not only when the stage is committed.
+    # Computed for the refusal of too large events now, instead of at the commit.
     caller.realm.digest(bodies)
     caller.realm.stages.put(caller.owned(request.stage), request.channel, bodies)
     reply(None, None)

@@ -34,8 +34,8 @@ class Caller:
         """Create the caller of a session.
 
         ``version`` is the version of the server software. ``subscriptions`` maps the client's
-        numbers of its subscriptions to the realm's; 0 while a subscription is being opened.
-        ``is_secure``: the connection is encrypted or does not leave the machine.
+        numbers of its subscriptions to the realm's ids; the id is 0 while a subscription is being
+        opened. ``is_secure`` means that the connection is encrypted or does not leave the machine.
         """
         self.realm = realm
         self.is_node = is_node
@@ -51,7 +51,7 @@ class Caller:
         )
         """The rights of the session; None if the realm checks no rights."""
         self.publisher = principal.name
-        """``user@host``: stamped on published events (SEM E3)."""
+        """The publisher, ``user@host``, that published events get (SEM E3)."""
         self.owner = "" if self.permits is None or principal.trusted else principal.user
         """Owner of the names that the caller chooses (of producers, stages, transactions); empty if
         the realm does not authenticate users."""
@@ -60,8 +60,8 @@ class Caller:
         """Nonce of the password change in progress; empty without one."""
 
     def check(self, request: Request[Any]) -> None:
-        """Raise ``AccessDenied``, naming the missing right, or ``NameDoesNotExist`` if the caller
-        may not make a request."""
+        """Raise ``AccessDenied``, which names the missing right, or ``NameDoesNotExist`` if the
+        caller may not make a request."""
         if self.permits is not None:
             self.permits.check(request)
         else:
@@ -80,25 +80,25 @@ class Caller:
             self.realm.reply_queues.owners.check(number, self.session_for)
 
     def session_for(self, name: str) -> str:
-        """Return the session that owns the caller's temporary destination ``name``. Calls over
-        HTTP have no lasting session, so each destination has one for itself."""
+        """Return the session that owns the caller's temporary destination ``name``. Calls over HTTP
+        have no lasting session, so the name of the destination serves as its session."""
         return name if self.session == HTTP_SESSION else self.session
 
     def allows(self, operation: str, name: str = "") -> bool:
-        """Whether an operation is allowed; the reason of a refusal is not reported."""
+        """Whether the caller may perform an operation."""
         return self.realm.access.allows(self.principal, operation, name)
 
     def sees_queue(self, name: str) -> bool:
-        """Whether ``name`` is a queue that the caller may see. Hidden queues count as channels,
-        like stores that do not exist, so that a refusal does not reveal them."""
+        """Whether ``name`` is a queue that the caller may see. Callers treat all other names as
+        channels, so that a refusal does not reveal a hidden queue."""
         store = self.realm.view.named(name) if name else None
         if store is None or store.kind != "queue":
             return False
         return bool(self.realm.access.visible(self.principal, "queue", [name]))
 
     def owned(self, name: str) -> str:
-        """Return a name that the caller has chosen with its owner, so that equal names of other
-        users are different."""
+        """Return a name that the caller has chosen (of a producer, stage or transaction), with the
+        owner added, so that equal names of other users differ."""
         return owned(name, self.owner)
 
     def seat(self, number: int) -> int:

@@ -56,11 +56,11 @@ async def execute(
 ) -> AnswerT:
     """Execute ``request`` if ``caller`` has the right.
 
-    ``content`` has the bytes sent with it; ``target`` and ``detail`` are for the audit record.
-    Raises ``AccessDenied``, which names the missing right, and the errors of the operation.
+    ``content`` has the bytes sent with the request; ``target`` and ``detail`` are for the audit
+    record. Raises ``AccessDenied``, which names the missing right, and the errors of the operation.
     """
     answer: AnswerT
-    # Open requests need no right; a sign-in, for example, has no principal yet.
+    # Open requests need no right. A sign-in, for example, has no principal yet.
     if caller.permits is None or REQUESTS[type(request)].is_open:
         caller.check_internal(request)
         answer = await answer_to(caller, request, content)
@@ -82,9 +82,9 @@ async def execute_on(
 ) -> AnswerT:
     """Execute a request about the channel or queue ``name``, as :func:`execute` does.
 
-    The right is checked before the store is looked up, so that a refusal does not reveal whether
-    the store exists. ``request_of`` makes the request from the store. Raises ``NameDoesNotExist``
-    as well.
+    ``asked`` is the type of the request, and ``request_of`` returns the request for the store. The
+    right is checked before the store is looked up, so that a refusal does not reveal whether the
+    store exists. Also raises ``NameDoesNotExist``.
     """
 
     async def work() -> AnswerT:
@@ -106,6 +106,7 @@ def answer_to(caller: Caller, request: Request[Any], content: Content = None) ->
     ``DurableInUse`` for events of another session's temporary queue."""
     if isinstance(request, PopEvents | FetchEvents):
         caller.check_consumer(request.channel)
+    # The handlers in the table take no content, so requests with content are handled here.
     if isinstance(request, PutImport):
         assert content is None or isinstance(content, memoryview), "an import has one frame's bytes"
         return put_import(caller, request, content)
@@ -121,8 +122,8 @@ def answer_to(caller: Caller, request: Request[Any], content: Content = None) ->
 
 
 def check(caller: Caller, request: Request[Any]) -> None:
-    """Raise ``AccessDenied``, naming the missing right, or ``NameDoesNotExist`` if ``caller`` may
-    not make a request."""
+    """Raise ``AccessDenied``, which names the missing right, or ``NameDoesNotExist`` if ``caller``
+    may not make a request."""
     caller.check(request)
 
 
@@ -147,10 +148,11 @@ def check_on(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -
 
 
 def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:
-    """Begin ``request``; ``reply`` gets the answer or the error. The caller has checked the right
-    to it with :func:`check`.
+    """Begin ``request``; ``reply`` is called with the answer or the error. The caller has checked
+    the right with :func:`check`.
 
-    ``batches`` has the events sent with it, part by part. Raises errors in the request itself.
+    ``batches`` has the events of each part of the request. Raises an error if the request is
+    invalid.
     """
     BEGINNERS[type(request)](caller, request, reply, batches)
 
@@ -164,11 +166,11 @@ def publish(
     sequence: int = 0,
     on_reply: Callable[[], None] | None = None,
 ) -> Awaitable[Published]:
-    """Begin to publish events. The caller has checked the right to it with :func:`check`. The
-    returned awaitable is done when the events are stored. ``on_reply`` is called then, also if the
-    awaitable was cancelled.
+    """Begin to publish events. The caller has checked the right with :func:`check`. The returned
+    awaitable is done when the events are stored or refused. ``on_reply`` is called at that time,
+    also if the awaitable was cancelled.
 
-    Raises errors in the request itself.
+    Raises an error if the request is invalid.
     """
     stored: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
 
@@ -194,11 +196,12 @@ def open_subscription(
     place: str = "",
     room: Room | None = None,
 ) -> Awaitable[OpenedSubscription]:
-    """Open a subscription; ``outlet`` gets the events. The caller has checked the right to it with
+    """Open a subscription; ``outlet`` gets the events. The caller has checked the right with
     :func:`check`.
 
     ``place`` identifies the subscription on the next connection of its session (SEM J5). ``room``
-    bounds the bytes in flight, if the request does not. Raises ``DurableInUse``.
+    limits the bytes in flight; without it, the limit of the request applies. Raises
+    ``DurableInUse``.
     """
     if isinstance(request, Subscribe | Attach):
         caller.check_consumer(request.channel)
@@ -228,7 +231,7 @@ def open_subscription(
                 sole=request.sole,
                 ack_timeout_ms=request.ack_timeout_ms,
                 place=place,
-                # A pulling client asks for a number of events, so bytes are not bounded.
+                # A pulling client requests a number of events, so its bytes are not limited.
                 room=room or (None if request.pull else _room(request.bytes_max)),
             )
         case WatchEvents():
@@ -253,8 +256,8 @@ def open_subscription(
 def watch_channels(
     caller: Caller, request: WatchChannels, tell: Tell
 ) -> tuple[ChannelWatch, ChannelsWatched]:
-    """Watch those channels of a pattern that ``caller`` may read; the right to watch at all was
-    checked with :func:`check`.
+    """Watch the channels of a pattern that ``caller`` may read; ``tell`` is called with new ones.
+    The caller has checked the right to watch channels with :func:`check`.
 
     Raises ``InvalidName``, ``InvalidArgument``, ``NameDoesNotExist``.
     """

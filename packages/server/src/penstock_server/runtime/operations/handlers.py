@@ -37,7 +37,8 @@ from penstock_server.runtime.subscriptions.locations import columns, locate, mis
 from penstock_server.runtime.writer.copies_in import TakeCopies, copies_from
 
 GROUP: Final = "penstock.handlers"
-"""Group of mappings from types of requests to handlers, which installed packages register."""
+"""Group of entry points by which installed packages register mappings from types of requests to
+handlers."""
 
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
@@ -97,7 +98,7 @@ async def copy_in(
     caller: Caller, request: joins.CopyIn, content: memoryview | None
 ) -> joins.CopiesTaken:
     """Store the copies that a node of the cluster has sent with the request."""
-    # Copies keep the publishers of their origin, which clients must not choose.
+    # Copies have the publishers of the original events. A client could claim any publisher.
     if not caller.is_node:
         raise AccessDenied("only nodes of the cluster may send copies; publish events instead")
     copies = copies_from(request.parts, memoryview(b"") if content is None else content)
@@ -414,7 +415,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(joins.ListJoins, lambda caller, request: caller.realm.joins.list()),
             _on(joins.Redrive, _redrive),
             # Users and rights
-            _on(access.WhoAmI, access_handlers.who),
+            _on(access.WhoAmI, access_handlers.describe_caller),
             _on(access.LogIn, access_handlers.log_in),
             _on(access.IssueToken, access_handlers.issue_token),
             _on(access.LogOut, access_handlers.log_out),
@@ -423,7 +424,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(access.AddUser, access_handlers.add_user),
             _on(access.BeginPassword, access_handlers.begin_password),
             _on(access.SetPassword, access_handlers.set_password),
-            _on(access.ListUsers, access_handlers.users),
+            _on(access.ListUsers, access_handlers.list_users),
             _on(
                 access.CreateUser,
                 lambda caller, request: caller.realm.access.accounts.create_user(
@@ -431,7 +432,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 ),
             ),
             _on(access.DeleteUser, access_handlers.delete_user),
-            _on(access.ListGroups, access_handlers.groups),
+            _on(access.ListGroups, access_handlers.list_groups),
             _on(
                 access.CreateGroup,
                 lambda caller, request: caller.realm.access.accounts.create_group(
@@ -448,7 +449,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 access.DeleteGroup,
                 lambda caller, request: caller.realm.access.accounts.delete_group(request.name),
             ),
-            _on(access.ListEntries, access_handlers.entries),
+            _on(access.ListEntries, access_handlers.list_entries),
             _on(access.Grant, access_handlers.grant),
             _on(
                 access.Revoke,
@@ -478,7 +479,7 @@ def registered_handlers() -> Mapping[type[Request[Any]], Handler]:
 
 def registered_handler(kind: type[Request[Any]]) -> Handler:
     """Return the handler of a type of request that is not in ``HANDLERS``. Raises ``IllegalState``
-    if no installed package has request."""
+    if no installed package has a handler for it."""
     handler = registered_handlers().get(kind)
     if handler is None:
         raise IllegalState(

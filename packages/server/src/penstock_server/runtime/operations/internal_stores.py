@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 async def make_internal(realm: RunningRealm, name: str, definition: Definition) -> ChannelId:
-    """Create an internal store, unless it exists; return its id. Raises ``NameAlreadyBound`` if a
-    user's store or one of another node has the name."""
+    """Create an internal store, unless it exists, and return its id. Raises ``NameAlreadyBound`` if
+    a store of a user, or a store of another node, has the name."""
     directory = realm.directory
 
     def make(group: Group) -> ChannelId:

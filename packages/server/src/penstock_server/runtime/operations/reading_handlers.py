@@ -37,9 +37,9 @@ from penstock_server.runtime.writer.shard import Shard
 GRACE_S: Final = 0.25
 """Seconds to wait for events that are stored already."""
 MATCHES_MAX: Final = 100_000
-"""Maximum number of matching events that are counted."""
+"""Largest number of matching events that are counted."""
 SAMPLE: Final = 5
-"""Number of ids of matching events that are shown."""
+"""Number of matching events whose ids are in the answer."""
 
 
 # --- pages of events ----------------------------------------------------------------------
@@ -49,7 +49,9 @@ async def browse_events(caller: Caller, request: reading.BrowseEvents) -> readin
     if request.newest:
         return await _browse_newest(caller, request)
     selector = await _selector_of(caller, request)
-    outlet = Collected(caller.session, selector, _fits(caller, request.channel, request.limit))
+    outlet = Collected(
+        caller.session, selector, _page_count(caller, request.channel, request.limit)
+    )
     last_id = None if request.end_id is None else request.end_id - 1
     opened: list[OpenedSubscription] = []
 
@@ -92,7 +94,7 @@ async def _selector_of(
     )
 
 
-def _fits(caller: Caller, channel: ChannelId, limit: int) -> int:
+def _page_count(caller: Caller, channel: ChannelId, limit: int) -> int:
     return count_that_fits(caller.realm.view.store(channel), limit)
 
 
@@ -112,7 +114,7 @@ async def browse_outstanding(
     caller: Caller, request: reading.BrowseOutstanding
 ) -> reading.BrowsedEvents:
     selector = await _selector_of(caller, request)
-    fits = _fits(caller, request.channel, request.limit)
+    fits = _page_count(caller, request.channel, request.limit)
     outlet = Collected(caller.session, selector, fits, first_id=request.first_id)
     opened: list[OpenedSubscription] = []
 
@@ -145,6 +147,7 @@ async def read_event(caller: Caller, request: reading.ReadEvent) -> Event:
     )
     if events := outlet.events():
         return events[0]
+    # The cause tells the client whether the event existed, and why it left the channel.
     missing_spans = await missing(caller.realm.shard, channel, Span(event_id, event_id + 1))
     causes = ", ".join(span.cause for span in missing_spans) or "never"
     assert store is not None, "a browse of the store has succeeded"
@@ -152,9 +155,10 @@ async def read_event(caller: Caller, request: reading.ReadEvent) -> Event:
 
 
 async def pop_events(caller: Caller, request: reading.PopEvents) -> list[Event]:
-    """Take events from a queue and acknowledge them before the answer is sent.
+    """Remove events from a queue: they are acknowledged before the answer is sent.
 
-    If the connection is lost then, so are the events; a transactional reader avoids this.
+    If the connection is lost before the client has the answer, the events are lost, too. A
+    transactional reader avoids this.
     """
     subscriptions = caller.realm.subscriptions
     outlet = Collected(caller.session, await _selector_of(caller, request), request.count)
@@ -164,7 +168,7 @@ async def pop_events(caller: Caller, request: reading.PopEvents) -> list[Event]:
     try:
         subscriptions.demand(opened.number, request.count)
         await outlet.wait(max(request.timeout_s, GRACE_S))
-        caller.check(request)  # the right may have been revoked while waiting
+        caller.check(request)  # the right may have been revoked during the wait
         events = outlet.events()
         await _acknowledge(caller, opened.number, events)
     finally:
@@ -179,7 +183,7 @@ async def _acknowledge(caller: Caller, subscription: int, events: list[Event]) -
     settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def reply(_: object, error: BaseException | None) -> None:
-        if settled.done():
+        if settled.done():  # the caller was cancelled
             return
         if error is None:
             settled.set_result(None)
@@ -200,8 +204,8 @@ async def _acknowledge(caller: Caller, subscription: int, events: list[Event]) -
 
 
 def _lease_owner(caller: Caller) -> str:
-    """Return the owner of the caller's leases: the user, from any machine. If the caller has not
-    signed in, the owner is the user on this machine."""
+    """Return the owner of the caller's leases: the user, on any machine. For a caller that has not
+    signed in, the owner is the anonymous user of the caller's machine."""
     return caller.principal.name if caller.owner == ANONYMOUS else caller.owner
 
 
@@ -316,7 +320,7 @@ async def explain_selector(
         valid=True,
         chooses=tuple(chooses),
         names=tuple(
-            # It is one of the two.
+            # The kind is one of the two values that the answer allows.
             reading.SelectorName(name=name.name, kind=name.kind, types=name.types)  # type: ignore[arg-type]
             for name in remarks.names
         ),
@@ -389,10 +393,10 @@ async def list_scheduled(caller: Caller, request: reading.ListScheduled) -> read
     remaining = request.limit
     stores: list[reading.WaitingEvents] = []
     for name, kind in sorted(names):
-        is_wanted = store_name in (None, name) and name >= request.first_name
-        if not is_wanted or not caller.allows(READING[kind], name):
+        is_in_page = store_name in (None, name) and name >= request.first_name
+        if not is_in_page or not caller.allows(READING[kind], name):
             continue
-        if not remaining:
+        if not remaining:  # the page is full before this store: the next page begins with it
             return reading.ScheduledPage(tuple(stores), (0, name))
         first = request.first_number if name == request.first_name else 0
         waiting, next_number = await _waiting(caller, name, kind, first=first, limit=remaining)
@@ -456,6 +460,7 @@ async def _state_of(shard: Shard, channel_id: ChannelId, value: Any) -> Event | 
                 f"{state.name} has engine {state.definition.engine}; only channels with engine "
                 f"merge keep a state for each key"
             )
+        # Publishes are merged into the states later, so the states may lack the newest ones.
         store.settle()
         newest = store.states.newest_of(value)
         if newest is None or newest not in state.stored:

@@ -42,7 +42,8 @@ async def describe_cluster(caller: Caller, _: realms.DescribeCluster) -> realms.
 
 
 async def end_connection(caller: Caller, request: realms.EndConnection) -> None:
-    # Only the canonical form of a number is an id: not "007", and not digits of other scripts.
+    # Only the canonical form of a number is an id. Forms such as "007" and digits of other scripts
+    # are refused.
     is_number = request.id.isdecimal() and len(request.id) < 19
     connection = caller.realm.connections.find(int(request.id)) if is_number else None
     if connection is None or str(int(request.id)) != request.id:
@@ -80,7 +81,7 @@ async def read_rates(caller: Caller, request: realms.ReadRates) -> realms.RatesN
     for store in realm.view.stores():
         if name is not None and store.name != name:
             continue
-        if len(channels) >= CHANNELS_MAX:
+        if len(channels) >= CHANNELS_MAX:  # the answer says how many channels it lacks
             left_out += 1
             continue
         channels.append(_channel(store))

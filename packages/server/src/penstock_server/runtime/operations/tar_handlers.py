@@ -30,8 +30,8 @@ async def export_tar(caller: Caller, request: ExportTar) -> ExportedTar:
     """Begin an export and return its size and parts. All files are read once before the answer,
     because the manifest, which comes first, has their checksums."""
     realm, kind = caller.realm, request.kind
-    # This is a separate session, because all calls over HTTP share one, and `leave` ends all
-    # exports of a session.
+    # The export gets a session for itself, because all calls over HTTP share one session, and
+    # `leave` ends all exports of a session.
     session = f"tar-{secrets.token_hex(8)}"
     try:
         export = await realm.exports.begin(session, request.name, kind)
@@ -43,7 +43,7 @@ async def export_tar(caller: Caller, request: ExportTar) -> ExportedTar:
 
     sizes = [len(manifest.encoded()), *(file.size for _, file in manifest.in_order())]
 
-    # An export may take hours: the user may be deleted, or lose the right, in the meantime.
+    # An export may take hours. Meanwhile the user may be deleted or lose the right.
     def check() -> None:
         realm.access.check_still(caller.principal, realm.clock.now_us())
         realm.access.require(caller.principal, operation_on(ExportTar, kind), export.name)
@@ -78,7 +78,7 @@ async def import_tar(
                 content = memoryview(part)
                 await realm.imports.put(session, import_id, number, offset=offset, content=content)
                 offset += len(part)
-        # Held from here on only, because the upload before it may take hours.
+        # The lock is not held during the upload, which may take hours.
         async with realm.access.naming(name):
             commit = CommitImport(import_id)
 
@@ -102,8 +102,8 @@ class TarOfExport:
         self._export = export
 
     async def manifest(self, kind: Kind) -> Manifest:
-        """Return the manifest. The files are generated now for their checksums, and again when
-        they are sent, because they are too large to keep."""
+        """Return the manifest. The files are generated for their checksums now, and again when they
+        are sent, because they are too large to keep in memory."""
         numbers = range(self._export.files + 1)
         return manifest_of(self._export, kind, [await self._file(number) for number in numbers])
 
@@ -114,8 +114,8 @@ class TarOfExport:
     async def parts(
         self, manifest: Manifest, check: Callable[[], None]
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the tar. ``check`` is called before each part, and ends the export if
-        it raises."""
+        """Yield the bytes of the tar. ``check`` is called before each part; if it raises an error,
+        the export ends with that error."""
         encoded = manifest.encoded()
         yield self._header(MANIFEST, len(encoded)) + encoded + padding(len(encoded))
         for number, file in manifest.in_order():

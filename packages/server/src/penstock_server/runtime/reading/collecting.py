@@ -21,25 +21,25 @@ from penstock_server.runtime.subscriptions.realm_view import StoreView
 from penstock_server.runtime.subscriptions.subscriptions import OpenedSubscription
 
 READING_S: Final = 10.0
-"""Seconds that one page may take; a selector that matches few of millions of events needs
-several."""
-"""Bytes of events after which a page ends."""
+"""Longest time in seconds for reading one page. A selector that matches few of millions of events
+needs several seconds."""
 
 
 class Collected:
-    """An outlet that keeps events, up to a number of events and bytes."""
+    """An outlet that collects the events of one page, up to ``count_max`` events and
+    ``PAGE_BYTES_MAX`` bytes."""
 
     def __init__(
         self, session: str, selector: Selector | None, count_max: int, *, first_id: int = 0
     ) -> None:
-        """Create an empty outlet of a session, for events from ``first_id`` on."""
+        """Create an empty outlet of a session, for events with ids from ``first_id`` on."""
         self.session = session
         self.selector = selector
         self.count_max = count_max
         self.batches: list[EventBatch] = []
         self.count = 0
         self.last_id = first_id - 1
-        """Id of the last kept event."""
+        """Id of the last event of the page."""
         self.is_full = False
         self.done = asyncio.Event()
         self.error: PenstockError | None = None
@@ -68,7 +68,7 @@ class Collected:
             self.done.set()
 
     def recall(self, spans: Spans) -> None:
-        """Ignored: a page is sent only when it is complete."""
+        """Do nothing, because a page is sent only when it is complete."""
 
     def finished(self) -> None:
         self.done.set()
@@ -116,7 +116,8 @@ async def collect(
         if outlet.is_full:
             next_id = outlet.last_id + 1
         else:
-            # At its end or out of time: the cursor also counts events that did not match.
+            # The browse has ended, or the time is over. The cursor of the browse is also after
+            # events that did not match, unlike the last id of the page.
             store = realm.view.store(number)
             cursor = None if store is None else store.cursor(opened.number)
             if cursor is None:

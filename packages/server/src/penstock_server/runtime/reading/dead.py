@@ -15,8 +15,8 @@ from penstock_server.runtime.reading.collecting import Collected
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 GROUPS_MAX = 1_000
-"""Maximum number of groups in an answer. Clients choose reasons, so each event could have a
-different one."""
+"""Largest number of groups in an answer. It is limited because clients choose the reasons, so each
+event could have a different one."""
 
 _SUMS = [
     ("event_id", "count"),

@@ -1,8 +1,8 @@
-"""Finds the newest matching events of a channel, searching backwards from its end, part by part.
+"""Finds the newest matching events of a channel: a search from its end backwards, part by part.
 
-A part is a range of ids. Only parts that were read to their end count, so the answer has exactly
-the newest events, and the next page neither misses nor repeats one, even if events are published
-and purged meanwhile.
+A part is a range of ids. Only parts that were read completely are used, so the answer has exactly
+the newest events. The next page neither misses nor repeats an event, even if events are published
+and purged during the search.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from penstock_server.runtime.subscriptions.realm_view import StoreView
 GROWTH: Final = 4
 """Growth factor of parts while few events match."""
 PART_BYTES_MAX: Final = 256 << 20
+"""Largest size of a part in bytes, estimated by the average size of an event."""
 
 
 class NewestEvents(NamedTuple):
@@ -42,7 +43,8 @@ class NewestEvents(NamedTuple):
 
 
 class NewestOutlet(Collected):
-    """An outlet that keeps the last events it gets, up to a number of events and bytes."""
+    """An outlet that keeps the last events that it gets, up to ``count_max`` events and
+    ``bytes_max`` bytes. A search of ``part`` events uses it."""
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class NewestOutlet(Collected):
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Add the end of a batch, and drop earlier events that exceed the limits."""
         batch, count = rows.batch, rows.batch.num_rows
-        # At least one event is kept, however large it is: the search could not continue otherwise.
+        # At least one event is kept even if it is too large, so that the search can continue.
         fit = min(self._kept_max, max(1, count * self._bytes_max // max(1, batch.nbytes)))
         if fit < count:
             batch, self.has_dropped = batch.slice(count - fit), True
@@ -96,8 +98,8 @@ async def newest(
     start: AnyStart,
     end: int | None,
 ) -> NewestEvents:
-    """Return the last ``limit`` stored events that match, from ``start`` on and below id ``end``
-    (None: up to the last event), within the limits of one page.
+    """Return the last ``limit`` matching events from ``start`` on and below the id ``end``, within
+    the limits of one page. If ``end`` is None, the search begins at the last event.
 
     Raises ``InvalidSelector``, ``NameDoesNotExist``, and ``Unavailable`` if the realm is too busy
     to read any events.
@@ -149,6 +151,7 @@ class _Search:
     async def run(self) -> NewestEvents:
         loop = asyncio.get_running_loop()
         until = loop.time() + READING_S
+        # Without a selector every event matches, so the first part already fills the page.
         part = self._limits.first_part if self._selector else self._limit
         is_full = False
         while not is_full and (store := self._store_with_more()) is not None:
@@ -164,6 +167,7 @@ class _Search:
             is_full = fills_page is not False
             part = min(part * GROWTH, self._limits.part_max)
         is_all = self._store_with_more() is None
+        # No event is stored below, so the ids down to the start count as examined.
         low = self._span.first if is_all else self._low
         return NewestEvents(self._events, Span(low, self._span.end), is_all)
 
@@ -174,8 +178,8 @@ class _Search:
         return store if store is not None and store.stored.count(remaining) else None
 
     async def _search_part(self, store: StoreView, count: int, timeout_s: float) -> bool | None:
-        """Examine the newest ``count`` of the remaining events. True if the page is full; None if
-        the time was not enough."""
+        """Examine the newest ``count`` events that are not examined yet. Return True if the page is
+        full, False if it is not, and None if the time was not enough."""
         count = int(max(1, min(count, PART_BYTES_MAX / store.event_bytes)))
         first = lowest_of(store.stored, Span(self._span.first, self._low), count)
         missing_count = self._limit - len(self._events)
@@ -201,7 +205,7 @@ class _Search:
             return None
         events = outlet.events()
         if self._events and outlet.size > page_bytes_max - self._size:
-            return True  # the part does not fit: the next page begins with it
+            return True  # the events of this part do not fit: the next page begins with them
         self._examined += count
         self._events = events + self._events
         self._size += outlet.size

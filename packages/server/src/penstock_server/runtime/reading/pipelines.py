@@ -21,9 +21,13 @@ Lag = Callable[[str, int], int | None]
 QUERY = "query"
 """Folder of Spark's checkpoint in the folder of a step."""
 RUNNING = frozenset(("starts", "runs", "restarts"))
+"""States of a step whose process runs."""
 STATUS_BYTES_MAX = 1 << 20
+"""Size in bytes above which a file is not read as a status."""
 PIPELINES_MAX = 1_000
+"""Largest number of pipelines in an answer."""
 LOCK_CHARACTERS_MAX = 100
+"""Number of characters that are read of a lock file."""
 
 
 async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineInfo]:
@@ -40,6 +44,7 @@ async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineInfo]:
 
 
 def _lags(positions: Mapping[str, int], lag: Lag) -> dict[str, int | None]:
+    """Return the lag of a step on each channel that it reads, from the next ids that it reads."""
     return {name: lag(name, next_id) for name, next_id in positions.items()}
 
 
@@ -89,11 +94,11 @@ def _state(status: dict[str, Any], lock: Path) -> str:
 
 
 def _runs(pid: object, lock: Path) -> bool:
-    """Whether the process that wrote a status holds the lock; another process may run other
-    steps."""
+    """Whether the process that wrote a status still holds the lock of the pipeline. The lock may
+    belong to another process that runs other steps."""
     try:
         with lock.open() as file:
-            # The running process holds an exclusive lock, with which this shared one conflicts.
+            # A running pipeline holds an exclusive lock, so this shared lock then fails.
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -18,10 +18,10 @@ from penstock_server.runtime.reading.collecting import Collected, collect, count
 from penstock_server.runtime.realm import RunningRealm
 
 PAGE: Final = 1_000
-"""Maximum number of events that are read at once."""
+"""Largest number of events that are read at once."""
 NEAR: Final = 100
-"""Ids with smaller gaps than this are read together: reading so many unwanted events takes about as
-long as beginning another read."""
+"""Ids with smaller gaps than this are read together, because reading the events in the gap takes
+about as long as beginning another read."""
 
 
 async def pages_of(realm: RunningRealm, channel: ChannelId) -> AsyncIterator[list[Event]]:
@@ -86,7 +86,7 @@ async def _batches_between(
     last_id: int,
     page_max: int | None = None,
 ) -> AsyncIterator[list[EventBatch]]:
-    # A browse for each page, so that a slow reader keeps no subscription open between pages.
+    # Each page is a browse, so that a slow reader keeps no subscription open between pages.
     next_id: int | None = first_id
     while next_id is not None and next_id <= last_id:
         size = count_that_fits(

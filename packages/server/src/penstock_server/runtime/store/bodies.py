@@ -34,7 +34,7 @@ SelectorKey = tuple[object, str]
 and its text."""
 
 UNLIMITED = 1 << 62
-"""Size limit for events that were accepted before: no limit."""
+"""Size limit in bytes that no event exceeds, for events that the realm has accepted before."""
 
 
 class Body:
@@ -61,29 +61,30 @@ class Body:
         known_digest: Digest | None = None,
         names: frozenset[str] | None = None,
     ) -> None:
-        """Without a ``batch``, ``known_digest`` is required: small publishes are usually stored
-        without being parsed. ``names`` are those of the columns, if the caller knows them."""
+        """If ``batch`` is None, ``known_digest`` is required: small publishes are usually stored
+        without being parsed. ``names`` are the names of the columns, if the caller knows them."""
         self.buffer = buffer
         self.parsed = batch
         """The parsed batch; None until it is needed."""
         self.schema_bytes = schema_bytes
         self.names = names_in(schema_bytes) if names is None else names
-        """Names of its columns."""
+        """Names of the columns of the batch."""
         if batch is not None:
             rows: int = batch.num_rows
         else:
             assert known_digest is not None, "a body without a batch has a digest"
             rows = known_digest.count
         self.rows = rows
-        """Number of its events."""
+        """Number of events in the body."""
         self.weight = max(len(buffer), EVENT_BYTES_MIN * rows)
         """Bytes that count against limits."""
         self.known_digest = known_digest
-        """The digest, once computed: staged batches need it twice."""
+        """The digest; None until it is computed. It is cached because staged batches need it
+        twice."""
         self.outcomes: PredicateOutcomes | None = None
-        """Cached outcomes of selector predicates for its events."""
+        """Cached outcomes of selector predicates on the events."""
         self.evaluated: frozenset[SelectorKey] = frozenset()
-        """The selectors that a thread has evaluated on it."""
+        """The selectors that a thread has evaluated on the events."""
         self._candidates: dict[tuple[SelectorIndex, object], tuple[int, CandidateSelectors]] = {}
 
     @property
@@ -99,8 +100,8 @@ class Body:
     def candidates_in(
         self, index: SelectorIndex, messages: MessageAccess | None
     ) -> CandidateSelectors:
-        """Return the selectors of an index that may match some of its events. The result is cached
-        until the index changes."""
+        """Return the selectors of an index that may match some events of this body. The result is
+        cached until the index changes."""
         cached = self._candidates.get((index, messages))
         if cached is None or cached[0] != index.version:
             matches = index.candidates_in(EventFrame(self.batch, 0, messages))
@@ -114,10 +115,10 @@ class Body:
         are in a form that only parsing can read.
         """
         form = None if self.parsed is not None else codec_in_message(self.schema_bytes)
-        place = None if form is None else form.column_index(name)
-        if form is None or place is None:
+        index = None if form is None else form.column_index(name)
+        if form is None or index is None:
             return NotImplemented
-        return None if place < 0 else form.value_in(bytes(self.buffer), place)
+        return None if index < 0 else form.value_in(bytes(self.buffer), index)
 
     def digest(self, event_bytes_max: int) -> Digest:
         """Return the facts about the events that the core's rules need. Raises
@@ -171,6 +172,7 @@ def joined(digests: Sequence[Digest]) -> Digest:
     transient: list[Span] = []
     ttls: dict[int, list[Span]] = {}
     first = 0
+    # Positions in a digest count from the first event of its batch.
     for part in digests:
         volatile += _shifted(part.volatile, first)
         transient += _shifted(part.transient, first)

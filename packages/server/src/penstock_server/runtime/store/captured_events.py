@@ -30,14 +30,15 @@ class EventsOfBatch(NamedTuple):
 
 
 class CapturedEvents(NamedTuple):
-    """All stored events of a channel, by the place that has their bytes. Each event is in one."""
+    """All stored events of a channel, by the place of their bytes. Each event is in one field."""
 
     unsealed: Sequence[EventsOfBatch]
-    """Events that survive a restart, and are in no file or too late for theirs."""
+    """Persistent events in memory: those not sealed yet, and late ones, which the file for their
+    ids does not have."""
     transient: Sequence[EventsOfBatch]
     """Events that live in memory only."""
     in_files: IdSet
-    """All others. Events that no file has either are damaged."""
+    """All other events. An event with an id in this set is damaged if no file has it."""
 
 
 def captured_events(state: ChannelState, store: ChannelStore) -> CapturedEvents:
@@ -66,8 +67,9 @@ def captured_events(state: ChannelState, store: ChannelStore) -> CapturedEvents:
 def in_parts(
     items: Iterable[tuple[T, int, int]], bytes_max: int, rows_max: int | None = None
 ) -> Iterator[list[T]]:
-    """Yield items in parts of at most so many bytes and rows, in their order. An item with more is
-    a part by itself. Each item comes with its rows and bytes."""
+    """Yield items in their order, in parts of at most ``bytes_max`` bytes and ``rows_max`` rows. An
+    item that exceeds a limit is a part by itself. ``items`` are tuples of an item, its number of
+    rows, and its bytes."""
     part: list[T] = []
     rows = size = 0
     for item, item_rows, item_bytes in items:
@@ -93,7 +95,8 @@ def publishers_in_memory(batches: Iterable[EventsOfBatch]) -> Publishers:
 
 
 class UnreadableEvents(Exception):
-    """Raised off the loop, so that the loop can quarantine the unreadable events (SEM S1)."""
+    """Raised in a thread that reads a file, so that the event loop can quarantine the unreadable
+    events (SEM S1)."""
 
     def __init__(self, reason: Damaged, ids: IdSet) -> None:
         super().__init__(str(reason))
@@ -101,23 +104,25 @@ class UnreadableEvents(Exception):
 
 
 def rows_in_file(
-    reader: SegmentReader, wanted: IdSet, numbers: Iterable[int] | None = None
+    reader: SegmentReader, event_ids: IdSet, batch_indexes: Iterable[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events ``wanted`` of a sealed file, from the batches ``numbers`` or from all.
+    """Yield the events ``event_ids`` of a sealed file, from the batches at ``batch_indexes``; None
+    means all batches of the file.
 
-    Raises ``UnreadableEvents`` with all unreadable events, after the others were read.
+    Raises ``UnreadableEvents`` with all unreadable events, after the other events were read.
     """
     unreadable, reason = IdSet(), None
-    for number in range(len(reader.index.batches)) if numbers is None else numbers:
-        ids = wanted.within(reader.index.batches[number].span)
+    for index in range(len(reader.index.batches)) if batch_indexes is None else batch_indexes:
+        ids = event_ids.within(reader.index.batches[index].span)
         if not ids:
             continue
         try:
-            batch = reader.batch(number)
+            batch = reader.batch(index)
         except Damaged as error:
             unreadable.add_all(ids)
             reason = reason or error
             continue
+        # The usual case: no event of the batch has left the channel, so nothing is copied.
         yield batch if len(ids) == batch.num_rows else rows_of(batch, ids.spans)
     if reason is not None:
         raise UnreadableEvents(reason, unreadable)

@@ -1,4 +1,4 @@
-"""The contents of one channel's events: the tail in memory, the rest in sealed segments.
+"""The contents of one channel's events: the newest in memory (the tail), others in sealed segments.
 
 The core knows *which* ids are stored; this module has their contents. Until they are sealed, events
 in the tail are in the journal, too, except those that live in memory only.
@@ -43,11 +43,13 @@ JUDGED_WORK_MAX = 8_192
 """Limit on comparisons of a selector with the statistics of files in one call of
 :meth:`ChannelStore.promising`. Events after the last batch that was judged count as matching."""
 CRUMBS_MAX = 16
-"""If a batch contributes at most this many spans to a read, its rows are gathered together with
-those of other batches."""
+"""If a read needs at most this many spans of a batch, its rows are gathered together with those of
+other batches."""
 NOWHERE = Span(0, 0)
-# Its ends lie beyond all ids, the first above and the last below, so that min and max replace both.
+"""A span that contains no id."""
 UNTOUCHED = Span(1 << 62, 0)
+"""An inverted span, whose first id is above and whose end is below all ids: the first min() and
+max() with real ids replace both."""
 SCATTERED_MIN = 64
 """Fewer ids than this are looked up one by one."""
 THINNED_PER_PIECE = 64
@@ -67,10 +69,10 @@ class ChannelStore:
         self._ends: list[int] = []
         self.files: list[SealedFile] = []
         self.sealed_through = 0
-        """Events below this id that survive a restart are in files."""
+        """Persistent events with ids below this one are in files."""
         self.late = IdSet()
         """Stored events below ``sealed_through`` that are in the tail and not in a file, because
-        they were passing when the others were sealed (SEM J7)."""
+        they were passing when the events around them were sealed (SEM J7)."""
         self.columns = ChannelSchema.empty()
         self.names = PropertyNames()
         self._newest_schema: pa.Schema | None = None
@@ -118,8 +120,8 @@ class ChannelStore:
             self.names.add_more(tail_batch.batch)
 
     def came_back(self, tail_batch: TailBatch) -> None:
-        """Add a batch at recovery that may belong between others, or into the gaps of one that was
-        published with it (SEM J7)."""
+        """Add a batch at recovery at the position of its ids. If an existing batch overlaps the
+        range of its ids, both were published together, and are united (SEM J7)."""
         index = bisect_right(self._ends, tail_batch.first)
         if index < len(self.tail) and self.tail[index].first < tail_batch.end:
             tail_batch = united(self.tail[index], tail_batch)
@@ -127,15 +129,14 @@ class ChannelStore:
         self._insert(index, tail_batch)
 
     def restored(self, tail_batch: TailBatch) -> None:
-        """Add a batch kept by a snapshot, because its events were not in a file, or too late for
-        one."""
+        """Add a batch that a snapshot has, because its events were not sealed yet or are late."""
         self.came_back(tail_batch)
         if tail_batch.end <= self.sealed_through:
             self.late.add_all(tail_batch.overlap(IdSet((Span(tail_batch.first, tail_batch.end),))))
 
     def secured(self, ids: IdSet) -> None:
-        """Note that these events survive a restart from now on. Those below ``sealed_through`` are
-        late, because the files for their ids are already written."""
+        """Record that these events survive a restart from now on. Events below ``sealed_through``
+        are late, because the files for their ids are already written."""
         self.late.add_all(ids.within(Span(0, self.sealed_through)))
 
     def keep_beside_damage(self, persistent: IdSet) -> None:
@@ -189,8 +190,8 @@ class ChannelStore:
         return (around,) if tail_batches < len(spans) else spans
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
-        """Note that scattered ids have left the channel. Batches are checked for emptiness only
-        after many such ids, because a check costs time for each batch in their range."""
+        """Record that scattered ids have left the channel. Batches are checked for emptiness only
+        after many scattered ids, because a check costs time for each batch in their range."""
         lowest, highest = ids.lowest, ids.highest
         if lowest is None or highest is None:
             return
@@ -283,14 +284,14 @@ class ChannelStore:
         return self.measure_index() - self.index_bytes
 
     def reclaim_index(self, stored: IdSet) -> None:
-        """Drop values without stored events, if they are many."""
+        """Drop the values of publish keys without stored events, if they are many."""
         if self.keys is not None:
             self.keys.reclaim(stored)
             self.count_index()
 
     def tidy_index(self, stored: IdSet) -> None:
-        """Drop values whose events have left, if they are half of all. Not within a publish, which
-        holds slots."""
+        """Drop the values of publish keys without stored events, if they are half of all values.
+        Must not be called within a publish, which uses slot numbers that this call changes."""
         if self.keys is None or len(self.keys) <= self.keys.values_max(stored):
             return
         if stored:
@@ -300,15 +301,15 @@ class ChannelStore:
         self.count_index()
 
     def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
-        """Note that events below ``through`` are in files now. The tail keeps those that live in
-        memory only."""
+        """Record that persistent events below ``through`` are in files now, the newest ones in
+        ``file``. The tail keeps the ``volatile`` events, which live in memory only."""
         self.sealed_through = max(self.sealed_through, through)
         if file is not None:
             self.files.append(file)
         self._forget_tail(through, volatile)
 
     def extended(self, through: int, volatile: IdSet) -> None:
-        """Note that the newest file has grown and has the events below ``through``."""
+        """Record that the newest file has grown and has the events below ``through``."""
         self.sealed_through = max(self.sealed_through, through)
         self._forget_tail(through, volatile)
 
@@ -328,9 +329,8 @@ class ChannelStore:
         if not volatile:
             self._drop(0, sealed_count)
             return
-        for i in range(
-            sealed_count - 1, -1, -1
-        ):  # backwards, so that dropping keeps the lower indexes
+        # Backwards, so that dropping a batch does not change the indexes of the batches before it.
+        for i in range(sealed_count - 1, -1, -1):
             tail_batch = self.tail[i]
             volatile_ids = volatile.within(Span(tail_batch.first, tail_batch.end))
             if not volatile_ids:
@@ -395,14 +395,15 @@ class ChannelStore:
             raise FilesNotOpen(files)
 
     def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
-        """Return the oldest unsealed batches if they fill a file: the id where the file ends, and
-        the batches. None if they do not."""
+        """Return the oldest unsealed batches if they fill a file of ``rows_max`` rows or
+        ``bytes_max`` bytes: the id where the file ends, and the batches. Otherwise return None."""
         start = bisect_right(self._ends, self.sealed_through)
         if start == len(self.tail):
             return None
         rows = self.tail[-1].end - max(self.tail[start].first, self.sealed_through)
         if rows < rows_max and self.meter.tail_bytes < bytes_max:
-            return None  # called several times a second: avoid inspecting each batch
+            # Called several times a second, so the usual case does not inspect each batch.
+            return None
         rows = size = 0
         for i in range(start, len(self.tail)):
             tail_batch = self.tail[i]
@@ -415,8 +416,8 @@ class ChannelStore:
         return None
 
     def oldest_unsealed(self, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
-        """Return the oldest unsealed batches of at most ``bytes_max`` bytes, but at least one: the
-        id where the last one ends, and the batches. None if all are sealed."""
+        """Return the oldest unsealed batches, of at most ``bytes_max`` bytes but at least one
+        batch: the id where the last batch ends, and the batches. None if all are sealed."""
         start = bisect_right(self._ends, self.sealed_through)
         size, stop = 0, start
         while stop < len(self.tail):
@@ -430,7 +431,7 @@ class ChannelStore:
         return self.tail[bisect_right(self._ends, self.sealed_through) :]
 
     def held(self) -> Sequence[TailBatch]:
-        """Return the batches in memory, sealed or not."""
+        """Return all batches in memory, also those whose events are in files, too."""
         return self.tail
 
     # --- reading -------------------------------------------------------------------------
@@ -495,8 +496,9 @@ class ChannelStore:
         return matching.spans
 
     def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
-        """Split ``spans`` into the parts in files and in the tail. Below ``sealed_through`` the
-        tail only has events that live in memory, or are late; each id is in one of the two."""
+        """Split ``spans`` into the parts to read from files and from the tail. Each id is in one of
+        the two parts. Below ``sealed_through`` the tail only has late events and events that live
+        in memory only."""
         if not self.files or spans[0].first >= self.sealed_through:
             return [], list(spans)
         if spans[-1].end <= self.sealed_through <= self._tail_begins:
@@ -537,7 +539,7 @@ class ChannelStore:
                     damage.note(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))
                 continue
             for read_spans, batch in file.reader.gather(inside, damage.note):
-                # Fewer rows than ids: some were not in the file. Take the ids from the rows.
+                # The file lacks some of these ids, so the ids of the rows are the right ones.
                 if sum([end - first for first, end in read_spans]) > batch.num_rows:
                     read_spans = spans_in(batch)
                 publishers = file.publishers_of(Span(read_spans[0].first, read_spans[-1].end))
@@ -561,7 +563,7 @@ class ChannelStore:
                 runs.append((tail_batch, parts))
             if position == len(spans):
                 break
-        return [rows for run in _alike(runs) for rows in _of_pieces(run)]
+        return [rows for run in _group_crumbs(runs) for rows in _read_group(run)]
 
     def _interleaved(self, rows: list[OutgoingBatch]) -> OutgoingBatch:
         """Merge events on disk and in memory in id order (mixed channels)."""
@@ -572,7 +574,8 @@ class ChannelStore:
 
 
 def _is_crumb(tail_batch: TailBatch, parts: list[Span]) -> bool:
-    """Whether so few rows of a batch are needed that they are gathered with those of others."""
+    """Whether a read needs so few rows of a batch that they are gathered with rows of other
+    batches."""
     return (
         tail_batch.is_whole
         and len(parts) <= CRUMBS_MAX
@@ -580,13 +583,13 @@ def _is_crumb(tail_batch: TailBatch, parts: list[Span]) -> bool:
     )
 
 
-def _alike(
-    found: list[tuple[TailBatch, list[Span]]],
+def _group_crumbs(
+    batches: list[tuple[TailBatch, list[Span]]],
 ) -> Iterator[list[tuple[TailBatch, list[Span]]]]:
     """Yield groups of batches to read together: consecutive crumbs of one schema and publisher.
     Every other batch is a separate group."""
     run: list[tuple[TailBatch, list[Span]]] = []
-    for tail_batch, parts in found:
+    for tail_batch, parts in batches:
         joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(tail_batch, parts)
         last = run[-1][0] if run else tail_batch
         if joins and (tail_batch.schema_id, tail_batch.publisher) == (
@@ -605,7 +608,7 @@ def _alike(
         yield run
 
 
-def _of_pieces(run: list[tuple[TailBatch, list[Span]]]) -> Iterator[OutgoingBatch]:
+def _read_group(run: list[tuple[TailBatch, list[Span]]]) -> Iterator[OutgoingBatch]:
     tail_batch, parts = run[0]
     if len(run) > 1:
         spans = [span for _, parts in run for span in parts]

@@ -1,9 +1,9 @@
 """Names of segment files, snapshots, and of the bodies of large blocks.
 
 A realm on a storage engine shares its files with the owners before and after it, and a frozen owner
-may not know that it was deposed. So the names that an owner writes end in its epoch: two owners
-never write the same name, and an owner removes only files of owners up to its epoch. A realm that
-is alone with its files has no epoch, and neither have its names.
+may not know that it was deposed. So the names of files that an owner writes end in its epoch: two
+owners never write the same name, and an owner removes only files of owners up to its epoch. A realm
+that does not share its files has no epoch, and its files have none in their names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def snapshot_stem(sequence: int) -> str:
 
 
 def snapshot_age(name: str) -> tuple[int, int, str]:
-    """Return the sort key of snapshots: the newest sorts last, and after its own copy."""
+    """Return the sort key of snapshots: the block, then the epoch of the owner that wrote it."""
     return block_of_snapshot(name), epoch_in(name), name
 
 
@@ -56,17 +56,18 @@ class FileNames(Struct, frozen=True):
     """The names of files that the owner of a shard writes and may remove."""
 
     epoch: int = 0
-    """The number of times that the shard was claimed; 0: the realm is alone with its files."""
+    """The number of times that the shard was claimed; 0 if the realm does not share its files."""
 
     def segment(self, name: str) -> str:
         """Return the name of a new segment: ``name``, with the epoch if the realm has one."""
         return f"{name.removesuffix('.arrow')}.{self.epoch}.arrow" if self.epoch else name
 
     def snapshots(self, sequence: int) -> tuple[str, ...]:
-        """Return the names of the snapshot after a block.
+        """Return the names of the snapshot after the block ``sequence``.
 
         A snapshot has the whole state of the channels, so a single bad sector must not destroy it:
-        a realm that is alone with its files writes a copy. A storage engine replicates by itself.
+        a realm that does not share its files writes a copy, too. A storage engine replicates files
+        by itself.
         """
         stem = snapshot_stem(sequence)
         return (f"{stem}.{self.epoch}.snap",) if self.epoch else (f"{stem}.snap", f"{stem}.copy")

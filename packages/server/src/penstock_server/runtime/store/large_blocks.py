@@ -43,8 +43,8 @@ class LargeBlocks:
     async def move_bodies_out(
         self, sequence: int, records: list[FactRecord], bodies: list[Buffer]
     ) -> tuple[list[FactRecord], list[Buffer]]:
-        """Store the bodies of a block in a blob if they are too large for the log. Return the
-        records and bodies that remain for the log. Raises ``StorageFailed``."""
+        """Store the bodies of the block ``sequence`` in a blob if they are too large for the log.
+        Return the records and bodies to write to the log. Raises ``StorageFailed``."""
         size = sum([memoryview(body).nbytes for body in bodies])
         if size <= self._bytes_max:
             return records, bodies
@@ -56,7 +56,8 @@ class LargeBlocks:
         return [FactRecord(0, BodiesApart(name, size, checksum)), *records], []
 
     async def forget(self, through: int) -> None:
-        """Remove the blobs of blocks up to ``through``, which are no longer in the journal."""
+        """Remove the blobs of blocks up to ``through``, because these blocks are no longer in the
+        journal."""
         for info in await self._blobs.list(BLOCKS):
             if block_of_bodies(info.name) <= through and self._names.may_remove(info.name):
                 await self._blobs.delete(info.name)
@@ -76,6 +77,7 @@ async def decode_whole(block: memoryview, blobs: Blobs) -> tuple[GroupHeader, It
 
 
 def _checksum(chunks: Sequence[Buffer]) -> tuple[int, int]:
+    """Return the total bytes of ``chunks`` and the XXH3 checksum of all of them together."""
     size, checksum = 0, xxh3_64()
     for chunk in chunks:
         checksum.update(chunk)

@@ -29,7 +29,7 @@ PENDING_PIECES_MAX: Final = 2_048
 """Limit on the batches that wait to be merged while no event is read."""
 PENDING_BYTES_MAX: Final = 64 << 20
 """Limit on the bytes of these batches."""
-GONE_MIN: Final = 4_096
+USELESS_ROWS_MIN: Final = 4_096
 """The states are compacted once they have this many rows of removed events."""
 
 
@@ -48,16 +48,19 @@ class MergeStore(ChannelStore):
         self._pending: list[Raw] = []
         self._pending_rows = 0
         self._pending_bytes = 0
-        self._weighed = 0
+        self._counted_bytes = 0
+        """Bytes of the states that the meters have counted."""
         self._publishers: list[str] = [""]
-        self._gone: IdSet | None = None
-        """The ids that are still stored, once events have been removed and not replaced by newer
-        ones; else None. Rows of other ids are then useless."""
-        self._gone_rows = 0
+        """Publishers of rows. A code in the states is an index in this list."""
+        self._remaining_ids: IdSet | None = None
+        """The ids that are still stored, if events were removed without being replaced by newer
+        ones since the states were compacted; rows of other ids are then useless. Otherwise None."""
+        self._useless_rows = 0
+        """Number of rows that these removals have made useless."""
         self.covered: set[str] = set()
         """Names of files whose rows a snapshot has, so that the files are not needed any more."""
         self.lacks_files = False
-        """Whether rows in files have not been loaded yet. Nothing can be merged meanwhile."""
+        """Whether rows in files have not been loaded yet. Until then no batch can be merged."""
 
     # --- changes -------------------------------------------------------------------------
 
@@ -95,7 +98,7 @@ class MergeStore(ChannelStore):
         for raw in pending:
             self._count(raw.tail_batch, -1)
         self.states.append(merged, slots[merged_rows], codes[merged_rows])
-        self.states.tidy(self._gone)
+        self.states.tidy(self._remaining_ids)
         self._count_bytes()
 
     def loaded(self, batch: pa.RecordBatch, publishers: Publishers) -> None:
@@ -121,27 +124,27 @@ class MergeStore(ChannelStore):
 
     def removed(self, spans: Spans, stored: IdSet) -> None:
         super().removed(spans, stored)
-        self._gone = stored
-        self._gone_rows += sum(end - first for first, end in spans)
+        self._remaining_ids = stored
+        self._useless_rows += sum(end - first for first, end in spans)
         if not stored:
             self._forget_all()
-        elif self._gone_rows > max(GONE_MIN, self.states.rows // 2):
+        elif self._useless_rows > max(USELESS_ROWS_MIN, self.states.rows // 2):
             self.compact(stored)
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
-        """Do nothing: rows of newer events have already replaced these rows in the states."""
+        """Do nothing, because newer events of the same keys have already replaced these rows."""
 
     def compact(self, stored: IdSet) -> None:
         """Drop all rows without a stored event."""
         self.settle()
-        # Nothing could be merged, because rows of files are not loaded yet.
+        # Batches are still pending because rows of files are not loaded yet.
         if self._pending:
             return
         alive = self.states.compact(stored)
         if alive is not None:
             self.keys.renumber(alive)
             self.recent.clear(self._end)
-        self._gone, self._gone_rows = None, 0
+        self._remaining_ids, self._useless_rows = None, 0
         self._count_bytes()
 
     @property
@@ -154,7 +157,7 @@ class MergeStore(ChannelStore):
         self._pending = []
         self._pending_rows = self._pending_bytes = 0
         self.states.clear()
-        self._gone, self._gone_rows = None, 0
+        self._remaining_ids, self._useless_rows = None, 0
         self._count_bytes()
 
     def discard(self) -> None:
@@ -163,17 +166,18 @@ class MergeStore(ChannelStore):
 
     def _count_bytes(self) -> None:
         size = self.states.nbytes
-        self.meter.add_bytes(self._home, size - self._weighed)
-        # Not for the journal: there the realm's meter counts what waits to be sealed, and states
-        # are never sealed.
+        self.meter.add_bytes(self._home, size - self._counted_bytes)
+        # Under "journal" the realm's meter counts events that wait to be sealed, and states are
+        # never sealed.
         if self._home != "journal":
-            self._realm.add_bytes(self._home, size - self._weighed)
-        self._weighed = size
+            self._realm.add_bytes(self._home, size - self._counted_bytes)
+        self._counted_bytes = size
         self.count_index()
 
     def measure_index(self) -> int:
         values = super().measure_index()
-        if self._home != "journal":  # the limit of the type counts the states
+        # The limit of every other home already counts the states.
+        if self._home != "journal":
             return values
         return values + self.states.nbytes + self._pending_bytes
 
@@ -201,7 +205,7 @@ class MergeStore(ChannelStore):
             return batches[0]
         return pa.concat_batches([self.states.conformed(batch) for batch in batches])
 
-    # --- files: of an import, until a snapshot holds their rows ---------------------------
+    # --- files of an import, until a snapshot has their rows ------------------------------
 
     def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
         if file is not None:
@@ -221,8 +225,8 @@ class MergeStore(ChannelStore):
     def merged_ahead(
         self, batches: Sequence[pa.RecordBatch], first_id: int, at_us: int
     ) -> pa.RecordBatch:
-        """Return the states that bodies would lead to, one row for each event, if published with
-        ids from ``first_id`` on. Stores nothing."""
+        """Return the states that result if ``batches`` are published at ``at_us`` with ids from
+        ``first_id`` on, one row for each event. The store does not change."""
         self.settle()
         for batch in batches:
             self.states.extend_columns(batch.schema)
@@ -236,7 +240,7 @@ class MergeStore(ChannelStore):
         return merged
 
     def read(self, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
-        return [self._rows(chunk) for chunk in self._few(self._chunks(spans))]
+        return [self._rows(chunk) for chunk in self._join_small(self._chunks(spans))]
 
     def merged_rows(self, spans: Spans) -> StateChunk | None:
         """Return the merged rows of ``spans`` as one chunk; None if no event is stored."""
@@ -263,7 +267,7 @@ class MergeStore(ChannelStore):
     def kept(self, stored: IdSet) -> list[tuple[pa.RecordBatch, Publishers]]:
         """Return the rows of stored events for a snapshot, with their publishers."""
         self.compact(stored)
-        assert not self._pending, "compact has merged them, because all files are loaded"
+        assert not self._pending, "compact has merged all batches, because all files are loaded"
         return [(chunk.batch, self._published_by(chunk)) for chunk in self.states.chunks]
 
     def held(self) -> Sequence[TailBatch]:
@@ -278,7 +282,7 @@ class MergeStore(ChannelStore):
         self.settle()
         return self.states.read(spans)
 
-    def _few(self, chunks: list[StateChunk]) -> list[StateChunk]:
+    def _join_small(self, chunks: list[StateChunk]) -> list[StateChunk]:
         """Join small chunks into few, because each chunk is sent as a separate frame."""
         few: list[StateChunk] = []
         run: list[StateChunk] = []
@@ -308,7 +312,7 @@ class MergeStore(ChannelStore):
 class _StatePiece(TailBatch):
     """Merged rows in the form of a published batch."""
 
-    __slots__ = ("_rows_held",)
+    __slots__ = ("_row_ids",)
 
     def __init__(self, chunk: StateChunk, publisher: str, home: Home) -> None:
         span = Span(int(chunk.ids[0]), int(chunk.ids[-1]) + 1)
@@ -325,11 +329,11 @@ class _StatePiece(TailBatch):
             home=home,
             publisher=publisher,
         )
-        self._rows_held = chunk.ids
+        self._row_ids = chunk.ids
 
     def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
         ids = np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
-        return self.batch.take(pa.array(np.searchsorted(self._rows_held, ids)))
+        return self.batch.take(pa.array(np.searchsorted(self._row_ids, ids)))
 
 
 def _by_publisher(chunk: StateChunk) -> list[tuple[int, StateChunk]]:

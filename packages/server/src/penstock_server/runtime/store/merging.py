@@ -51,11 +51,11 @@ def refuse(
         return
     assert store.keys is not None, "an engine that merges has a publish key"
     keyed = store.keys.key_masks([body.batch for body in bodies], state.stored).keyed
-    wrong = np.flatnonzero(_deltas(bodies) & ~keyed)
-    if len(wrong):
+    keyless = np.flatnonzero(_deltas(bodies) & ~keyed)
+    if len(keyless):
         (key,) = state.definition.keys
         raise InvalidEvent(
-            f"event {wrong[0]} is a delta without a value of {key!r}, the publish key of "
+            f"event {keyless[0]} is a delta without a value of {key!r}, the publish key of "
             f"{state.name}; set it to the value of the event that the delta changes"
         )
 
@@ -104,6 +104,7 @@ def _deltas(bodies: Sequence[Body]) -> np.ndarray:
 
 
 def _flagged(body: Body, flags: np.ndarray) -> Body:
+    """Return the body with ``flags`` as its marks of deltas; without the column if none is set."""
     batch = body.batch
     index = batch.schema.get_field_index(DELTA)
     if index < 0:
@@ -116,6 +117,7 @@ def _flagged(body: Body, flags: np.ndarray) -> Body:
 
 
 def _as_persistent(body: Body) -> Body:
+    """Return the body without its column of persistence, so that all events are persistent."""
     names = [name for name in body.batch.schema.names if name != "persistent"]
     if len(names) == len(body.batch.schema.names):
         return body
@@ -143,9 +145,10 @@ def kept_states(store: ChannelStore, stored: IdSet) -> Iterator[tuple[KeptStates
         yield KeptStates(publishers), memoryview(sink.getvalue())
 
 
-def take_in_kept(store: ChannelStore, fact: KeptStates, bodies: Sequence[Buffer]) -> None:
+def restore_states(store: ChannelStore, fact: KeptStates, bodies: Sequence[Buffer]) -> None:
     """Load the states of a merge channel from a snapshot. Raises ``Damaged``."""
     assert isinstance(store, MergeStore), "only merge channels keep states"
+    # The snapshot's states include the events of these files, so the files need not be read.
     store.lacks_files = False
     store.covered |= {file.name for file in store.files}
     if not len(bodies[0]):

@@ -1,4 +1,4 @@
-"""The Protobuf messages in a channel's events, as its selectors see them (SEM P1)."""
+"""Access of selectors to the fields of Protobuf messages in a channel's events (SEM P1)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ def messages_of(channel: ChannelMachine) -> MessageFields | None:
 
 
 def check_all(directory: Directory) -> None:
-    """Raise ``Unavailable`` or ``InvalidDescriptor`` if descriptors of a stored channel cannot be
-    used on this machine. Checked when the realm opens, so that no later publish fails on it."""
+    """Raise ``Unavailable`` or ``InvalidDescriptor`` if the Protobuf descriptors of a stored
+    channel cannot be used on this machine. Called when the realm opens, so that no later publish
+    fails for this reason."""
     for channel in directory.channels.values():
         if serialized := channel.state.definition.descriptors:
             descriptors_of(serialized)

@@ -31,8 +31,8 @@ class AgreedFormat(Protocol):
         ...
 
     def behind(self, format: int) -> tuple[str, ...]:
-        """Return the nodes that do not know ``format``, each with its version. Empty if all know
-        it, or if the nodes are unknown."""
+        """Return the nodes that do not know ``format``, each with its version. Empty if all nodes
+        know the format, or if the nodes are unknown."""
         ...
 
 
@@ -50,7 +50,7 @@ def refuse_newer(fact: Struct, agreed: AgreedFormat) -> None:
     """Raise ``IllegalState`` if ``fact``, or an attribute in it, is newer than the format that the
     nodes write. The error names the nodes that must be upgraded."""
     format = agreed.format
-    if format >= FORMAT:
+    if format >= FORMAT:  # the usual case: no upgrade is in progress
         return
     fact_since = SINCE.get(type(fact), 1)
     if fact_since > format:
@@ -77,6 +77,7 @@ def _newer_attributes(value: object, format: int) -> Iterator[tuple[str, int]]:
 
 
 def _structs(value: Struct) -> list[type[Struct]]:
+    """Return the struct classes of ``value``, because a field may belong to a base class."""
     return [base for base in type(value).__mro__ if issubclass(base, Struct)]
 
 

@@ -15,6 +15,7 @@ from penstock_server.runtime.store.state import RealmState
 FILES_MAX = 512
 """Limit on open files, because each needs a file descriptor."""
 CACHE_BYTES_MAX = 4 << 30
+"""Default limit on the bytes of open files."""
 
 
 _log = logger("penstock.files")
@@ -41,7 +42,7 @@ class OpenFiles:
             if file.is_open:
                 self._open.move_to_end(file)
                 continue
-            self.close(file)  # of a file that has grown, the old mapping is open
+            self.close(file)  # if the file has grown, its old mapping is still open
             try:
                 buffer = await self._blobs.get(file.name)
             except PenstockError as error:
@@ -55,7 +56,8 @@ class OpenFiles:
             self._shrink(len(to_open))
 
     async def pin(self, files: Iterable[SealedFile]) -> None:
-        """Open files and keep them open, whatever the limit."""
+        """Open files and keep them open, even above the limit."""
+        # Marked before they are opened, so that opening them closes none of them.
         to_pin = list(files)
         for file in to_pin:
             file.is_pinned = True
@@ -87,8 +89,9 @@ class OpenFiles:
         return damage
 
     def _shrink(self, newest_count: int) -> None:
-        """Close files, the least recently read first, until the limit is met. The newest
-        ``newest_count`` stay open: they are about to be read."""
+        """Close files, the least recently read first, until the limits are met. The newest
+        ``newest_count`` files stay open, because they are about to be read."""
+        # The files that were just opened or read are at the end of the dictionary.
         for file in list(self._open)[: max(0, len(self._open) - newest_count)]:
             if self.bytes <= self.bytes_max and len(self._open) <= self.files_max:
                 return

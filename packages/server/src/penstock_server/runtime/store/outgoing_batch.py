@@ -24,6 +24,7 @@ FRAME_MAX = 16 << 20
 MERGE_ROWS_MAX = 16_384
 """Small batches are merged up to this many events."""
 MERGE_BYTES_MAX = 4 << 20
+"""Small batches are merged up to about this many bytes."""
 
 
 class PartialMatches:
@@ -55,8 +56,8 @@ class OutgoingBatch:
         "_chosen",
         "_frame",
         "_frames",
+        "_matching_all",
         "_partial_matches",
-        "_wanted",
         "at_us",
         "count",
         "first_id",
@@ -86,18 +87,20 @@ class OutgoingBatch:
         self._body: Buffer | None = None
         self._frames: Sequence[OutgoingBatch] | None = None
         self._chosen: dict[str, OutgoingBatch | None] = {}
-        self._wanted: set[str] = set()
+        self._matching_all: set[str] = set()
+        """Texts of the selectors that match all rows."""
         self._frame: EventFrame | None = None
         self._partial_matches: dict[str, PartialMatches] = {}
         self.first_id = -1 if tail_batch is None else tail_batch.first
         self.at_us = at_us if tail_batch is None else tail_batch.at_us
-        """The time of publishing, if it is known and the same for all events; else 0."""
+        """Time of publishing in microseconds, if it is known and the same for all events; otherwise
+        0."""
 
     @property
     def batch(self) -> pa.RecordBatch:
         """The batch with ``event_id`` and ``published``."""
         if self._batch is None:
-            assert self.tail_batch is not None, "rows without a piece have a batch"
+            assert self.tail_batch is not None, "rows without a tail batch have a batch"
             self._batch = self.tail_batch.stored(self.spans)
         return self._batch
 
@@ -112,7 +115,8 @@ class OutgoingBatch:
         """Halve the rows until each part is small enough. Empty if one part is enough."""
         if self._body is None and self.tail_batch is None and self._is_small:
             return ()
-        if len(self.body) <= FRAME_MAX or self.count == 1:  # it has to be sent anyway
+        # A single event is sent even if it exceeds the limit, because it cannot be divided.
+        if len(self.body) <= FRAME_MAX or self.count == 1:
             return ()
         half = self.count // 2
         return [
@@ -128,7 +132,7 @@ class OutgoingBatch:
         """Whether the body certainly fits into ``FRAME_MAX``, judged without building it, because
         some receivers do not need it."""
         safe_size = FRAME_MAX // 2
-        # The size of whole buffers first: it takes a thirtieth of the time of the exact size.
+        # The size of whole buffers first: computing it takes a thirtieth of the time of `nbytes`.
         is_small = self.batch.get_total_buffer_size() < safe_size or self.batch.nbytes < safe_size
         return is_small and not is_packed(self.batch)
 
@@ -148,14 +152,15 @@ class OutgoingBatch:
         The result is cached for all receivers with this selector.
         """
         if not self.was_chosen(selector.text):
+            # Selectors may compare with the present time, so a frame is valid for one time only.
             if self._frame is None or self._frame.now_us != now_us:
                 self._frame = EventFrame(self.batch, now_us, messages)
             self._choose(selector.text, selector.mask_in(self._frame))
         return self._chosen_before(selector.text)
 
     def chosen_as(self, text: str, matched: IdSet) -> OutgoingBatch | None:
-        """Return the rows that the selector ``text`` matches, given that it matches the ids in
-        ``matched``: this batch if all match, None if none does."""
+        """Return the rows with ids in ``matched``, which are the matches of the selector ``text``:
+        this batch if all rows match, None if no row does. The result is cached by the text."""
         if not self.was_chosen(text):
             mask = within(ids_of(self.batch), matched.overlap(IdSet(self.spans)).spans)
             self._choose(text, pa.array(mask))
@@ -171,13 +176,13 @@ class OutgoingBatch:
         return self._partial_matches.setdefault(text, PartialMatches())
 
     def _chosen_before(self, text: str) -> OutgoingBatch | None:
-        return self if text in self._wanted else self._chosen[text]
+        return self if text in self._matching_all else self._chosen[text]
 
     def _choose(self, text: str, mask: pa.BooleanArray) -> None:
         matching = self._matching(mask)
         if matching is self:
             # A batch that refers to itself would stay in memory until the garbage collector runs.
-            self._wanted.add(text)
+            self._matching_all.add(text)
         self._chosen[text] = None if matching is self else matching
 
     def _matching(self, mask: pa.BooleanArray) -> OutgoingBatch | None:
@@ -190,7 +195,7 @@ class OutgoingBatch:
 
     @property
     def body(self) -> Buffer:
-        """The bytes to send, made once for all receivers."""
+        """The bytes to send, built once for all receivers."""
         if self._body is None:
             if self.tail_batch is not None:
                 self._body = self.tail_batch.body
@@ -202,7 +207,7 @@ class OutgoingBatch:
 
     @property
     def made_bytes(self) -> int:
-        """Size of the body if it was made; else 0."""
+        """Size of the body in bytes if it was built; otherwise 0."""
         return 0 if self._body is None else len(self._body)
 
 
@@ -213,25 +218,26 @@ def merged(rows: list[OutgoingBatch], columns: ChannelSchema) -> list[OutgoingBa
         return rows
     merged: list[OutgoingBatch] = []
     run: list[OutgoingBatch] = []
-    size = weight = 0
+    row_count = weight = 0
     for part in rows:
-        large = part.count >= MERGE_BELOW or (
+        is_large = part.count >= MERGE_BELOW or (
             part.tail_batch is not None and len(part.tail_batch.body) > MERGE_BYTES_MAX // 16
         )
-        if large or size + part.count > MERGE_ROWS_MAX or weight > MERGE_BYTES_MAX:
+        if is_large or row_count + part.count > MERGE_ROWS_MAX or weight > MERGE_BYTES_MAX:
             _flush(run, merged, columns)
-            run, size, weight = [], 0, 0
-        if large:
+            run, row_count, weight = [], 0, 0
+        if is_large:
             merged.append(part)
             continue
         run.append(part)
-        size += part.count
+        row_count += part.count
         weight += len(part.tail_batch.body) if part.tail_batch is not None else part.batch.nbytes
     _flush(run, merged, columns)
     return merged
 
 
 def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: ChannelSchema) -> None:
+    """Append the batches of ``run`` to ``merged`` as one batch."""
     if len(run) < 2:
         merged += run
         return
@@ -241,6 +247,7 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
         len(tail_batches) == len(run)
         and len({tail_batch.schema_id for tail_batch in tail_batches}) == 1
     ):
+        # The usual case: all rows get their ids and times at once.
         batch = stored_together(tail_batches)
     else:
         batches = [part.batch for part in run]
@@ -279,7 +286,7 @@ def others(spans: Sequence[Span], subset: Sequence[Span]) -> Sequence[Span]:
         remaining = IdSet(spans)
         remaining.discard_all(IdSet(subset))
         return remaining.spans
-    # The usual case: the gaps of one span follow from the edges of `chosen`, without sets.
+    # The usual case: the gaps in one span follow from the edges of `subset`, without sets.
     firsts = [spans[0].first, *(span.end for span in subset)]
     ends = [*(span.first for span in subset), spans[0].end]
     return [Span(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]

@@ -24,7 +24,7 @@ from penstock_server.runtime.store.tail_batch import TailBatch, stored_together
 KEPT_BYTES_MAX: Final = 2 << 20
 """Bytes of publishes kept besides the newest one. Subscribers further behind get full events."""
 KEPT_PIECES_MAX: Final = 8_192
-"""Batches kept for one channel."""
+"""Limit on the number of batches kept for one channel."""
 REALM_BYTES_MAX: Final = 256 << 20
 """Limit on the bytes of these publishes over all merge channels of a realm. Above it, the channels
 with the most bytes drop theirs, until three quarters of the limit are used."""
@@ -41,7 +41,7 @@ class Raw(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """All publishes from some id on."""
+    """All publishes of a merge channel from some id on. The arrays have one value for each row."""
 
     tail_batches: Sequence[Raw]
     ids: Int64s
@@ -65,7 +65,7 @@ class RealmsRecent:
         """Upper bound of the bytes that the channels keep; made exact when it exceeds the limit."""
 
     def open(self, recent: Recent) -> None:
-        """Count the batches of one more channel."""
+        """Include the batches of one more channel in the limit."""
         self._channels.add(recent)
 
     def grown(self, newest: Recent, size: int) -> None:
@@ -76,6 +76,7 @@ class RealmsRecent:
             return
         # Channels drop batches and are deleted without a notice to this object.
         self._bytes = sum(recent.bytes for recent in self._channels)
+        # Down to three quarters, so that the next publishes do not exceed the limit again at once.
         others = sorted(self._channels - {newest}, key=lambda recent: recent.bytes)
         while others and self._bytes > self._bytes_max * 3 // 4:
             largest = others.pop()
@@ -94,7 +95,7 @@ class Recent:
         self.bytes = 0
         """Bytes of the kept batches."""
         self.first = 0
-        """All publishes from this id on are kept."""
+        """Publishes with ids from this one on are kept; earlier ones may be dropped."""
 
     def add(self, raw: Raw) -> None:
         self._kept.append(raw)
@@ -107,7 +108,7 @@ class Recent:
 
     @property
     def end(self) -> int:
-        """The id behind the newest kept publish."""
+        """The id after the newest kept publish."""
         return self._kept[-1].tail_batch.end if self._kept else self.first
 
     def _forget(self) -> None:
@@ -134,7 +135,8 @@ class Recent:
         index = bisect_left(self._firsts, first)
         tail_batches = self._kept[index:]
         if index and self._kept[index - 1].tail_batch.end > first:
-            return None  # in the middle of a publish, where the position of no subscriber can be
+            # `first` is inside a publish. Subscribers get whole publishes, so none is there.
+            return None
         return Stretch(
             tail_batches,
             _joined([_ids(raw.tail_batch) for raw in tail_batches], np.int64),
@@ -145,8 +147,8 @@ class Recent:
 
 def batches_as_published(stretch: Stretch, event_ids: Int64s) -> list[OutgoingBatch] | None:
     """Return the batches of ``stretch`` as they were published, if they have at most twice as many
-    rows as ``event_ids``. This saves building a batch, and an outdated delta before a newer one
-    does no harm. None if the deltas have to be built."""
+    rows as ``event_ids``; None if the deltas have to be built. Sending published batches saves
+    building one, and a subscriber may get an outdated delta before a newer one of the same key."""
     tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
     if len(stretch.ids) > 2 * len(event_ids) or len(stretch.ids) < PUBLISHED_ROWS_MIN * len(
         tail_batches
@@ -178,6 +180,7 @@ def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
     ):
         batch = stored_together(tail_batches)
         if len(rows) == batch.num_rows:
+            # All rows are chosen, one for each key, so there is nothing to merge.
             return batch
         columns = _columns([batch])
         batch = columns.conform(_plain(batch))
@@ -185,6 +188,7 @@ def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
         batches = [tail_batch.stored(_spans(tail_batch)) for tail_batch in tail_batches]
         columns = _columns(batches)
         batch = pa.concat_batches([columns.conform(_plain(part)) for part in batches])
+    # Earlier rows of the chosen keys are needed, too: a delta has all changed properties.
     slots = stretch.slots
     has_chosen_key = np.isin(slots, slots[rows])
     selected = np.flatnonzero(has_chosen_key)
@@ -207,8 +211,8 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _as_deltas(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch marked as deltas, without columns that only have nulls."""
-    idle = {"nulls", "more", "tag", "headers"}
-    for name in idle & set(batch.schema.names):
+    optional = {"nulls", "more", "tag", "headers"}
+    for name in optional & set(batch.schema.names):
         if batch.column(name).null_count == batch.num_rows:
             batch = batch.drop_columns([name])
     return batch.append_column(FIELDS[DELTA], pa.array(np.ones(batch.num_rows, dtype=np.bool_)))

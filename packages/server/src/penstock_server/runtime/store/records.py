@@ -31,7 +31,9 @@ class BodyRef(Struct, frozen=True, array_like=True, gc=False):
     """A reference from a fact to the bytes of its events."""
 
     schema: int
+    """Number of the schema; 0 if the body is not a batch of events."""
     size: int
+    """Bytes of the body."""
     rows: int
     publisher: str = ""
     """The publisher, ``user@host`` (SEM E3)."""
@@ -43,7 +45,7 @@ class FactRecord(Struct, frozen=True, array_like=True, gc=False):
     """A fact as it is stored, with references to its bodies."""
 
     channel: int
-    """Number of the channel; 0: the realm itself."""
+    """Id of the channel; 0 for a fact about the realm itself."""
     fact: LoggedFact
     bodies: tuple[BodyRef, ...] = ()
 
@@ -67,8 +69,9 @@ _decoder: msgspec.msgpack.Decoder[GroupHeader] = msgspec.msgpack.Decoder(GroupHe
 def encode_block(
     at_us: int, records: Sequence[FactRecord], bodies: Sequence[Buffer], format: int = FORMAT
 ) -> list[Buffer]:
-    """Return the buffers of a block. ``bodies`` are those of all records, in order. Every version
-    that knows ``format`` can read the block."""
+    """Return the buffers of a block. ``bodies`` are the bodies of all records, in order. Every
+    version that knows ``format`` can read the block."""
+    # Facts that older nodes do not know were refused before; a block with one would stop them.
     if format < FORMAT:
         newer = [record.fact for record in records if SINCE.get(type(record.fact), 1) > format]
         assert not newer, f"nodes that know format {format} do not know {newer[0]}"
@@ -78,7 +81,7 @@ def encode_block(
 
 
 def padded(bodies: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers of bodies as they follow a header, each padded to the alignment."""
+    """Return the buffers to write after a header: each body, padded to the alignment."""
     chunks: list[Buffer] = []
     for body in bodies:
         chunks.append(body)

@@ -1,8 +1,9 @@
 """Arrow schemas by number. Bodies on the wire and in the journal refer to their schema by number.
 
-A schema is recorded in the journal once. It is kept while an unsealed event has it, or while it was
-published recently, and forgotten then; the next publish with it records it again under a new
-number. So memory and snapshots do not grow with the number of schemas that were ever published.
+A schema is recorded in the journal once. It stays recorded while an unsealed event uses it or a
+recent publish has used it. After that it is forgotten, and the next publish with this schema
+records it again under a new number. So memory and snapshots do not grow with the number of schemas
+that were ever published.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from penstock_core.columns.schema.schema_cache import SchemaMemo, fields_bytes
 TRANSIENT_FROM = 1 << 32
 """Numbers from here on are for schemas that the server makes for deliveries and never stores."""
 RECENT_BYTES_MAX: Final = 1 << 20
-"""Limit on the bytes of each generation of recent schemas, serialized. Parsed, a schema takes about
-ten times as much."""
+"""Limit on the serialized bytes of each generation of recent schemas. A parsed schema uses about
+ten times as much memory."""
 PARSED_FACTOR: Final = 8
 """Estimated bytes of memory for each byte of a serialized schema."""
 TRANSIENT_MAX: Final = 1_024
@@ -34,11 +35,11 @@ Recorded = tuple[int, pa.Schema]
 
 
 class Schemas:
-    """The recorded schemas that are still in use, and the numbers of those of deliveries.
+    """The recorded schemas that are in use or were used recently, and the schemas of deliveries.
 
     Batches of events refer to their schema, so :attr:`_held`, a weak dictionary, has the schemas in
-    use. Recent schemas are kept alive here, in two generations: that approximates least recently
-    used at the cost of one lookup for a publish.
+    use. Recent schemas are kept alive in two generations. Dropping the older generation as a whole
+    approximates "least recently used" at the cost of one lookup for each publish.
     """
 
     def __init__(self, transient_max: int = TRANSIENT_MAX) -> None:
@@ -52,7 +53,7 @@ class Schemas:
         self._less_recent: dict[bytes, Recorded] = {}
         self._recent_bytes = 0
         self._unweighed: dict[int, int] = {}
-        """Bytes of memory of schemas that were not charged to a batch yet."""
+        """Bytes of memory by schema number, for schemas that were not charged to a batch yet."""
         self.transient_numbers: dict[pa.Schema, int] = {}
         """Numbers of the schemas of deliveries."""
         self._transient_bytes = 0
@@ -62,8 +63,8 @@ class Schemas:
         self._forgets = False
 
     def forget_unused(self) -> None:
-        """Forget unused schemas from now on. Before this, while a journal is read, all are kept,
-        because the next blocks may refer to any of them."""
+        """Forget unused schemas from now on. Until this call, while a journal is read, all schemas
+        are kept, because the next blocks may refer to any of them."""
         self._forgets = True
 
     def recorded(self, schema: bytes) -> Recorded | None:
@@ -75,11 +76,13 @@ class Schemas:
         return self._next
 
     def record(self, schema_id: int, schema: bytes) -> None:
-        """Note that a schema is in the journal. Raises ``InvalidEvent`` if it cannot be parsed."""
+        """Record that the journal has a schema. Raises ``InvalidEvent`` if the schema cannot be
+        parsed."""
         parsed = schema_from(schema)
         if (before := self._bytes.get(schema_id)) is not None:
             self._size -= len(before)
-            if before != schema:  # reused after a snapshot was lost that had recorded the number
+            # A number is used again if the snapshot that recorded its schema was lost.
+            if before != schema:
                 self._numbers.pop(before, None)
         self._bytes[schema_id] = schema
         self._size += len(schema)
@@ -91,8 +94,8 @@ class Schemas:
         self._keep_recent(schema, (schema_id, parsed))
 
     def take_weight(self, schema_id: int) -> int:
-        """Return the bytes of memory to charge for a schema. They are charged once, to the first
-        batch with it, and not at all while all schemas fit among the recent ones."""
+        """Return the bytes of memory to charge to a batch for its schema. A schema is charged once,
+        to the first batch that uses it, and never while all schemas fit among the recent ones."""
         return self._unweighed.pop(schema_id, 0)
 
     def in_journal(self) -> list[tuple[int, bytes]]:
@@ -140,6 +143,7 @@ class Schemas:
         be recorded."""
         entry = self._less_recent.get(schema)
         if entry is None:
+            # Neither generation has the schema, but a stored batch may still use it.
             schema_id = self._numbers.get(schema)
             parsed = None if schema_id is None else self._held.get(schema_id)
             if schema_id is None or parsed is None:
@@ -150,7 +154,7 @@ class Schemas:
 
     def _keep_recent(self, schema: bytes, entry: Recorded) -> None:
         if self._recent_bytes + len(schema) > RECENT_BYTES_MAX:
-            # The old generation is dropped as a whole, so that a use needs no bookkeeping.
+            # The older generation is dropped as a whole, so that lookups need no bookkeeping.
             self._less_recent, self._recent = self._recent, {}
             self._recent_bytes = 0
             if self._forgets:

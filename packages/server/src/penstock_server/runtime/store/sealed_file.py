@@ -11,7 +11,8 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.vocabulary.errors import Damaged
 
 Publishers = tuple[tuple[str, Spans], ...]
-"""Publishers (``user@host``) with the spans they published; empty spans: all events."""
+"""Publishers (``user@host``), each with the spans that it published. Empty spans mean that it
+published all events."""
 
 
 class Damage:
@@ -74,6 +75,7 @@ class SealedFile:
         self.grows = grows
         """Whether batches are appended to the file. A spindle is written once (SEM S)."""
         self.live = index.rows
+        """Number of events of the file that are still on the channel; see :attr:`is_stale`."""
         self.reader: SegmentReader | None = None
         self.is_damaged = False
         """Whether the file is known to fail its checksum. It is kept even without events (SEM
@@ -115,12 +117,14 @@ class SealedFile:
         checksum: int,
         publishers: Publishers,
     ) -> None:
-        """Note that batches were appended to the file."""
+        """Record that the batches ``added`` were appended to the file, which now has ``size``
+        bytes."""
         self.index = grown_index(self.index, added, size, checksum=checksum)
         self.publishers = merged_publishers(self.publishers, publishers)
 
     def batches_within(self, span: Span) -> tuple[SegmentBatch, ...]:
         """Return the record batches whose id ranges overlap ``span``. They may have gaps there."""
+        # The batches are in the order of their ids, so both ends can be found by bisection.
         batches = self.index.batches
         first = bisect_right(batches, span.first, key=lambda batch: batch.end_id)
         end = bisect_right(batches, span.end - 1, key=lambda batch: batch.first_id)
@@ -148,9 +152,9 @@ def merged_publishers(first: Publishers, second: Publishers) -> Publishers:
 
 def publishers_within(publishers: Publishers, ids: IdSet) -> Publishers:
     """Return the publishers of ``ids``."""
-    within = []
+    publishers_of_ids = []
     for publisher, spans in publishers:
         published_ids = ids.overlap(IdSet(spans))
         if published_ids:
-            within.append((publisher, published_ids.spans))
-    return tuple(within)
+            publishers_of_ids.append((publisher, published_ids.spans))
+    return tuple(publishers_of_ids)

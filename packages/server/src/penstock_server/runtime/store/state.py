@@ -1,7 +1,7 @@
 """The state of a realm, which is changed only by applying facts.
 
-Facts are applied live, after each decision, and at recovery, from the snapshot and the journal. So
-both lead to the same state.
+The same functions apply facts after each decision and at recovery, when the facts come from the
+snapshot and the journal. So recovery leads to the same state.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from penstock_core.vocabulary.ports import BlobSum, Buffer, Pages, PageSlot
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.file_names import FileNames
 from penstock_server.runtime.store.merge_store import MergeStore
-from penstock_server.runtime.store.merging import kept_states, take_in_kept
+from penstock_server.runtime.store.merging import kept_states, restore_states
 from penstock_server.runtime.store.newer_facts import AgreedFormat, NewestFormat
 from penstock_server.runtime.store.recent_deltas import RealmsRecent
 from penstock_server.runtime.store.records import BodyRef, FactRecord
@@ -74,11 +74,12 @@ class RealmState:
     agreed: AgreedFormat = NewestFormat()
     """Soft state: the format to write, which every node can read."""
     contradictions: Mapping[int, str] = MappingProxyType({})
-    """Channels whose number the journal has given twice, each with a description: a start that
-    could not read this state has used the number again. Its facts on that channel are left out."""
+    """Ids that the journal gives to two channels, each with a description. This happens if a start
+    could not read all data of the realm and used the id again. Facts of the second channel are left
+    out."""
     unsealable: Mapping[int, int] = MappingProxyType({})
-    """Soft state: channels that accept no events because theirs cannot be sealed, with the
-    bytes."""
+    """Soft state: bytes in memory of the channels that accept no events, because their events
+    cannot be sealed, by channel id."""
     copied_out: Callable[[], object] = int
     """Called when an outbox has new events; does nothing until a listener is set."""
 
@@ -104,14 +105,15 @@ class RealmState:
         """Soft state: channels to be checked by the maintainer, because their files or the events
         in them have changed."""
         self.freed_bytes = 0
-        """Soft state: estimated bytes of the journal that purges and deletions have made
-        useless."""
+        """Soft state: estimated bytes in the journal of events that were purged, or whose channel
+        was deleted."""
         self.skipped: list[str] = []
         """Descriptions of facts that could not be applied, because an earlier block is damaged."""
         self.unreadable: list[tuple[int, PageSlot]] = []
         """Bodies that could not be read from their page slots, by channel."""
         self._with_durable: dict[str, dict[int, None]] = {}
-        """The stores with a durable of a name. The readers of queues are left out."""
+        """The ids of the stores that have a durable of a name, by that name. The built-in readers
+        of queues are not included."""
         self._joined: dict[tuple[int, int], Copied] = {}
         self._recent = RealmsRecent()
         self._file_sums: dict[str, BlobSum] = {}
@@ -123,6 +125,7 @@ class RealmState:
     def opened(self, channel_id: int) -> ChannelOpened:
         """Return the answer to a client that opens a channel."""
         state = self.channels[channel_id].state
+        # Ids that do not survive a restart begin again with each run.
         run = "" if state.type.ids_survive else self.run
         return ChannelOpened(ChannelId(channel_id), state.name, state.definition, run=run)
 
@@ -142,9 +145,10 @@ class RealmState:
         fact, channel_id, refs = record.fact, record.channel, record.bodies
         if isinstance(fact, BodiesApart):  # used by the reader of the block, which got the bodies
             return
-        # Consumed even if the fact is left out below: the bodies of the next fact follow them.
+        # Read from the iterator even if the fact is left out below, because the bodies of the next
+        # fact follow these.
         own_bodies = (
-            [self._body(channel_id, ref, bodies, pages=pages) for ref in refs] if refs else ()
+            [self._read_body(channel_id, ref, bodies, pages=pages) for ref in refs] if refs else ()
         )
         if self.contradictions and channel_id in self.contradictions:
             return
@@ -155,17 +159,19 @@ class RealmState:
             fact = unpacked(fact)
         if not refs:
             if isinstance(fact, ChannelCreated) and fact.number in self.channels:
-                self._contradicted(fact)
+                self._record_contradiction(fact)
                 return
             self.apply(channel_id, fact)
             return
         missing = [ref.schema for ref in refs if not self.schemas.has(ref.schema)]
+        # The bodies of these two facts are no events: one is the schema itself, and states are
+        # Arrow streams, which have their own schema.
         if missing and not isinstance(fact, SchemaSeen | KeptStates):
             self.skipped.append(f"events of channel {channel_id} in schema {missing[0]}")
             return
-        self.apply(channel_id, fact, self._pieces(record, own_bodies), bodies=own_bodies)
+        self.apply(channel_id, fact, self._tail_batches_of(record, own_bodies), bodies=own_bodies)
 
-    def _contradicted(self, fact: ChannelCreated) -> None:
+    def _record_contradiction(self, fact: ChannelCreated) -> None:
         existing = self.channels[fact.number].state.name
         self.contradictions = {
             **self.contradictions,
@@ -175,7 +181,7 @@ class RealmState:
             f"left out",
         }
 
-    def _body(
+    def _read_body(
         self, channel_id: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None
     ) -> memoryview:
         if ref.place is None:
@@ -183,11 +189,11 @@ class RealmState:
         try:
             if pages is not None:
                 return pages.view(channel_id, ref.place)
-        except Damaged:  # its events are quarantined at the end of recovery
+        except Damaged:  # the events of the body are quarantined at the end of recovery
             self.unreadable.append((channel_id, ref.place))
         return memoryview(b"")
 
-    def _pieces(self, record: FactRecord, bodies: Sequence[memoryview]) -> list[TailBatch]:
+    def _tail_batches_of(self, record: FactRecord, bodies: Sequence[memoryview]) -> list[TailBatch]:
         match record.fact:
             case Kept(first, end, at_us, ()) if [ref.rows for ref in record.bodies] == [
                 end - first
@@ -216,7 +222,7 @@ class RealmState:
     def _batch_of_body(
         self, channel_id: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet
     ) -> TailBatch:
-        """Return the batch of one body. Takes the ids of its rows out of ``ids``."""
+        """Return the batch of one body. Removes the ids of its rows from ``ids``."""
         spans: list[Span] = []
         rows = ref.rows
         while rows and (span := ids.take(rows)) is not None:
@@ -260,28 +266,28 @@ class RealmState:
     ) -> None:
         """Apply ``fact`` to the core and to the store."""
         if isinstance(fact, Restored):
-            self._restored(channel_id, fact)
+            self._apply_restored(channel_id, fact)
         elif isinstance(fact, Fact):
-            self._of_channel(channel_id, fact, tail_batches)
+            self._apply_to_channel(channel_id, fact, tail_batches)
         else:
-            self._of_realm(channel_id, fact, tail_batches, bodies=bodies)
+            self._apply_to_realm(channel_id, fact, tail_batches, bodies=bodies)
 
-    def _of_realm(
+    def _apply_to_realm(
         self,
         channel_id: int,
         fact: AnyFact,
         tail_batches: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
-        """Apply a fact that is not for the rules of a channel alone. The kinds that a snapshot has
-        most of come first."""
+        """Apply a fact that concerns the realm, or the store of a channel and not its rules alone.
+        The kinds that are most frequent in a snapshot come first."""
         match fact:
             case ChannelCreated() | ChannelDeleted():
-                self._made_or_gone(fact)
+                self._create_or_delete(fact)
             case Kept() | KeptStates():
-                self._kept(channel_id, fact, tail_batches, bodies=bodies)
+                self._apply_kept(channel_id, fact, tail_batches, bodies=bodies)
             case Sealed() | Extended() | Rewritten() | SegmentDropped():
-                self._in_files(channel_id, fact)
+                self._apply_to_files(channel_id, fact)
             case (
                 JoinCreated()
                 | JoinDeleted()
@@ -301,7 +307,7 @@ class RealmState:
             case RealmFacts(next_number):
                 self.directory.next_channel_id = next_number
             case _:
-                self._of_channel(channel_id, fact, tail_batches)
+                self._apply_to_channel(channel_id, fact, tail_batches)
 
     def appended(self, channel_id: int, fact: Appended, tail_batches: Sequence[TailBatch]) -> None:
         """Apply a publish that was just decided. This hot path skips the dispatch of
@@ -311,19 +317,19 @@ class RealmState:
         for tail_batch in tail_batches:
             store.add(tail_batch)
 
-    def _made_or_gone(self, fact: ChannelCreated | ChannelDeleted) -> None:
+    def _create_or_delete(self, fact: ChannelCreated | ChannelDeleted) -> None:
         if isinstance(fact, ChannelCreated):
-            self._created(fact)
+            self._apply_created(fact)
         else:
-            self._deleted(fact)
+            self._apply_deleted(fact)
 
-    def _of_channel(
+    def _apply_to_channel(
         self, channel_id: int, fact: StoredFact, tail_batches: Sequence[TailBatch]
     ) -> None:
         channel, store = self.channels[channel_id], self.stores[channel_id]
         # Before the fact is applied, because the estimate needs the sizes of the purged events.
         if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
-            self._freed(channel, sum([end - first for first, end in fact.spans]))
+            self._count_freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
         self._note_durables(channel_id, channel, fact)
         for tail_batch in tail_batches:
@@ -334,7 +340,7 @@ class RealmState:
         if isinstance(fact, PersistedLate):
             store.secured(IdSet(fact.spans))
         elif isinstance(fact, Removed):
-            _removed(store, channel, fact)
+            _remove_events(store, channel, fact)
         elif isinstance(fact, Replaced):
             store.thinned(ids_in(fact.ids), channel.state.stored)
         elif isinstance(fact, Edited):
@@ -345,7 +351,7 @@ class RealmState:
         if store.freed:
             self.freed.add(channel_id)
 
-    def _restored(self, channel_id: int, fact: Restored) -> None:
+    def _apply_restored(self, channel_id: int, fact: Restored) -> None:
         """Apply a channel's whole state from a snapshot. Its files and events follow in other
         facts."""
         channel = self.channels[channel_id]
@@ -381,7 +387,7 @@ class RealmState:
         if not channel_ids:
             self._with_durable.pop(name, None)
 
-    def _kept(
+    def _apply_kept(
         self,
         channel_id: int,
         fact: Kept | KeptStates,
@@ -389,11 +395,11 @@ class RealmState:
         bodies: Sequence[Buffer],
     ) -> None:
         if isinstance(fact, KeptStates):
-            take_in_kept(self.stores[channel_id], fact, bodies)
+            restore_states(self.stores[channel_id], fact, bodies)
         for tail_batch in tail_batches:
             self.stores[channel_id].restored(tail_batch)
 
-    def _created(self, fact: ChannelCreated) -> None:
+    def _apply_created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)
         keys = fact.definition.keys
         if (state := self.channels[fact.number].state).engine.merges:
@@ -410,15 +416,16 @@ class RealmState:
             self.stores[channel_id].freed.clear()
         self.freed.clear()
 
-    def _freed(self, channel: ChannelMachine, events: int) -> None:
+    def _count_freed(self, channel: ChannelMachine, events: int) -> None:
         if channel.state.type.home == "journal":
             self.freed_bytes += int(events * channel.state.event_bytes)
 
-    def _deleted(self, fact: ChannelDeleted) -> None:
+    def _apply_deleted(self, fact: ChannelDeleted) -> None:
         if (channel := self.channels.get(fact.number)) is not None:
-            self._freed(channel, channel.state.counters.published)
+            self._count_freed(channel, channel.state.counters.published)
             for name in channel.state.durables:
                 self._forget_durable(name, fact.number)
+        # The durables are needed above, and the directory forgets them here.
         self.directory.apply(fact)
         self.to_open.discard(fact.number)
         self._joined = {
@@ -430,38 +437,38 @@ class RealmState:
             self.dropped.append(fact.number)
 
     def _files_changed(self, channel_id: int) -> None:
-        """Note that a channel's files have changed. If its dead events move, steps of the writer
-        read the files, so they must be opened before (SEM T7)."""
+        """Record that a channel's files have changed. If its dead events move to another store,
+        steps of the writer read the files, so the files must be opened before (SEM T7)."""
         self.to_maintain.add(channel_id)
         if self.channels[channel_id].state.moves_dead:
             self.to_open.add(channel_id)
 
-    def _in_files(
+    def _apply_to_files(
         self, channel_id: int, fact: Sealed | Extended | Rewritten | SegmentDropped
     ) -> None:
-        """Apply a fact that changes which events are in which file."""
+        """Apply a fact that adds, replaces or drops a file of a channel."""
         if isinstance(fact, Sealed) and not (fact.through or fact.name):
             return  # nothing was sealed: the usual case on realms with many channels
         if not isinstance(fact, Sealed) or fact.name or self.stores[channel_id].files:
             self._files_changed(channel_id)
         match fact:
             case Sealed():
-                self._sealed(channel_id, fact)
+                self._apply_sealed(channel_id, fact)
             case Extended():
-                self._extended(channel_id, fact)
+                self._apply_extended(channel_id, fact)
             case Rewritten(names):
-                file = self._file(channel_id, fact) if fact.name else None
+                file = self._sealed_file(channel_id, fact) if fact.name else None
                 self.stores[channel_id].replace_files(names, file)
             case SegmentDropped(name):
                 self.stores[channel_id].dropped(name)
 
-    def _sealed(self, channel_id: int, fact: Sealed) -> None:
+    def _apply_sealed(self, channel_id: int, fact: Sealed) -> None:
         channel, store = self.channels[channel_id], self.stores[channel_id]
         channel.mark_ids_used(fact.through)
-        file = self._file(channel_id, fact) if fact.name else None
+        file = self._sealed_file(channel_id, fact) if fact.name else None
         store.sealed(fact.through, file, channel.state.volatile)
 
-    def _extended(self, channel_id: int, fact: Extended) -> None:
+    def _apply_extended(self, channel_id: int, fact: Extended) -> None:
         channel, store = self.channels[channel_id], self.stores[channel_id]
         channel.mark_ids_used(fact.through)
         file = next((file for file in store.files if file.name == fact.name), None)
@@ -477,7 +484,8 @@ class RealmState:
         file.is_stale = True
         store.extended(fact.through, channel.state.volatile)
 
-    def _file(self, channel_id: int, fact: Sealed | Rewritten) -> SealedFile:
+    def _sealed_file(self, channel_id: int, fact: Sealed | Rewritten) -> SealedFile:
+        """Return the file that a fact describes, and add its columns to those of the store."""
         index = _index_decoder.decode(fact.index)
         file = SealedFile(fact.name, index, fact.publishers, grows=fact.grows)
         store = self.stores[channel_id]
@@ -490,6 +498,7 @@ class RealmState:
     def file_sum(self, name: str) -> BlobSum | None:
         """Return the size and checksum that a segment file must have; None if no fact names the
         file, or if it grows."""
+        # Built from all files at once, because callers ask for one file after the other.
         if name not in self._file_sums:
             self._file_sums = {
                 file.name: BlobSum(file.index.size, file.index.checksum)
@@ -508,35 +517,35 @@ class RealmState:
         """
         records = [FactRecord(0, RealmFacts(self.directory.next_channel_id))]
         bodies: list[Buffer] = []
-        of_channels: list[FactRecord | _Frozen] = []
+        channel_records: list[FactRecord | _Frozen] = []
         kept_bodies: list[Buffer] = []
         for channel_id, channel in self.channels.items():
             store = self.stores[channel_id]
             state = channel.state
-            of_channels.append(
+            channel_records.append(
                 FactRecord(0, ChannelCreated(channel_id, state.name, state.definition))
             )
             frozen = channel.frozen()
             if isinstance(frozen, Restored):
-                of_channels.append(FactRecord(channel_id, frozen))
+                channel_records.append(FactRecord(channel_id, frozen))
             else:
-                of_channels.append((channel_id, frozen))
-            of_channels += [FactRecord(channel_id, fact) for fact in channel.failover_facts()]
+                channel_records.append((channel_id, frozen))
+            channel_records += [FactRecord(channel_id, fact) for fact in channel.failover_facts()]
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)
                 sealed = Sealed(
                     through, file.name, index, publishers=file.publishers, grows=file.grows
                 )
-                of_channels.append(FactRecord(channel_id, sealed))
+                channel_records.append(FactRecord(channel_id, sealed))
             # Sealing ids without stored events makes no file, so this may be above the newest file.
-            of_channels.append(FactRecord(channel_id, Sealed(store.sealed_through)))
+            channel_records.append(FactRecord(channel_id, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
-                continue
+                continue  # its events end with this process
             for states, body in kept_states(store, channel.state.stored):
-                of_channels.append(FactRecord(channel_id, states, (BodyRef(0, len(body), 0),)))
+                channel_records.append(FactRecord(channel_id, states, (BodyRef(0, len(body), 0),)))
                 kept_bodies.append(body)
-            for tail_batch, kept_rows in _all_kept(store, channel.state.volatile):
+            for tail_batch, kept_rows in _rows_to_keep(store, channel.state.volatile):
                 fact, rows, body = kept_rows
                 place = tail_batch.place
                 ref = BodyRef(
@@ -546,54 +555,59 @@ class RealmState:
                     publisher=tail_batch.publisher,
                     place=place,
                 )
-                of_channels.append(FactRecord(channel_id, fact, (ref,)))
-                if place is None:
+                channel_records.append(FactRecord(channel_id, fact, (ref,)))
+                if place is None:  # a body in pages is read from there after a restart
                     kept_bodies.append(body)
-        # After all channels, because a join refers to two of them.
-        of_channels += [FactRecord(0, JoinCreated(join)) for join in self.directory.joins]
-        of_channels += [FactRecord(0, PatternDurableCreated(m)) for m in self.directory.patterns]
-        of_channels += [FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()]
-        of_channels += [
+        # After the records of all channels, because a join refers to two channels.
+        channel_records += [FactRecord(0, JoinCreated(join)) for join in self.directory.joins]
+        channel_records += [
+            FactRecord(0, PatternDurableCreated(m)) for m in self.directory.patterns
+        ]
+        channel_records += [
+            FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()
+        ]
+        channel_records += [
             FactRecord(0, CommitsKept(*kept_rows)) for kept_rows in self.producers.remembered()
         ]
         if self.directory.publishing_paused:
-            of_channels.append(FactRecord(0, PublishingPauseSet(paused=True)))
-        # Also schemas that no event has: blocks after this snapshot may refer to them.
+            channel_records.append(FactRecord(0, PublishingPauseSet(paused=True)))
+        # Also schemas that no event uses, because blocks after this snapshot may refer to them.
         for schema, encoded in self.schemas.in_journal():
             records.append(FactRecord(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
             bodies.append(encoded)
-        return _written(records, of_channels), bodies + kept_bodies
+        return _collect_records(records, channel_records), bodies + kept_bodies
 
 
 _Frozen = tuple[int, Generator[None, None, Restored]]
 """A channel, and the generator that makes its record."""
 
 
-def _written(
-    records: list[FactRecord], of_channels: Iterable[FactRecord | _Frozen]
+def _collect_records(
+    records: list[FactRecord], channel_records: Iterable[FactRecord | _Frozen]
 ) -> Generator[None, None, list[FactRecord]]:
-    for record in of_channels:
+    for record in channel_records:
         if isinstance(record, FactRecord):
             records.append(record)
         else:
-            channel_id, tail_batches = record
-            records.append(FactRecord(channel_id, (yield from tail_batches)))
+            channel_id, frozen = record
+            records.append(FactRecord(channel_id, (yield from frozen)))
     return records
 
 
-def _removed(store: ChannelStore, channel: ChannelMachine, fact: Removed) -> None:
+def _remove_events(store: ChannelStore, channel: ChannelMachine, fact: Removed) -> None:
     if fact.cause is Cause.QUARANTINED:
+        # Volatile events are in no file, so damage of a file does not concern them.
         persistent = channel.state.stored.copy()
         persistent.discard_all(channel.state.volatile)
         store.keep_beside_damage(persistent)
     store.removed(fact.spans, channel.state.readable)
 
 
-def _all_kept(
+def _rows_to_keep(
     store: ChannelStore, volatile: IdSet
 ) -> Iterator[tuple[TailBatch, tuple[Kept, int, Buffer]]]:
-    """Yield the rows of the tail that a snapshot keeps: those not in a file, and late ones, which
-    no file will have."""
+    """Yield the rows of the tail that a snapshot must contain: rows that are not sealed yet, and
+    late ones, which no file will contain."""
     if store.late:
         for tail_batch in store.tail:
             if late := tail_batch.overlap(store.late):
@@ -609,8 +623,8 @@ def _all_kept(
 
 
 def _kept(tail_batch: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
-    """Return the rows of a batch that a snapshot keeps, without ``left_out``; None if no row
-    remains."""
+    """Return the rows of a batch that a snapshot must contain: the fact, the number of rows and
+    the body. Ids in ``left_out`` are excluded; None if no row remains."""
     if not left_out and tail_batch.ids is None:
         return (
             Kept(tail_batch.first, tail_batch.end, tail_batch.at_us),

@@ -28,11 +28,12 @@ IntArray = npt.NDArray[np.int64]
 MERGE_BELOW = 1_024
 """Batches with at least this many events are sent as they are."""
 FEW = 16
-"""Up to this many ranges of a batch are sliced and concatenated. That costs less than taking their
-rows, and needs none of the Arrow functions that are slow to import."""
+"""Up to this many ranges of a batch are sliced and concatenated. Slicing costs less than selecting
+rows by index, and does not need the Arrow functions that are slow to import."""
 
 PARSED_BYTES_MAX: Final = 64 << 20
-"""Limit on the bytes of parsed batches in memory. Others are parsed again when needed."""
+"""Limit on the bytes of parsed batches in memory. Above it the oldest parsed forms are dropped, and
+their bodies are parsed again when needed."""
 _BODY_FACTOR: Final = 12
 """Upper estimate of the memory of a parsed batch, as a multiple of its body: Arrow needs some 600
 bytes for each column, the body 56."""
@@ -41,7 +42,7 @@ _SCHEMA_FACTOR: Final = 5
 
 
 class _ParsedBatches:
-    """The batches with their parsed form in memory, the oldest first."""
+    """The batches that have their parsed form in memory, the oldest first."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -49,7 +50,7 @@ class _ParsedBatches:
         self._lock = threading.Lock()  # files are written by other threads
 
     def add(self, tail_batch: TailBatch, batch: pa.RecordBatch, own_schema: int = 0) -> None:
-        """Note that ``tail_batch`` was parsed, and drop the oldest parsed forms above the limit.
+        """Record that ``tail_batch`` was parsed, and drop the oldest parsed forms above the limit.
         ``own_schema`` is the size in bytes of a schema that only this batch uses."""
         size = max(_BODY_FACTOR * len(tail_batch.body), batch.get_total_buffer_size())
         size += _SCHEMA_FACTOR * own_schema
@@ -74,8 +75,8 @@ def _ids(spans: Sequence[Span]) -> IntArray:
 
 
 def _int64s(values: IntArray) -> pa.Array:
-    """Wrap values in an Arrow array without a copy. Not with ``pa.array``: its first call imports
-    pandas if installed, which would block the event loop for a third of a second."""
+    """Wrap values in an Arrow array without a copy. ``pa.array`` is not used, because its first
+    call imports pandas if installed, which would block the event loop for a third of a second."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
@@ -115,7 +116,7 @@ class TailBatch:
         schema_weight: int = 0,
     ) -> None:
         self.schema_weight = schema_weight
-        """Bytes of memory of its schema if it is the first batch with it; otherwise 0."""
+        """Bytes of memory of the schema if this is the first batch that uses it; otherwise 0."""
         self.publisher = publisher
         """The publisher, ``user@host`` (SEM E3)."""
         self.first, self.end = span
@@ -143,7 +144,8 @@ class TailBatch:
         tail_batch = cls(
             span, at_us, schema_id, schema=schema, body=body.buffer, publisher=publisher
         )
-        # Not by the constructor, which would not count the schema that only this batch may use.
+        # The parsed form is not passed to the constructor, because that would not count the bytes
+        # of the schema, which only this batch may use.
         if (batch := body.parsed) is not None:
             tail_batch._batch = batch
             _parsed.add(tail_batch, batch, len(body.schema_bytes))
@@ -173,16 +175,17 @@ class TailBatch:
         return len(self.body) / max(1, self.end - self.first)
 
     def moved_to(self, place: PageSlot, body: memoryview) -> None:
-        """Note that the bytes were written to the channel's pages, and read them from there."""
+        """Read the bytes from the slot ``place`` of the channel's pages from now on."""
         self.place = place
         self.body = body
         # The parsed form refers to the old bytes and would keep them in memory.
         self._batch = None
 
     def moved_outside(self, body: memoryview) -> None:
-        """Use a copy of the bytes from now on: one outside the Python heap, or one that does not
-        keep a much larger buffer alive."""
+        """Use the copy ``body`` of the bytes from now on. It is outside the Python heap, or does
+        not keep a much larger buffer alive."""
         self.body = body
+        # As in moved_to(): the parsed form would keep the old bytes in memory.
         self._batch = None
 
     @property
@@ -196,7 +199,8 @@ class TailBatch:
         return ids_in_span if self.ids is None else ids_in_span.overlap(self.ids)
 
     def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
-        """Return the rows of ``spans`` with ids and times. The spans must be inside this batch."""
+        """Return the rows of ``spans`` with the columns ``event_id`` and ``published``. The spans
+        must be inside this batch."""
         if self.ids is None and len(spans) == 1:
             first, end = spans[0]
             rows = self.batch.slice(first - self.first, end - first)
@@ -224,7 +228,7 @@ class TailBatch:
 
 def united(one: TailBatch, other: TailBatch) -> TailBatch:
     """Return one batch of two parts that were published as one batch and recovered separately."""
-    assert one.schema_id == other.schema_id, "they were published together"
+    assert one.schema_id == other.schema_id, "parts of one published batch have one schema"
     ids = [_ids(_all_ids(tail_batch).spans) for tail_batch in (one, other)]
     order = np.argsort(np.concatenate(ids))
     batch = pa.concat_batches([one.batch, other.batch]).take(_int64s(order))
@@ -255,10 +259,13 @@ def _all_ids(tail_batch: TailBatch) -> IdSet:
 
 
 def stored_together(tail_batches: Sequence[TailBatch]) -> pa.RecordBatch:
-    """Return all rows of whole batches of one schema. That is far cheaper than stamping each."""
+    """Return all rows of whole batches of one schema, with ids and times. Stamping all rows at once
+    is far cheaper than stamping each batch."""
     counts = np.array([tail_batch.end - tail_batch.first for tail_batch in tail_batches])
     firsts = np.array([tail_batch.first for tail_batch in tail_batches])
     total = int(counts.sum())
+    # Within a batch ids rise by one, as the row numbers do. The difference between both is repeated
+    # for each row of its batch.
     ids = np.arange(total) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
     at_us = np.repeat(np.array([tail_batch.at_us for tail_batch in tail_batches]), counts)
     return stamp(pa.concat_batches([tail_batch.batch for tail_batch in tail_batches]), ids, at_us)
@@ -283,8 +290,8 @@ def stored_rows(tail_batches: Sequence[TailBatch], ids: IdSet) -> Iterator[pa.Re
 
 
 def gathered(parts: Sequence[tuple[TailBatch, Span]]) -> pa.RecordBatch:
-    """Return some rows of whole batches of one schema, in the order given. If each batch has few of
-    them, this is far cheaper than taking and stamping the rows of each."""
+    """Return some rows of whole batches of one schema, in the order of ``parts``. If each part has
+    few rows, this is far cheaper than selecting and stamping the rows of each batch."""
     spans = [span for _, span in parts]
     counts = [span.size for span in spans]
     rows = [
@@ -309,7 +316,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.tail_bytes = 0
-        """Events not sealed yet."""
+        """Bytes of events that are not sealed yet."""
         self.memory_bytes = 0
         """The part of ``tail_bytes`` that is only in the Python heap."""
         self.off_heap_bytes = 0
@@ -319,7 +326,7 @@ class Meter:
         self.index_bytes = 0
         """Bytes of publish keys, and of states of merge channels whose events are on disk."""
         self.waiting_bytes = 0
-        """Bytes that will be sealed."""
+        """Bytes of events that wait to be sealed."""
 
     def add_index_bytes(self, size: int) -> None:
         """Count bytes of publish keys and states; negative for bytes that were freed."""

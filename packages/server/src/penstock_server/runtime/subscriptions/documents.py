@@ -1,4 +1,4 @@
-"""Channels and queues as documents for programs; the command line and HTTP use the same form."""
+"""JSON documents that describe channels and queues, for the command line and HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def channel_document(info: ChannelInfo) -> dict[str, Any]:
 
 
 def types_of(serialized: bytes) -> list[str] | None:
-    """Return the message types in descriptors; None if Protocol Buffers are not installed."""
+    """Return the names of the Protobuf message types in ``serialized`` descriptors; None if
+    Protocol Buffers are not installed."""
     if not serialized:
         return []
     from penstock_core.columns.protobuf import descriptors_of

@@ -1,5 +1,5 @@
-"""Operations on durables that one client holds as a whole (the rules are in
-``penstock_core.channel.holding``)."""
+"""Operations of a client that holds a durable as a whole, so that no other client gets its events
+(the rules are in ``penstock_core.channel.holding``)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Holding:
 
     async def hold(self, subscription: int, span: Span) -> Outstanding:
         """Put the outstanding events of ``span`` in flight for a client that holds the durable
-        alone. The answer includes those in flight before. Raises ``IllegalState``."""
+        alone. The answer includes events that were in flight before. Raises ``IllegalState``."""
         channel_id = self._channel_id(subscription)
 
         def hold(group: Group) -> Outstanding:
@@ -59,8 +59,8 @@ class Holding:
         return outstanding
 
     async def extend(self, subscription: int, spans: Spans, time_ms: int) -> int:
-        """Give a client more time for its events in flight (SEM D19); return their number. Raises
-        ``IllegalState``."""
+        """Let a client settle its events in flight within the next ``time_ms`` (SEM D19). Return
+        the number of these events. Raises ``IllegalState``."""
         channel_id = self._channel_id(subscription)
 
         def extend(group: Group) -> int:
@@ -86,7 +86,7 @@ class Holding:
             return answer
 
         state = self._shard.state.channels[channel_id].state
-        # Room for stored events only: the client may name any range of ids.
+        # Count stored events only, because the client may name any range of ids.
         buried = len(state.stored.overlap(IdSet(spans)))
         room = int(2 * (state.event_bytes + min(len(reason), REASON_CHARACTERS_MAX))) * buried
         count: int = await self._shard.act(bury, sweeps=(channel_id,), room=room)
@@ -100,9 +100,11 @@ class Holding:
 
 
 def _describe(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> Outstanding:
+    """Return the outstanding events ``ids`` of a durable with their redeliveries and delays."""
     if state.overdue:
         ids = ids.copy()
-        ids.discard_all(state.expired(now_us))  # SEM T1: they wait only to be moved
+        # Expired events are hidden from clients while they wait to be moved (SEM T1).
+        ids.discard_all(state.expired(now_us))
     counts = []
     for count, spans in durable.redeliveries(ids.spans):
         counts.append((count, stored_form(id_set(spans))))

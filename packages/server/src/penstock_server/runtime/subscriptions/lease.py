@@ -37,15 +37,19 @@ _DONE: Final[dict[How, str]] = {
 
 
 class LeaseTerms(Struct, frozen=True):
-    """The terms that a client fetches events on."""
+    """The terms of a fetch: who may settle the events, their source, their number and their
+    time."""
 
     owner: str
     """The user that the lease belongs to; empty if the realm does not authenticate users."""
     source: ChannelId | str
     """A channel, or the canonical pattern of a durable over a pattern."""
     durable: str
+    """Name of the durable; empty for the readers of a queue."""
     count: int
+    """Largest number of events to fetch."""
     lease_ms: int
+    """Time to settle the events in milliseconds."""
 
 
 class EventLease:
@@ -61,8 +65,8 @@ class EventLease:
         clock: Clock,
         recalled: Callable[[EventLease], None],
     ) -> None:
-        """Create a lease without parts. ``recalled`` is called when the realm has taken events
-        back."""
+        """Create a lease without parts. ``recalled`` is called with the lease when the realm has
+        taken events back from the client."""
         self.name = name
         self.terms = terms
         self.session = session
@@ -118,14 +122,17 @@ class EventLease:
             part.fail(reason)
         self.changed.set()
 
-    def meant(
+    def selected_events(
         self, selected: Mapping[str, LeasedEvents] | None, how: How | None
     ) -> list[tuple[LeasePart, IdSet]]:
-        """Return the events that a request selects, by part. ``selected`` has the selection by
-        channel; None selects all events of all parts. Raises ``IllegalState`` for a channel without
-        events in the lease, and the errors of :meth:`LeasePart.meant`."""
+        """Return the ids of the events that a request selects, by part. ``selected`` has the
+        selection by the name of the channel; None selects all events of all parts. Raises
+        ``IllegalState`` for a channel without events in the lease, and the errors of
+        :meth:`LeasePart.selected_events`."""
         if selected is None:
-            return [(part, part.meant(LeasedEvents(), how)) for part in self._parts.values()]
+            return [
+                (part, part.selected_events(LeasedEvents(), how)) for part in self._parts.values()
+            ]
         by_name = {part.channel_name: part for part in self._parts.values()}
         if unknown := sorted(selected.keys() - by_name.keys()):
             raise IllegalState(
@@ -133,12 +140,14 @@ class EventLease:
                 "events that its fetch returned"
             )
         return [
-            (by_name[name], by_name[name].meant(events, how)) for name, events in selected.items()
+            (by_name[name], by_name[name].selected_events(events, how))
+            for name, events in selected.items()
         ]
 
 
 class LeasePart:
-    """The outlet of a seat, with the record of how its client has settled the events."""
+    """The events of a lease from one channel, and how the client has settled them. It is the outlet
+    of a seat: the realm delivers events to it."""
 
     def __init__(
         self,
@@ -156,22 +165,25 @@ class LeasePart:
         self.session = lease.session
         self.selector = lease.selector
         self.subscription = 0
-        """The realm's number of its seat; 0 until it has one."""
+        """The subscription id of the part's seat; 0 until the part has a seat."""
         self.lease_ms = lease.terms.lease_ms
         self.error: PenstockError | None = None
         """The reason why the part gets no more events and cannot be settled; None if it can."""
         self.ids = IdSet()
-        """Ids of all events that the client got."""
+        """Ids of all events that the answer of the fetch has."""
         self.lost = IdSet()
         """Ids of events that the realm has taken back from the client."""
         self.done: dict[How, IdSet] = {"ack": IdSet(), "roll_back": IdSet(), "reject": IdSet()}
         """Ids of settled events, by the way of settling."""
         self.began_us = 0
-        """Time of the first delivery, when the lease time starts."""
+        """Time of the first delivery in microseconds, at which the lease time starts."""
         self.count = 0
+        """Number of delivered events."""
         self._extended: list[tuple[int, IdSet]] = []
+        """End times in microseconds, each with the events that were extended to it."""
         self._batches: list[EventBatch] = []
         self._surplus = IdSet()
+        """Ids of delivered events that do not fit into the answer."""
         self._ended = ended
 
     @property
@@ -191,11 +203,11 @@ class LeasePart:
         return True
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Keep a delivery. Events that exceed the answer's size are only noted, and go back without
-        counting as delivered."""
+        """Add a delivery to the answer. If the answer is full, only record the ids of the events,
+        which go back without counting as delivered."""
         if not self.began_us:
             self.began_us = self._lease.clock.now_us()
-        # The demand counts events and not bytes, so more may be in flight than an answer takes.
+        # The demand counts events and not bytes, so more may be in flight than fits an answer.
         if self._lease.is_full:
             self._surplus.add_all(IdSet(rows.spans))
             return
@@ -212,12 +224,13 @@ class LeasePart:
         self._lease.changed.set()
 
     def recall(self, spans: Spans) -> None:
-        """Note events that the realm has taken back: their time was over, or an earlier event has
-        to be delivered first."""
+        """Record events that the realm has taken back, because their time was over or an earlier
+        event has to be delivered first."""
         self.lost.add_all(IdSet(spans))
         self._lease.recalled(self._lease)
 
     def finished(self) -> None:
+        """Wake the fetch, because no more events are available."""
         self._lease.changed.set()
 
     def closed(self, reason: PenstockError) -> None:
@@ -235,15 +248,18 @@ class LeasePart:
         return seat_ids.overlap(self._surplus)
 
     def seal(self, seat_ids: IdSet) -> None:
-        """Fix the events of the part to ``seat_ids``; the seat gets no more."""
+        """Set the events of the part to ``seat_ids``, after the deliveries to the seat have
+        stopped."""
         self.ids = seat_ids
 
     def take_batches(self) -> list[EventBatch]:
-        """Return and forget the events in the order of delivery, without those taken back."""
+        """Return the delivered batches in order and drop them here. Events that the realm has taken
+        back are left out."""
         batches, self._batches = self._batches, []
         remaining = []
         for events in batches:
             batch = events.to_arrow()
+            # Events may have gone back between their delivery and the answer.
             mask = within(ids_of(batch), self.ids.spans)
             if not mask.all():
                 batch = batch.filter(pa.array(mask))
@@ -256,37 +272,38 @@ class LeasePart:
 
     @property
     def ends_us(self) -> int:
-        """Time at which its events go back, if they are not extended."""
+        """Time in microseconds at which the events go back, if their time is not extended."""
         return self.began_us + self.lease_ms * 1_000
 
     def extend(self, ids: IdSet, until_us: int) -> None:
         """Extend the time of these events to ``until_us``, unless they have more time already. Each
-        event is in at most one entry, so that repeated requests take no more memory.
+        event is in at most one entry of the list, so that repeated requests use no more memory.
         """
         ids = ids.copy()
         extensions = []
-        for earlier_us, own in self._extended[-EXTENSIONS_MAX:]:
-            if earlier_us > until_us:
-                ids.discard_all(own)
+        for end_us, extended_ids in self._extended[-EXTENSIONS_MAX:]:
+            if end_us > until_us:
+                ids.discard_all(extended_ids)
             else:
-                own.discard_all(ids)
-            if own:
-                extensions.append((earlier_us, own))
+                extended_ids.discard_all(ids)
+            if extended_ids:
+                extensions.append((end_us, extended_ids))
         self._extended = [*extensions, (until_us, ids)] if ids else extensions
 
     @property
     def size(self) -> int:
         """Approximate memory: one unit for the part, one for each range or bitmap of its ids."""
-        sets = (self.ids, self.lost, *self.done.values(), *(own for _, own in self._extended))
+        extended_sets = (extended_ids for _, extended_ids in self._extended)
+        sets = (self.ids, self.lost, *self.done.values(), *extended_sets)
         return 1 + sum([ids.pieces for ids in sets])
 
     def until_us(self, ids: IdSet) -> int:
-        """Return the time at which the last of ``ids`` goes back."""
+        """Return the time in microseconds at which the last of ``ids`` goes back."""
         extensions = [until_us for until_us, extended in self._extended if extended.overlap(ids)]
         return max([self.ends_us, *extensions])
 
     def late(self, ids: IdSet, now_us: int) -> IdSet:
-        """Return those of ``ids`` whose time is over."""
+        """Return the subset of ``ids`` whose time is over."""
         if now_us < self.ends_us:
             return IdSet()
         late = ids.copy()
@@ -297,21 +314,22 @@ class LeasePart:
 
     # --- settling ------------------------------------------------------------------------
 
-    def meant(self, selected: LeasedEvents, how: How | None) -> IdSet:
-        """Return the events that a request selects. Raises ``IllegalState`` for an event that was
-        not in the lease, or was settled in another way."""
+    def selected_events(self, selected: LeasedEvents, how: How | None) -> IdSet:
+        """Return the ids of the events that a request selects, in order to settle them as ``how``.
+        Raises ``IllegalState`` for an event that was not in the lease, or was settled in another
+        way."""
         if selected.spans is not None:
-            named = IdSet(selected.spans)
-            if unknown := without(named, self.ids):
+            event_ids = IdSet(selected.spans)
+            if unknown := without(event_ids, self.ids):
                 raise IllegalState(
                     f"{self._event(unknown)} was not fetched under lease {self._lease.name}; it "
                     "holds only the events that its fetch returned"
                 )
         else:
             end = (1 << 62) if selected.up_to is None else selected.up_to + 1
-            named = self.ids.within(Span(0, end))
+            event_ids = self.ids.within(Span(0, end))
         for done_how, ids in self.done.items():
-            settled = named.overlap(ids) if done_how != how else None
+            settled = event_ids.overlap(ids) if done_how != how else None
             if not settled:
                 continue
             if selected.spans is not None:
@@ -319,15 +337,15 @@ class LeasePart:
                     f"{self._event(settled)} was {_DONE[done_how]} under this lease before"
                 )
             # "All" and "up to" select only events that were not settled in another way.
-            named.discard_all(settled)
+            event_ids.discard_all(settled)
         if how == "roll_back":
-            # Events that the realm has taken back need no rollback: the request is met already.
-            self.done[how].add_all(named.overlap(self.lost))
-        return named
+            # Events that the realm has taken back count as rolled back, which is the same outcome.
+            self.done[how].add_all(event_ids.overlap(self.lost))
+        return event_ids
 
     def refuse_late(self, ids: IdSet) -> None:
-        """Raise ``LeaseEnded``, or the reason why the part has ended, if ``ids`` has events: the
-        realm has taken them back."""
+        """Raise an error if ``ids`` is not empty. ``ids`` are events that the realm has taken back.
+        The error is the reason why the part has ended, otherwise ``LeaseEnded``."""
         if not ids:
             return
         if isinstance(self.error, PenstockError) and not isinstance(self.error, LeaseEnded):

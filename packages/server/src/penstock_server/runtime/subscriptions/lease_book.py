@@ -35,20 +35,22 @@ from penstock_server.runtime.writer.requests import RunAction
 from penstock_server.runtime.writer.shard import Shard
 
 SEAT_S: Final = 1.0
-"""Seconds between two attempts to take a seat that a client without a lease has: the end of its
-subscription does not wake the waiting fetches."""
+"""Seconds between two attempts to take a seat that belongs to a plain subscription. The end of such
+a subscription does not wake the waiting fetches, so they poll."""
 GRACE_S: Final = 0.25
-"""Seconds to wait for events that are stored already."""
+"""Longest time in seconds to wait for the delivery of events that are stored already."""
 SOON_S: Final = 0.001
-"""A remaining wait shorter than this is not made: a clock may be too coarse to show that it has
-passed."""
+"""A fetch waits only if at least this many seconds remain, because a clock may be too coarse to
+show that a shorter time has passed."""
 ENDED_MAX: Final = 10_000
-"""Ended leases that are remembered, so that a repeated request gets the first answer again."""
+"""Number of ended leases that are remembered, so that a repeated request gets the first answer
+again."""
 ENDED_SIZE_MAX: Final = 200_000
-"""Channels of these leases, and ranges or bitmaps of ids of their events."""
+"""Limit on the memory of the ended leases: the number of their channels, plus the ranges or bitmaps
+of ids of their events."""
 WATCHED_MAX: Final = 1_000
-"""Maximum number of channels at which a fetch waits with a seat. It polls the others every
-``SEAT_S``."""
+"""Largest number of channels at which a fetch waits with a seat. It polls further channels every
+``SEAT_S`` seconds."""
 OVERTIME_US: Final = 2_000_000
 """Microseconds after which a lease ends that has events without a deadline (transient events)."""
 
@@ -77,10 +79,12 @@ class LeaseBook:
         self._open: dict[str, EventLease] = {}
         self._ended: OrderedDict[str, tuple[EventLease, int]] = OrderedDict()
         """Ended leases by name, each with its size when it ended."""
-        self._over_size = 0
+        self._ended_size = 0
+        """Sum of the sizes of the ended leases."""
         self._checks: dict[str, Callable[[], None]] = {}
+        """Checks of rights, by the name of the lease; see :meth:`enter`."""
         self.freed = asyncio.Event()
-        """Set and replaced whenever a lease has ended, because its seat is free then."""
+        """Set and replaced whenever a lease has ended, because its seat is free after that."""
         self.waiting: dict[asyncio.Event, None] = {}
         """Further asyncio events that are set whenever a lease has ended, in the order of
         registration."""
@@ -108,7 +112,8 @@ class LeaseBook:
         for lease in self._open.values():
             is_own = lease.terms.owner == owner
             leases[is_own] += 1
-            # A waiting fetch counts with all it may get, so that limits hold once it is answered.
+            # A waiting fetch counts with all events that it may get, so that its answer cannot
+            # exceed the limits.
             events[is_own] += self.count(lease) if lease.is_answered else lease.terms.count
         for count, limit, unit, setting in (
             (leases.total() + 1, limits.leases_max, "leases", "http.leases_max"),
@@ -132,22 +137,22 @@ class LeaseBook:
         self._checks[lease.name] = check
 
     def named(self, name: str, owner: str) -> EventLease | None:
-        """Return the lease of this name, open or recently ended, if it was answered and belongs to
-        ``owner``; else None."""
+        """Return the open or recently ended lease of this name, if its fetch was answered and it
+        belongs to ``owner``; otherwise None."""
         lease = self._open.get(name) or self._ended.get(name, (None, 0))[0]
         if lease is None or lease.terms.owner != owner or not lease.is_answered:
             return None
         return lease
 
     def count(self, lease: EventLease) -> int:
-        """Return the number of events that a lease holds."""
+        """Return the number of events in flight under a lease."""
         return sum([len(held_by(self.shard.state, part)) for part in lease.parts])
 
     # --- seats ---------------------------------------------------------------------------
 
     async def take_seat(self, part: LeasePart) -> None:
-        """Take a seat for a part. Raises ``DurableInUse`` while another client has it, and
-        ``NameDoesNotExist``."""
+        """Take a seat at the durable for a part. Raises ``DurableInUse`` while another client has
+        the only seat, and ``NameDoesNotExist``."""
         opened: OpenedSubscription = await self.subscriptions.attach(
             part.channel,
             part.durable,
@@ -166,8 +171,9 @@ class LeaseBook:
             self.subscriptions.detach(part.subscription)
 
     def held(self, group: Group, part: LeasePart, required_ids: IdSet) -> IdSet:
-        """Return the events that the seat of a part holds. Raises ``LeaseEnded`` if some of
-        ``required_ids`` have gone back; purged or expired events raise no error (SEM D15)."""
+        """Return the ids of the events in flight at the seat of a part. Raises ``LeaseEnded`` if
+        some of ``required_ids`` have gone back; purged or expired events raise no error (SEM
+        D15)."""
         channel = part.channel
         group.sweep(channel)
         seat = group.channel(channel).state.seats.get(part.subscription)
@@ -184,7 +190,7 @@ class LeaseBook:
     async def act(
         self, lease: EventLease, action: Callable[[Group], Settled], *, room: int = 0
     ) -> Settled:
-        """Run an action that settles events, and end the lease if it is empty then."""
+        """Run an action that settles events, and end the lease if it has no events after that."""
         sweeps = [part.channel for part in lease.parts]
         try:
             settled: Settled = await self.shard.act(action, sweeps=sweeps, room=room)
@@ -200,7 +206,7 @@ class LeaseBook:
         lease = self._open.get(name)
         if lease is None:
             return
-        # This keeps `end` from remembering it: the client never got its name.
+        # So that `end` does not remember the lease, whose name the client never got.
         lease.is_answered = False
         for part in lease.parts:
             self._release(part)
@@ -229,15 +235,15 @@ class LeaseBook:
         now_us = self.clock.now_us()
         for lease in list(self._open.values()):
             if not lease.is_answered:
-                continue  # its fetch ends it
-            over_us = max(
+                continue  # the fetch ends its own lease
+            ends_us = max(
                 [
                     part.until_us(part.ids) + part.lease_ms * 10 + OVERTIME_US
                     for part in lease.parts
                 ],
                 default=0,
             )
-            if now_us > over_us or not self.count(lease):
+            if now_us > ends_us or not self.count(lease):
                 self.end(lease)
 
     def check_rights(self) -> None:
@@ -261,12 +267,12 @@ class LeaseBook:
         self._wake()
 
     def end_if_empty(self, lease: EventLease) -> None:
-        """End an answered lease that holds no events."""
+        """End an answered lease without events in flight."""
         if lease.is_answered and lease.name in self._open and not self.count(lease):
             self.end(lease)
 
     def end(self, lease: EventLease) -> None:
-        """End a lease and free its seats; events that it still holds go back (SEM D13)."""
+        """End a lease and free its seats; events still in flight go back (SEM D13)."""
         if self._open.pop(lease.name, None) is None:
             return
         self._checks.pop(lease.name, None)
@@ -275,10 +281,10 @@ class LeaseBook:
         if lease.is_answered:
             size = lease.size
             self._ended[lease.name] = lease, size
-            self._over_size += size
-            while len(self._ended) > ENDED_MAX or self._over_size > self.limits.ended_size_max:
+            self._ended_size += size
+            while len(self._ended) > ENDED_MAX or self._ended_size > self.limits.ended_size_max:
                 _, (_, forgotten_size) = self._ended.popitem(last=False)
-                self._over_size -= forgotten_size
+                self._ended_size -= forgotten_size
         self._wake()
 
     def _wake(self) -> None:
@@ -289,15 +295,15 @@ class LeaseBook:
 
 
 def held_by(state: RealmState, part: LeasePart) -> IdSet:
-    """Return the events that the seat of a part holds now."""
+    """Return the ids of the events in flight at the seat of a part now."""
     channel = state.channels.get(part.channel)
     seat = None if channel is None else channel.state.seats.get(part.subscription)
     return IdSet() if seat is None else seat[1].in_flight
 
 
 def seal(group: Group, part: LeasePart, count_max: int) -> None:
-    """Stop the deliveries to a part. Events that exceed the answer's size, and those beyond the
-    first ``count_max``, go back."""
+    """Stop the deliveries to a part, and fix its events. Events that exceed the answer's size, and
+    events after the first ``count_max``, go back."""
     channel, subscription = part.channel, part.subscription
     state = group.channel(channel).state
     if subscription not in state.seats:
@@ -336,7 +342,7 @@ def free_of(durable: Durable, stored: IdSet) -> int:
 
 def blocked(group: Group, part: LeasePart) -> str:
     """Return the reason why a client gets no events from a durable that serves one client at a
-    time; empty if it may get some, or has no seat."""
+    time. Empty if the client may get events, or has no seat."""
     state = group.channel(part.channel).state
     durable_and_seat = state.seats.get(part.subscription)
     if durable_and_seat is None:

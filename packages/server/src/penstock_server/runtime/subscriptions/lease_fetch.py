@@ -29,6 +29,7 @@ from penstock_server.runtime.subscriptions.watches import ChannelWatches
 from penstock_server.runtime.writer.group import Group
 
 _ALL: Final = 1 << 62
+"""A number of events that no lease reaches."""
 _AT_ONCE: Final = 64
 """Number of seats that are taken concurrently, so that the writer can decide them in one group."""
 
@@ -50,14 +51,14 @@ class ChannelFetch:
         self._part = LeasePart(lease, channel, self._ended)
 
     async def run(self, wait_s: float) -> list[LeasePart]:
-        """Wait for events; return the part that has them, or no part. Raises ``DurableInUse`` if
-        another client is served."""
+        """Wait for events, at most ``wait_s`` seconds. Return the part with the events, or no part
+        if there are none. Raises ``DurableInUse`` if the durable serves another client."""
         part, ends_s = self._part, asyncio.get_running_loop().time() + wait_s
         await self._take_seat(ends_s)
         self._book.subscriptions.demand(part.subscription, self._lease.terms.count)
         await self._wait(ends_s, may_wait=wait_s > 0)
         self._refuse_failed()
-        self._check()  # the right may have been lost meanwhile
+        self._check()  # the client may have lost the right during the wait
         blocked_by: str = await self._shard.act(self._seal, sweeps=(part.channel,))
         self._refuse_failed()
         if part.ids:
@@ -89,8 +90,8 @@ class ChannelFetch:
             return
 
     async def _wait(self, ends_s: float, *, may_wait: bool) -> None:
-        """Wait until ``ends_s`` for the first delivery, then for as long as each turn of the writer
-        adds more. If ``may_wait`` is False, return at once unless an event is ready."""
+        """Wait until ``ends_s`` for the first delivery, then as long as each turn of the writer
+        delivers more events. If ``may_wait`` is False, return at once unless an event is ready."""
         loop, lease = asyncio.get_running_loop(), self._lease
         if not may_wait:
             if await self._shard.act(lambda group: not free_for(group, self._part), sweeps=()):
@@ -99,7 +100,7 @@ class ChannelFetch:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(max(ends_s, loop.time())):
                 await lease.changed.wait()
-        # Each turn of the writer may bring more: stop at the first one that does not.
+        # Each turn of the writer may deliver more events: stop after a turn that does not.
         before = -1
         while before < lease.count < lease.terms.count and not lease.is_full:
             before = lease.count
@@ -115,8 +116,8 @@ class ChannelFetch:
         self._book.end(self._lease)
 
     def _seal(self, group: Group) -> str:
-        """Stop the deliveries. Return the reason if no event was delivered because another client
-        is served."""
+        """Stop the deliveries. If no event was delivered because the durable serves another client,
+        return this reason; otherwise an empty text."""
         seal(group, self._part, _ALL)
         return "" if self._part.ids else blocked(group, self._part)
 
@@ -151,9 +152,9 @@ class PatternFetch:
         self._refusal: PenstockError | None = None
 
     async def run(self, wait_s: float) -> list[LeasePart]:
-        """Wait for events; return the parts that have them, in the order of their turns. Raises
-        ``DurableInUse`` if other clients are served on all channels, and ``NameDoesNotExist`` if
-        the durable was deleted meanwhile."""
+        """Wait for events, at most ``wait_s`` seconds. Return the parts with events, in the order
+        of their turns. Raises ``DurableInUse`` if the durables of all channels serve other clients,
+        and ``NameDoesNotExist`` if the durable was deleted during the wait."""
         changed = self._lease.changed
         self._book.waiting[changed] = None
         try:
@@ -189,8 +190,8 @@ class PatternFetch:
 
     def _parts_in_turn(self) -> list[LeasePart]:
         """Return the parts of the lease in the order of their channels' turns."""
-        by_number = {int(part.channel): part for part in self._lease.parts}
-        return [by_number[number] for number in self._in_turn(by_number)]
+        by_channel = {int(part.channel): part for part in self._lease.parts}
+        return [by_channel[channel_id] for channel_id in self._in_turn(by_channel)]
 
     def _refuse_failed(self) -> None:
         """Raise the error that ends this fetch, if it has one."""
@@ -222,14 +223,14 @@ class PatternFetch:
     def _ready(self, group: Group) -> list[int]:
         """Return the channels with ready events, at most as many as the lease may have events."""
         ready: list[int] = []
-        for number in self._in_turn(self._watch.shown):
-            if number not in group.state.channels:
-                continue  # deleted; the watch is told once the deletion is stored
-            group.sweep(number)
-            state = group.state.channels[number].state
+        for channel_id in self._in_turn(self._watch.shown):
+            if channel_id not in group.state.channels:
+                continue  # deleted; the watch is notified once the deletion is stored
+            group.sweep(channel_id)
+            state = group.state.channels[channel_id].state
             durable = state.durables.get(self._durable.name)
             if durable is not None and free_of(durable, state.stored):
-                ready.append(number)
+                ready.append(channel_id)
             if len(ready) == self._lease.terms.count:
                 break
         return ready
@@ -249,7 +250,8 @@ class PatternFetch:
             group.do(part.channel, command)
 
     async def _wait_for_demand(self) -> None:
-        """Wait until the demands are met, at most :data:`GRACE_S` seconds."""
+        """Wait until the seats have got the events that they demand, at most :data:`GRACE_S`
+        seconds."""
         changed = self._lease.changed
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
@@ -270,7 +272,8 @@ class PatternFetch:
         )
 
     async def _wait(self, ends_s: float) -> None:
-        """Wait for an event of any channel, also of one created meanwhile, or for a free seat."""
+        """Wait until ``ends_s`` for an event of any channel, including channels created during the
+        wait, or for a free seat."""
         changed, loop = self._lease.changed, asyncio.get_running_loop()
         changed.clear()
         shown, watched_max = self._watch.shown, self._book.limits.watched_max
@@ -286,37 +289,40 @@ class PatternFetch:
 
     # --- seats ---------------------------------------------------------------------------
 
-    async def _take_seats(self, numbers: Sequence[int], until_s: float = math.inf) -> None:
-        """Take the free seats at these channels, until the time is over. Raises an error that would
-        refuse all of them."""
+    async def _take_seats(self, channel_ids: Sequence[int], until_s: float = math.inf) -> None:
+        """Take the free seats at these channels, and begin no attempt after ``until_s``. Raises the
+        first error that is not about a single channel."""
         now_s = asyncio.get_running_loop().time
-        lacking = [number for number in numbers if not self._lease.has(ChannelId(number))]
-        for start in range(0, len(lacking), _AT_ONCE):
+        without_seat = [
+            channel_id for channel_id in channel_ids if not self._lease.has(ChannelId(channel_id))
+        ]
+        for start in range(0, len(without_seat), _AT_ONCE):
             if now_s() >= until_s:
                 break
             async with asyncio.TaskGroup() as tasks:
-                for number in lacking[start : start + _AT_ONCE]:
-                    tasks.create_task(self._take_seat(number))
+                for channel_id in without_seat[start : start + _AT_ONCE]:
+                    tasks.create_task(self._take_seat(channel_id))
         if self._refusal is not None:
             raise self._refusal
 
-    async def _take_seat(self, number: int) -> None:
-        if number not in self._watch.shown:
+    async def _take_seat(self, channel_id: int) -> None:
+        """Take a free seat at a channel; record the reason if that is not possible."""
+        if channel_id not in self._watch.shown:
             return
-        (opened,) = self._watches.opened([number])
+        (opened,) = self._watches.opened([channel_id])
         part = LeasePart(self._lease, opened.channel, self._ended, opened=opened)
         try:
             await self._book.take_seat(part)
         except DurableInUse as error:
-            self._busy[number] = error
+            self._busy[channel_id] = error
         except NameDoesNotExist:
-            self._watch.shown.discard(number)
+            self._watch.shown.discard(channel_id)
         except PenstockError as error:
-            # `_take_seats` raises it: here the task group would wrap it and cancel the other
-            # attempts.
+            # `_take_seats` raises the error later: raised here, the task group would wrap it and
+            # cancel the other attempts.
             self._refusal = error
         else:
-            self._busy.pop(number, None)
+            self._busy.pop(channel_id, None)
             self._lease.add(part)
 
     def _ended(self, part: LeasePart) -> None:
@@ -331,11 +337,15 @@ class PatternFetch:
     # --- the end -------------------------------------------------------------------------
 
     def _seal(self, group: Group) -> str:
-        """Stop the deliveries to the lease. Return the reason if it is empty because other clients
-        are served on all channels."""
+        """Stop the deliveries to the lease. If it has no events because the durables of all
+        channels serve other clients, return this reason; otherwise an empty text."""
         remaining = self._lease.terms.count
         shown = self._watch.shown
-        reasons = {number: str(error) for number, error in self._busy.items() if number in shown}
+        reasons = {
+            channel_id: str(error)
+            for channel_id, error in self._busy.items()
+            if channel_id in shown
+        }
         for part in self._parts_in_turn():
             if part.channel not in group.state.channels:
                 continue
@@ -362,11 +372,11 @@ def _demand(group: Group, part: LeasePart) -> int:
 
 
 def even_shares(available: Mapping[T, int], count: int) -> dict[T, int]:
-    """Split ``count`` events evenly between parts with ``available`` events. A part with fewer than
-    its share leaves the difference to the others."""
+    """Split ``count`` events evenly between parts with ``available`` events, and return the share
+    of each part. A part with fewer events than an even share leaves the difference to others."""
     shares: dict[T, int] = {}
     remaining, parts = count, [(size, part) for part, size in available.items() if size]
-    # Smallest first: what a small part cannot use is then divided among all larger ones.
+    # Smallest first, so that the events that a small part lacks are divided among larger ones.
     parts.sort(key=lambda size_and_part: size_and_part[0])
     for index, (size, part) in enumerate(parts):
         shares[part] = min(size, remaining // (len(parts) - index))

@@ -54,7 +54,7 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 Check = Callable[[str], None]
-"""Raises ``AccessDenied`` if the client may not consume a channel of this name."""
+"""Called with the name of a channel. Raises ``AccessDenied`` if the client may not consume it."""
 
 
 class LeaseFetch(Protocol):
@@ -102,8 +102,8 @@ class Leases(LeaseBook):
         selector: Selector | None,
         check: Callable[[], None],
     ) -> Fetched:
-        """Lease events to a client; none if no event is ready in time. If the call is cancelled,
-        its events go back without counting as delivered.
+        """Lease events to a client. Wait up to ``request.wait_ms`` for events; without any, the
+        answer is empty. If the call is cancelled, its events go back without counting as delivered.
 
         ``check`` raises an error if the client has lost the right to the events. Raises
         ``DurableInUse``, ``LimitReached``, ``RealmStopping``.
@@ -206,8 +206,8 @@ class Leases(LeaseBook):
     async def settle(
         self, request: SettleLease | SettlePatternLease, owner: str, check: Check
     ) -> Settled:
-        """Settle events of all named channels, or of none. The answer is sent once they are
-        settled on disk; a repeated request gets the same answer.
+        """Settle events of all named channels, or of none. The answer is sent once the settlements
+        are on disk; a repeated request gets the same answer.
 
         Raises ``LeaseEnded`` for events that have gone back, ``IllegalState`` for events that the
         lease never had, or that were settled in another way.
@@ -217,10 +217,12 @@ class Leases(LeaseBook):
             return await self.answer_without_lease(request, check)
 
         def settle(group: Group) -> Settled:
-            selected = _meant(group, lease, request, how=request.how)
+            selected = _selected_events(group, lease, request, how=request.how)
+            # A repeated request settles only the events that it has not settled before.
             fresh = [(part, without(ids, part.done[request.how])) for part, ids in selected]
             to_settle = [(part, ids, self.held(group, part, ids)) for part, ids in fresh if ids]
-            # With several channels, all are checked before the first changes: all or none.
+            # Several channels are all checked before the first one changes, so that a refusal
+            # settles nothing.
             if len(to_settle) > 1:
                 for part, ids, _ in to_settle:
                     _rehearse(group, part, request, ids=ids)
@@ -230,7 +232,9 @@ class Leases(LeaseBook):
 
         copy_bytes = 0
         if request.how == "reject":
-            copy_bytes = sum([_room_of(self.shard, part, request.reason) for part in lease.parts])
+            copy_bytes = sum(
+                [_reject_bytes(self.shard, part, request.reason) for part in lease.parts]
+            )
         return await self.act(lease, settle, room=copy_bytes)
 
     async def extend(self, request: ExtendLease | ExtendPatternLease, owner: str) -> Settled:
@@ -240,7 +244,7 @@ class Leases(LeaseBook):
             raise unknown(request.lease)
 
         def extend(group: Group) -> Settled:
-            selected = _meant(group, lease, request, how=None)
+            selected = _selected_events(group, lease, request, how=None)
             if isinstance(request, ExtendPatternLease):
                 selected = [(part, ids) for part, ids in selected if ids]
             if not selected:
@@ -273,9 +277,10 @@ class Leases(LeaseBook):
             name: events.spans for name, events in selection.items() if events.spans is not None
         }
         if len(spans_by_name) < len(selection):
-            raise unknown(request.lease)  # "all" and "up to" have no meaning without the lease
-        sole = request.channel if isinstance(request, SettleLease) else None
-        if sole is None:
+            # Without the lease, the realm does not know which events "all" and "up to" select.
+            raise unknown(request.lease)
+        only_channel = request.channel if isinstance(request, SettleLease) else None
+        if only_channel is None:
             for name in spans_by_name:
                 check(name)
 
@@ -283,13 +288,14 @@ class Leases(LeaseBook):
             count = 0
             for name, spans in spans_by_name.items():
                 ids = IdSet(spans)
-                channel = sole or group.state.directory.channel_id_of(name, "channel")
+                channel = only_channel or group.state.directory.channel_id_of(name, "channel")
                 if not _are_acknowledged(group, channel, request.durable, ids=ids):
                     raise unknown(request.lease)
                 count += len(ids)
             return Settled(count=count, left=0, ends_us=None)
 
-        settled: Settled = await self.shard.act(inspect, sweeps=None if sole is None else (sole,))
+        sweeps = None if only_channel is None else (only_channel,)
+        settled: Settled = await self.shard.act(inspect, sweeps=sweeps)
         return settled
 
     def find(
@@ -323,7 +329,7 @@ def _chosen(
     return request.channels
 
 
-def _meant(
+def _selected_events(
     group: Group,
     lease: EventLease,
     request: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
@@ -332,7 +338,7 @@ def _meant(
     """Return the events that a request selects, by part. "All" leaves out events of deleted
     channels, which cannot be delivered again."""
     selection = _chosen(request)
-    selected = lease.meant(selection, how)
+    selected = lease.selected_events(selection, how)
     if selection is None:
         selected = [(part, ids) for part, ids in selected if part.channel in group.state.channels]
     return selected
@@ -353,7 +359,7 @@ def _command_of(request: Settling, subscription: int, spans: Spans) -> Command:
 
 
 def _rehearse(group: Group, part: LeasePart, request: Settling, ids: IdSet) -> None:
-    """Raise the refusal of this part's channel, if it would refuse, before other channels
+    """Raise an error if the part's channel would refuse the request. Called before other channels
     change."""
     channel = group.channel(part.channel)
     decided = channel.decide(_command_of(request, part.subscription, ids.spans), group.now_us)
@@ -364,8 +370,8 @@ def _rehearse(group: Group, part: LeasePart, request: Settling, ids: IdSet) -> N
 def settle_events(
     group: Group, part: LeasePart, request: Settling, fresh: IdSet, seat_ids: IdSet
 ) -> None:
-    """Settle ``fresh`` events, of those that the seat holds, and record them in the part.
-    ``seat_ids`` is the seat's own set, which shrinks with the command."""
+    """Settle the ``fresh`` events of a part, and record that they are settled. ``seat_ids`` are the
+    events in flight at its seat: the command removes the settled ones from this set."""
     before, settled_ids = seat_ids.copy(), part.done[request.how]
     reason = request.reason if request.how == "reject" else None
     command = _command_of(request, part.subscription, fresh.spans)
@@ -388,14 +394,14 @@ def _answer(
 
 
 def _are_acknowledged(group: Group, channel: ChannelId, durable: str, ids: IdSet) -> bool:
-    """Whether these events existed and are no longer outstanding."""
+    """Whether these events were published and are no longer outstanding at the durable."""
     state = group.channel(channel).state
     has_future_ids = ids.highest is not None and ids.highest >= state.next_id
     return not (has_future_ids or state.durable(durable).wanting(ids.overlap(state.stored)))
 
 
-def _room_of(shard: Shard, part: LeasePart, reason: str) -> int:
-    """Return an estimate of the bytes that copies of rejected events need."""
+def _reject_bytes(shard: Shard, part: LeasePart, reason: str) -> int:
+    """Return an estimate of the bytes that are written if all events of a part are rejected."""
     channel = shard.state.channels.get(part.channel)
     if channel is None:
         return 0

@@ -1,4 +1,4 @@
-"""Locations of stored events: in files, or only in the realm if they are in no file yet."""
+"""Locations of stored events: the files that have them, or the realm for events not in a file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 PUBLISHER_SPANS_MAX = 4_096
-"""Maximum number of spans of publishers that an answer has for one file."""
+"""Largest number of spans of publishers in an answer, for one file."""
 
 MISSING_SPANS_MAX: Final = 100
-"""Maximum number of spans that an answer has for one cause of removal."""
+"""Largest number of spans in an answer, for one cause of removal."""
 
 
 async def locate(
@@ -29,8 +29,8 @@ async def locate(
     *,
     publishers: bool = False,
 ) -> Location:
-    """Return the files with stored events of ``span`` on a channel, and the ids of those that are
-    in no file yet; with ``publishers`` also the publishers of events in files."""
+    """Return the files that have stored events of ``span`` on a channel, and the ids of the events
+    that are not in a file; with ``publishers`` also the publishers of the events in files."""
 
     def find(group: Group) -> Location:
         state = group.channel(channel_id).state
@@ -77,7 +77,8 @@ async def columns(shard: Shard, channel_id: ChannelId) -> bytes:
 
 
 def _bounded(publishers: Publishers) -> Publishers | None:
-    """Return the publishers; None if they alternate too often for one answer."""
+    """Return the publishers; None if they have more than ``PUBLISHER_SPANS_MAX`` spans, because
+    they alternate too often."""
     count = sum(len(spans) for _, spans in publishers)
     return publishers if count <= PUBLISHER_SPANS_MAX else None
 

@@ -57,9 +57,9 @@ class PatternDurableOperations:
             await self._choosing.parse(request.selector)  # raises InvalidSelector
 
         def finish(group: Group) -> tuple[PatternDurable, list[ChannelId]]:
-            durable = _checked(group, requested)
-            lacking = _lacking(group, durable)
-            # In the same turn as the search: no channel can be created in between.
+            durable = _check(group, requested)
+            lacking = _channels_without(group, durable)
+            # In the same turn as the search, so that no channel can be created in between.
             if not lacking:
                 group.realm_fact(0, PatternDurableCreated(durable))
             return durable, lacking
@@ -104,7 +104,7 @@ class PatternDurableOperations:
         try:
             await self._subscriptions.delete_durable(channel_id, name)
         except NameDoesNotExist:
-            return  # it was deleted together with its channel
+            return  # the durable was deleted together with its channel
 
     async def delete(self, pattern: str, name: str) -> None:
         """Delete the durable over the pattern, and its durables on all channels that no other
@@ -148,7 +148,7 @@ class PatternDurableOperations:
         return info
 
 
-def _checked(group: Group, requested: PatternDurable) -> PatternDurable:
+def _check(group: Group, requested: PatternDurable) -> PatternDurable:
     """Return the durable in canonical form. Raises an error if a matching channel refuses it."""
     directory = group.state.directory
     durable = directory.patterns.checked(requested)
@@ -156,14 +156,15 @@ def _checked(group: Group, requested: PatternDurable) -> PatternDurable:
     for channel_id in _matching_channels(group, durable):
         channel = group.state.channels[channel_id]
         state = channel.state
-        would = rehearsed([durable], state.name, state.definition, rules=directory.rules)[
+        planned = rehearsed([durable], state.name, state.definition, rules=directory.rules)[
             durable.name
         ]
         existing = state.durables.get(durable.name)
         if existing is not None:
-            refuse_difference(durable, state.name, terms_of(existing), would=terms_of(would))
+            refuse_difference(durable, state.name, terms_of(existing), would=terms_of(planned))
         else:
-            channel.decide(durable.command(), group.now_us)  # raises, or is not applied
+            # Raises the channel's refusal. The facts of the decision are not applied.
+            channel.decide(durable.command(), group.now_us)
     return durable
 
 
@@ -176,7 +177,8 @@ def _matching_channels(group: Group, durable: PatternDurable) -> list[ChannelId]
     ]
 
 
-def _lacking(group: Group, durable: PatternDurable) -> list[ChannelId]:
+def _channels_without(group: Group, durable: PatternDurable) -> list[ChannelId]:
+    """Return the matching channels that do not have the durable."""
     channels = group.state.channels
     return [
         channel_id

@@ -1,8 +1,8 @@
 """A read-only view of the realm's present state for front ends: channels, queues and durables.
 
-Front ends read it in the event loop, without a turn of the writer, and independently of how the
-state is kept. Requests and answers are in :mod:`penstock_core.api`; this view is for figures that
-are shown often, and for facts about a name that a protocol needs before it makes a request.
+Front ends read this view in the event loop, without a turn of the writer, and do not depend on the
+classes of the state. Requests and answers are in :mod:`penstock_core.api`; the view is for figures
+that are shown often, and for facts about a name that a protocol needs before it sends a request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DurableView:
 
     @property
     def identity(self) -> object:
-        """An object that differs for each durable, also for a later durable of equal name."""
+        """An object that identifies this durable. A later durable of the same name has another."""
         return self._durable
 
     @property
@@ -97,7 +97,7 @@ class StoreView:
 
     @property
     def kind(self) -> str:
-        """``channel``, ``queue``, or ``schedule`` for the store of events published later."""
+        """``channel``, ``queue``, or ``schedule`` for a store of scheduled events."""
         return self.definition.kind
 
     @property
@@ -111,7 +111,7 @@ class StoreView:
 
     @property
     def properties(self) -> StructShape:
-        """The columns of its events' properties."""
+        """The columns of the properties of the store's events."""
         return self._state.stores[self.number].columns.properties
 
     @property
@@ -120,7 +120,7 @@ class StoreView:
 
     @property
     def keys(self) -> KeyIndex:
-        """The index of its publish keys. Only for a store with a publish key."""
+        """The index of the store's publish keys. Only for a store with a publish key."""
         keys = self._state.stores[self.number].keys
         assert keys is not None, "only for a store with a publish key"
         return keys
@@ -137,12 +137,12 @@ class StoreView:
 
     @property
     def event_bytes(self) -> float:
-        """The average size of an event in bytes; at least one."""
+        """The average size of an event in bytes; at least 1."""
         return max(1.0, self._channel.state.event_bytes)
 
     @property
     def bytes(self) -> int:
-        """Bytes of its events in memory, pages and files."""
+        """Bytes of the store's events in memory, pages and files."""
         store = self._state.stores[self.number]
         paged = self._pages.info(self.number).size
         return paged or store.meter.tail_bytes + store.sealed_bytes
@@ -173,19 +173,21 @@ class StoreView:
 
     @property
     def subscribers(self) -> int:
-        """Number of plain subscriptions without an end."""
+        """Number of plain subscriptions, without browses."""
+        # Only a browse has an id at which it stops.
         subscribers = self._channel.state.subscribers.values()
         return sum(subscriber.stop_id is None for subscriber in subscribers)
 
     @property
     def timeout_s(self) -> float:
-        """Lifetime in seconds of a disconnected client's place."""
+        """Seconds until a disconnected client loses its place."""
         return self._channel.state.rules.event_timeout_us / 1e6
 
     def oldest_ms(self, now_us: int) -> int | None:
         """Return the age of the oldest stored event in milliseconds; None for an empty store."""
         lowest = self.stored.lowest
         published_us = None if lowest is None else self._channel.state.ages.oldest_us(lowest)
+        # The clock may have been set back since the event was published.
         return None if published_us is None else max(0, now_us - published_us) // 1_000
 
     def cursor(self, subscription: int) -> int | None:
@@ -206,7 +208,7 @@ class StoreView:
 
 
 class RealmView:
-    """A view of all stores; ``realm.view`` holds it."""
+    """A view of all stores of a realm, available as ``realm.view``."""
 
     def __init__(self, state: RealmState, pages: Pages, clock: Clock) -> None:
         self._state = state
@@ -231,7 +233,7 @@ class RealmView:
         return channel_id in self._state.directory.channels
 
     def named(self, name: str) -> StoreView | None:
-        """Return the channel or queue of this name, which has to be in canonical form; None if it
+        """Return the channel or queue of this name, which must be in canonical form; None if it
         does not exist."""
         channel_id = self._state.directory.find(name)
         return None if channel_id is None else self.store(channel_id)
@@ -267,7 +269,7 @@ class RealmView:
                 )
 
     def temporary_stores(self) -> Iterator[StoreView]:
-        """Yield temporary destinations, which are in no list (SEM R2)."""
+        """Yield temporary destinations, which lists of channels and queues leave out (SEM R2)."""
         for channel_id, channel in self._state.directory.temporary.items():
             yield StoreView(ChannelId(channel_id), channel, self._state, pages=self._pages)
 
@@ -290,7 +292,7 @@ class RealmView:
 
     @property
     def topics(self) -> TopicTable:
-        """The channels that take topics of MQTT."""
+        """The channels that accept messages of MQTT, with the topics of each."""
         return self._state.directory.topics
 
     @property

@@ -23,6 +23,7 @@ from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.with_files import with_open_files
 
 _BEYOND = 1 << 62
+"""An id above all event ids."""
 
 _log = logger("penstock.realm")
 
@@ -67,7 +68,7 @@ class Seeking:
             group.do(channel_id, command)
             state = group.channel(channel_id).state
             durable = state.durable(command.durable)
-            # A repeated request moves nothing, and gets the outcome of the first one.
+            # A request repeated with its key moves nothing, and gets the first outcome.
             seek = durable.last_seek.find(command.key) or durable.last_seek
             return SeekOutcome(
                 seek.start_id,
@@ -98,8 +99,8 @@ class Seeking:
         key: str,
         action: Callable[[Group, Seek], SeekOutcome],
     ) -> SeekOutcome:
-        """Run ``action`` in a turn of the writer, with the seek to the id of ``to`` at that
-        time."""
+        """Run ``action`` in a turn of the writer with a ``Seek`` command, whose id is that of the
+        position ``to`` in this turn."""
 
         def selector_now(group: Group) -> str:
             return group.channel(channel_id).state.durable(name).selector
@@ -117,7 +118,7 @@ class Seeking:
 
         def act(group: Group) -> SeekOutcome:
             group.sweep(channel_id)
-            # The matches were evaluated for the selector of an earlier turn.
+            # The matches are those of the selector that an earlier turn has read.
             if selector_now(group) != selector:
                 raise IllegalState(
                     f"durable {name} was deleted and created again meanwhile; try again"
@@ -131,6 +132,7 @@ class Seeking:
         if matching is not None:
             outcome = await matching.act(channel_id, among, act)
         elif isinstance(to, FromTime):
+            # The id of a time is searched among the stored events, whose files may be closed.
             outcome = await with_open_files(
                 self._shard, self._dispatch.files, channel_id, action=act
             )

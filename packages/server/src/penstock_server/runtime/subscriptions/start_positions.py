@@ -33,18 +33,20 @@ def first_id(channel: ChannelMachine, store: ChannelStore, start: AnyStart) -> i
 
 
 def _first_since(channel: ChannelMachine, store: ChannelStore, coarse: int, at_us: int) -> int:
-    """Return the first stored event published at ``at_us`` or later, from id ``coarse`` on."""
+    """Return the id of the first stored event published at ``at_us`` or later, from id ``coarse``
+    on; the next id if no event is that new."""
     next_id = coarse
     while (span := channel.state.stored.next_span(next_id, SCAN_EVENTS)) is not None:
         for rows in store.read((span,), Damage()):
             times = times_of(rows.batch)
-            # Times fall where the clock was set back. A time later than those of following events
-            # was wrong: each event gets the lowest time from it on, so that a search works.
+            # Times decrease where the clock was set back: the later times before that were wrong.
+            # Each event gets the lowest time of all events from it on, so that times ascend and a
+            # binary search works.
             if (times[1:] < times[:-1]).any():
                 times = np.minimum.accumulate(times[::-1])[::-1]
             next_us = channel.state.ages.next_us(int(ids_of(rows.batch)[-1]))
             if next_us is not None and next_us < at_us:
-                continue  # a later event is older than `at_us`, so all of these are, too
+                continue  # a later event was published before `at_us`, so all of these were, too
             row = int(np.searchsorted(times, at_us))
             if row < rows.batch.num_rows:
                 return int(ids_of(rows.batch)[row])

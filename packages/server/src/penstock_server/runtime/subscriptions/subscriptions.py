@@ -57,6 +57,8 @@ from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.with_files import with_open_files
 
 _ENDLESS = 1 << 62
+"""End of a browse that continues with new events: an id above all event ids."""
+
 
 _log = logger("penstock.realm")
 
@@ -83,7 +85,7 @@ class Subscriptions:
         self.dispatch = dispatch
         self._clock = clock
         self._numbers: dict[int, ChannelId] = {}
-        """Channel of each open subscription."""
+        """Channel of each open subscription, by subscription id."""
         self._places = ResumePlaces()
         self._keeps_seats = False
         dispatch.on_failed = self.detach
@@ -108,16 +110,16 @@ class Subscriptions:
         endless: bool = False,
         room: Room | None = None,
     ) -> OpenedSubscription:
-        """Deliver stored events, then live ones, without a gap (SEM E6).
+        """Open a subscription that gets stored events and then live ones, without a gap (SEM E6).
 
-        ``place`` identifies the subscription on its next connection. A subscription that
-        ``confirms`` reports the arrival of events; after a lost connection it gets the others
-        again (SEM J5). With ``deltas`` it gets changes of a merge channel as deltas (SEM K3). An
-        ``endless`` browse continues with new events, but events are not kept for it. ``room``
-        limits the bytes in flight.
+        ``place`` identifies the subscription on its next connection. A client that ``confirms``
+        reports the arrival of events; after a lost connection it gets unconfirmed events again
+        (SEM J5). With ``deltas`` the client gets changes of a merge channel as deltas (SEM K3). An
+        ``endless`` browse continues with new events, but the channel keeps no events for it.
+        ``room`` limits the bytes in flight.
         """
-        # This comes before the writer's turn, because the group that adds the subscriber also
-        # delivers to it.
+        # The outlet is registered before the writer's turn, because the group that adds the
+        # subscriber also delivers to it.
         subscription = self.dispatch.open(
             channel_id, outlet, deltas=deltas and not browse, room=room
         )
@@ -157,11 +159,13 @@ class Subscriptions:
         outlet: Outlet,
         start: AnyStart,
     ) -> AddSubscriber:
-        """Return the command for a channel that keeps events only while subscribers want them: with
-        the selector, so that the channel keeps only matching events for it (SEM J2), and with the
-        subscription whose place it takes and whose missed events it gets (SEM J5)."""
+        """Return the command that subscribes to a channel with interest, which keeps events only
+        for its subscribers. It has the selector, so that the channel keeps only matching events
+        (SEM J2), and the former subscription of ``place``, whose missed events the new one gets
+        (SEM J5)."""
         former = self._places.take(channel_id, place, command.subscription) if place else None
         if former is not None:
+            # The server may not have noticed yet that the former connection is lost.
             self._numbers.pop(former, None)
             self.dispatch.close(former)
         # The channel applies the selector at publish; the outlet must not evaluate it again.
@@ -171,9 +175,10 @@ class Subscriptions:
         return AddKnownSubscriber(**fields, place=place, goes_on=isinstance(start, FromId))
 
     def lose(self, subscription: int, arrived: Spans = ()) -> None:
-        """Handle a lost connection. The events of a durable's seat go back at once (SEM D13); the
-        place of a plain subscriber is kept for a while (SEM J5). ``arrived`` are events whose
-        arrival the client has confirmed and the core does not know yet."""
+        """Handle the lost connection of a subscription. The events of a seat go back to the durable
+        at once (SEM D13). The place of a plain subscription is kept for a while (SEM J5);
+        ``arrived`` are events whose arrival the client has confirmed and the core does not know
+        yet."""
         if subscription not in self._places:
             self.detach(subscription)
             return
@@ -235,7 +240,8 @@ class Subscriptions:
                 channel_id, action, reads=reads, chosen=chosen
             )
         except BaseException:
-            # Also if only the wait for the answer was cancelled: no client knows the subscription.
+            # Also if the wait for the answer was cancelled, because then no client knows the
+            # subscription.
             self.detach(subscription)
             raise
         return opened
@@ -249,8 +255,9 @@ class Subscriptions:
         withdrawn: int = 0,
         taken: int = 0,
     ) -> None:
-        """Grant credit for ``count`` events. The application has consumed ``taken`` bytes."""
-        # Without an error for an unknown number: the subscription may just have ended.
+        """Grant credit for ``count`` events, and record that the application has consumed ``taken``
+        bytes."""
+        # An unknown id is not an error, because the subscription may just have ended.
         if channel_id := self._numbers.get(subscription):
             has_room = bool(taken) and self.dispatch.consumed(subscription, taken)
             command = GrantCredit(
@@ -329,11 +336,12 @@ class Subscriptions:
     async def delete_consumed(
         self, name: str, consumed: Collection[ChannelId], agree: Callable[[], bool]
     ) -> bool:
-        """Delete a durable on all channels if no event is outstanding on those of ``consumed``.
-        Return False if the durable was not deleted.
+        """Delete the durable ``name`` on all channels, if it has no outstanding event on the
+        channels ``consumed``. Return whether the durable was deleted.
 
-        ``agree`` is called in the turn of the writer that deletes, so later events are not for the
-        durable. If it returns False, the durable stays. The caller ends the subscriptions.
+        ``agree`` is called in the turn of the writer that deletes the durable, so no event can be
+        published between the call and the deletion. If ``agree`` returns False, the durable stays.
+        The caller ends the subscriptions.
         """
 
         def delete(group: Group) -> bool:
@@ -345,6 +353,7 @@ class Subscriptions:
                     group.sweep(channel_id)
                     if state.durable(name).wanting(state.stored):
                         return False
+            # Asked last, because only then the answer and the deletion belong together.
             if not agree():
                 return False
             for channel_id in channel_ids:
@@ -359,7 +368,7 @@ class Subscriptions:
         def unbind(group: Group) -> list[int]:
             durable = group.channel(channel_id).state.durable(durable_name(name))
             seats = [seat.subscription for seat in durable.seats]
-            # The list is made first: each `Detach` removes a seat.
+            # Iterates over a separate list, because each `Detach` removes a seat of the durable.
             for subscription in seats:
                 group.do(channel_id, Detach(subscription))
             group.do(channel_id, GiveUpSeats(durable.name))
@@ -494,7 +503,8 @@ class Subscriptions:
         previous: bool,
         delay_ms: int | None = None,
     ) -> None:
-        """Acknowledge events or roll them back; ``reply`` is called once it is on disk."""
+        """Acknowledge events or roll them back; ``reply`` is called once the settlement is on
+        disk. ``previous`` acknowledges all earlier events, too."""
         channel_id = self._numbers.get(subscription)
         if channel_id is None:
             reply(
@@ -512,7 +522,7 @@ class Subscriptions:
         self._shard.submit(RunCommand(channel_id, command, reply))
 
     def _chosen(self, subscription: int) -> None:
-        """Let the core grant the events that a slow selector has been evaluated for."""
+        """Let the core grant events, after a thread has evaluated a slow selector on them."""
         if channel_id := self._numbers.get(subscription):
             self._shard.submit(RunCommand(channel_id, EndChoosing(subscription)))
 
@@ -527,23 +537,24 @@ class Subscriptions:
         elsewhere: bool = False,
         delay_ms: int | None = None,
     ) -> None:
-        """Return events for another delivery. ``counted``: the client has tried them, so the next
-        delivery counts as a redelivery. ``elsewhere``: deliver them to another client. With
-        ``delay_ms`` they are delivered later."""
+        """Return events to the durable for another delivery, after ``delay_ms`` if given. With
+        ``counted`` the next delivery counts as a redelivery, because the client has processed the
+        events. With ``elsewhere`` the events go to another client."""
         command = (RollBack if counted else Release)(subscription, spans, elsewhere, delay_ms)
         self._shard.submit(RunCommand(channel_id, command, reply))
 
     def grant(self, channel_id: ChannelId, holder: SeatHolder) -> None:
-        """Deliver events to a seat, as far as its holder has room, in the next turn of the
-        writer."""
+        """Deliver events to a seat in the next turn of the writer, as many as ``holder`` has room
+        for."""
         self._shard.submit(GrantRoom(channel_id, holder))
 
     # --- ends ----------------------------------------------------------------------------
 
     def detach(self, subscription: int, reply: Reply | None = None) -> None:
-        """End a subscription; its events go back (SEM D13)."""
+        """End a subscription; events in flight go back to the durable (SEM D13)."""
         self.dispatch.close(subscription)
         if (channel_id := self._numbers.pop(subscription, None)) is None:
+            # The subscription has ended already, so a repeated request succeeds, too.
             if reply is not None:
                 reply(None, None)
             return
@@ -551,12 +562,12 @@ class Subscriptions:
         self._shard.submit(RunCommand(channel_id, command, reply))
 
     def keep_seats(self) -> None:
-        """Keep the seats of connections that end from now on (SEM N6): the realm ends them, not
-        their clients."""
+        """Keep the seats of connections that end from now on, because the realm ends them and not
+        their clients (SEM N6)."""
         self._keeps_seats = True
 
     def await_seats(self) -> None:
-        """Start the timeout of kept seats, whose sessions may come back until it ends."""
+        """Start the timeout of kept seats. Until it ends, their sessions may come back."""
         self._keeps_seats = False
         self._shard.submit(RunAction(await_seats))
 
@@ -645,8 +656,9 @@ class Subscriptions:
         reads: bool = False,
         chosen: tuple[Matching, Among] | None = None,
     ) -> Any:
-        """Run ``action`` in a turn of the writer: with open files if it ``reads``, or after a scan
-        if it is for ``chosen`` events."""
+        """Run ``action`` in a turn of the writer. If the action ``reads`` events, their files are
+        opened before. If ``chosen`` has a scan and its events, the selector of the scan is
+        evaluated on these events before."""
         if chosen is not None:
             matching, among = chosen
             return await matching.act(channel_id, among, action)

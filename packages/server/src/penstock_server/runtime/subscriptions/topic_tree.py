@@ -13,10 +13,10 @@ from penstock_core.columns.keys.keys import KeyIndex
 from penstock_core.vocabulary.topics import name_fault
 
 Branch = dict[str, Any]
-"""The next levels of a topic: a branch for each word."""
-
+"""The levels below a node of the tree: the branch of each word that follows."""
 
 _TREE: Final = "topic tree"
+"""Key of the tree among the structures derived from a key index."""
 
 
 class TopicTree:
@@ -38,7 +38,7 @@ class TopicTree:
         return topic in self._names
 
     def add(self, topics: Iterable[str]) -> None:
-        """Add names; known names change nothing."""
+        """Add topic names; names that the tree has already change nothing."""
         for topic in topics:
             self._names.add(topic)
             branch = self._root
@@ -46,7 +46,7 @@ class TopicTree:
                 branch = branch.setdefault(word, {})
 
     def below(self, prefix: str | None) -> Branch:
-        """Return the levels after a topic prefix; the first levels for None."""
+        """Return the branch below a topic prefix; None returns the first levels."""
         branch = self._root
         for word in () if prefix is None else prefix.split("/"):
             branch = branch.get(word) or {}
@@ -103,12 +103,12 @@ class TopicTree:
 
 
 def topic_tree_of(keys: KeyIndex) -> TopicTree:
-    """Return the topics that have occurred in a channel, some of which may have no event any more.
+    """Return the topics that have occurred in a channel. A topic may have no event any more.
     ``keys`` is the index of the channel's publish key ``topic``."""
     tree = keys.derived.get(_TREE)
     if tree is None:
         tree = keys.derived[_TREE] = TopicTree()
-    assert isinstance(tree, TopicTree), "nothing else is kept there"
+    assert isinstance(tree, TopicTree), "only topic trees are stored under this key"
     new_values = keys.texts(tree.values)
     tree.values += len(new_values)
     tree.add(value for value in new_values if not name_fault(value))

@@ -15,8 +15,9 @@ from penstock_core.vocabulary.names import durable_name
 from penstock_server.runtime.store.state import RealmState
 
 Allows = Callable[[str], bool]
-"""Whether the watching client may read a channel of this name."""
+"""Returns whether the watching client may read a channel of this name."""
 Tell = Callable[[tuple[ChannelOpened, ...]], None]
+"""Notifies the watching client of channels that it may read from now on."""
 
 
 class ChannelWatch:
@@ -85,9 +86,9 @@ class ChannelWatches:
     # --- changes of channels and rights --------------------------------------------------
 
     def made(self, made: Sequence[tuple[int, str]]) -> None:
-        """Tell the watches of new channels and durables, once they are stored. ``made`` has pairs
-        of channel id and durable name; the name is empty for a new channel. A new durable may
-        replace a deleted one of equal name, so its channel is told again."""
+        """Notify the watches of new channels and durables, once they are stored. ``made`` has pairs
+        of channel id and durable name; the name is empty for a new channel. Watches of a durable
+        are notified again of its channel, because the durable may replace a deleted one."""
         for watch in list(self._watches):
             matching = {number for number, name in made if name in ("", watch.durable)}
             watch.shown -= matching

@@ -1,1 +1,1 @@
-"""Exports, imports and backups that are under way."""
+"""Exports, imports and backups in progress."""

@@ -1,7 +1,7 @@
-"""Backups in progress: the data directory as it was between two groups, read in parts.
+"""Backups in progress: the state of the data directory between two groups, read in parts.
 
-Everything acknowledged before that moment is included. The realm continues meanwhile; files that it
-removes stay readable for the backup until the backup ends.
+A backup includes everything that was acknowledged before that moment. The realm continues to serve;
+files that it removes stay readable for the backup until the backup ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock_server.runtime.transfer.transfer_registry import Transfer, Transfe
 from penstock_server.runtime.writer.shard import Shard
 
 READ_BYTES = 4 << 20
-"""Maximum number of bytes of one answer."""
+"""Largest number of bytes in one answer."""
 
 
 _log = logger("penstock.backups")
@@ -80,8 +80,8 @@ class Backups(TransferRegistry[_Backup]):
                 "this realm is in memory only, so it cannot be backed up; serve it from a data "
                 "directory"
             )
-        # A backup is registered only after the capture, so `_is_beginning` stands for it until
-        # then.
+        # A backup is registered after the capture. During the capture `_is_beginning` is set
+        # instead.
         if len(self) or self._is_beginning:
             raise Unavailable("another backup is running; try again when it has ended")
         self._is_beginning = True
@@ -142,8 +142,8 @@ class Backups(TransferRegistry[_Backup]):
     async def end(self, session: str, name: str, *, is_complete: bool) -> None:
         """End a backup and release the captured files.
 
-        ``is_complete``: all files are on the client's disk. Clients that copy only sealed files
-        end their transfer without it, because their copy is not a backup.
+        ``is_complete`` means that all files are on the client's disk. Clients that copy only sealed
+        files pass False, because their copy is not a backup.
         """
         backup = self.find(session, name)
         if is_complete:

@@ -1,4 +1,4 @@
-"""Exports in progress: a channel as it was in one turn of the shard, read in parts (SEM C7).
+"""Exports in progress: the state of a channel in one turn of the writer, read in parts (SEM C7).
 
 Captured events stay readable while traffic continues: batches in memory never change, and a mapped
 file stays mapped when it is rewritten or dropped.
@@ -49,9 +49,9 @@ from penstock_server.runtime.writer.shard import Shard
 PART_BYTES = 32 << 20
 """Bytes above which the next events go to another file of the export."""
 READ_BYTES = 4 << 20
-"""Maximum number of bytes of one answer."""
+"""Largest number of bytes in one answer."""
 EXPORTS_MAX = 16
-"""Maximum number of exports at the same time, because each may have one file in memory."""
+"""Largest number of exports at the same time, because each may have one file in memory."""
 
 
 _log = logger("penstock.exporting")
@@ -69,19 +69,19 @@ class _FilePart(Struct):
     tail_batches: tuple[TailBatch, ...] = ()
 
 
-class _Mapped(NamedTuple):
+class _MappedFile(NamedTuple):
     """An open sealed file, with the uncompressed sizes of its batches in bytes."""
 
     reader: SegmentReader
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, reader: SegmentReader) -> _Mapped:
+    def of(cls, reader: SegmentReader) -> _MappedFile:
         count = len(reader.index.batches)
         return cls(reader, tuple(reader.unpacked_size(number) for number in range(count)))
 
 
-class _Captured(Struct):
+class _CapturedChannel(Struct):
     """The state and all events of a channel, by reference."""
 
     number: int
@@ -94,7 +94,7 @@ class _Captured(Struct):
 
 
 class _RunningExport(Transfer):
-    def __init__(self, session: str, captured: _Captured) -> None:
+    def __init__(self, session: str, captured: _CapturedChannel) -> None:
         super().__init__(session)
         self.captured = captured
         self.facts: list[FileFacts | None] = [None] * len(captured.parts)
@@ -133,11 +133,11 @@ class Exports(TransferRegistry[_RunningExport]):
         )
 
     async def read(self, session: str, name: str, file: int, offset: int) -> ExportedBytes:
-        """Return bytes of a file: the files of events have the numbers from 0 on, the last file is
-        the state.
+        """Return bytes of a file from ``offset`` on. The files of events have numbers from 0 on;
+        the last file has the state.
 
         Raises ``IllegalState`` for an export that has ended, and ``Damaged`` if events are
-        unreadable: they are quarantined (SEM S1), and a new export has all others.
+        unreadable: these are quarantined (SEM S1), and a new export has all other events.
         """
         export = self.find(session, name)
         if export.users:
@@ -161,25 +161,25 @@ class Exports(TransferRegistry[_RunningExport]):
 
     # --- capturing -----------------------------------------------------------------------
 
-    async def _capture(self, name: str, kind: str) -> _Captured:
-        """Capture a channel. Its files are mapped before the turn that captures; files that appear
-        meanwhile require another round."""
-        readers: dict[str, _Mapped] = {}
+    async def _capture(self, name: str, kind: str) -> _CapturedChannel:
+        """Capture a channel in one turn of the writer. Its files must be mapped before that turn,
+        so the capture is tried again while the turn finds files that are not mapped."""
+        readers: dict[str, _MappedFile] = {}
         while True:
             captured_or_unmapped = await self._shard.act(
                 lambda group: _captured(
                     group, name, kind, readers=readers, part_bytes=self.part_bytes
                 )
             )
-            if isinstance(captured_or_unmapped, _Captured):
+            if isinstance(captured_or_unmapped, _CapturedChannel):
                 return captured_or_unmapped
             for file in captured_or_unmapped:
                 try:
                     buffer = await self._blobs.get(file.name)
                 except NameDoesNotExist:
-                    continue  # rewritten meanwhile; the next round lists its replacement
+                    continue  # the file was rewritten; the next round lists its replacement
                 reader = SegmentReader(buffer, file.index, name=file.name)
-                readers[file.name] = await self._offload(partial(_Mapped.of, reader))
+                readers[file.name] = await self._offload(partial(_MappedFile.of, reader))
 
     # --- making files --------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Exports(TransferRegistry[_RunningExport]):
             export.content = memoryview(image.buffer)
         export.ready = file
 
-    async def _image(self, captured: _Captured, part: _FilePart) -> SegmentImage:
+    async def _image(self, captured: _CapturedChannel, part: _FilePart) -> SegmentImage:
         try:
             image: SegmentImage = await self._offload(partial(_image, part, captured))
         except UnreadableEvents as error:
@@ -222,9 +222,9 @@ class Exports(TransferRegistry[_RunningExport]):
 
 
 def set_aside(shard: Shard, channel_id: int, text: str, unreadable: UnreadableEvents) -> Damaged:
-    """Quarantine events that could not be read (SEM S1); return the error with this text."""
+    """Quarantine the ``unreadable`` events (SEM S1), and return an error with ``text``."""
     store = shard.state.stores.get(channel_id)
-    if store is not None:
+    if store is not None:  # the channel may have been deleted during the export
         store.quarantined.append(str(unreadable))
     _log.error("events.quarantined", channel=channel_id, reason=str(unreadable))
     shard.quarantine(channel_id, Quarantine(unreadable.ids.spans))
@@ -232,12 +232,15 @@ def set_aside(shard: Shard, channel_id: int, text: str, unreadable: UnreadableEv
 
 
 def _captured(
-    group: Group, name: str, kind: str, readers: dict[str, _Mapped], part_bytes: int
-) -> _Captured | list[SealedFile]:
-    """Return the channel as it is in this turn, or the files that have to be mapped first."""
+    group: Group, name: str, kind: str, readers: dict[str, _MappedFile], part_bytes: int
+) -> _CapturedChannel | list[SealedFile]:
+    """Return the channel as it is in this turn. If files of the channel are not mapped yet, return
+    these files instead."""
     number = group.state.directory.channel_id_of(name, kind)
+    # Expired events leave the channel first, so that the export does not have them.
     group.sweep(number)
     state, store = group.state.channels[number].state, group.state.stores[number]
+    # A file has a new index if it has grown since it was mapped.
     missing = [
         file
         for file in store.files
@@ -245,7 +248,7 @@ def _captured(
     ]
     if missing:
         return missing
-    return _Captured(
+    return _CapturedChannel(
         number,
         state.name,
         group.now_us,
@@ -257,10 +260,10 @@ def _captured(
 
 
 def _parts(
-    state: ChannelState, store: ChannelStore, readers: dict[str, _Mapped], part_bytes: int
+    state: ChannelState, store: ChannelStore, readers: dict[str, _MappedFile], part_bytes: int
 ) -> Iterator[_FilePart]:
-    """Yield all stored events in parts: first persistent ones, in the order of ids, then transient
-    ones."""
+    """Yield all stored events in parts: first persistent events in the order of ids, then transient
+    events."""
     events = captured_events(state, store)
     remaining = events.in_files
     persistent = [
@@ -277,9 +280,9 @@ def _parts(
 
 
 def _sealed_parts(
-    store: ChannelStore, remaining: IdSet, readers: dict[str, _Mapped], part_bytes: int
+    store: ChannelStore, remaining: IdSet, readers: dict[str, _MappedFile], part_bytes: int
 ) -> Iterator[_FilePart]:
-    """Yield the parts in files; their ids are removed from ``remaining``."""
+    """Yield the parts of the events in files, and remove their ids from ``remaining``."""
     for file in store.files:
         reader, sizes = readers[file.name]
         batches = (
@@ -315,12 +318,12 @@ def _memory_part(batches: Sequence[EventsOfBatch], *, in_memory: bool) -> _FileP
     return _FilePart(ids, publishers, in_memory=in_memory, tail_batches=tail_batches)
 
 
-# --- off the loop -------------------------------------------------------------------------
+# --- in a thread --------------------------------------------------------------------------
 
 
-def _image(part: _FilePart, captured: _Captured) -> SegmentImage:
-    """Return a file of the export, compressed as the channel's files are, because an import keeps
-    it as it is."""
+def _image(part: _FilePart, captured: _CapturedChannel) -> SegmentImage:
+    """Return a file of the export. It is compressed like the channel's files, because an import
+    stores it unchanged."""
     columns = captured.columns
     batches = (
         stored_rows(part.tail_batches, part.ids)

@@ -1,7 +1,7 @@
 """Imports in progress: files are checked on arrival, and take effect in one step (SEM C7).
 
-Until that step the import is invisible: its files are stored under names that no fact refers to.
-They are deleted if the import ends early, and after a crash at the next start.
+Before that step the import is invisible: no fact refers to the names of its files. The files are
+deleted if the import ends early; after a crash, the next start deletes them.
 """
 
 from __future__ import annotations
@@ -66,15 +66,17 @@ from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.store_names import StoreNames
 
 _SHOWN_MAX = 200
-"""Characters of the channel's name in the name of an import's folder; the time makes it unique."""
+"""Largest number of characters of the channel's name in the name of an import's folder. The folder
+also has the time in its name, which makes it unique."""
 IMPORTED = "imported:"
 """Prefix of the publishers of imported events."""
 PUBLISHER_CHARACTERS_MAX = 1_024
+"""Largest number of characters of a publisher in an export."""
 IMPORTS_MAX = 4
-"""Maximum number of imports at the same time, because each may have one file in memory."""
-
+"""Largest number of imports at the same time, because each may have one file in memory."""
 
 _NOTHING = Digest(0, 0, 0)
+"""The digest of no events."""
 
 _log = logger("penstock.importing")
 
@@ -170,11 +172,15 @@ class Imports(TransferRegistry[_Import]):
         parsed = manifest_from(manifest)
         checked_descriptors(parsed.definition.descriptors)
         self.check_room()
-        # Checks early that the channel could be created; `commit` decides again.
+        # Decided now so that an impossible import is refused before its upload; `commit` decides
+        # again.
         created: ChannelCreated = await self._shard.act(
-            lambda group: group.state.directory.decide_create(name, _wanted(parsed, self._rules))
+            lambda group: group.state.directory.decide_create(
+                name, _new_definition(parsed, self._rules)
+            )
         )
-        # The time makes the name unique; the rest is for people, and may be cut.
+        # The time makes the name of the folder unique; the channel's name is for readers and may be
+        # cut.
         shown = file_part(created.name)[:_SHOWN_MAX]
         folder = f"segments/{shown}.import-{self._clock.now_us()}-{self.next}"
         return self.add(_Import(session, created.name, manifest=parsed, folder=folder))
@@ -182,11 +188,11 @@ class Imports(TransferRegistry[_Import]):
     async def put(
         self, session: str, name: str, file: int, offset: int, content: memoryview
     ) -> None:
-        """Add bytes of a file. The state has to be sent first, then the events; each file from its
-        beginning.
+        """Add bytes of a file. The client has to send the state first and then the files of events
+        in order, each from its beginning.
 
-        Raises ``DamagedExport``, ``MemoryLimit``, ``StorageFailed``, ``IllegalState``; the import
-        has ended then, and its files are deleted.
+        Raises ``DamagedExport``, ``MemoryLimit``, ``StorageFailed``, ``IllegalState``. Each of
+        these errors ends the import and deletes its files.
         """
         transfer = self._idle(session, name)
         async with self._dropping_on(name):
@@ -216,8 +222,8 @@ class Imports(TransferRegistry[_Import]):
                         )
                     )
             finally:
-                # If storing the block failed, it is unknown whether it is on disk: the files stay,
-                # and the next start decides.
+                # If storing the block failed, the block may still be on disk. So the files stay,
+                # and the next start deletes them if no fact names them.
                 self.remove(name)
         _log.info("channel.imported", channel=opened.name, events=transfer.manifest.events)
         return opened
@@ -230,7 +236,8 @@ class Imports(TransferRegistry[_Import]):
     # --- ends ----------------------------------------------------------------------------
 
     def _idle(self, session: str, name: str) -> _Import:
-        """Return an import that no request works on."""
+        """Return the import ``name``. Raises ``IllegalState`` while a request works on it, and if
+        it has ended."""
         transfer = self.find(session, name)
         if transfer.users:
             raise IllegalState(f"{name} is busy; only one request at a time is possible")
@@ -312,7 +319,8 @@ class Imports(TransferRegistry[_Import]):
         else:
             plain = f"{transfer.folder}/{file.name.rpartition('/')[2]}"
             blob = self._shard.state.file_names.segment(plain)
-            # Noted before it is stored, so that a failed or cancelled store is cleaned up, too.
+            # Recorded before it is stored, so that the file of a failed or cancelled store is
+            # deleted, too.
             transfer.blobs.append(blob)
             await self._blobs.put(blob, [content])
             transfer.files.append(SealedFile(blob, facts.index, publishers))
@@ -332,8 +340,8 @@ class Imports(TransferRegistry[_Import]):
         return index
 
     async def _merged_rows(self, transfer: _Import) -> list[tuple[pa.RecordBatch, Publishers]]:
-        """Return the events in files of a merge channel, whose states are held in memory
-        (SEM K2)."""
+        """Return the events in the files of a merge channel, which has its states in memory (SEM
+        K2); empty for other channels."""
         if not self._rules.engines[transfer.manifest.definition.engine].merges:
             return []
         rows: list[tuple[pa.RecordBatch, Publishers]] = []
@@ -351,9 +359,10 @@ def _complete_state(transfer: _Import) -> StateFile:
     return transfer.state
 
 
-def _wanted(manifest: Manifest, rules: RealmRules) -> Definition:
-    """Return the definition of the new channel. Events that were in memory only stay so, and a
-    channel with such events cannot be cluster-wide. Without a cluster no channel is."""
+def _new_definition(manifest: Manifest, rules: RealmRules) -> Definition:
+    """Return the definition of the new channel. In a cluster, a channel with events that are in
+    memory only cannot belong to the whole cluster, so it becomes a channel of one node. Without a
+    cluster all channels are local."""
     if not rules.is_cluster:
         return rules.counting(manifest.definition)
     if any(file.in_memory for file in manifest.files):
@@ -370,7 +379,9 @@ def _refuse_beyond(
     limits: MemoryLimits, meter: Meter, transfer: _Import, rules: RealmRules
 ) -> None:
     size = sum(len(batch.body) for batch in transfer.transient)
-    free = limits.free_bytes(_home(_wanted(transfer.manifest, rules), rules), _NOTHING, meter)
+    free = limits.free_bytes(
+        _home(_new_definition(transfer.manifest, rules), rules), _NOTHING, meter
+    )
     if size > free:
         raise MemoryLimit(
             f"{transfer.name} has {size} bytes of events that are in memory only; "
@@ -388,12 +399,12 @@ def _refuse_large_index(limits: MemoryLimits, meter: Meter, name: str, index_byt
         )
 
 
-# --- off the loop -------------------------------------------------------------------------
+# --- in a thread --------------------------------------------------------------------------
 
 
 def _marked(publishers: Publishers) -> Publishers:
-    """Return publishers with a prefix that marks them as imported. Their names are those in the
-    export, and this realm has not authenticated these users (SEM E3). Raises ``DamagedExport``."""
+    """Return publishers with a prefix that marks them as imported, because this realm has not
+    authenticated the users that an export names (SEM E3). Raises ``DamagedExport``."""
     marked = []
     for name, spans in publishers:
         if len(name) > PUBLISHER_CHARACTERS_MAX or not name.isprintable():
@@ -461,7 +472,7 @@ def _created(
 ) -> ChannelOpened:
     """Create the channel with its state and events in one block, and return it."""
     state = group.state
-    new_definition = _wanted(transfer.manifest, rules)
+    new_definition = _new_definition(transfer.manifest, rules)
     created = state.directory.decide_create(transfer.name, new_definition)
     index_bytes = 0 if keys is None else keys.nbytes
     if rules.type_of(new_definition).home == "journal":
@@ -481,10 +492,11 @@ def _created(
         fact = Sealed(file.index.end_id, file.name, index, publishers=file.publishers)
         group.realm_fact(number, fact)
     if transfer.files:
-        # All ids below `next_id` count as sealed: an earlier event in no file is in memory only.
+        # All ids below `next_id` count as sealed. Events with lower ids that are not in a file are
+        # in memory only.
         group.realm_fact(number, Sealed(restored.next_id))
     if isinstance(store, MergeStore):
-        # Recording the files has set this, but their rows are loaded right here.
+        # Recording the files has set this flag, but their rows are loaded right here.
         store.lacks_files = False
         for merged, publishers in rows:
             store.loaded(merged, publishers)

@@ -1,8 +1,9 @@
 """Reads a channel or queue from a single file (SEM C7): a tar of the files of an export.
 
-``penstock channel export`` writes the same files as a folder, so each form can be imported in
-either way. The manifest is first and the events are last: an import checks each part on arrival,
-and both sides hold one file of the export in memory, however large the channel is.
+``penstock channel export`` writes the same files as a folder, so each form can be imported by the
+command and over HTTP. The manifest is first and the events are last, so that an import can check
+each part on arrival. Both sides have only one file of the export in memory, also for a large
+channel.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from penstock_core.vocabulary.errors import DamagedExport
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
 PART_BYTES: Final = 1 << 20
-"""Maximum number of bytes passed to an import at once."""
+"""Largest number of bytes passed to an import at once."""
 _ORDER: Final = (
     f"the tar must hold {MANIFEST}, then state.msgpack, then the events in the order of the "
     f"manifest, as an export over HTTP does"
@@ -29,7 +30,7 @@ class Tar:
 
     def __init__(self, parts: AsyncIterator[bytes]) -> None:
         self._parts = parts
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     async def manifest(self) -> bytes:
         """Return the manifest's bytes. Raises ``DamagedExport`` if the manifest is not the first
@@ -74,11 +75,11 @@ class Tar:
         await self._take(len(padding(size)))
 
     async def _take(self, size: int) -> bytes:
-        while len(self._held) < size:
+        while len(self._buffer) < size:
             part = await anext(self._parts, None)
             if part is None:
                 raise DamagedExport(f"the tar file ends too early; {_ORDER}")
-            self._held += part
-        content = bytes(self._held[:size])
-        del self._held[:size]
+            self._buffer += part
+        content = bytes(self._buffer[:size])
+        del self._buffer[:size]
         return content

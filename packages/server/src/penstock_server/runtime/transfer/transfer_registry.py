@@ -19,9 +19,9 @@ class Transfer:
     def __init__(self, session: str) -> None:
         self.session = session
         self.used_us = 0
-        """Time at which the last request ended."""
+        """Time in microseconds at which the last request ended."""
         self.users = 0
-        """Number of requests that are working on it."""
+        """Number of requests that work on the transfer now."""
 
 
 TransferType = TypeVar("TransferType", bound=Transfer)
@@ -31,8 +31,8 @@ class TransferRegistry(Generic[TransferType]):
     """All transfers of one kind, by name. They end with the connection of their session."""
 
     def __init__(self, kind: str, count_max: int, clock: Clock, *, ends: str) -> None:
-        """Create an empty registry for ``count_max`` transfers. Errors use ``ends`` to explain how
-        a transfer may have ended that its session still uses."""
+        """Create an empty registry for ``count_max`` transfers. ``ends`` is a part of the error
+        text for a session that uses an ended transfer: how the transfer may have ended."""
         self._kind = kind
         self._count_max = count_max
         self._clock = clock
@@ -51,8 +51,9 @@ class TransferRegistry(Generic[TransferType]):
                 self._forget(name, transfer)
 
     def expire(self) -> None:
-        """End transfers without a request for :data:`IDLE_US`."""
+        """End the transfers that had no request for :data:`IDLE_US`."""
         horizon = self._clock.now_us() - IDLE_US
+        # A copy, because an ended transfer leaves the dictionary.
         for name, transfer in list(self._by_name.items()):
             if transfer.used_us < horizon and not transfer.users:
                 self._log_expired(transfer)
@@ -78,6 +79,7 @@ class TransferRegistry(Generic[TransferType]):
         """Return the transfer of this name. Raises ``IllegalState`` if it has ended or belongs to
         another session."""
         transfer = self._by_name.get(name)
+        # One error for both cases, so that a session cannot find out the transfers of others.
         if transfer is None or transfer.session != session:
             raise IllegalState(
                 f"{name} is not running: it {self._ends} for {IDLE_US // 1_000_000} s; start again"
@@ -99,7 +101,7 @@ class TransferRegistry(Generic[TransferType]):
         return self._by_name.pop(name, None)
 
     def _forget(self, name: str, transfer: TransferType) -> None:
-        """End a transfer. Kinds that hold files release them here, too."""
+        """End a transfer. Subclasses also release its files here."""
         self.remove(name)
 
     def _log_expired(self, transfer: TransferType) -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 class RetryPauses:
     """Pauses that double with each failed attempt, up to a limit.
 
-    An attempt costs as much as the work itself, because the bytes to be written are made again. So
-    attempts become rare on a disk that fails for long, and follow soon after a single failure.
+    An attempt costs as much as the work itself, because the bytes to be written are built again. So
+    an attempt follows soon after a single failure, and attempts become rare on a disk that keeps
+    failing.
     """
 
     def __init__(self, first_s: float, longest_s: float) -> None:

@@ -1,8 +1,8 @@
 """Rewrites a channel's single file without its removed events, while traffic continues (SEM S).
 
-The existing files are frozen: events sealed meanwhile go to a new file. The live events are copied
-off the loop, and one recorded step replaces the files by the copy. An event that leaves the channel
-during the copy is a removed event in the new file.
+The existing files are frozen: events that are sealed during the maintenance go to a new file. A
+thread copies the live events, and one recorded step replaces the files by the copy. An event that
+leaves the channel during the copy is a removed event in the new file.
 """
 
 from __future__ import annotations
@@ -59,19 +59,18 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 SPINDLE_ROWS = 50_000
-"""Maximum number of events in a file of a single-file channel on a store whose files do not
-grow."""
+"""Largest number of events in a file of a single-file channel, where files do not grow."""
 COPY_BYTES = 16 << 20
-"""Approximate bytes that are read and written at once."""
+"""Approximate number of bytes that are read and written at once."""
 UNPACKED_ROW_BYTES = 128
-"""Minimum number of bytes that an event counts for :data:`COPY_BYTES`, because compressed events
-take much more memory than their bytes in the file."""
+"""Smallest number of bytes that an event counts for :data:`COPY_BYTES`, because compressed events
+use much more memory than their bytes in the file."""
 JOINED_BYTES_MAX = 64 << 20
-"""Maximum number of bytes of live events in a file that replaces several, on a store whose files do
-not grow."""
+"""Largest number of bytes of live events in a file that replaces several files, on a store whose
+files do not grow."""
 ROUNDS_MAX = 4
-"""Maximum number of copying rounds; each copies the events sealed during the one before. Events
-sealed after the last round stay in another file."""
+"""Largest number of copying rounds; each round copies the events sealed during the round before.
+Events sealed after the last round stay in another file."""
 
 _log = logger("penstock.maintaining")
 
@@ -87,7 +86,7 @@ class MaintenanceLimits(Struct, frozen=True):
     dead_share: float = 0.5
     """Share of dead bytes in a channel's files above which maintenance starts."""
     dead_bytes: int = 100 << 20
-    """Fewest dead bytes for maintenance."""
+    """Maintenance starts only if a channel's files have at least this many dead bytes."""
     interval_s: float = 1.0
     """Seconds between two searches for work."""
     retry_s: float = 5.0
@@ -118,12 +117,13 @@ class Maintainer:
         """Runs the work on files."""
         self._limits = limits
         self._has_gaps = has_gaps
-        """Whether facts may be missing, so that files may hold unrecorded events and must not be
+        """Whether facts may be missing, so that files may have unrecorded events and must not be
         replaced (SEM S1)."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self._busy: set[int] = set()
+        """Channels whose files are being rewritten."""
         self._damaged: set[int] = set()
-        """Channels with a damaged file; they need ``penstock store repair``."""
+        """Channels with a damaged file, which need ``penstock store repair``."""
 
     async def run(self) -> None:
         """Rewrite files that need it until cancelled."""
@@ -136,7 +136,8 @@ class Maintainer:
                     state.to_maintain.add(channel_id)  # checked again in the next round
                     continue
                 with self._incidents.barrier("maintenance", channel_id):
-                    # Stays listed until a later check finds nothing to do, also after a failure.
+                    # The channel stays in the set, also after a failure, until a check finds that
+                    # it needs no maintenance.
                     state.to_maintain.add(channel_id)
                     if self._is_due(channel_id):
                         await self._try(channel_id)
@@ -152,6 +153,7 @@ class Maintainer:
             return False
         if store.sealed_bytes < self._limits.dead_bytes:
             return False
+        # After the cheaper tests, because the events of all changed files are counted.
         store.recount(channel.state.stored)
         dead = store.dead_bytes
         return (
@@ -166,18 +168,18 @@ class Maintainer:
             _log.warning("maintenance.postponed", channel=channel_id, reason=str(failure))
             await asyncio.sleep(self._backoff.failed())
         except NameDoesNotExist:
-            return  # deleted meanwhile
+            return  # the channel was deleted during the maintenance
         except (Damaged, pa.ArrowException) as error:
             self._damaged.add(channel_id)
             _log.error("channel.not_maintained", channel=channel_id, reason=str(error))
 
     async def maintain(self, channel_id: ChannelId, also: StructShape = NO_SLOTS) -> Maintained:
-        """Rewrite the files of a channel as one file without dead events, with the columns that the
-        live events and ``also`` need. Ids do not change.
+        """Rewrite the files of a channel as one file without removed events. The file has the
+        columns for the properties of the live events and for those in ``also``. Ids do not change.
 
         For a channel of spindles or without files, nothing is rewritten and the answer has the
         reason. Raises ``IllegalState`` if the channel is already being maintained, ``Damaged``
-        (the files are unchanged then) and ``StorageFailed``.
+        (the files are unchanged in this case) and ``StorageFailed``.
         """
         channel = self._shard.state.channels.get(channel_id)
         if channel is None:
@@ -276,6 +278,7 @@ class _Rewriting:
                     await self._blobs.delete(self._copy.name)
         if not switched:
             raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
+        # Only now, because the fact that replaces these files is on disk.
         for file in self._copied:
             self._files.close(file)
             await self._blobs.delete(file.name)
@@ -299,14 +302,16 @@ class _Rewriting:
         return files
 
     def _fits(self, file: SealedFile) -> bool:
-        """Whether the copy has columns for a file: all its columns were the channel's when this
-        began, and the copy has those outside the properties. Another file is not copied."""
+        """Whether the copy has all columns of a file: the channel had them when the maintenance
+        began, and the copy has those outside the properties. A file that does not fit is not
+        copied."""
         file_columns = ChannelSchema.of_file(file.index.schema).arrow
-        outside = ChannelSchema.from_bytes(file.index.schema).names - {"properties"}
-        return self._columns.grown(file_columns) is self._columns and outside <= self._schema.names
+        other_columns = ChannelSchema.from_bytes(file.index.schema).names - {"properties"}
+        has_columns = self._columns.grown(file_columns) is self._columns
+        return has_columns and other_columns <= self._schema.names
 
     async def _note_needs(self, batches: list[pa.RecordBatch]) -> None:
-        """Note the columns that these batches need."""
+        """Record the columns that these batches need."""
         await self._offload(lambda: self._needs.add_all(batches))
 
     async def _add(self, batches: list[pa.RecordBatch]) -> None:
@@ -406,7 +411,7 @@ class _Joining(_Rewriting):
             file_names = self._shard.state.file_names
             name = await put_segment(self._blobs, file_names, folder, image=image)
         if not await self._shard.act(partial(self._replace, files, names, name, image)):
-            if name:
+            if name:  # no fact refers to the new file
                 await self._blobs.delete(name)
             raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
         for file in files:
@@ -432,8 +437,8 @@ class _Joining(_Rewriting):
 
 
 def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
-    """Return groups of neighbouring files, each to be joined into one new file of limited size.
-    A single file without removed events is left out."""
+    """Return groups of neighbouring files, each of which is to become one new file of limited size.
+    A group of one file without removed events is left out."""
     groups: list[list[SealedFile]] = []
     rows = size = 0
     for file in files:
@@ -452,11 +457,11 @@ def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
 
 @contextmanager
 def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]:
-    """Call ``release`` after the body; if the body is cancelled, after all work that the writer was
-    asked for before.
+    """Call ``release`` after the body. If the body is cancelled, call it after the writer has done
+    all work that it was asked for before.
 
-    A fact about files may be in the writer's queue at a cancellation, and is recorded all the same.
-    A task that worked on the same files before that fact would write the same events again, and
+    At a cancellation, a fact about files may be in the writer's queue, and the writer still records
+    it. Another task that used the same files before that would write the same events again, and
     then delete the file that has them.
     """
     try:
@@ -472,7 +477,7 @@ def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]
 
 async def put_segment(blobs: Blobs, file_names: FileNames, folder: str, image: SegmentImage) -> str:
     """Store a segment and return its name. If an interrupted sealing has left a file of this name,
-    the checksum makes another name."""
+    the checksum is added to the name."""
     plain = segment_name(folder, image.index.first_id, image.index.end_id)
     name = file_names.segment(plain)
     try:
@@ -535,7 +540,7 @@ def _rows(reader: SegmentReader, first: int, ids_by_batch: Sequence[IdSet]) -> l
     with the batch ``first``."""
     rows = []
     for number, ids in enumerate(ids_by_batch, first):
-        batch = reader.batch(number)  # verifies the batch, even if no row is wanted
+        batch = reader.batch(number)  # verifies the batch, even if no row of it is needed
         if ids:
             rows.append(rows_of(batch, ids.spans))
     return rows

@@ -1,10 +1,10 @@
 """Rates, outstanding events and delivery times of the last 24 hours.
 
-Every two minutes the realm takes a sample of itself, and of each channel, queue and durable with
-activity since the last sample. Idle ones cost nothing: their samples are filled in when they are
-read. The samples are in memory only and begin with the realm's start;
-:mod:`penstock_server.frontends.http.metrics` exports figures to monitoring systems, which keep them
-for longer.
+Every two minutes the realm takes a sample of its own figures, and of each channel, queue and
+durable with activity since the last sample. Idle channels cost nothing: their samples are filled in
+when they are read. The samples are in memory only and begin when the realm starts. Monitoring
+systems, which store figures for longer, read them from
+:mod:`penstock_server.frontends.http.metrics`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,24 @@ from penstock_server.runtime.store.state import RealmState
 STEP_US: Final = 120_000_000
 """Microseconds between two samples."""
 STEPS: Final = 720
-"""Samples that are kept: 24 hours."""
+"""Number of samples that are kept: 24 hours."""
 TRACKS_MAX: Final = 1_000
-"""Maximum number of channels, queues and durables with samples; those of the realm do not count."""
+"""Largest number of channels, queues and durables with samples; the realm's samples do not
+count."""
 SAMPLED_A_TURN: Final = 50
-"""Channels, queues and durables that are sampled in one turn of the loop: about 1 ms."""
+"""Number of channels, queues and durables sampled in one turn of the loop, which takes about
+1 ms."""
 LATE_SHARE: Final = 0.99
-"""The reported time is that which this share of deliveries and syncs did not exceed."""
+"""Quantile that is reported for the times of deliveries and syncs."""
 
 _RATES: Final = 3
 """Number of rates at the beginning of a sample: published, delivered and acknowledged."""
-_OWED: Final = 3
+_OUTSTANDING: Final = 3
 """Index of the outstanding events in a sample."""
 _FIGURES: Final = 6
+"""Number of figures in a sample: rates, outstanding events, delivery time and sync time."""
 _UNKNOWN: Final = math.nan
+"""The value of a figure that was not measured."""
 
 NumberT = TypeVar("NumberT", int, float)
 Floats = npt.NDArray[np.float32]
@@ -62,25 +66,25 @@ class Track:
         self.store = store
         """The channel or queue of the samples; 0 for the realm."""
         self._rows = np.zeros((_FIGURES, STEPS), dtype=np.float32)
-        self._rows[_OWED + 1 :] = _UNKNOWN
+        self._rows[_OUTSTANDING + 1 :] = _UNKNOWN
         self._newest = self._noted = newest
 
     @property
     def outstanding(self) -> float:
         """Number of outstanding events in the newest sample."""
-        return float(self._rows[_OWED, self._newest % STEPS])
+        return float(self._rows[_OUTSTANDING, self._newest % STEPS])
 
     def note(self, steps: range, sample: tuple[float, ...]) -> None:
-        """Record the sample of past steps. The steps between these and the last recorded ones were
+        """Record a sample for past steps. Steps between these and the last recorded ones count as
         idle."""
         self._fill(steps.start)
         self._rows[:, np.array(steps) % STEPS] = np.array(sample, dtype=np.float32)[:, None]
         self._newest = steps.stop - 1
-        if any(sample[: _OWED + 1]):
+        if any(sample[: _OUTSTANDING + 1]):
             self._noted = self._newest
 
     def is_forgettable(self, step: int) -> bool:
-        """Whether the track is the same as a new one, so that it need not be kept."""
+        """Whether all samples of the track are idle, so that it need not be kept."""
         return self._noted < step - STEPS and not self.outstanding
 
     def between(self, first: int, end: int) -> Floats:
@@ -99,8 +103,8 @@ class Track:
 
 
 class FlowHistory:
-    """The samples of one realm. ``take_in_turns`` is called regularly and takes at most one sample
-    a step."""
+    """The samples of one realm. :meth:`take_in_turns` is called regularly and takes at most one
+    sample in each step of two minutes."""
 
     def __init__(
         self,
@@ -118,8 +122,8 @@ class FlowHistory:
         self.clock = clock
         self.begun_us = clock.now_us()
         self._first = self._step = self._complete = self.begun_us // STEP_US
-        """Three steps: the first one, the current one, and the one before which all samples are
-        complete. The last is lower than the current one while a sample is being taken."""
+        """Numbers of three steps: the first one, the current one, and the one before which all
+        samples are complete. The third is below the current one while a sample is being taken."""
         self._sampling: Generator[None, None, None] | None = None
         """The sample being taken: a generator that pauses after each channel or queue."""
         self._taken_us = clock.steady_us()
@@ -134,13 +138,13 @@ class FlowHistory:
         self._durables_counted: WeakKeyDictionary[Durable, tuple[int, int]] = WeakKeyDictionary()
         self._waits: WeakKeyDictionary[Durable, list[int]] = WeakKeyDictionary()
         self._sync_waits = [0] * (len(BOUNDS_US) + 1)
-        self._owed: dict[int, int] = {}
+        self._outstanding: dict[int, int] = {}
         """Outstanding events of a channel's durables; channels without any are left out."""
         self._sampled_again: set[int] = set()
-        """Channels to be sampled once more, because deliveries may follow later than the activity
-        that caused them."""
-        # The first sample has to count the outstanding events of all durables. A channel without
-        # durables has none, and has had no activity yet.
+        """Channels to be sampled in the next step, too, because deliveries may follow later than
+        the publishes that caused them."""
+        # The first sample has to count the outstanding events of all durables. Channels without
+        # durables are left out: they have had no activity since the start.
         state.moved = {
             number for number, channel in state.channels.items() if channel.state.durables
         }
@@ -148,9 +152,9 @@ class FlowHistory:
     # --- taking samples ------------------------------------------------------------------
 
     async def take_in_turns(self, sampled_a_turn: int = SAMPLED_A_TURN) -> None:
-        """Take a sample if a step has ended, in several turns of the loop: 10,000 busy channels
-        take a quarter of a second in all. If it is cancelled, the next call continues the
-        sample."""
+        """Take a sample if a step has ended, in several turns of the loop, because 10,000 busy
+        channels take a quarter of a second together. After a cancellation the next call continues
+        the sample."""
         self._begin()
         is_more = self._continue(sampled_a_turn)
         while is_more:
@@ -190,8 +194,9 @@ class FlowHistory:
         self._complete = step
 
     def _covered(self, step: int, elapsed_s: float) -> range:
-        """Return the steps before ``step`` that a sample covers: several if samples are taken more
-        rarely. Steps that a clock set forward has skipped are unknown."""
+        """Return the steps before ``step`` that a sample covers; more than one if the last sample
+        was taken several steps ago. Steps that were skipped because the clock was set forward are
+        unknown."""
         missed = step - self._step
         count = max(1, min(missed, STEPS, round(elapsed_s * 1_000_000 / STEP_US)))
         self._is_known[np.arange(step - min(missed, STEPS), step) % STEPS] = False
@@ -219,21 +224,21 @@ class FlowHistory:
         counts = self._sync_waits if syncs is None else list(syncs.counts)
         sync_ms = _late_ms(BOUNDS_US, _difference(counts, self._sync_waits))
         self._sync_waits = counts
-        owed = float(sum(self._owed.values()))  # of idle channels, too
+        outstanding_count = float(sum(self._outstanding.values()))  # of idle channels, too
         late_ms = _late_ms(DELIVERY_BOUNDS_US, waits)
-        self._realm.note(steps, (*total, owed, late_ms, sync_ms))
+        self._realm.note(steps, (*total, outstanding_count, late_ms, sync_ms))
 
     def _note_store(
         self, number: int, state: ChannelState, steps: range, elapsed_s: float
     ) -> Generator[None, None, tuple[list[float], list[int]]]:
         """Record a channel or queue; return its rates and the histogram of its delivery times."""
-        owed = 0
+        outstanding_count = 0
         waits = [0] * (len(DELIVERY_BOUNDS_US) + 1)
         for durable in list(state.durables.values()):  # others may come and go between two turns
             outstanding, durable_waits = self._note_durable(
                 number, durable, state, steps=steps, elapsed_s=elapsed_s
             )
-            owed += outstanding
+            outstanding_count += outstanding
             waits = _sum(waits, durable_waits)
             yield
         if self._state.channels.get(number) is None:  # it was deleted between two turns
@@ -242,15 +247,15 @@ class FlowHistory:
         now = (state.counters.published, *state.delivered_and_acknowledged)
         rates = _rates(now, self._counted.get(number, (0, 0, 0)), elapsed_s)
         self._counted[number] = now
-        self._owed[number] = owed
-        if not owed:
-            del self._owed[number]
+        self._outstanding[number] = outstanding_count
+        if not outstanding_count:
+            del self._outstanding[number]
         track = self._stores.get(number)
-        if track is None and (owed or any(rates)) and self.has_room:
+        if track is None and (outstanding_count or any(rates)) and self.has_room:
             track = self._stores[number] = Track(steps.start - 1, number)
         if track is not None:
             late_ms = _late_ms(DELIVERY_BOUNDS_US, waits)
-            track.note(steps, (*rates, float(owed), late_ms, _UNKNOWN))
+            track.note(steps, (*rates, float(outstanding_count), late_ms, _UNKNOWN))
         return rates, waits
 
     def _note_durable(
@@ -289,7 +294,7 @@ class FlowHistory:
         """Forget a deleted channel with its durables."""
         self._stores.pop(number, None)
         self._counted.pop(number, None)
-        self._owed.pop(number, None)
+        self._outstanding.pop(number, None)
         tracks = self._durables.items()
         for durable in [durable for durable, track in tracks if track.store == number]:
             del self._durables[durable]
@@ -320,14 +325,14 @@ class FlowHistory:
             published=columns[0] if durable is None else [],
             delivered=columns[1],
             acknowledged=columns[2],
-            outstanding=[None if value is None else int(value) for value in columns[_OWED]],
+            outstanding=[None if value is None else int(value) for value in columns[_OUTSTANDING]],
             delivery_ms=columns[4],
             sync_ms=columns[5] if channel is None else [],
         )
 
     def _track(self, channel: str | None, durable: str | None) -> tuple[Track | None, bool]:
-        """Return a track, and whether samples are kept. The track is None if it was idle all the
-        time, or if samples are not kept for lack of room."""
+        """Return the track of the realm, a channel or a durable, and whether its samples are kept.
+        The track is None if it was always idle, or if too many tracks exist to keep its samples."""
         if channel is None:
             return self._realm, True
         number = self._state.directory.channel_id_of(channel, None)

@@ -38,17 +38,19 @@ from penstock_server.runtime.store.records import decode_block
 from penstock_server.runtime.store.state import RealmState
 
 READ_BLOCKS = 256
+"""Number of blocks that are read from the journal at once."""
 ATTEMPTS_MAX = 10
-"""Maximum number of attempts of a recovery, if its snapshot or blocks are removed while it reads
+"""Largest number of attempts of a recovery, if its snapshot or blocks are removed while it reads
 them."""
 KEPT = "realm/kept-"
 """Prefix of the names of blobs that list segments which must never be deleted as strays."""
 INDEX_EVENTS = 65_536
-"""Maximum number of events that are read at once to find the newest event of each publish key."""
+"""Largest number of events that are read at once to find the newest event of each publish key."""
 
 SLICE_S: Final = 0.05
-"""Seconds of a slice, during which a recovery keeps the event loop busy. A node of a cluster renews
-its lease between two slices; the renewal needs a few turns of the loop every second or so."""
+"""Duration of a slice in seconds, during which a recovery blocks the event loop. A node of a
+cluster renews its lease between slices: a renewal needs a few turns of the loop about every
+second."""
 
 _SNAPSHOT_ELSEWHERE = (
     "A cluster never serves such a realm. Check that this node reaches the store of cluster.blobs: "
@@ -62,8 +64,8 @@ class Slices:
     """Divides a long piece of work into slices. The work checks :attr:`is_over` after each step,
     and awaits :meth:`next` if it is true.
 
-    A slice is measured in time, not in steps: with a number of steps, each turn of the other tasks
-    would delay the work by as much, however short the steps are.
+    A slice is limited by time and not by a number of steps, because steps may be very short: other
+    tasks would then run too often and delay the work.
     """
 
     def __init__(self) -> None:
@@ -106,7 +108,7 @@ class RecoveredRealm(Struct):
 
     @property
     def quarantined(self) -> int:
-        """Number of events that this start has quarantined, or will."""
+        """Number of events that were quarantined before, or that this start quarantines."""
         earlier_count = sum(channel.state.lost for channel in self.state.channels.values())
         return earlier_count + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
 
@@ -114,9 +116,9 @@ class RecoveredRealm(Struct):
 async def recover(
     journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, *, epoch: int = 0
 ) -> RecoveredRealm:
-    """Read all stored data, for an owner with this epoch (0: a realm without a cluster). Damage is
-    reported and not changed (SEM S1). Other tasks run meanwhile, such as the renewal of the owner's
-    lease.
+    """Read all stored data, for an owner with this ``epoch``, which is 0 without a cluster. Damage
+    is reported and not changed (SEM S1). Other tasks, such as the renewal of the owner's lease, run
+    between slices of the work.
 
     Raises ``NewerFormat``, because serving without the data of a newer version would lose it; in a
     cluster also ``Damaged`` for a journal that was trimmed up to a snapshot which this node cannot
@@ -135,8 +137,8 @@ async def _recover_with_retries(
         try:
             return await _recover(journal, blobs, pages, rules=rules, epoch=epoch)
         except (Trimmed, NameDoesNotExist) as error:
-            # A deposed owner that has not noticed it yet has taken a last snapshot, and removed the
-            # blocks and files that this snapshot replaces. The next attempt reads the snapshot.
+            # A deposed owner that does not know yet that it was deposed has written a last snapshot
+            # and removed the blocks and files before it. The next attempt reads that snapshot.
             _log.info("recovery.repeated", reason=str(error))
     return await _recover(journal, blobs, pages, rules=rules, epoch=epoch)
 
@@ -225,8 +227,8 @@ async def _finish(state: RealmState, slices: Slices) -> None:
 
 
 def _free_read_buffers(state: RealmState) -> None:
-    """Copy bodies that keep much larger buffers in memory: blocks are read up to 64 MB at a time,
-    and one unsealed body would keep all of these bytes."""
+    """Copy bodies that keep much larger buffers in memory. Up to 64 MB of blocks are read into one
+    buffer, and a single unsealed body would keep all of it in memory."""
     bodies = [
         (tail_batch, tail_batch.body)
         for store in state.stores.values()
@@ -293,8 +295,8 @@ async def _apply(
     last_us: int,
     slices: Slices,
 ) -> int:
-    """Apply a block after one of the time ``last_us``; return its time, or ``last_us`` if it is
-    unreadable."""
+    """Apply a block and return its time in microseconds. ``last_us`` is the time of the block
+    before, which is returned if this block is unreadable."""
     at_us = last_us
     try:
         header, bodies = await decode_whole(block.data, blobs)
@@ -322,8 +324,8 @@ def _newer(where: str, error: NewerFormat) -> NewerFormat:
 async def _from_snapshot(
     blobs: Blobs, pages: Pages, rules: RealmRules, damage: list[str], slices: Slices
 ) -> tuple[RealmState, int, int]:
-    """Return the state of the newest readable snapshot, the last block it includes, and its
-    time."""
+    """Return the state of the newest readable snapshot, the last block that it includes, and its
+    time in microseconds."""
     names = [info.name for info in await blobs.list(SNAPSHOTS)]
     for name in sorted(names, key=snapshot_age, reverse=True):
         state = RealmState(rules)  # a damaged snapshot may have been applied in part
@@ -343,8 +345,8 @@ async def _from_snapshot(
 
 
 def checked(blob: memoryview, name: str) -> memoryview:
-    """Return the bytes of a snapshot without its checksum. Raises ``Damaged`` if it does not
-    match."""
+    """Return the bytes of a snapshot without its checksum. Raises ``Damaged`` if the checksum does
+    not match."""
     from xxhash import xxh3_64_intdigest
 
     body, checksum = blob[8:], int.from_bytes(blob[:8], "little")
@@ -354,9 +356,10 @@ def checked(blob: memoryview, name: str) -> memoryview:
 
 
 def clock_set_back(state: RealmState, last_us: int, now_us: int) -> None:
-    """Adapt the state to a clock that shows ``now_us`` after an earlier start whose clock was ahead
-    and showed ``last_us``. TTLs run from now on (SEM T1), delayed events wait only as long as they
-    still had to (SEM D18), and facts that are remembered for a time are remembered from now on."""
+    """Adapt the state to a clock that shows ``now_us``, after an earlier run whose clock was ahead
+    and last showed ``last_us``. TTLs begin again now (SEM T1), delayed events wait for their
+    remaining time (SEM D18), and facts that are remembered for some time are remembered from now
+    on."""
     for channel in state.channels.values():
         channel.clock_set_back(last_us, now_us)
     state.producers.lower(now_us)
@@ -390,7 +393,8 @@ async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
 
 def keep_unknown(recovered: RecoveredRealm) -> None:
     """Keep segments without stored events, because the facts about their events may be damaged
-    (SEM S1). Not needed after a torn tail: it follows the facts about all segments."""
+    (SEM S1). After a torn tail this is not needed, because the facts about all segments are before
+    it."""
     for store in recovered.state.stores.values():
         for file in store.empty_files():
             store.keep_damaged(
@@ -411,7 +415,7 @@ async def remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
     been suspended since it lost the ownership.
     """
     if recovered.damage and not recovered.has_gaps:
-        return  # a torn tail: the next start sees whole blocks only
+        return  # only a torn tail: the next start decides, without this damage
     recorded = {file.name for store in recovered.state.stores.values() for file in store.files}
     names = [info.name for info in await blobs.list("segments/")]
     strays = [name for name in names if name not in recorded]

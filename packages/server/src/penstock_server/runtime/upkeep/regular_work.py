@@ -18,6 +18,7 @@ ENDS: Final = (RealmStopping, Deposed, Unknown)
 """Errors that end the realm, and so every background task."""
 
 Step = Callable[[], Awaitable[None] | None]
+"""Work that is done once in each round."""
 
 _log = logger("penstock.upkeep")
 
@@ -34,7 +35,7 @@ class RegularWork:
         """Run a round after each interval until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
-            for task, step in list(self._steps.items()):  # steps may be added meanwhile
+            for task, step in list(self._steps.items()):  # a copy: a step may add other steps
                 if self._incidents.is_paused(task):
                     continue
                 try:
@@ -47,9 +48,9 @@ class RegularWork:
 
 
 async def run_again(incidents: Incidents, task: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Run a background task, and again after a pause if it fails unexpectedly. Its incident is
-    closed once it has run for :data:`RETRY_FIRST_S`. Return when the task returns, or the realm
-    ends."""
+    """Run a background task. If it fails unexpectedly, report an incident and run it again after a
+    pause. The incident is closed once the task has run for :data:`RETRY_FIRST_S` seconds. Return
+    when the task returns or the realm ends."""
     loop = asyncio.get_running_loop()
     while True:
         recovery_timer = loop.call_later(RETRY_FIRST_S, incidents.close, task)

@@ -41,10 +41,10 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 COPY_BATCHES = 16
-"""Batches that are copied at once."""
+"""Number of batches that are copied at once."""
 
 Keep = Callable[[str, Buffer], str]
-"""Copies bytes to quarantine under a name; returns the path."""
+"""Copies bytes to quarantine under a name, and returns the path of the copy."""
 
 
 class Repaired(Struct):
@@ -147,7 +147,7 @@ class _Repair:
         copy = FileCopy(self._realm.blobs, asyncio.to_thread, folder, compression=compression)
         for start in range(0, len(sound), COPY_BATCHES):
             await copy.add([reader.batch(number) for number in sound[start : start + COPY_BATCHES]])
-        # Deleted last: the damaged bytes are in quarantine, and the fact no longer names the file.
+        # The file is deleted last, when the damaged bytes are in quarantine and no fact names it.
         await self._replace(bad, copy)
         await self._realm.blobs.delete(bad.file.name)
 
@@ -176,7 +176,8 @@ class _Repair:
                     self._keep(f"journal-{block.seq:020d}.skipped", bytes(block.data))
 
     async def _keep_strays(self) -> None:
-        """Copy files that no fact names: they may belong to channels whose facts are lost."""
+        """Move files that no fact names to quarantine, because they may belong to channels whose
+        facts are lost."""
         stores = self._realm.shard.state.stores.values()
         recorded = {file.name for store in stores for file in store.files}
         for info in await self._realm.blobs.list("segments/"):

@@ -23,10 +23,10 @@ _log = logger("penstock.mending")
 
 
 async def mend_files(state: RealmState, blobs: Blobs, *, is_damaged: bool) -> list[str]:
-    """Write the footers that growing files should have by their indexes; return the names of the
+    """Write the missing footers of growing files, built from their indexes. Return the names of the
     repaired files.
 
-    If the realm ``is_damaged``, bytes outside the index may be events whose record is lost: such a
+    If the realm ``is_damaged``, bytes outside the index may be events whose facts are lost. Such a
     file is not changed, and later events go to another file (SEM S1).
     """
     mended = []
@@ -42,7 +42,7 @@ async def _is_mended(file: SealedFile, blobs: Blobs, *, is_damaged: bool) -> boo
     try:
         data = await blobs.get(file.name)
     except NameDoesNotExist:
-        return False  # its events are reported when they are read
+        return False  # the loss of the file's events is reported when they are read
     if has_its_tail(data, file.index):
         return False
     tail = tail_or_rebuilt(data, file.index)

@@ -1,8 +1,8 @@
-"""Reply queues of requesting sessions: created, found by those that reply, and removed (SEM R2,
-R3).
+"""Reply queues of requesting sessions: their creation, the look-up by replying clients, and their
+removal (SEM R2, R3).
 
-Together with the temporary destinations of AMQP they count for the limits of a session and a user
-(R4)."""
+Reply queues and the temporary destinations of AMQP count together for the limits of a session and
+of a user (R4)."""
 
 from __future__ import annotations
 
@@ -59,19 +59,23 @@ class StoreOperations(Struct, frozen=True):
     delete: Callable[[str, Kind], Awaitable[None]]
 
 
-class _Owned(Struct):
+class _OwnedStore(Struct):
+    """A temporary destination of a session."""
+
     share: ShareMeter
+    """Meter of the memory of its user."""
     is_made: bool = False
+    """Whether the destination was created; False while it is being created."""
 
 
 class TemporaryOwners:
     """The temporary destinations of each session. A restart of the realm ends all sessions and
-    loses the events in memory. After it, a reply queue belongs to its user, and then to the first
-    session of this user that reads it."""
+    loses the events in memory. After a restart a reply queue belongs to its user, and later to the
+    first session of this user that reads it."""
 
     def __init__(self, state: RealmState) -> None:
         self._state = state
-        self._sessions: dict[str, dict[str, _Owned]] = {}
+        self._sessions: dict[str, dict[str, _OwnedStore]] = {}
         """Owned destinations by session and name."""
         self._session_of: dict[str, str] = {}
         """Sessions by the name of the destination."""
@@ -99,7 +103,7 @@ class TemporaryOwners:
 
     def restore(self, user_of: Callable[[str], str]) -> None:
         """Charge events in the reply queues of earlier runs to their users. ``user_of`` returns the
-        user of a destination; empty if the realm does not know it."""
+        user of a destination; empty if the user is not known."""
         for number, machine in self._state.directory.temporary.items():
             if is_reply_queue(machine.state.name):
                 self._state.stores[number].charge(self._share_of(user_of(machine.state.name)))
@@ -113,9 +117,10 @@ class TemporaryOwners:
         ]
 
     def check(self, number: int, session_of: Callable[[str], str]) -> None:
-        """Raise ``DurableInUse`` if a temporary destination belongs to another session than the
-        consuming one (SEM R2), which ``session_of`` returns for the destination's name. After a
-        restart the first consuming session becomes the owner, which may raise ``LimitReached``."""
+        """Raise ``DurableInUse`` if a temporary destination does not belong to the session that
+        wants to consume from it (SEM R2). ``session_of`` returns this session for the name of the
+        destination. After a restart the first session becomes the owner; this may raise
+        ``LimitReached``."""
         machine = self._state.directory.temporary.get(number)
         if machine is None:
             return
@@ -136,7 +141,7 @@ class TemporaryOwners:
             share = self._shares[user] = ShareMeter(self._state.meter)
         return share
 
-    def _claim(self, session: str, name: str, share: ShareMeter) -> _Owned:
+    def _claim(self, session: str, name: str, share: ShareMeter) -> _OwnedStore:
         """Record a destination of a session. Raises ``LimitReached``."""
         self._forget_deleted(session)
         owned = self._sessions.setdefault(session, {})
@@ -146,7 +151,7 @@ class TemporaryOwners:
                 f"{SESSION_STORES_MAX}; delete one, or use one for several requests"
             )
         self._session_of[name] = session
-        owned[name] = _Owned(share)
+        owned[name] = _OwnedStore(share)
         return owned[name]
 
     def forget_deleted(self) -> None:
@@ -170,7 +175,7 @@ class TemporaryOwners:
 
 
 class ReplyQueues:
-    """Creates, finds and removes reply queues; ``realm.reply_queues`` holds it."""
+    """Creates, finds and removes reply queues; it is ``realm.reply_queues``."""
 
     def __init__(self, state: RealmState, stores: StoreOperations) -> None:
         self._directory = state.directory
@@ -181,12 +186,12 @@ class ReplyQueues:
     async def open(
         self, access: AccessControl, by: Principal, name: str, session: str, user: str
     ) -> ChannelOpened:
-        """Create the queue for its user, or open it again for that user only. ``user`` is empty if
-        the realm does not authenticate users. Raises ``InvalidArgument``, ``AccessDenied``,
-        ``LimitReached``."""
+        """Create the reply queue ``name`` of a session, or open it if it exists and the principal
+        may read it. ``user`` is empty if the realm does not authenticate users. Raises
+        ``InvalidArgument``, ``AccessDenied``, ``LimitReached``."""
         _check(name)
-        # The lock covers both the creation of the queue and its rights: another session must not
-        # find a queue without rights.
+        # The lock is held until the queue has its rights, so that no other session can open it
+        # before.
         async with access.naming(name):
             if self._directory.find(name) is not None:
                 access.require(by, operation_on(Attach, "queue"), name)
@@ -224,8 +229,8 @@ class ReplyQueues:
         return await self._stores.open(name, "queue" if kind == "queue" else "channel")
 
     async def remove_idle(self, access: AccessControl) -> None:
-        """Remove the reply queues without a reader for the realm's ``event_timeout``, because their
-        sessions have ended without closing them. Also remove the temporary queues and topics
+        """Remove the reply queues that had no reader for the realm's ``event_timeout``, because
+        their sessions have ended without removing them. Also remove the temporary queues and topics
         whose connections a restart has ended."""
         self.owners.forget_deleted()
         await self.remove_ended(access)

@@ -54,8 +54,8 @@ class NewRows(NamedTuple):
         )
 
     def started(self, previous: bytes) -> Growth:
-        """Return a new file with these events. ``previous`` is the schema of the file before it,
-        whose columns later events may need again."""
+        """Return a new file with these events. ``previous`` is the schema of the file before, whose
+        columns the new file gets, too, because later events may need them again."""
         previous_columns = ChannelSchema.from_bytes(previous).properties if previous else NO_SLOTS
         schema = self.needs.open_schema(optional=previous_columns)
         batches = fitted_in(self.batches, schema, self.columns)
@@ -64,7 +64,7 @@ class NewRows(NamedTuple):
 
 
 def publishers_of(tail_batches: list[TailBatch], event_ids: IdSet) -> Publishers:
-    """Return the publishers of the ``event_ids`` events (SEM E3)."""
+    """Return the publishers of the events ``event_ids`` (SEM E3)."""
     spans: dict[str, list[Span]] = {}
     for tail_batch in tail_batches:
         if tail_batch.publisher:
@@ -78,5 +78,5 @@ def publishers_of(tail_batches: list[TailBatch], event_ids: IdSet) -> Publishers
 def image_of(
     tail_batches: list[TailBatch], ids: IdSet, columns: ChannelSchema, compression: Compression
 ) -> SegmentImage:
-    """Return a segment with the ``ids`` events."""
+    """Return a segment with the events ``ids`` of ``tail_batches``."""
     return lean_image(list(stored_rows(tail_batches, ids)), columns, compression)

@@ -1,6 +1,6 @@
 """Moves events from the journal into segment files, and trims the journal.
 
-Sealing writes every byte a second time, in large batches and off the loop, so that plain Arrow
+Sealing writes every byte a second time, in large batches and in a thread, so that plain Arrow
 readers such as Spark can map events without requests to the realm.
 """
 
@@ -66,15 +66,15 @@ from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
 FREED_BYTES_MIN = 1 << 20
-"""Minimum number of useless bytes in the journal for a snapshot after a purge, deletion or
-maintenance."""
+"""A purge, deletion or maintenance causes a snapshot if the journal has at least this many useless
+bytes."""
 
 FEW_BLOCKS = 50
-"""With at most this many blocks after a snapshot, the next owner reads the blocks faster than this
-one writes another snapshot."""
+"""If at most this many blocks follow a snapshot, the next owner reads the blocks in less time than
+this owner needs to write another snapshot."""
 
 UNSEALABLE_BYTES_MAX = 64 << 20
-"""Bytes of unsealed events above which a channel that cannot be sealed accepts no more."""
+"""Bytes of unsealed events above which a channel that cannot be sealed accepts no more events."""
 
 SEALING, SNAPSHOTTING, DROPPING = "sealing", "snapshots", "dropping files"
 
@@ -85,20 +85,20 @@ class SealingLimits(Struct, frozen=True):
     """Limits that decide when events are sealed and snapshots are taken."""
 
     segment_bytes_max: int = 64 << 20
-    """Bytes of unsealed events that fill a segment, however few events they are."""
+    """Bytes of unsealed events that fill a segment, even if they are few events."""
     journal_bytes_max: int = 256 << 20
     """Bytes of the journal above which a snapshot is taken and the journal is trimmed."""
     snapshot_blocks_max: int = 10_000
-    """Blocks after which a snapshot is taken on a storage engine, where a start requests each later
-    block."""
+    """Number of blocks after which a snapshot is taken on a storage engine, because a start there
+    has to request each block after the snapshot."""
     snapshot_interval_s: float = 60.0
     """Seconds after which a snapshot is taken on a storage engine, if the state has changed."""
     part_bytes_max: int = 8 << 20
     """Limit on the bytes of events that are sealed at once if they do not fill a segment. These
     events are in memory twice during the sealing."""
     snapshot_tail_bytes_max: int = 1 << 20
-    """Maximum number of unsealed bytes of a channel that a snapshot copies; larger channels are
-    sealed first."""
+    """Largest number of unsealed bytes of a channel that a snapshot copies; a channel with more is
+    sealed before the snapshot."""
     interval_s: float = 0.25
     """Seconds between two searches for work."""
     unsealable_bytes_max: int = UNSEALABLE_BYTES_MAX
@@ -107,10 +107,10 @@ class SealingLimits(Struct, frozen=True):
     retry_max_s: float = RETRY_MAX_S
     """Longest pause in seconds."""
     remade_bytes_max: int = 64 << 20
-    """Largest single file that is rewritten when its channel gets more columns. A larger file is
-    kept, and later events go to another file."""
+    """Largest size in bytes of a single file that is rewritten when its channel gets more columns.
+    A larger file stays unchanged, and later events go to another file."""
     cache_bytes_max: int = CACHE_BYTES_MAX
-    """Bytes of files kept open for reading."""
+    """Limit on the bytes of files that are open for reading."""
     maintenance: MaintenanceLimits = MaintenanceLimits()
 
 
@@ -147,27 +147,30 @@ class Sealer:
         because a snapshot would hide the gaps from a repair (SEM S1)."""
         self._names = shard.state.file_names
         self._snapshot_s = 0.0
-        """Time of the newest snapshot of this run, or of its start, by the loop's clock."""
+        """Time of the newest snapshot of this run, or of its start, in seconds of the loop's
+        clock."""
         self._covered_s = 0.0
-        """Time at which a stored snapshot included everything, or of the start of this run."""
+        """Latest time at which a stored snapshot included all blocks, or the start of this run, in
+        seconds of the loop's clock."""
         self._is_prepared = False
         """Whether a snapshot was taken for the end of this run."""
         self._snapshot_lock = asyncio.Lock()
         """Lock held while a snapshot is taken."""
         self._covered_bytes = 0
-        """Bytes of the journal that were left after the newest snapshot."""
+        """Bytes of the journal that were not trimmed after the newest snapshot."""
         self._image_bytes = 0
-        """Bytes of the newest snapshot of this run, which are the cost of freeing journal space."""
+        """Bytes of the newest snapshot of this run. A snapshot costs as many bytes of writing, in
+        order to free journal space."""
         self._incidents = dispatch.incidents
         self.unsealable_bytes = 0
-        """Bytes of events of channels whose sealing fails. Publishers to other channels do not wait
-        for these."""
+        """Bytes of unsealed events of channels whose sealing fails. They do not count for
+        :attr:`is_behind`, so that publishers to other channels do not wait for them."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self.freed = FreedMemory()
-        self.freed.bytes = journal.info().size  # the recovery has read and freed as much
+        self.freed.bytes = journal.info().size  # the recovery has read, and freed, as many bytes
         self._busy: dict[int, asyncio.Event] = {}
-        """Channels being sealed, each with an event that is set at the end: one task seals a
-        channel at a time."""
+        """Channels that a task is sealing, each with an asyncio event that is set at the end. Only
+        one task seals a channel at a time."""
         self.maintainer = Maintainer(
             shard,
             blobs,
@@ -179,9 +182,9 @@ class Sealer:
         )
 
     async def run(self) -> None:
-        """Seal and maintain channels until cancelled. After a failure of the disk, such as a full
-        one, work is retried after a pause. For a channel whose sealing fails,
-        sealing is paused as an incident."""
+        """Seal and maintain channels until cancelled. After a failure of the disk, for example
+        because it is full, work is retried after a pause. If the sealing of a channel fails
+        unexpectedly, it is paused for this channel as an incident."""
         async with asyncio.TaskGroup() as group:
             group.create_task(run_again(self._incidents, SEALING, self._run))
             group.create_task(run_again(self._incidents, "maintenance", self.maintainer.run))
@@ -205,7 +208,7 @@ class Sealer:
                     pass
             await self.drop_empty(changed)
         except BaseException:
-            self._shard.changed |= changed  # the next round tries them again
+            self._shard.changed |= changed  # the next round tries these channels again
             raise
         self._shard.changed.update(number for number in changed if self._waits(ChannelId(number)))
         self._note_unsealable()
@@ -226,8 +229,9 @@ class Sealer:
         return self._shard.state.meter.waiting_bytes - self.unsealable_bytes
 
     async def _catch_up(self) -> None:
-        """Seal the channels with the most unsealed bytes, even if they fill no segment, until half
-        the limit is free: publishers may wait because many channels have a little each."""
+        """Seal the channels with the most unsealed bytes, even if they do not fill a segment, until
+        half the limit is free. Without this, publishers could wait for ever if many channels have
+        few unsealed bytes each."""
         stores = self._shard.state.stores
         sizes = {number: store.meter.waiting_bytes for number, store in stores.items()}
         for number in sorted(sizes, key=sizes.__getitem__, reverse=True):
@@ -241,7 +245,7 @@ class Sealer:
         await self.snapshot_above(self._limits.journal_bytes_max)
         if self._names.epoch and self._is_long_ago():
             await self._snapshot_unless_gaps()
-        # Freeing has to gain at least as many bytes as the snapshot writes.
+        # A snapshot must free at least as many bytes as it writes.
         if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
             await self.snapshot_above(FREED_BYTES_MIN)
             self._shard.state.freed_bytes = 0
@@ -292,10 +296,10 @@ class Sealer:
             await self.snapshot()
 
     async def prepare_the_end(self) -> None:
-        """Take snapshots for the next owner in advance, so that the end of this run need not.
+        """Take snapshots for the next owner in advance, so that the end of this run is short.
 
-        Two of them, because the journal is trimmed only up to the older snapshot, and the next
-        owner reads the whole journal.
+        Two snapshots are taken, because the journal is trimmed only up to the older one, and the
+        next owner reads the whole journal.
         """
         if self._names.epoch:
             await self._reporting(self._snapshot_unless_gaps)
@@ -303,8 +307,9 @@ class Sealer:
             self._is_prepared = True
 
     async def snapshot_at_the_end(self, size: int) -> None:
-        """Take the last snapshot of this run: in a cluster, unless only a few blocks are new;
-        otherwise if the journal has more than ``size`` bytes that no snapshot covers."""
+        """Take the last snapshot of this run. In a cluster it is left out if only a few blocks
+        follow the newest snapshot; without a cluster, if the journal has at most ``size`` bytes
+        that no snapshot covers."""
         await self._reporting(partial(self._snapshot_at_the_end, size))
 
     async def _snapshot_at_the_end(self, size: int) -> None:
@@ -328,13 +333,14 @@ class Sealer:
         )
 
     def unsealed_s(self) -> float:
-        """Return the seconds since a snapshot has included all blocks; 0 if the newest one does."""
+        """Return the seconds since a snapshot last included all blocks; 0 if the newest snapshot
+        includes all blocks."""
         if self._shard.tail == self._snapshot:
             return 0.0
         return max(0.0, asyncio.get_running_loop().time() - self._covered_s)
 
     async def free_journal(self) -> None:
-        """Trim unneeded blocks, if they are worth a snapshot."""
+        """Take a snapshot and trim the journal, if enough of its bytes can be freed."""
         await self.snapshot_above(FREED_BYTES_MIN)
 
     def _waits(self, channel_id: ChannelId) -> bool:
@@ -377,7 +383,7 @@ class Sealer:
         stored_ids.remove_all(channel.state.volatile)
         folder = store.folder(channel.state.name, channel_id)
         if not stored_ids and len(channel.state.stored) == len(channel.state.passing):
-            return False  # all its events are passing ones, which are never written (SEM J4)
+            return False  # all events of the channel are passing: they are never sealed (SEM J4)
         fact: Sealed | Extended = Sealed(end)
         if stored_ids and rows_max:
             fact = await self._into_spindle(
@@ -398,7 +404,7 @@ class Sealer:
             lambda group: _record_sealed(group, channel_id, fact, began=began)
         )
         if isinstance(fact, Sealed) and fact.name and not recorded:
-            await self._blobs.delete(fact.name)  # the channel was deleted meanwhile
+            await self._blobs.delete(fact.name)  # the channel was deleted during the sealing
         _log.debug(
             "channel.sealed", channel=channel.state.name, through=end, events=len(stored_ids)
         )
@@ -427,8 +433,8 @@ class Sealer:
     async def _into_single_file(
         self, folder: str, store: ChannelStore, end: int, added: NewRows
     ) -> Sealed | Extended:
-        """Append to the newest file. Begin a new file if there is none, or if the events need more
-        columns."""
+        """Append events to the newest file, or write them to a new file if the channel has no file
+        yet or the events need columns that the newest file lacks."""
         columns, publishers = added.columns, added.publishers
         file = store.files[-1] if store.files else None
         if file is not None and file.grows and added.fits(file) and not file.is_frozen:
@@ -437,7 +443,7 @@ class Sealer:
                 batches = await self._offload(lambda: fitted_in(added.batches, physical, columns))
                 return await self._grow(file, end, batches, rows=added)
             except (Damaged, NameDoesNotExist) as error:
-                file.is_frozen = True  # its events stay in it, these go to another file
+                file.is_frozen = True  # so that these and later events go to another file
                 _log.error("segment.not_extended", name=file.name, reason=str(error))
         previous = file.index.schema if file is not None else b""
         growth = await self._offload(lambda: added.started(previous))
@@ -461,9 +467,9 @@ class Sealer:
         )
 
     async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: NewRows) -> bool:
-        """Rewrite a small file with the channel's new columns; return whether it was rewritten. A
-        large file is kept and another one begun, so that a new column costs a bounded amount of
-        writing."""
+        """Rewrite the only file of a channel with the channel's new columns, if it is small. Return
+        whether it was rewritten. A large file is kept and another one begun, so that a new column
+        causes a limited amount of writing."""
         if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
             return False
         file = store.files[0]
@@ -476,9 +482,10 @@ class Sealer:
         return not store.files or added.fits(store.files[-1])
 
     async def drop_empty(self, numbers: Iterable[int]) -> None:
+        """Delete the files of these channels that have no stored events any more."""
         state = self._shard.state
         for channel_id in map(ChannelId, numbers):
-            if channel_id not in state.channels:  # deleted meanwhile
+            if channel_id not in state.channels:  # deleted since it was changed
                 continue
             if self._incidents.is_paused(DROPPING, channel_id):
                 self._shard.changed.add(channel_id)
@@ -498,8 +505,8 @@ class Sealer:
                 await self._drop(channel_id, file)
 
     async def _damage(self, file: SealedFile) -> str:
-        """Return a description of a file's damage; empty if it is sound. The events of a damaged
-        file may have left the channel because they were unreadable, so it is kept for a repair."""
+        """Return a description of a file's damage; empty if the file is sound. A damaged file is
+        kept for a repair, because its events may have left the channel as unreadable."""
         try:
             data = await self._blobs.get(file.name)
         except NameDoesNotExist:
@@ -513,7 +520,8 @@ class Sealer:
         return "" if is_sound else f"{file.name} fails its checksum; it is kept"
 
     async def _drop(self, channel_id: ChannelId, file: SealedFile) -> None:
-        # The fact first: after a crash in between, the file is a stray that the next start deletes.
+        # The fact is stored first. After a crash in between, no fact names the file, and the next
+        # start deletes it as a stray.
         fact = SegmentDropped(file.name)
         await self._shard.act(lambda group: _record(group, channel_id, fact))
         self._files.close(file)
@@ -538,8 +546,10 @@ class Sealer:
         self._snapshot_s = covered_s = asyncio.get_running_loop().time()
         if sequence == self._snapshot:
             self._covered_s = covered_s
-            return  # no block was stored since
-        # The journal before it must be on disk first: later blocks must never reuse a sequence.
+            return  # no block was stored after the newest snapshot
+        # The journal must be on disk before the snapshot. Otherwise a power cut could leave a
+        # snapshot of blocks that the journal has lost, and new blocks would use their sequences
+        # again.
         await self._shard.exclusively(self._journal.sync)
         image = await encode_image()
         self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
@@ -547,8 +557,8 @@ class Sealer:
             for name in self._names.snapshots(sequence):
                 await self._blobs.put(name, image)
         except Conflict:
-            # An interrupted attempt has left a snapshot of this block. It is unknown whether that
-            # one is completely on disk, so the journal is not trimmed.
+            # An interrupted attempt has left a snapshot of this block. The journal is not trimmed,
+            # because that snapshot may not be completely on disk.
             _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")
             return
         # On an engine two snapshots are kept, because another node may be reading the older one.
@@ -589,8 +599,8 @@ class Sealer:
 
     def _image(self, group: Group) -> tuple[int, Callable[[], Awaitable[list[Buffer]]]]:
         """Return the sequence of the newest stored block, and a function that encodes the state
-        after it. This must be the first action of a group: decisions of the same group before it
-        would be in the state, but in a later block.
+        after that block. This must be the first action of a group, because earlier decisions of the
+        group would be in the state but not in the block.
         """
         assert not group.records, "a snapshot is the first action of its group"
         with uncollected():
@@ -608,7 +618,8 @@ class Sealer:
 def _record_sealed(
     group: Group, channel_id: ChannelId, fact: Sealed | Extended, began: int
 ) -> bool:
-    """Record a sealing, unless the channel was deleted or its files have changed meanwhile."""
+    """Record a sealing and return True. Return False if the channel was deleted, or its files have
+    changed, since the sealing began at the id ``began``."""
     store = group.state.stores.get(channel_id)
     if store is None or store.sealed_through != began:
         return False

@@ -1,4 +1,4 @@
-"""Encodes a snapshot off the loop."""
+"""Encodes a snapshot in a thread, so that the event loop is not blocked."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Records = Generator[None, None, list[FactRecord]]
 async def encode_snapshot(
     offload: Offload, at_us: int, records: Records, bodies: Sequence[Buffer], format: int
 ) -> list[Buffer]:
-    """Return the bytes of a snapshot. A thread builds the records piece by piece: Python's global
-    lock can keep the event loop from running during a piece, but not for the whole snapshot."""
+    """Return the bytes of a snapshot. A thread builds the records in many short pieces, because
+    Python's global lock may stop the event loop during a piece."""
     while (complete := await offload(partial(_next_piece, records))) is None:
         pass
     return await offload(partial(_encoded, at_us, complete, bodies, format))
 
 
 def _next_piece(records: Records) -> list[FactRecord] | None:
-    """Build the next piece; return all records after the last piece, else None."""
+    """Build the next piece. Return None, or all records after the last piece."""
     with uncollected():
         try:
             next(records)

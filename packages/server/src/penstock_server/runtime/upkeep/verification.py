@@ -1,7 +1,7 @@
 """Reads all stored data of a realm and reports its damage, without changing it (SEM S1).
 
-Findings in the journal, snapshots and pages are those that a start would report; files with sealed
-events, which a start does not read, are read completely.
+In the journal, snapshots and pages the check reports the same damage as a start of the realm. Files
+with sealed events, which a start does not read, are read completely.
 """
 
 from __future__ import annotations
@@ -97,10 +97,11 @@ async def check_files(
 
 
 def lost_events(recovered: RecoveredRealm) -> list[tuple[int, Finding]]:
-    """Return the recorded events that are in no file, page or block, by channel."""
+    """Return the recorded events that no file, page or block has, with the id of their channel."""
     findings = []
     for channel_id, channel in recovered.state.channels.items():
         store, missing_ids = recovered.state.stores[channel_id], channel.state.stored.copy()
+        # A damaged batch has its own finding, so here a batch counts if the index has it.
         for file in store.files:
             for place in file.index.batches:
                 missing_ids.remove(place.span)
@@ -197,7 +198,8 @@ async def _check_file(
     if file.grows:
         has_footer = has_its_tail(data, file.index)
     else:
-        # The checksum covers the whole file, so it says nothing more if a batch is damaged.
+        # The checksum covers the whole file, so it does not show whether the footer is damaged if a
+        # batch is.
         has_footer = bool(bad.findings) or xxh3_64_intdigest(data) == file.index.checksum
     if not has_footer:
         add_finding("the footer is damaged", end, len(data), events=IdSet())

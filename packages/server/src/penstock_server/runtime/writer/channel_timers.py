@@ -1,8 +1,8 @@
-"""One wake-up for the earliest channel on which time makes something happen.
+"""Timers that wake a channel when its next timed action is due.
 
-``penstock_core.channel.state.ChannelState.next_due_us`` is that time: when events expire, are
-redelivered after a delay, are taken back after a deadline, or are published as scheduled. The next
-group of the writer sweeps a woken channel
+``penstock_core.channel.state.ChannelState.next_due_us`` is the time of that action: events expire,
+are redelivered after a delay, are taken back after a deadline, or are published as scheduled. The
+next group of the writer sweeps a woken channel
 (``penstock_server.runtime.writer.group.Group.sweep_if_due``).
 """
 
@@ -22,10 +22,11 @@ from penstock_server.runtime.access.incidents import RETRY_FIRST_S, Incidents
 from penstock_server.runtime.writer.group import SWEEP_EVERY_US
 
 EXPIRY: Final = "expiry"
-"""Name of the task and of its incidents."""
+"""Name of the task that runs the timers, and of the incidents that it reports."""
 SLEEP_S_MIN: Final = 0.001
 SLEEP_S_MAX: Final = 1.0
-"""Longest sleep in seconds. The wall clock may be set meanwhile, so it has to be read again."""
+"""Longest sleep in seconds. The wall clock may be set during a sleep, so the task reads the clock
+again after this time."""
 REPLACED_MAX: Final = 64
 """The heap is rebuilt when it has more than this number of entries beyond two for each channel."""
 RETRY_US: Final = 100_000
@@ -71,12 +72,12 @@ class ChannelTimers:
 
     @property
     def next_us(self) -> int:
-        """The earliest wake-up time."""
+        """The earliest wake-up time in microseconds; ``NEVER_US`` if no channel has one."""
         return self._heap[0][0] if self._heap else NEVER_US
 
     def touch(self, channel_ids: Iterable[int], now_us: int) -> None:
-        """Read the times of these channels again, which a group that began at ``now_us`` has
-        changed."""
+        """Set the wake-up times of these channels again, after a group that began at ``now_us``
+        has changed the channels."""
         for channel_id in channel_ids:
             channel = self._channels.get(channel_id)
             if channel is None:
@@ -84,6 +85,7 @@ class ChannelTimers:
                 continue
             state = channel.state
             try:
+                # Consumed events have no time: the next sweep removes them.
                 due_us = 0 if state.has_consumed else state.next_due_us
                 if due_us == NEVER_US:
                     continue
@@ -133,8 +135,8 @@ class ChannelTimers:
         may have postponed its sweep."""
         exact_us = state.alarm_us
         if exact_us <= now_us:
-            put_off_us = state.swept_us + SWEEP_EVERY_US
-            exact_us = put_off_us if put_off_us > now_us else now_us + RETRY_US
+            next_sweep_us = state.swept_us + SWEEP_EVERY_US
+            exact_us = next_sweep_us if next_sweep_us > now_us else now_us + RETRY_US
         # Rounded up to the next multiple of the sweep interval, and never to the present: the sweep
         # of this group has run already.
         intervals = -(-max(due_us, now_us + 1) // self._interval_us)

@@ -1,8 +1,9 @@
 """Stores the copies that a node sends from its outboxes, each event once (SEM N9).
 
 A node sends the events of an outbox in order, one request after the other, and repeats a request
-until it has an answer. The store treats the outbox as a producer and remembers the highest event id
-that it has. Repeated events are recognized by their id, however they are cut into requests.
+until it has an answer. The store treats the outbox as a producer and remembers the highest id that
+it has stored of this outbox. Repeated events are recognized by their id, even if a node divides
+them into other requests than before.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ class Copies(Struct, frozen=True):
     """Events of an outbox with consecutive ids, of one publisher."""
 
     first: int
+    """Id of the first event in its outbox."""
     publisher: str
     body: Body
 
     @property
     def through(self) -> int:
+        """Id of the last event in its outbox."""
         return self.first + self.body.rows - 1
 
     def above(self, stored_id: int) -> Copies | None:
@@ -67,7 +70,8 @@ def _batch(data: bytes) -> pa.RecordBatch:
     if "origin" not in names or batch.schema.field("origin").type != FIELDS["origin"].type:
         raise InvalidEvent("a copied event has no origin; name the store that it was copied from")
     names.remove("origin")
-    check_body(batch.select(names))  # never without columns: for_join keeps one in any case
+    # At least one column is left without the origin, because ``for_join`` always keeps one.
+    check_body(batch.select(names))
     return batch
 
 
@@ -77,7 +81,9 @@ class TakeCopies(Struct):
 
     channel_id: int
     archive: bool
+    """Whether the join is an archive join, whose destination must be a queue."""
     producer: str
+    """Name that identifies the outbox; empty if repeated events need not be recognized."""
     copies: Sequence[Copies]
     reply: Reply | None = None
 

@@ -38,6 +38,7 @@ MOVING_SHARE: Final = 0.4
 """Largest share of time for groups that move dead events. In the rest of the time only clients are
 served, however many dead events are due."""
 MOVING_PAUSE_S_MAX: Final = 1.0
+"""Longest pause in seconds after a step that moved dead events."""
 STEP_S: Final = 0.004
 """Target duration of a step in seconds, during which it blocks the event loop. The duration of
 earlier steps decides how many events the next step moves."""
@@ -56,10 +57,10 @@ def move(
     now_us: int,
     reason: str | None = None,
 ) -> Iterator[FollowingPublish | Removed | Buried]:
-    """Yield the publishes to the dead event store, then the facts that remove the events here. The
-    caller must carry out each one before it advances this generator. ``reason`` is the text that a
-    client gave when it rejected the events. Unreadable events do not move: they are quarantined
-    (SEM S1)."""
+    """Yield the publishes to the dead event store, then the facts that remove the events from
+    channel ``channel_id``. The caller must carry out each publish and each fact before it advances
+    this generator. ``reason`` is the text with which a client rejected the events. Unreadable
+    events do not move: they are quarantined (SEM S1)."""
     dead = fact.dead if isinstance(fact, Removed) else fact.spans
     target = realm.directory.dead_event_store_of(channel_id)
     unreadable = IdSet()
@@ -77,7 +78,8 @@ def move(
             publishes = runs(chain.from_iterable(parts), add_origin, cached_outcomes)
         for publisher, bodies in publishes:
             yield FollowingPublish(target, bodies, publisher)
-        match_cache.moved(channel_id, dead)  # last, because the publishes use the results
+        # Last, because the publishes above use the cached results of these events.
+        match_cache.moved(channel_id, dead)
     yield from _remaining(fact, unreadable, keep_dead=target is not None)
 
 
@@ -85,7 +87,7 @@ def _remaining(
     fact: Removed | Buried, unreadable: IdSet, *, keep_dead: bool
 ) -> Iterator[Removed | Buried]:
     """Yield the facts to apply to the store that the events have left: ``fact`` without the
-    unreadable events, and the quarantine of these."""
+    unreadable events, and a fact that quarantines the unreadable ones."""
     if isinstance(fact, Buried):
         yield fact
     else:
@@ -183,7 +185,7 @@ def runs(
 
 
 def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; consecutive ones with the same schema are merged."""
+    """Yield the batches, with consecutive batches of the same schema merged into one."""
     merged: list[list[pa.RecordBatch]] = []
     for _, batch in parts:
         if merged and merged[-1][0].schema.equals(batch.schema, check_metadata=True):
@@ -207,7 +209,7 @@ class MovingPace:
         """``wake`` lets the writer serve a channel with events that wait to move."""
         self._wake = wake
         self.resting: asyncio.TimerHandle | None = None
-        """Timer that ends the present pause, in which no event moves; None outside a pause."""
+        """Timer that ends the present pause of moving events; None outside a pause."""
         self._held_back: dict[int, None] = {}
         """Channels that wait for the end of the pause, in the order of :meth:`hold_back`."""
         self.events_max = _EVENTS_MIN
@@ -218,9 +220,9 @@ class MovingPace:
         self._held_back[channel_id] = None
 
     def has_moved(self, events: int, held_s: float) -> None:
-        """Adapt the size of the next step to ``STEP_S``, given that moving ``events`` has blocked
-        the loop for ``held_s`` seconds. It at most halves or doubles, because one slow step may
-        have other causes."""
+        """Adapt the size of the next step to ``STEP_S``, after moving ``events`` events has blocked
+        the event loop for ``held_s`` seconds. The size at most halves or doubles, because one slow
+        step may have other causes."""
         if held_s > STEP_S:
             fitting = int(min(events, self.events_max) * STEP_S / held_s)
             self.events_max = max(_EVENTS_MIN, self.events_max // 2, fitting)
@@ -228,15 +230,15 @@ class MovingPace:
             self.events_max = min(2 * self.events_max, MOVED_EVENTS_MAX)
 
     def rest(self, began_s: float) -> None:
-        """Begin the pause after a step that began at ``began_s``, long enough to give publishers
-        their share of the time."""
+        """Begin the pause after a step that began at ``began_s`` seconds of the loop's time. The
+        pause is long enough to leave publishers their share of the time."""
         loop = asyncio.get_running_loop()
         # The step took MOVING_SHARE of the time from its start to the end of the pause.
         pause_s = (loop.time() - began_s) * (1 - MOVING_SHARE) / MOVING_SHARE
         if pause_s:
-            self.resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._rested)
+            self.resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._end_pause)
 
-    def _rested(self) -> None:
+    def _end_pause(self) -> None:
         self.resting = None
         while self._held_back:
             self._wake(self._held_back.popitem()[0])

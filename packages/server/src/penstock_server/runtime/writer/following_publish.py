@@ -31,12 +31,12 @@ class ReachedStores:
         return ReachedStores(roots, self.rows)
 
     def has(self, name: str, roots: Rows) -> Bools:
-        """Return which of the rows ``roots`` have reached a store."""
+        """Return a mask of the rows ``roots`` that have reached the store ``name``."""
         rows = self.rows.get(name)
         return np.zeros(len(roots), dtype=np.bool_) if rows is None else rows[roots]
 
     def add(self, name: str, roots: Rows) -> None:
-        """Note that the rows ``roots`` reach a store."""
+        """Record that the rows ``roots`` have reached the store ``name``."""
         size = len(next(iter(self.rows.values())))
         self.rows.setdefault(name, np.zeros(size, dtype=np.bool_))[roots] = True
 

@@ -62,7 +62,7 @@ class Group:
     sweeping = Sweep()
     """The command that sweeps a channel in this group."""
     has_moved = 0
-    """Whether dead events have moved in this group."""
+    """Number of dead events that have moved in this group."""
     held_s = 0.0
     """Seconds that deciding the group blocked the event loop."""
 
@@ -84,6 +84,7 @@ class Group:
         self.bodies: list[Buffer] = []
         self.touched: dict[int, None] = {}
         """Channels, in order, that may have new events to deliver."""
+        # Whether the block must be on disk before the answers are sent.
         self.must_sync = False
         self.must_close = False
         """Whether the group must end now, because a channel syncs each write (SEM S)."""
@@ -98,7 +99,7 @@ class Group:
         self._changes = 0
         """Number of changes so far, in memory or in the block."""
         self._before_work = (0, 0)
-        """Changes and bodies before the current work. They stay, even if the work fails."""
+        """Numbers of changes and of bodies when the current work began."""
         self.settled: dict[tuple[int, str], IdSet] = {}
         """Acknowledged ids that are not applied yet, by channel and durable."""
         self._waits: set[int] = set()
@@ -114,8 +115,12 @@ class Group:
         self.evaluations: list[NeedsEvaluation] = []
         """Evaluations that due events wait for; these events do not move in this group."""
         self.made: list[tuple[int, str]] = []
-        """New durables, by channel and name, and new channels, with an empty name."""
+        """Durables and channels that this group has created: the id of the channel and the name of
+        the durable, which is empty for a channel."""
+        # Cost of the selectors evaluated in this turn, and bytes of the events in the block.
         self._evaluated = self._size = 0
+        # The lowest limit on these bytes, and the earliest end of a group in microseconds, among
+        # the settings of the channels in the block.
         self._size_max = 1 << 62
         self._closes_us = 1 << 62
 
@@ -157,7 +162,9 @@ class Group:
         early = self.commanded - self._waits
         if not (early and self.records):
             return []
-        return [(n, below) for n, below in self.began.items() if n in early]
+        return [
+            (channel_id, below) for channel_id, below in self.began.items() if channel_id in early
+        ]
 
     def charge_evaluation(self, cost: int) -> bool:
         """Return whether evaluating selectors at ``cost`` still fits into this turn; if so, add the
@@ -328,12 +335,18 @@ class Group:
         # Plain publishes are the hot path. They skip all work for joins, selectors, keys and
         # limits.
         has_joins = channel_id in self.state.directory.joins.by_source
-        seen, keyed, memory_left, index_left, index_growth = bodies, NO_KEYS, NO_LIMIT, NO_LIMIT, 0
+        selector_bodies, keyed, memory_left, index_left, index_growth = (
+            bodies,
+            NO_KEYS,
+            NO_LIMIT,
+            NO_LIMIT,
+            0,
+        )
         special = digest.volatile or not state.adds_only
         if special or has_joins or (state.durables and state.selectors):
             index_left = self.publish_keys.memory_left(channel_id, state, digest)
             bodies, digest = self._admitted(state, store, bodies, digest=digest, forced=forced)
-            seen, digest = self._seen(
+            selector_bodies, digest = self._selector_form(
                 channel_id, channel, store, bodies=bodies, digest=digest, has_joins=has_joins
             )
             digest, keyed = self.publish_keys.replacing(channel_id, state, digest, bodies=bodies)
@@ -375,7 +388,7 @@ class Group:
                 self.state,
                 channel_id,
                 span,
-                bodies=seen,
+                bodies=selector_bodies,
                 publisher=publisher,
                 reached=reached,
                 now_us=self.now_us,
@@ -407,7 +420,7 @@ class Group:
         forced: bool,
     ) -> tuple[Sequence[Body], Digest]:
         """Return the bodies and digest as a merge channel stores them."""
-        if not forced:
+        if not forced:  # forced events were checked before, or follow from a decision
             merging.refuse(state, store, bodies, digest=digest)
         return merging.admitted(state, store, bodies, digest=digest)
 
@@ -431,7 +444,7 @@ class Group:
             )
         return decided
 
-    def _seen(
+    def _selector_form(
         self,
         channel_id: int,
         channel: ChannelMachine,
@@ -445,10 +458,14 @@ class Group:
         digest with the matches of selectors."""
         if not (has_joins or channel.state.selectors):
             return bodies, digest
-        seen = merging.merged_form(store, bodies, channel.state.next_id, at_us=self.now_us)
-        if seen is not bodies:
-            seen = evaluation_ahead.evaluated_states(self, channel_id, seen)
-        return seen, completed(channel, store, digest, bodies=seen, now_us=self.now_us)
+        selector_bodies = merging.merged_form(
+            store, bodies, channel.state.next_id, at_us=self.now_us
+        )
+        if selector_bodies is not bodies:
+            selector_bodies = evaluation_ahead.evaluated_states(self, channel_id, selector_bodies)
+        return selector_bodies, completed(
+            channel, store, digest, bodies=selector_bodies, now_us=self.now_us
+        )
 
     def _prepared(
         self, state: ChannelState, received: Sequence[Body], publisher: str

@@ -64,7 +64,9 @@ class JoinOperations:
                 groups=groups,
                 outbox=secrets.token_hex(16),
             )
-            return await self._create_out(source, destination, join, parsed=parsed, onward=onward)
+            return await self._create_to_cluster(
+                source, destination, join, parsed=parsed, onward=onward
+            )
 
         def create(group: Group) -> JoinInfo:
             directory = group.state.directory
@@ -79,17 +81,17 @@ class JoinOperations:
         _log.info("join.created", source=info.source, destination=info.destination)
         return info
 
-    async def _create_out(
+    async def _create_to_cluster(
         self, source: str, destination: str, join: Join, parsed: Selector | None, onward: Onward
     ) -> JoinInfo:
-        """Create a join to a store of the whole cluster (SEM N9). It is decided twice: before the
-        cluster is asked, so that an invalid join costs no request, and again after it, because the
-        state may have changed meanwhile."""
+        """Create a join to a store of the whole cluster (SEM N9). The join is decided twice: before
+        the request to the cluster, so that an invalid join costs no request, and after its answer,
+        because the state may have changed since then."""
 
         def decide(group: Group, target: str) -> tuple[ChannelCreated | JoinCreated, ...]:
             facts = group.state.directory.decide_join_out(source, target, join)
             made = facts[-1]
-            assert isinstance(made, JoinCreated), "the join is the last of them"
+            assert isinstance(made, JoinCreated), "the last fact creates the join"
             refuse_costly(group.state, made.join.source, join.selector, selector=parsed)
             return facts
 
@@ -98,17 +100,20 @@ class JoinOperations:
                 group.realm_fact(0, fact)
 
         await self._shard.act(lambda group: decide(group, destination))
+        # The cluster answers with the canonical name, and the join is then created with that name.
         target = await onward.check(join, destination)
         await self._shard.act(create)
         names = destination_name(source), target
-        info = next(info for info in self._outward() if (info.source, info.destination) == names)
+        info = next(
+            info for info in self._infos_to_cluster() if (info.source, info.destination) == names
+        )
         _log.info("join.created", source=info.source, destination=info.destination)
         return info
 
-    def _outward(self) -> list[JoinInfo]:
-        return [self._out_info(outbox) for outbox in self.outboxes.now()]
+    def _infos_to_cluster(self) -> list[JoinInfo]:
+        return [self._info_to_cluster(outbox) for outbox in self.outboxes.now()]
 
-    def _out_info(self, outbox: OutboxState) -> JoinInfo:
+    def _info_to_cluster(self, outbox: OutboxState) -> JoinInfo:
         join, counts = outbox.join, self._shard.state.joined(outbox.join)
         now_us, oldest_us = self._clock.now_us(), outbox.oldest_us
         onward = self.outboxes.onward
@@ -172,7 +177,7 @@ class JoinOperations:
         def list_joins(group: Group) -> tuple[JoinInfo, ...]:
             joins = group.state.directory.joins
             infos = [_info(group, join) for join in joins if not join.leads_out]
-            infos += self._outward()
+            infos += self._infos_to_cluster()
             return tuple(sorted(infos, key=lambda info: (info.source, info.destination)))
 
         infos: tuple[JoinInfo, ...] = await self._shard.act(list_joins)
@@ -203,10 +208,11 @@ def _refusal(group: Group, join: Join, access: AccessControl) -> str | None:
     source, destination = (
         group.state.channels[channel_id].state for channel_id in (join.source, join.destination)
     )
-    needs = [("join.create", ""), (READING[source.definition.kind], source.name)]
-    if not join.leads_out:  # otherwise the realm of the cluster checks with each request
-        needs.append((WRITING[destination.definition.kind], destination.name))
-    for operation, name in needs:
+    required_rights = [("join.create", ""), (READING[source.definition.kind], source.name)]
+    # For a join that leads out, the realm of the cluster checks this right with each request.
+    if not join.leads_out:
+        required_rights.append((WRITING[destination.definition.kind], destination.name))
+    for operation, name in required_rights:
         try:
             access.require(owner, operation, name)
         except AccessDenied as refusal:

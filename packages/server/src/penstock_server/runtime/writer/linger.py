@@ -27,10 +27,13 @@ class Linger:
         self._longest_s = longest_s
         self._now_s = now_s
         self._since_s = 0.0
+        """Time in seconds at which the shard last became idle."""
         self._soon = 0
+        """Number of lone publishes in quick succession so far."""
 
     def stay(self, idle: asyncio.Future[None]) -> None:
-        """Called when the shard has no work until ``idle`` is done. Stay awake if that pays."""
+        """Keep the loop awake until ``idle`` is done or the longest time is over, if the last
+        publishes came alone and in quick succession. Called when the shard has no work."""
         self._since_s = self._now_s()
         if self._soon >= SOON_MIN:
             self._poll_until(idle, self._since_s + self._longest_s)
@@ -41,13 +44,14 @@ class Linger:
             asyncio.get_running_loop().call_soon(self._poll_until, idle, until_s)
 
     def woken(self) -> None:
-        """Called when the shard has work again."""
+        """Forget the quick publishes if the shard was idle for too long. Called when the shard has
+        work again."""
         if self._now_s() - self._since_s > self._longest_s:
             self._soon = 0
 
     def served(self, requests: int, bodies: Sequence[Sized]) -> None:
-        """Called after a group of ``requests`` requests with these published ``bodies``. A group
-        without a publish, for example an acknowledgement, changes nothing."""
+        """Count a lone publish. Called after a group of ``requests`` requests with these published
+        ``bodies``. A group without a publish, for example an acknowledgement, changes nothing."""
         if requests > 1 or sum(map(len, bodies)) > SMALL_BYTES:
             self._soon = 0
         elif bodies:

@@ -70,17 +70,17 @@ class Outgoing(Struct, frozen=True):
 def outboxes(state: RealmState) -> Iterator[OutboxState]:
     """Yield all outboxes, in the order of their creation."""
     for channel_id, join in sorted(state.directory.joins.by_outbox.items()):
-        state_of_outbox = state.channels[channel_id].state
-        oldest = state_of_outbox.stored.lowest
+        outbox_state = state.channels[channel_id].state
+        oldest = outbox_state.stored.lowest
         yield OutboxState(
             channel_id=channel_id,
             source=join.source_name,
-            target=state_of_outbox.name,
+            target=outbox_state.name,
             join=join,
-            waiting=len(state_of_outbox.stored),
+            waiting=len(outbox_state.stored),
             waiting_bytes=state.waiting_bytes(channel_id),
-            next_id=state_of_outbox.next_id,
-            oldest_us=None if oldest is None else state_of_outbox.ages.oldest_us(oldest),
+            next_id=outbox_state.next_id,
+            oldest_us=None if oldest is None else outbox_state.ages.oldest_us(oldest),
         )
 
 
@@ -103,17 +103,21 @@ class Outboxes:
         return list(outboxes(self._shard.state))
 
     async def next(self, channel_id: int) -> Outgoing | None:
-        """Return the oldest events of an outbox, as many as fit one request; None if it is empty.
+        """Return the oldest events of an outbox, as many as fit into one request; None if the
+        outbox is empty. Raises ``NameDoesNotExist``.
 
-        They are on disk, because the action is answered after the append: the cluster never gets an
-        event that a power cut could undo here. Raises ``NameDoesNotExist``.
+        These events are on disk, because the writer answers the action after its append: the
+        cluster never gets an event that a power cut could remove from this node.
         """
         while True:
             outgoing: Outgoing | None = await with_open_files(
-                self._shard, self._files, channel_id, action=lambda group: _next(group, channel_id)
+                self._shard,
+                self._files,
+                channel_id,
+                action=lambda group: _read_next(group, channel_id),
             )
-            # Without ids all events of this read were damaged; they are quarantined now, so read
-            # on.
+            # If the result has no ids, all events that were read were damaged. They are quarantined
+            # now, so the next read returns later events.
             if outgoing is None or outgoing.ids:
                 return outgoing
 
@@ -133,17 +137,18 @@ class Outboxes:
             files = list(group.state.stores[channel_id].files)
             for fact in facts:
                 group.realm_fact(0, fact)
-            group.touched[channel_id] = None  # so that the shard ends what is open on the store
+            group.touched[channel_id] = None  # so that the shard ends the subscriptions to it
             return files
 
         files: list[SealedFile] | None = await self._shard.act(end)
+        # The files are deleted after the facts are on disk: until then a restart needs them.
         for file in files or ():
             self._files.close(file)
             await self._blobs.delete(file.name)
         return files is not None
 
 
-def _next(group: Group, channel_id: int) -> Outgoing | None:
+def _read_next(group: Group, channel_id: int) -> Outgoing | None:
     """Return the oldest events; None if the outbox is empty. Damaged events are quarantined and
     left out, so the result may have no ids."""
     if group.state.directory.joins.by_outbox.get(channel_id) is None:

@@ -12,8 +12,8 @@ from penstock_server.runtime.writer.group import Group
 
 
 def make_own(group: Group, channel_id: int, durables: Sequence[PatternDurable]) -> None:
-    """Create the durables of patterns on a new channel, in the same block. The channel cannot
-    refuse them, because :func:`check_new` was called before the channel was created."""
+    """Create the durables of patterns on a new channel, in the block that creates the channel. The
+    channel cannot refuse them, because the caller has called :func:`check_new` before."""
     for durable in durables:
         group.do(channel_id, durable.command(group.channel(channel_id).state.next_id))
 
@@ -28,10 +28,10 @@ def check_new(
     """
     directory = group.state.directory
     durables = directory.patterns.applying_to(name, definition.kind)
-    would = rehearsed(durables, name, definition, rules=directory.rules)
+    planned = rehearsed(durables, name, definition, rules=directory.rules)
     existing = {state.name: state for state in already}
     for durable in durables:
         if durable.name in existing:
-            terms = terms_of(would[durable.name])
+            terms = terms_of(planned[durable.name])
             refuse_difference(durable, name, terms_of(existing[durable.name]), would=terms)
     return [durable for durable in durables if durable.name not in existing]

@@ -12,8 +12,8 @@ from penstock_server.runtime.store.records import BodyRef
 from penstock_server.runtime.store.state import RealmState
 
 LateWrite = tuple[PersistedLate, BodyRef | None, Buffer]
-"""A fact to apply, and the body to record with it. Without a reference (None) the fact is not
-recorded."""
+"""A fact to apply, the reference to its body, and the body. If the reference is None, the fact is
+applied but not recorded in the block."""
 
 
 def late_writes(realm: RealmState, channel_id: int, fact: PersistedLate) -> Iterator[LateWrite]:
@@ -21,9 +21,9 @@ def late_writes(realm: RealmState, channel_id: int, fact: PersistedLate) -> Iter
     the events that the channel's type keeps in memory only."""
     state = realm.channels[channel_id].state
     remaining = IdSet(fact.spans)
-    owed = state.unwritten.overlap(remaining)
+    unwritten = state.unwritten.overlap(remaining)
     for tail_batch in list(realm.stores[channel_id].tail):
-        ids = tail_batch.overlap(owed)
+        ids = tail_batch.overlap(unwritten)
         if not ids:
             continue
         remaining.discard_all(ids)

@@ -23,6 +23,7 @@ _STAMPS_BYTES = 128
 """Upper bound of the bytes that a channel adds to an event: a priority, and a dictionary of
 publisher, host, time and id."""
 _HEADER_BYTES = 4_096
+"""Upper bound of the bytes that these columns add to the header of a body."""
 
 
 _pools: list[pa.MemoryPool] = []
@@ -37,9 +38,10 @@ class MemoryLimits(Struct, frozen=True):
     off_heap_bytes_max: int = 1 << 30
     paged_bytes_max: int = 4 << 30
     index_bytes_max: int = 4 << 30
-    """Maximum number of bytes of publish keys and of states of merge channels; 0: no limit."""
+    """Largest number of bytes of publish keys and of states of merge channels; 0 means no limit."""
     property_names_max: int = NAMES_MAX
-    """Limit on the property names of one channel, each of which makes a column; 0: no limit."""
+    """Largest number of property names of one channel; 0 means no limit. Each name becomes a
+    column."""
 
     def free_bytes(self, home: Home, digest: Digest, meter: Meter) -> int:
         """Return the bytes free for events of a channel whose events live in ``home``."""
@@ -51,8 +53,8 @@ class MemoryLimits(Struct, frozen=True):
 
     def free_bytes_of_index(self, store: ChannelStore | None, meter: Meter) -> int:
         """Return the bytes free for publish keys and states of a channel; ``store`` is None for a
-        new channel. A channel may use half of the bytes that the others leave, so that publishing
-        to one channel cannot stop the others."""
+        new channel. A channel may use half of the bytes that other channels leave free, so that
+        publishing to one channel cannot stop publishing to the others."""
         if not self.index_bytes_max:
             return 1 << 62
         used = 0 if store is None else store.index_bytes
@@ -71,8 +73,8 @@ class MemoryLimits(Struct, frozen=True):
 
     def are_half_free(self, meter: Meter) -> bool:
         """Whether half of the memory is free, so that passing events may stay a little longer."""
-        heap_is = meter.memory_bytes * 2 <= self.heap_bytes_max
-        return heap_is and meter.off_heap_bytes * 2 <= self.off_heap_bytes_max
+        is_heap_half_free = meter.memory_bytes * 2 <= self.heap_bytes_max
+        return is_heap_half_free and meter.off_heap_bytes * 2 <= self.off_heap_bytes_max
 
 
 class Placing:
@@ -105,8 +107,8 @@ class Placing:
         return place
 
     async def flush(self, *, sync: bool) -> None:
-        """Write the placed bodies and read them from the pages from now on. Raises
-        ``StorageFailed``, also if a body cannot be read back."""
+        """Write the placed bodies to their pages, and replace the copies in memory by views of the
+        pages. Raises ``StorageFailed``, also if a body cannot be read back."""
         if not self.placed:
             return
         placed, self.placed = self.placed, []
@@ -137,12 +139,13 @@ class PublishHome:
         self._dropped = IdSet(fact.dropped) if fact.dropped else None
 
     def keeps(self, tail_batch: TailBatch) -> bool:
-        """Set where a batch is kept. Return False if all its events are dropped at once, because no
-        subscriber has interest in them."""
+        """Set the home of a batch. Return False if the channel drops all events of the batch at
+        once, because no subscriber has interest in them."""
         span = Span(tail_batch.first, tail_batch.end)
         if self._dropped is not None and self._dropped.count(span) == span.size:
             return False
         home = self._home
+        # Volatile and passing events end with the process, so they take no space in pages.
         if self._fleeting is not None and self._fleeting.within(span):
             home = home if home == "off_heap" else "heap"
         if home == "off_heap":
@@ -152,10 +155,11 @@ class PublishHome:
 
 
 def on_disk(tail_batch: TailBatch, absent: IdSet) -> tuple[Buffer, int]:
-    """Return the body for the journal and its number of rows: the rows that do not live in memory
-    only."""
+    """Return the body that the journal stores for a batch, and its number of rows: all rows except
+    those with ids in ``absent``, which live in memory only."""
     ids = IdSet([Span(tail_batch.first, tail_batch.end)])
     ids.remove_all(absent)
+    # The usual case: the published bytes are stored as they are, without encoding a batch again.
     if len(ids) == tail_batch.end - tail_batch.first:
         return tail_batch.body, len(ids)
     return (tail_batch.body_of(ids), len(ids)) if ids else (b"", 0)

@@ -23,10 +23,11 @@ from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.placement import MemoryLimits
 
 Keyed = list[pa.RecordBatch] | SingleEvent
-"""The updates of a key index by one publish."""
+"""The events of one publish whose keys the index must record: as batches, or as a single event."""
 NO_KEYS: Final[Keyed] = []
+"""The updates by a publish without publish keys."""
 NO_LIMIT: Final = 1 << 62
-"""Number of free bytes of a channel without a limit."""
+"""Free bytes of a channel without a limit."""
 
 
 class PublishKeys:
@@ -36,7 +37,8 @@ class PublishKeys:
         self._state = state
         self._limits = limits
         self._marks: dict[int, KeysMark] = {}
-        """The values before the current work, by channel id."""
+        """Marks of the key indexes before the current work, by channel id. They allow the index to
+        drop the values that the work adds."""
 
     def begin_work(self) -> None:
         """Keep the values of the previous work, because its events were stored."""
@@ -79,16 +81,17 @@ class PublishKeys:
             return digest, []
         # A fast path, because many publishes have one event: its key is read without parsing the
         # batch.
-        is_one = len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient
-        if not (is_one and (one := keys.superseded_by_one(bodies[0].value_of, state.stored))):
+        is_single = len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient
+        if not (is_single and (update := keys.superseded_by_one(bodies[0].value_of, state.stored))):
             keyed: Keyed = as_keyed(bodies, digest)
             superseded = keys.superseded(keyed, state.next_id, state.stored)
         else:
-            superseded, keyed = one
+            superseded, keyed = update
         return (replace(digest, superseded=listed(superseded)) if superseded else digest), keyed
 
     def stored(self, channel_id: int, keyed: Keyed, first: int) -> None:
-        """Add events that are stored from the id ``first`` on to the index."""
+        """Add the events of ``keyed``, which are stored under ids from ``first`` on, to the index
+        of a channel."""
         store = self._state.stores[channel_id]
         if store.keys is None or not keyed:
             return

@@ -38,7 +38,7 @@ from penstock_server.runtime.writer.selector_scan import Matching
 from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.with_files import with_open_files
 
-WAITS_S: Final = 0.05
+CONGESTION_POLL_S: Final = 0.05
 """Seconds between two checks whether the realm is congested."""
 EventsByPublisher = list[tuple[str, pa.RecordBatch]]
 """Events to redrive, in order: each publisher with a batch of its events."""
@@ -80,12 +80,13 @@ class Redriving:
         if selector:
             parsed_selector = await self._choosing.parse(selector)
             matching = Matching(parsed_selector, self._choosing, self._shard, files=self._files)
-        channel_id = await self._shard.act(lambda group: _checked(group, source, destination))
+        channel_id = await self._shard.act(lambda group: _check_source(group, source, destination))
         moved: Counter[str] = Counter()
         position = writes = 0
         end: int | None = None
         while end is None or position < end:
-            room = 0 if dry_run else max(writes, self._room(channel_id, destination))
+            # After a step that needed more bytes than were reserved, reserve what it needed.
+            room = 0 if dry_run else max(writes, self._bytes_to_reserve(channel_id, destination))
             step = _Step(channel_id, destination, matching, dry_run=dry_run, room=room, may=may)
             if matching is not None:
                 await matching.examine_ahead(
@@ -109,9 +110,9 @@ class Redriving:
         """Wait while the realm is congested, as publishers do, or until the realm ends."""
         while self._shard.is_congested() and not self._shard.ended.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._shard.ended.wait(), WAITS_S)
+                await asyncio.wait_for(self._shard.ended.wait(), CONGESTION_POLL_S)
 
-    def _room(self, channel_id: int, destination: str) -> int:
+    def _bytes_to_reserve(self, channel_id: int, destination: str) -> int:
         """Return the bytes to reserve for a step."""
         state = self._shard.state
         if channel_id not in state.channels:
@@ -135,9 +136,10 @@ class _Step:
     ) -> None:
         self.may = may
         self.room = room
-        """Bytes that it may write. If that is too little it does nothing, and sets :attr:`writes`
-        to the bytes that the next attempt must reserve."""
+        """Bytes that the step may write. A step that needs more changes nothing, and sets
+        :attr:`writes` to the bytes that the next attempt must reserve."""
         self.writes = 0
+        """Bytes that the step writes to other stores."""
         self.channel_id = channel_id
         self.destination = destination
         self.matching = matching
@@ -145,8 +147,9 @@ class _Step:
         self.moved: Counter[str] = Counter()
 
     def run(self, group: Group, at: int, end: int | None) -> tuple[int, int]:
-        """Run the step and return the id where the next one begins, and the id where the redrive
-        ends. Both are the same when it is done; the first is unchanged if the step did nothing."""
+        """Run the step on events with ids from ``at`` to below ``end``. Return the id where the
+        next step begins, and the id where the redrive ends. Both are equal when the redrive is
+        done; the first is ``at`` if this step has done nothing and must run again."""
         group.sweep(self.channel_id)
         state = group.channel(self.channel_id).state
         if end is None:
@@ -157,7 +160,7 @@ class _Step:
         if not ids:
             return end, end
         if self.matching is not None and not self.matching.has_examined(ids):
-            return at, end  # a reader has released some since the scan: scan again
+            return at, end  # a reader has released further events since the scan: scan again
         by_target: dict[int, EventsByPublisher] = {}
         moved_ids = IdSet()
         damage = Damage()
@@ -193,9 +196,9 @@ class _Step:
         return moved_at_once(state, free, work=work)
 
     def _relative_cost(self, group: Group) -> float:
-        """Return the cost of an event of this redrive, as a multiple of the usual cost: many
-        selectors are evaluated on it, or joins copy it to many stores. Steps become smaller by this
-        factor."""
+        """Return the cost of an event of this redrive as a multiple of the usual cost. The factor
+        is above 1 if many selectors are evaluated on the event or joins copy it to many stores.
+        Steps become smaller by this factor."""
         directory = group.state.directory
         targets: Iterable[int] = group.state.channels
         if self.destination:
@@ -219,8 +222,9 @@ class _Step:
     def _publish(
         self, group: Group, by_target: dict[int, EventsByPublisher], moved_ids: IdSet
     ) -> bool:
-        """Publish the events and remove them here. Return False, having changed nothing, if more
-        room has to be reserved."""
+        """Publish the events and remove them from their store. Return False and change nothing if
+        the events need more bytes than :attr:`room`. Raises ``NeedsEvaluation`` and the errors of
+        ``Group.check``."""
         known_outcomes = partial(group.match_cache.known_of, self.channel_id)
         for target, parts in by_target.items():
             selectors = selectors_of(group.state, target)
@@ -229,26 +233,30 @@ class _Step:
             )
             if evaluation is not None:
                 raise evaluation
-        run_by = {
+        runs_by_target = {
             target: list(runs(parts, restored, known_outcomes))
             for target, parts in by_target.items()
         }
-        all_of = {
+        bodies_by_target = {
             target: [body for _, bodies in parts for body in bodies]
-            for target, parts in run_by.items()
+            for target, parts in runs_by_target.items()
         }
         self.writes = sum(
             sum(len(body.buffer) for body in bodies)
             + side_effect_bytes(group.state, target, bodies)
-            for target, bodies in all_of.items()
+            for target, bodies in bodies_by_target.items()
         )
         if self.writes > self.room:
             return False
         group.check(
-            {target: (bodies, digest_of(bodies, UNLIMITED)) for target, bodies in all_of.items()},
+            {
+                target: (bodies, digest_of(bodies, UNLIMITED))
+                for target, bodies in bodies_by_target.items()
+            },
             evicts=False,
         )
-        for target, parts in run_by.items():
+        # The check above has admitted the events, so nothing refuses them here.
+        for target, parts in runs_by_target.items():
             for publisher, bodies in parts:
                 group.publish(
                     target,
@@ -278,13 +286,14 @@ class _Step:
         for name in pc.unique(origins).to_pylist():
             target = directory.find(name) if name else None
             # A redrive from a store to itself has no effect.
+            # Events whose origin is not known, or no longer exists, stay where they are.
             if target is not None and target != self.channel_id:
                 mask = np.asarray(pc.equal(origins, name).fill_null(fill_value=False))
                 parts.append((target, batch.filter(pa.array(mask))))
         return parts
 
 
-def _checked(group: Group, source: str, destination: str) -> int:
+def _check_source(group: Group, source: str, destination: str) -> int:
     directory = group.state.directory
     channel_id = directory.channel_id_of(source)
     if destination and directory.channel_id_of(destination) == channel_id:

@@ -20,13 +20,15 @@ class Removal(Struct, frozen=True):
 
     channel_id: int
     redriven: Spans
+    """Events that the transaction publishes again."""
     purged: Spans
+    """Events that the transaction discards."""
 
 
 def check_available(group: Group, leaving: Sequence[Removal]) -> None:
-    """Raise ``IllegalState`` unless all events are stored and no reader holds one. The client
-    publishes edited copies of these events, so an event that another redrive has already moved
-    would be published twice."""
+    """Raise ``IllegalState`` unless all events of ``leaving`` are stored and no reader has one in
+    flight. The client publishes edited copies of these events, so an event that another redrive has
+    already moved would be published twice."""
     for removal in leaving:
         group.sweep(removal.channel_id)
         state = group.channel(removal.channel_id).state
@@ -45,7 +47,7 @@ def is_redrive(leaving: Sequence[Removal]) -> bool:
 
 
 def leave(group: Group, leaving: Sequence[Removal]) -> None:
-    """Remove the events."""
+    """Remove the events of ``leaving`` from their stores, after :func:`check_available`."""
     for removal in leaving:
         if removal.redriven:
             group.do(removal.channel_id, RemoveRedriven(removal.redriven))

@@ -51,8 +51,8 @@ class Repeatable(Protocol):
     """A publish that a client repeats when it got no answer (SEM X3)."""
 
     def is_decided(self, state: RealmState) -> bool:
-        """Whether the answer is known, because the publish was stored or is too old. It writes
-        nothing then."""
+        """Whether the answer is known, because the publish was stored earlier or its sequence is
+        too old. Serving the request then writes nothing."""
         ...
 
 
@@ -81,12 +81,12 @@ class SeatHolder(Protocol):
     deliver, so that the answer is up to date."""
 
     def ready_seat(self) -> int | None:
-        """The subscription of the seat; None: the client has left."""
+        """Return the subscription id of the seat; None if the client has left."""
         ...
 
     def room_now(self) -> tuple[int, bool]:
-        """Return the number of events it has room for, and whether it waits for
-        :meth:`finished`."""
+        """Return the number of events that the client has room for, and whether the client waits
+        for a call of :meth:`finished`."""
         ...
 
     def finished(self) -> None:
@@ -142,16 +142,18 @@ class PublishBatches(Struct):
         channel_id, digest = self.channel_id, self.digest
         if group.settled:
             group.settle()
-        later = False
+        is_scheduled = False
         for body in self.bodies:  # runs for each publish: a generator would cost more
             if DELIVERY_TIME in body.names:
-                later = waits(self.bodies)
+                is_scheduled = waits(self.bodies)
                 break
-        if later or group.state.directory.publishing_paused or group.state.unsealable:
-            if (stored_span := self._stored_as(group, later=later)) is not None:
-                return stored_span  # SEM X3: also while publishing is paused
+        if is_scheduled or group.state.directory.publishing_paused or group.state.unsealable:
+            # A repeated publish gets its answer also while publishing is paused (SEM X3).
+            stored_span = self._stored_as(group, is_scheduled=is_scheduled)
+            if stored_span is not None:
+                return stored_span
             refuse_stopped(group, (channel_id,))
-        if later:
+        if is_scheduled:
             state = group.channel(channel_id).state
             merging.refuse(state, group.state.stores[channel_id], self.bodies, digest=digest)
             channel_id, digest = scheduled(group, channel_id, self.bodies, digest=digest)
@@ -172,20 +174,22 @@ class PublishBatches(Struct):
             channel_id = state.directory.schedule_of(self.channel_id)
         return is_remembered(state, channel_id, self.producer, sequence=self.sequence)
 
-    def _stored_as(self, group: Group, *, later: bool) -> Span | None:
-        """Return the answer to a repeated publish; None if it is new."""
-        where: int | None = self.channel_id
-        group.channel(self.channel_id)  # raises if it was deleted
-        if later:
-            where = group.state.directory.schedule_of(self.channel_id)
-        if where is None or not self.producer:
+    def _stored_as(self, group: Group, *, is_scheduled: bool) -> Span | None:
+        """Return the ids that an earlier attempt at this publish has got; None if the publish is
+        new."""
+        store_id: int | None = self.channel_id
+        group.channel(self.channel_id)  # raises NameDoesNotExist if the channel was deleted
+        if is_scheduled:
+            store_id = group.state.directory.schedule_of(self.channel_id)
+        if store_id is None or not self.producer:
             return None
-        channel = group.channel(where)
+        channel = group.channel(store_id)
         return channel.state.producers.stored_as(self.producer, self.sequence)
 
 
 def is_remembered(state: RealmState, channel_id: int | None, producer: str, sequence: int) -> bool:
-    """Whether a channel knows the answer to a repeated publish: it was stored, or is too old."""
+    """Whether a channel knows the answer to a repeated publish: the publish was stored earlier, or
+    its sequence is too old to know (which is the answer then, an error)."""
     channel = None if channel_id is None else state.channels.get(channel_id)
     if channel is None or not producer:
         return False
@@ -203,8 +207,9 @@ class RunAction(Struct):
     room: int = 0
     """Bytes that the action may write. The action is refused if the disk has no room for them."""
     sweeps: Sequence[int] | None = None
-    """Channels that the action may sweep; None: any channel. Room is reserved for the events that a
-    sweep moves, and to forecast it for thousands of channels costs more than most actions."""
+    """Channels that the action may sweep; None means any channel. The shard reserves disk space for
+    the events that these sweeps move, and a forecast for thousands of channels would cost more than
+    most actions."""
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
@@ -216,14 +221,14 @@ class RunAction(Struct):
 
 
 def size_of(work: ShardRequest) -> int:
-    """Return the bytes of a request's events, or the room that it may need."""
+    """Return the bytes of a request's events; for an action, the bytes that it may write."""
     if isinstance(work, RunAction):
         return work.room
     return sum(len(body.buffer) for _, bodies in work.offered for body in bodies)
 
 
 def sizes_of(waiting: Sequence[ShardRequest]) -> int:
-    """Return the bytes of the events of all requests, or the room that they may need."""
+    """Return the sum of :func:`size_of` over all requests."""
     size = 0
     for work in waiting:
         if isinstance(work, PublishBatches):  # the usual case, without the cost of a call
@@ -237,8 +242,8 @@ def sizes_of(waiting: Sequence[ShardRequest]) -> int:
 def split_at(
     waiting: list[ShardRequest], limit: int
 ) -> tuple[list[ShardRequest], list[ShardRequest]]:
-    """Split requests into the first ones, of at most ``limit`` bytes together or one alone, and
-    the rest."""
+    """Split requests into the first ones, which have at most ``limit`` bytes together, and the
+    others. The first part always has one request, even if it has more bytes than ``limit``."""
     size = 0
     for i, work in enumerate(waiting):
         size += size_of(work)
@@ -250,8 +255,9 @@ def split_at(
 def expect_answer(work: ShardRequest) -> asyncio.Future[Any]:
     """Return a future for the answer of ``work``.
 
-    The work drops its reference to the future with the answer. An error refers to the waiting
-    frame, and the frame to the work, which may have many events: the cycle would keep them alive.
+    The reply of ``work`` drops its reference to the future when it is called. Otherwise an error in
+    the future would refer to the waiting frame, the frame to the work, and the work to the future:
+    this cycle would keep all events of the work alive.
     """
     expected: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     answer: asyncio.Future[Any] | None = expected
@@ -290,7 +296,7 @@ def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | N
         group.publish_keys.drop_refused()
         if isinstance(failure, NeedsEvaluation):
             raise
-        if work.reply is None:  # otherwise the receiver of the reply logs it
+        if work.reply is None:  # otherwise the receiver of the reply logs the failure
             _log.exception("work.failed", work=type(work).__name__)
         return None, failure
 

@@ -27,10 +27,10 @@ COPIES_BYTES_MAX = 64 << 20
 """Up to this size the forecast assumes that every join copies all events. Above it the copies of
 each join are counted: with hundreds of joins most events go to few stores."""
 _ROW_BYTES = 512
-"""Estimate of the origin's bytes that each copied or moved event gets."""
+"""Estimate of the bytes that the columns of the origin add to each copied or moved event."""
 _BODY_BYTES = 4_096
-"""Estimate for a batch of copies: its record in the block, and the schema of the origin's
-columns."""
+"""Estimate of the bytes that each batch of copies adds: its record in the block, and its schema
+with the columns of the origin."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -41,8 +41,9 @@ def side_effect_bytes(
     bodies: Sequence[Body],
     counted_above: int = COPIES_BYTES_MAX,
 ) -> int:
-    """Estimate the bytes that a publish leads to besides its own events (SEM L, T7). Copies of more
-    than ``counted_above`` bytes are counted join by join."""
+    """Estimate the bytes that a publish writes in addition to its own events: copies of joins and
+    events that it evicts to other stores (SEM L, T7). If the copies could have more than
+    ``counted_above`` bytes, they are counted join by join."""
     channel = state.channels.get(channel_id)
     if channel is None or not (
         channel_id in state.directory.joins.by_source or _evicts_to(channel.state)
@@ -51,7 +52,7 @@ def side_effect_bytes(
     sizes = [(len(body.buffer), body.rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
     size = sum(body_bytes for body_bytes, _ in sizes) + _ROW_BYTES * rows
-    return _following(
+    return _following_bytes(
         state, channel_id, size, rows=rows, bodies=bodies, counted_above=counted_above
     )
 
@@ -67,11 +68,11 @@ def has_no_side_effects(state: RealmState, channel_id: int) -> bool:
 def bytes_of_redrive(state: RealmState, channel_id: int, destination: int | None) -> int:
     """Estimate the bytes that a redrive step writes (SEM T10). Without a ``destination`` its events
     may go to any store, so the most expensive one counts."""
-    if channel_id not in state.channels:  # deleted meanwhile; the step itself reports it
+    if channel_id not in state.channels:  # deleted since; the step reports this to its caller
         return 0
     size, rows = _moved_bytes(state.channels[channel_id].state)
     targets = state.channels if destination is None else (destination,)
-    return size + max(_following(state, target, size, rows=rows) for target in targets)
+    return size + max(_following_bytes(state, target, size, rows=rows) for target in targets)
 
 
 def writes_nothing(
@@ -95,12 +96,13 @@ def writes_nothing(
         return False
     in_memory = len(IdSet(kind.volatile(digest))) == digest.count
     pulls = any(subscriber.pulls for subscriber in channel_state.subscribers.values())
-    fed = all(durable.is_fed for durable in channel_state.durables.values())
-    passes = channel_state.engine.needs_interest and fed and not pulls
+    # On an interest channel, events with a connected client for each durable are only passed on.
+    are_fed = all(durable.is_fed for durable in channel_state.durables.values())
+    passes = channel_state.engine.needs_interest and are_fed and not pulls
     return in_memory or kind.relays or passes
 
 
-def _following(
+def _following_bytes(
     state: RealmState,
     channel_id: int,
     size: int,
@@ -108,6 +110,8 @@ def _following(
     bodies: Sequence[Body] = (),
     counted_above: int = COPIES_BYTES_MAX,
 ) -> int:
+    """Estimate the bytes that follow from publishing ``rows`` events of ``size`` bytes to a store:
+    all copies that joins make of them, and the events that these copies evict."""
     stores = _reached(state, channel_id)
     evicting = [state.channels[store_id].state for store_id in stores]
     copies = size * (len(stores) - 1)

@@ -1,7 +1,8 @@
 """Scheduled publishing (SEM X4): events wait on an internal store until they are due.
 
-The TTL of an event there is the time until it is due. When it expires, it moves to its channel as a
-dead event moves to its store: in one step, so that it is neither lost nor published twice.
+The TTL of an event on this store is the time until the event is due. When the TTL ends, the event
+moves to its channel as a dead event moves to its dead event store: in one step, so that the event
+is neither lost nor published twice.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def scheduled(
     """Return the store where scheduled events of this channel wait, and their digest with the
     waiting times as TTLs. Creates the store if the channel has none."""
     directory = group.state.directory
-    group.channel(channel_id)  # raises if it was deleted
+    group.channel(channel_id)  # raises NameDoesNotExist if the channel was deleted
     schedule = directory.schedule_of(channel_id)
     if schedule is None:
         fact = directory.decide_schedule(channel_id)

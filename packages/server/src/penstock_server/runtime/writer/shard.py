@@ -99,10 +99,13 @@ class Shard:
         self._waiting: list[ShardRequest] = []
         self._serving: list[ShardRequest] = []
         """Requests of the current group without an answer; refused if the shard ends."""
+        # Calls to run between two groups, each with the future that ends with it.
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
-        self._idle: asyncio.Future[None] | None = None  # set while waiting for a request
+        # Ends the wait for the next request; None while the shard has work.
+        self._idle: asyncio.Future[None] | None = None
         self.ended = asyncio.Event()
         """Set when :meth:`run` has ended. Nothing is written after that."""
+        # Channels to sweep and to offer events of in the next group, in the order of waking.
         self._woken: dict[int, None] = {}
         self.timers = ChannelTimers(
             state.channels,
@@ -116,13 +119,14 @@ class Shard:
         """Whether the disk has room for the follow-up writes of the next group."""
         self.changed = set(state.channels)
         """Channels changed since the sealer last took this set. It inspects only these."""
+        # The error that ended the shard. Later requests are refused with it.
         self._failed: PenstockError | None = None
         self._stopping = False
         self.tail = journal.info().tail
         """Sequence of the newest block."""
         self.large_blocks: LargeBlocks | None = None
-        """Stores bodies too large for the log of a storage engine; None: the journal is a local
-        file and takes any size."""
+        """Stores bodies that are too large for the log of a storage engine; None if the journal is
+        a local file, which has no such limit."""
         self.groups = 0
         self.on_made: Callable[[list[tuple[int, str]]], None] = lambda made: None
         """Called with the new channels and durables: pairs of a channel's id and a durable's name,
@@ -130,8 +134,8 @@ class Shard:
         self.on_deposed: Callable[[], None] = lambda: None
         """Called when another owner has taken over, before the waiting requests are refused."""
         self.linger: Linger | None = None
-        """Keeps the loop awake between the requests of a client that waits for each answer; None:
-        it never does."""
+        """Keeps the loop awake between the requests of a client that waits for each answer; None
+        if the loop always sleeps between requests."""
         self.is_answering = False
         self.on_answered: Callable[[], None] = lambda: None
         """Called after the answers of a group, and after early deliveries, to flush all buffered
@@ -140,8 +144,8 @@ class Shard:
     # --- requests ------------------------------------------------------------------------
 
     def submit(self, work: ShardRequest, *, first: bool = False) -> None:
-        """Queue ``work``, ``first`` ahead of all that waits. Its reply is called once it is
-        stored."""
+        """Queue ``work``; with ``first``, ahead of all waiting requests. The reply of the work is
+        called once its facts are stored, or with the error that refuses it."""
         if self._failed is not None or self._stopping:
             send_answer(work.reply, None, self._failed or RealmStopping("the realm is closing"))
             return
@@ -150,7 +154,8 @@ class Shard:
             self._rouse()
 
     async def ask(self, work: ShardRequest, *, first: bool = False) -> Any:
-        """Queue ``work``, wait and return its answer. Raises the error that it is refused with."""
+        """Queue ``work``, wait for its answer and return it. Raises the error that refuses the
+        work."""
         answer = expect_answer(work)
         self.submit(work, first=first)
         try:
@@ -168,10 +173,10 @@ class Shard:
         sweeps: Sequence[int] | None = None,
         room: int = 0,
     ) -> Any:
-        """Run ``action(group)`` at its place in the order and return its result.
+        """Run ``action(group)`` in the order of requests and return its result.
 
-        The action may only sweep channels in ``sweeps``; None: any channel. It may write ``room``
-        bytes. Raises ``StorageFailed`` if the disk has no room for them.
+        The action may sweep only the channels in ``sweeps``; None means any channel. The action may
+        write ``room`` bytes. Raises ``StorageFailed`` if the disk has no room for them.
         """
         return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
 
@@ -199,7 +204,7 @@ class Shard:
         self.submit(RunAction(lambda group: group.do(channel_id, command), sweeps=(channel_id,)))
 
     def _read_ahead(self) -> None:
-        """Prefetch in idle time: not if requests have arrived meanwhile."""
+        """Prefetch predicted reads, unless requests have arrived since the shard became idle."""
         if not (self._waiting or self._ahead):
             self._dispatch.ahead.read(self.state)
 
@@ -251,7 +256,7 @@ class Shard:
         while not (self._stopping and not self._has_work and self.selector_queue.is_idle):
             if not (self._has_work or self._woken or self._between):
                 self._idle = loop.create_future()
-                # Not at once: first the loop sends the answers that are queued.
+                # Not called directly, so that the loop sends the queued answers before the reads.
                 if self._dispatch.ahead.predicted:
                     loop.call_soon(self._read_ahead)
                 if self.linger is not None:
@@ -295,14 +300,14 @@ class Shard:
                 done.set_exception(failure)
 
     async def _serve_between(self) -> None:
-        """Run the calls of :meth:`exclusively`. One is removed only when it is done, so that the
-        end of the shard fails it, too."""
+        """Run the calls of :meth:`exclusively`. A call is removed only after it has ended: if the
+        shard ends during the call, its caller gets the error, too."""
         while self._between:
             call, future = self._between[0]
             try:
                 await call()
             except (Deposed, Unknown):
-                raise  # the shard ends and refuses all that waits, this call included
+                raise  # the shard ends and refuses all waiting requests and this call
             except PenstockError as failure:
                 if not future.done():
                     future.set_exception(failure)
@@ -452,7 +457,7 @@ class Shard:
             return await self._cut_and_reserve(waiting)
 
     async def _cut_and_reserve(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
-        """Cut the group to ``GROUP_BYTES_MAX`` and reserve room for it."""
+        """Cut the group to ``GROUP_BYTES_MAX`` and reserve disk space for it."""
         size = sizes_of(waiting)
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
             waiting, later = split_at(waiting, GROUP_BYTES_MAX)
@@ -507,8 +512,8 @@ class Shard:
     def _without_room(
         self, waiting: Sequence[ShardRequest], failure: StorageFailed
     ) -> list[ShardRequest]:
-        """Return the requests that write at most a few bytes, such as acknowledgements; refuse the
-        others with ``failure``."""
+        """Return the requests that write at most a few bytes, such as acknowledgements. Answer the
+        other requests with ``failure``."""
         light_requests: list[ShardRequest] = []
         ids: Counter[int] = Counter()
         for i, work in enumerate(waiting):
@@ -517,7 +522,8 @@ class Shard:
                 light_requests.append(work)
             elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
                 send_answer(work.reply, None, failure)
-            # An earlier request of the group may make this publish write: decide it alone, later.
+            # Together with an earlier request of the group, this publish may write something, so it
+            # is decided alone in a later group.
             elif any(not size_of(before) for before in light_requests):
                 self._waiting = [*waiting[i:], *self._waiting]
                 self._rouse()
@@ -528,8 +534,8 @@ class Shard:
         return light_requests
 
     def _is_light(self, work: PublishBatches, ids: Counter[int]) -> bool:
-        """Whether a publish writes nothing, after earlier publishes of the group. ``ids`` counts
-        the ids that these take, by channel, and is updated."""
+        """Whether a publish writes nothing to disk. ``ids`` is the number of ids that earlier
+        publishes of the group take, by channel; the ids of this publish are added."""
         before = ids[work.channel_id]
         ids[work.channel_id] += work.digest.count
         return writes_nothing(
@@ -561,7 +567,7 @@ class Shard:
         if channel is None or not channel.state.unwritten:
             return 0
         leaves = any(
-            isinstance(work, RunAction)  # may attach, or end a subscription
+            isinstance(work, RunAction)  # any action may end a subscription
             or (
                 isinstance(work, RunCommand)
                 and work.channel_id == channel_id
@@ -618,17 +624,19 @@ class Shard:
             if channel.state.overdue and self._pace.resting is not None:
                 self._pace.hold_back(channel_id)
             elif channel.state.overdue and channel_id in self.selector_queue.ahead.sweeping:
-                continue  # it is swept once its events have been evaluated
+                continue  # swept once a thread has evaluated selectors on its due events
             elif channel.has_offers and (self._may_copy or not channel.state.overdue):
-                self.wake(channel_id)  # if dead events wait for room, the next sweep wakes it
+                # Events that wait for disk space are not a reason: a later sweep wakes the channel.
+                self.wake(channel_id)
 
     async def _relay(self, channel_id: int, channel: ChannelMachine) -> None:
-        """Deliver events that are not kept: transient ones and those evicted already go to
-        connected clients with credit and are removed (SEM E8, T3); passing events are removed once
-        they have reached all subscribers (SEM J4)."""
+        """Deliver the events that the channel does not keep. Transient events and evicted ones go
+        to connected clients with credit and are then removed (SEM E8, T3). Passing events are
+        removed once they have reached all subscribers (SEM J4)."""
         state = channel.state
         while (state.relayed or state.leaving) and channel.has_offers and not state.overdue:
-            # No progress: a client's end or a quarantine waits in the queue and must come first.
+            # Without progress, the end of a client or a quarantine is in the queue and must be
+            # decided first.
             if not await self._perform(channel_id):
                 break
         if channel.state.overdue:  # expired events must move before any delivery (SEM T1)

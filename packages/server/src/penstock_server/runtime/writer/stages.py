@@ -44,6 +44,7 @@ class Stages:
         self._bytes_max = bytes_max
         self._by_id: dict[str, _Stage] = {}
         self._groups: dict[str, set[str]] = {}
+        """Names of the stages of all attempts at a task, by task."""
         self._bytes_by_owner: dict[str, int] = {}
         """Bytes staged, by user."""
         self.size = 0
@@ -70,7 +71,7 @@ class Stages:
                 "the setting limits.stage_bytes"
             )
         self._by_id[stage] = _Stage(channel_id, bodies, size, at_us=self._clock.now_us())
-        self._groups.setdefault(_work_of(stage), set()).add(stage)
+        self._groups.setdefault(_task_of(stage), set()).add(stage)
         self.size += size
         self._bytes_by_owner[owner] = owner_bytes
 
@@ -91,15 +92,16 @@ class Stages:
         return [body for s in stages if s in self._by_id for body in self._by_id[s].bodies]
 
     def drop(self, stages: Sequence[str]) -> None:
+        """Drop the stages of these names; names without a stage are ignored."""
         for stage in stages:
             dropped = self._by_id.pop(stage, None)
             if dropped is not None:
                 self.size -= dropped.size
                 self._release(owner_of(stage), dropped.size)
-                group = self._groups[_work_of(stage)]
+                group = self._groups[_task_of(stage)]
                 group.discard(stage)
                 if not group:
-                    del self._groups[_work_of(stage)]
+                    del self._groups[_task_of(stage)]
 
     def _release(self, owner: str, size: int) -> None:
         self._bytes_by_owner[owner] -= size
@@ -109,15 +111,16 @@ class Stages:
     def committed(self, stages: Sequence[str]) -> None:
         """Drop published stages, and the stages of other attempts at the same task."""
         self.drop(stages)
-        for group in {_work_of(stage) for stage in stages} - {""}:
+        for group in {_task_of(stage) for stage in stages} - {""}:
             self.drop(sorted(self._groups.get(group, ())))
 
     def expire(self) -> None:
+        """Drop the stages that are older than ``STAGE_LIFETIME_US``."""
         horizon = self._clock.now_us() - STAGE_LIFETIME_US
         self.drop([stage for stage, staged in self._by_id.items() if staged.at_us < horizon])
 
 
-def _work_of(stage: str) -> str:
+def _task_of(stage: str) -> str:
     """Return the part of a stage's name that all attempts at one task share."""
     return owned(plain(stage).rpartition("/")[0], owner_of(stage))
 
@@ -149,7 +152,9 @@ class CommitStaged(Struct):
     def run(self, group: Group) -> Any:
         group.settle()
         channel = group.channel(self.channel_id)
-        if self.producer:  # a repeated commit is answered although its stages were dropped
+        # Before the stages are looked up: a repeated commit is answered although its stages were
+        # dropped.
+        if self.producer:
             stored_span = channel.state.producers.stored_as(self.producer, self.sequence)
             if stored_span is not None:
                 return stored_span

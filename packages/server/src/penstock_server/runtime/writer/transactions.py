@@ -70,10 +70,12 @@ class PublishTransaction(Struct):
         refuse_stopped(group, publishes)
         # All checks come before the first publish, so that a refusal leaves nothing stored.
         check_available(group, self.leaving)
-        if is_redrive(self.leaving):  # redriven events must not evict others (SEM T10)
+        # Redriven events must not evict others (SEM T10).
+        if is_redrive(self.leaving):
             group.check(publishes, evicts=False)
         else:
             group.check(publishes, begun.below_capacity)
+        # The checks have admitted all events, so nothing refuses a part of them here.
         spans = tuple(
             (
                 channel_id,
@@ -88,7 +90,7 @@ class PublishTransaction(Struct):
         return spans
 
     def _publishes(self) -> dict[int, tuple[list[Body], Digest]]:
-        """Return the events by store, in the order in which the stores were first named."""
+        """Return the events by store, in the order of the parts."""
         by_store: dict[int, list[Body]] = {}
         for part in self.parts:
             staged = self.stages.bodies_of(part.stages, part.channel_id)
@@ -141,8 +143,10 @@ class PublishStagedParts(Struct):
         publishes = self._publishes(group)
         refuse_stopped(group, publishes)
         # The commit is one unit: stores that were not full may overshoot (SEM T4).
-        below = {n for n in publishes if not group.channel(n).state.is_full}
-        group.check(publishes, below)
+        below_capacity = {
+            channel_id for channel_id in publishes if not group.channel(channel_id).state.is_full
+        }
+        group.check(publishes, below_capacity)
         spans = tuple(
             (channel_id, self._publish(group, channel_id, bodies, digest=digest))
             for channel_id, (bodies, digest) in publishes.items()
@@ -152,24 +156,25 @@ class PublishStagedParts(Struct):
         return spans
 
     def _committed_before(self, state: RealmState) -> Spans | None:
-        """Return the answer to a repeated commit; None if it is new. Channels remember commits,
-        too: one that was the only store of its commit, or was imported from another realm."""
+        """Return the answer to a repeated commit; None if the commit is new. A channel remembers a
+        commit, too, if it was the only store of that commit or was imported from another realm."""
         stored_spans = state.producers.stored_as(self.producer, self.sequence)
         if stored_spans is not None:
             return stored_spans
-        of_channels = []
+        # A channel may have been deleted since the first commit.
+        spans_by_channel = []
         for channel_id, _ in self.parts:
             if (channel := state.channels.get(channel_id)) is not None:
                 span = channel.state.producers.stored_as(self.producer, self.sequence)
-                of_channels += [] if span is None else [(channel_id, span)]
-        return tuple(of_channels) or None
+                spans_by_channel += [] if span is None else [(channel_id, span)]
+        return tuple(spans_by_channel) or None
 
     def _publishes(self, group: Group) -> dict[int, tuple[list[Body], Digest]]:
-        """Return the events by store, in the order in which the stores were first named. Scheduled
-        events are under the store where they wait."""
+        """Return the events by store, in the order of the parts. Scheduled events are under the
+        store where they wait."""
         by_time: dict[tuple[int, bool], list[Body]] = {}
         for channel_id, names in self.parts:
-            group.channel(channel_id)  # raises if it was deleted
+            group.channel(channel_id)  # raises NameDoesNotExist if the channel was deleted
             for name in names:
                 bodies = self.stages.bodies_of((name,), channel_id)
                 by_time.setdefault((channel_id, waits(bodies)), []).extend(bodies)
@@ -201,13 +206,14 @@ class TransactionOperations:
             raise InvalidArgument("a transaction has an id of at least one character")
 
         def begin(group: Group) -> None:
-            below = []
+            # Stores that are not full now may overshoot at the commit (SEM T4).
+            below_capacity = []
             for channel_id in channels:
                 state = group.channel(channel_id).state
                 group.sweep(channel_id)
                 if not state.is_full:
-                    below.append(channel_id)
-            group.state.transactions.begin(transaction, group.now_us, below)
+                    below_capacity.append(channel_id)
+            group.state.transactions.begin(transaction, group.now_us, below_capacity)
 
         await self._shard.act(begin)
 
@@ -243,8 +249,9 @@ class TransactionOperations:
         reply: Reply,
         publisher: str = "",
     ) -> None:
-        """Publish stages for several stores in one step. ``reply`` is called with the ids by store:
-        the same ones for the same ``producer`` and ``sequence``."""
+        """Publish stages for several stores in one step. ``reply`` is called with the ids by store.
+        A repeated commit with the same ``producer`` and ``sequence`` publishes nothing and gets the
+        ids of the first one."""
         limit = self._event_bytes_max
         work = PublishStagedParts(
             parts,
@@ -275,7 +282,7 @@ class TransactionOperations:
         acknowledged: Sequence[Acknowledged],
         publisher: str,
     ) -> None:
-        """Publish events to several stores and acknowledge others, in one step."""
+        """Publish events to several stores and acknowledge other events, in one step."""
         work = UnitOfWork(publishes, acknowledged, self._event_bytes_max, publisher=publisher)
         await self._shard.ask(work)
 

@@ -22,7 +22,6 @@ class Acknowledged(Struct, frozen=True):
     """The events that one subscription acknowledges."""
 
     channel_id: int
-    """Id of the channel."""
     subscription: int
     spans: Spans
     previous: bool = False
@@ -61,8 +60,10 @@ class UnitOfWork(Struct):
         if publishes:
             refuse_stopped(group, publishes)
         # The transaction is one unit: stores that were not full may overshoot (SEM T4).
-        below = {n for n in publishes if not group.channel(n).state.is_full}
-        group.check(publishes, below)
+        below_capacity = {
+            channel_id for channel_id in publishes if not group.channel(channel_id).state.is_full
+        }
+        group.check(publishes, below_capacity)
         spans = tuple(
             (
                 channel_id,
@@ -78,7 +79,7 @@ class UnitOfWork(Struct):
         """Return the events by store. Scheduled events are under the store where they wait."""
         by_time: dict[tuple[int, bool], list[Body]] = {}
         for channel_id, bodies in self.publishes:
-            group.channel(channel_id)  # raises if it was deleted
+            group.channel(channel_id)  # raises NameDoesNotExist if the channel was deleted
             for body in bodies:
                 by_time.setdefault((channel_id, waits((body,))), []).append(body)
         return by_store(group, by_time, self.event_bytes_max)
@@ -91,14 +92,14 @@ def by_store(
     are the channel, and whether the events are scheduled. Scheduled events go to the store where
     they wait, which is created only after all events are checked."""
     digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in by_time.items()}
-    for (channel_id, later), bodies in by_time.items():
-        if later:
+    for (channel_id, is_scheduled), bodies in by_time.items():
+        if is_scheduled:
             state, store = group.channel(channel_id).state, group.state.stores[channel_id]
-            merging.refuse(state, store, bodies, digest=digests[channel_id, later])
+            merging.refuse(state, store, bodies, digest=digests[channel_id, is_scheduled])
     publishes = {}
-    for (channel_id, later), bodies in by_time.items():
-        where, digest = channel_id, digests[channel_id, later]
-        if later:
-            where, digest = scheduled(group, channel_id, bodies, digest=digest)
-        publishes[where] = (bodies, digest)
+    for (channel_id, is_scheduled), bodies in by_time.items():
+        store_id, digest = channel_id, digests[channel_id, is_scheduled]
+        if is_scheduled:
+            store_id, digest = scheduled(group, channel_id, bodies, digest=digest)
+        publishes[store_id] = (bodies, digest)
     return publishes

@@ -20,11 +20,10 @@ async def with_open_files(
     *,
     room: int = 0,
 ) -> Any:
-    """Run ``action`` at its place in the order, with the files open that it reads.
+    """Run ``action`` in the order of the writer's requests, with the files open that it reads.
 
-    The writer's turn cannot wait for a file. So if the action needs closed files of its channel,
-    they are opened and the action runs again. It must therefore read before it changes
-    anything.
+    The writer's turn cannot wait for a file. If the action needs closed files of its channel, they
+    are opened and the action runs again. The action must therefore read before it changes anything.
 
     Raises ``NameDoesNotExist`` if the channel was deleted, ``StorageFailed`` if the disk has no
     room for ``room`` bytes, which the action may write, and what the action raises.
