@@ -24,12 +24,12 @@ FILE_BYTES_MAX = 16 << 20
 The highest number is the newest. Renamed files may be moved elsewhere or deleted.
 """
 READ_BYTES = 4 << 20
-"""Maximum number of bytes at the end of a log that are read at start-up."""
+"""Number of bytes at the end of a log that are read when a realm starts."""
 
 
 class FileAudit:
-    """Appends lines and syncs each one. If a crash has torn a line, the next line starts after it,
-    and readers skip the torn one."""
+    """Appends lines and syncs each line. If a crash has left an incomplete line, the next line
+    starts after it, and readers skip the incomplete one."""
 
     def __init__(
         self,
@@ -41,8 +41,9 @@ class FileAudit:
         files_max: int = 0,
         file_bytes_max: int = FILE_BYTES_MAX,
     ) -> None:
-        """Prepare a log; the file is opened on first use. ``files_max`` is how many renamed files
-        are kept, newest first; 0 keeps all. A file above ``file_bytes_max`` is renamed."""
+        """Prepare a log; the file is opened on first use. ``files_max`` is the number of renamed
+        files that are kept, the newest ones; 0 keeps all. A file is renamed above
+        ``file_bytes_max`` bytes."""
         self._root = root
         self._name = name
         self._path = f"{root}/{name}"
@@ -54,7 +55,7 @@ class FileAudit:
         self._size = 0
 
     async def append(self, line: bytes) -> None:
-        """Append a line, on disk on return. Raises ``StorageFailed``."""
+        """Append a line. It is on disk on return. Raises ``StorageFailed``."""
         await self._offload(lambda: self._append(line))
 
     def append_now(self, line: bytes) -> None:
@@ -74,8 +75,8 @@ class FileAudit:
     def _append(self, line: bytes) -> None:
         try:
             if self._size > self._file_bytes_max:
-                self._put_aside()
-            file = self._opened()
+                self._rename_full_file()
+            file = self._open_file()
             self._disk.pwrite(file, [line], self._size)
             self._disk.datasync(file)
         except OSError as error:
@@ -85,7 +86,7 @@ class FileAudit:
 
     def _last_lines(self) -> list[bytes]:
         try:
-            file = self._opened()
+            file = self._open_file()
             start = max(0, self._size - READ_BYTES)
             tail = self._disk.pread(file, self._size - start, start)
         except OSError as error:
@@ -94,7 +95,7 @@ class FileAudit:
         # A read that starts inside the file may start inside a line.
         return [line for line in lines[1 if start else 0 :] if line]
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         if self._file is None:
             try:
                 self._file = self._disk.open(self._path)
@@ -108,7 +109,7 @@ class FileAudit:
                 self._size += 1
         return self._file
 
-    def _put_aside(self) -> None:
+    def _rename_full_file(self) -> None:
         numbers = renamed_numbers(self._disk, self._root, self._name)
         number = max(numbers, default=0) + 1
         self.close()

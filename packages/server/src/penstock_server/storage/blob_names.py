@@ -36,8 +36,8 @@ def check_blob_name(name: str, *, of_shard: bool = False) -> None:
 
 
 def end_of_range(name: str, size: int, offset: int, length: int | None) -> int:
-    """Return the end of a requested range in a blob of ``size`` bytes; without a ``length`` the
-    range ends with the blob. Raises ``InvalidArgument`` if it is not inside the blob."""
+    """Return the end offset of a requested range in a blob of ``size`` bytes. Without a ``length``
+    the range ends with the blob. Raises ``InvalidArgument`` if the range is not inside the blob."""
     end = size if length is None else offset + length
     if not 0 <= offset <= end <= size:
         raise InvalidArgument(f"{name} has {size} bytes; bytes {offset} to {end} are not all in it")

@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 from penstock_core.vocabulary.ports import Buffer
 
 _VECTORS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
-"""Maximum number of buffers that one ``pwritev`` accepts."""
+"""Largest number of buffers that one ``pwritev`` accepts."""
 _JOIN_BELOW = 32 << 10
-"""Chunks of fewer bytes than this are joined before a write: the copy costs less than a vectored
-write."""
+"""Chunks with fewer bytes than this together are joined before a write, because the copy costs less
+than a vectored write."""
 
 
 class LockHeld(Exception):
@@ -29,7 +29,9 @@ class LockHeld(Exception):
 
 
 PRIVATE_FILE = 0o600
+"""Permissions of a file that only its owner may read."""
 PRIVATE_DIRECTORY = 0o700
+"""Permissions of a directory that only its owner may read."""
 
 
 class DirectoryEntry(NamedTuple):
@@ -80,7 +82,8 @@ class Disk(Protocol):
     def size(self, file: int) -> int: ...
 
     def rename(self, old: str, new: str, *, replace: bool) -> None:
-        """Rename in one directory. ``FileExistsError`` if ``new`` exists, unless ``replace``."""
+        """Rename a file within one directory. Raises ``FileExistsError`` if ``new`` exists, unless
+        ``replace``."""
         ...
 
     def unlink(self, path: str) -> None: ...
@@ -142,7 +145,8 @@ class RealDisk:
             written = os.pwritev(file, queue[start : start + _VECTORS_MAX], offset)
             if written == 0:
                 raise OSError(errno.EIO, "the disk accepted no bytes")
-            # The system may write less than asked: skip complete chunks, cut a partial one.
+            # The system may write fewer bytes than requested. Skip the written chunks, and cut a
+            # partly written one.
             offset += written
             while start < len(queue) and written >= queue[start].nbytes:
                 written -= queue[start].nbytes
@@ -152,7 +156,7 @@ class RealDisk:
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
         parts = []
-        # The system may return fewer bytes than asked for, also before the end of the file.
+        # The system may return fewer bytes than requested, also before the end of the file.
         while size and (part := os.pread(file, size, offset)):
             parts.append(part)
             size -= len(part)
@@ -258,7 +262,8 @@ def make_directories(disk: Disk, path: str, below: str, *, private: bool = False
         except FileNotFoundError:
             disk.make_directory(child, private=private)
             is_used = False
-        if not is_used:  # an empty one, too, because a crash may have prevented its sync
+        # Also for an existing empty directory, because a crash may have prevented its sync.
+        if not is_used:
             disk.sync_directory(parent)
         parent = child
 
@@ -266,7 +271,8 @@ def make_directories(disk: Disk, path: str, below: str, *, private: bool = False
 def write_all(disk: Disk, path: str, chunks: Sequence[Buffer], *, private: bool = False) -> None:
     """Create ``path`` with these bytes, synced on return. A failure leaves no file behind."""
     file = disk.open(path, create=True, private=private)
-    # Synced before the caller renames or refers to it: the name must never precede the bytes.
+    # Synced before the caller renames the file or refers to it, so that no name on disk ever stands
+    # for missing bytes.
     try:
         disk.pwrite(file, chunks, 0)
         disk.datasync(file)

@@ -1,7 +1,7 @@
 """Blobs on an Arrow file system: an object store, HDFS, or a folder.
 
-Only for copies of files. A realm cannot keep its own files there, because an object store does not
-refuse a name that two writers use at the same time.
+These blobs serve for copies of files only. A realm cannot store its own files there, because an
+object store does not refuse a name that two writers use at the same time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from penstock_server.storage.blob_names import check_blob_name, check_same, end_
 _IN_ONE_STEP: Final = ("s3", "gcs", "abfs")
 """Types of stores whose objects appear atomically when an upload is complete."""
 _ASIDE: Final = ".put-"
+"""Beginning of the names of files that are being written."""
 
 
 class FileSystemBlobs:
@@ -88,14 +89,15 @@ class FileSystemBlobs:
         return None
 
     def _put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        with self._explained(name, "written"):
+        with self._explain_errors(name, "written"):
             if self._size(name) is None:
                 self._write(name, chunks)
                 return
+        # A repeated put is accepted if it has the same bytes, as in all blob stores.
         check_same(name, memoryview(self._get(name, 0, None)), chunks)
 
     def _extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        with self._explained(name, "extended"):
+        with self._explain_errors(name, "extended"):
             size = self._size(name)
             if size is None:
                 raise NameDoesNotExist(f"blob {name} does not exist at {self._shown}")
@@ -105,7 +107,7 @@ class FileSystemBlobs:
             self._write(name, (*unchanged, *chunks))
 
     def _get(self, name: str, offset: int, length: int | None) -> bytes:
-        with self._explained(name, "read"):
+        with self._explain_errors(name, "read"):
             try:
                 opened = self._files.open_input_file(self._path(name))
             except FileNotFoundError:
@@ -116,7 +118,7 @@ class FileSystemBlobs:
 
     def _list(self, prefix: str) -> Sequence[BlobInfo]:
         blobs = []
-        with self._explained(prefix, "listed"):
+        with self._explain_errors(prefix, "listed"):
             # List only the folder of the prefix, so that the store reads no other names.
             inside = prefix.rpartition("/")[0]
             selector = fs.FileSelector(self._path(inside), recursive=True, allow_not_found=True)
@@ -128,7 +130,7 @@ class FileSystemBlobs:
         return sorted(blobs, key=lambda info: info.name)
 
     def _delete(self, name: str) -> None:
-        with self._explained(name, "removed"), suppress(FileNotFoundError):
+        with self._explain_errors(name, "removed"), suppress(FileNotFoundError):
             self._files.delete_file(self._path(name))
 
     def _path(self, name: str) -> str:
@@ -146,7 +148,7 @@ class FileSystemBlobs:
         folder, _, last = path.rpartition("/")
         self._files.create_dir(folder, recursive=True)
         aside = f"{folder}/{_ASIDE}{last}"
-        # Another name first, because these stores show a file while it is being written.
+        # Written under another name first, because these stores show a file while it is written.
         try:
             self._stream(aside, chunks)
             self._sync(aside)
@@ -172,7 +174,7 @@ class FileSystemBlobs:
                 os.close(file)
 
     @contextmanager
-    def _explained(self, name: str, verb: str) -> Iterator[None]:
+    def _explain_errors(self, name: str, verb: str) -> Iterator[None]:
         try:
             yield
         except (OSError, pa.ArrowException) as error:

@@ -224,6 +224,7 @@ class MemoryPages:
         bodies, released = self._channels.get(channel, {}), set(places)
         for place in places:
             bodies.pop(place, None)
+        # A body may be released before it is flushed; flush() must not bring it back.
         self._pending = [
             body for body in self._pending if body[0] != channel or body[1] not in released
         ]

@@ -17,12 +17,17 @@ class OverlayDisk:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._changed: dict[str, bytearray] = {}
+        """Contents of the changed and new files, by path."""
         self._removed: set[str] = set()
+        """Paths of removed files and directories."""
         self._directories: set[str] = set()
+        """Paths of new directories."""
         self._open: dict[int, str] = {}
+        """Paths of open files, by their numbers."""
         self._underlying: dict[int, int] = {}
         """Numbers of open files on the underlying disk, by their numbers on this disk."""
-        self._numbers = 1 << 30  # far above the numbers of the other disk, which locks keep
+        # Far above the numbers of the underlying disk, which `lock` returns unchanged.
+        self._numbers = 1 << 30
 
     def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
         self._numbers += 1

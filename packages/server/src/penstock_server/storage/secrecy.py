@@ -1,7 +1,8 @@
 """File permissions of a data directory: only the realm's user may read its secrets.
 
-Secrets are password verifiers and the audit log. New files get the right permissions; those of
-directories from earlier versions, or that were restored or copied, are corrected on opening.
+Secrets are password verifiers and the audit log. New files get the right permissions. In a
+directory of an earlier version, or one that was restored or copied, permissions are corrected when
+it is opened.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _log = logger("penstock.storage")
 
 
 def mend(root: str) -> None:
-    """Remove other users' access to secrets in the data directory ``root``, and log what it was."""
+    """Remove other users' access to secrets in the data directory ``root``, and log the former
+    permissions."""
     access = openness(Path(root))
     if access:
         _log.warning(
@@ -60,10 +62,10 @@ def _mend(path: Path, mode: int) -> None:
     present = path.lstat().st_mode
     if stat.S_ISLNK(present) or not present & _OTHERS:  # chmod would follow a link
         return
-    was = f"{stat.S_IMODE(present):04o}"
+    former_mode = f"{stat.S_IMODE(present):04o}"
     try:
         path.chmod(mode)
     except OSError as error:
-        _log.error("secrets.exposed", path=str(path), mode=was, reason=str(error))
+        _log.error("secrets.exposed", path=str(path), mode=former_mode, reason=str(error))
     else:
-        _log.warning("secrets.mended", path=str(path), mode=was)
+        _log.warning("secrets.mended", path=str(path), mode=former_mode)

@@ -48,7 +48,9 @@ class Watches:
 
     def note(self, key: str, record: VersionedRecord | None) -> None:
         """Pass a change to all watches, and drop watches that the program no longer refers to."""
-        alive = [(held, watch) for held in self._open if (watch := held()) is not None]
+        alive = [
+            (reference, watch) for reference in self._open if (watch := reference()) is not None
+        ]
         for _, watch in alive:
             watch.note(key, record)
-        self._open = [held for held, _ in alive]
+        self._open = [reference for reference, _ in alive]

@@ -103,7 +103,7 @@ def open_embedded(
     if not root.startswith("/"):
         raise InvalidArgument(f"the data directory {root!r} must be an absolute path")
     try:
-        # This is checked before the lock, so that a directory of another program gets no LOCK file.
+        # Checked before the lock, so that no LOCK file is created in another program's directory.
         _is_new_directory(disk, root)
         lock = _take_lock(disk, root, holder)
     except OSError as error:
@@ -138,8 +138,8 @@ def _open_locked(
     lock: int,
     pages: FilePages,
 ) -> Embedded:
-    # It is checked again under the lock, because another process may have created or upgraded the
-    # realm meanwhile.
+    # Checked again with the lock held, because another process may have created or upgraded the
+    # realm after the first check.
     is_new = _is_new_directory(disk, root)
     for directory in _DIRECTORIES:
         make_directories(disk, f"{root}/{directory}", root, private=directory == "registry")
@@ -152,12 +152,14 @@ def _open_locked(
     journal = _LockedJournal(
         root, disk=disk, offload=offload, clock=clock, identity=identity, limits=limits
     )
+    # From here on the journal owns the lock, and releases it when it is closed.
     journal._lock = lock
     registry = FileRegistry(root, disk=disk, offload=offload)
     return Embedded(journal, FileBlobs(root, disk=disk, offload=offload), registry, pages=pages)
 
 
 def _take_lock(disk: Disk, root: str, holder: str) -> int:
+    # The nearest existing folder above: the folders below it are created and synced.
     parent = root
     while _entries(disk, parent) is None:
         parent = parent.rpartition("/")[0]
@@ -173,8 +175,8 @@ def _take_lock(disk: Disk, root: str, holder: str) -> int:
 
 
 def _is_new_directory(disk: Disk, root: str) -> bool:
-    """Return whether the directory is new. Raises an error if it is neither new nor has a format
-    that this version reads."""
+    """Return whether the directory is missing or empty. Raises an error if it is another program's
+    directory, or has a format that this version cannot read."""
     entries = _entries(disk, root)
     names = {entry.name for entry in entries or ()} - _IGNORED
     if not names:
@@ -200,7 +202,7 @@ def _is_new_directory(disk: Disk, root: str) -> bool:
         raise Damaged(
             f"{root}: the registry record {_FORMAT_KEY!r} is missing; restore registry/ from a copy"
         )
-    return True  # left by an interrupted first start
+    return True  # the remains of an interrupted first start
 
 
 def _format_in(root: str, value: bytes) -> int:

@@ -1,9 +1,9 @@
-"""Writes zeros behind the end of the journal, so that syncing a small block writes only data.
+"""Writes zeros after the end of the journal, so that syncing a small block writes only data.
 
-Reserved space reads as zeros, but on the first write to a part of it the file system has to
-update its metadata. A sync waits for that update, once every few small blocks, for milliseconds.
-Zeros written behind a block that is synced anyway reduce this to one update per hundreds of
-blocks. Readers see no difference, because the reserved space read as zeros before.
+Reserved space reads as zeros, but on the first write to a part of it the file system has to update
+its metadata. So every few small blocks, a sync waits some milliseconds for such an update. Zeros
+that are written after a block, and synced together with it, reduce this to one update for hundreds
+of blocks. Readers see no difference, because they read zeros before and after.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from penstock_server.storage.embedded.recovery import JournalFile
 
 ZEROS_BYTES: Final = 256 << 10
-"""Bytes of zeros to write at a time."""
+"""Number of zero bytes to write at a time."""
 BLOCK_BYTES_MAX: Final = 8 << 10
-"""Bytes of the largest block with zeros behind it.
+"""Size in bytes of the largest block that is followed by zeros.
 
-A stream of larger blocks would write every byte twice, to save few metadata updates.
+With larger blocks every byte would be written twice, in order to save few metadata updates.
 """
 
 _ZEROS: Final = memoryview(bytes(ZEROS_BYTES))

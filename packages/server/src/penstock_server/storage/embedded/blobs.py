@@ -58,7 +58,7 @@ class FileBlobs:
         if not 0 <= at <= size:
             raise InvalidArgument(f"{name} has {size} bytes; byte {at} is not in it")
         await self._offload(lambda: self._extend(name, at, chunks))
-        if name in self._sizes:  # else it was deleted meanwhile
+        if name in self._sizes:  # otherwise the blob was deleted during the write
             self._sizes[name] = at + sum(memoryview(chunk).nbytes for chunk in chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
@@ -123,7 +123,8 @@ class FileBlobs:
                 check_same(name, self._open(name), chunks)
                 return
             make_directories(self._disk, directory, self._root)
-            # Written and synced under another name: after a crash, a blob is complete or absent.
+            # Written and synced under another name first, so that after a crash a blob is either
+            # complete or missing.
             write_all(self._disk, temporary, chunks)
             self._publish(name, temporary, chunks)
             self._disk.sync_directory(directory)
@@ -133,7 +134,7 @@ class FileBlobs:
     def _publish(self, name: str, temporary: str, chunks: Sequence[Buffer]) -> None:
         try:
             self._disk.rename(temporary, self._path(name), replace=False)
-        # An earlier call may have stored it, and may have been cancelled before it noted the name.
+        # An earlier call may have stored the blob, and was cancelled before it recorded the name.
         except FileExistsError:
             self._disk.unlink(temporary)
             check_same(name, self._open(name), chunks)
@@ -175,7 +176,7 @@ class FileBlobs:
             self._disk.datasync(file)
         except OSError:
             with suppress(OSError):
-                self._disk.truncate(file, at)  # reserves space first, as the disk may be full
+                self._disk.truncate(file, at)  # frees the space of the write: the disk may be full
                 self._disk.pwrite(file, [before], at)
                 self._disk.datasync(file)
             raise

@@ -13,14 +13,14 @@ from penstock_core.vocabulary.ports import Offload
 
 
 class Changes:
-    """Makes the changes to one set of files. The only writer awaits each change before it makes the
-    next."""
+    """Makes the changes to one set of files. There is one writer, which awaits each change before
+    it makes the next one."""
 
     __slots__ = ("_offload", "_refusal", "alone", "failed", "is_busy")
 
     def __init__(self, refusal: str, offload: Offload) -> None:
-        """Create changes without a failure. ``refusal`` is the error text after one; ``offload``
-        runs blocking calls off the event loop."""
+        """``refusal`` is the beginning of the error text after a failure. ``offload`` runs blocking
+        calls in a thread."""
         self._refusal = refusal
         self._offload = offload
         self.is_busy = False
@@ -46,10 +46,11 @@ class Changes:
         assert not self.is_busy, "one writer awaits each change before the next"
 
     async def make(self, call: Callable[[], None], *, inline: bool) -> None:
-        """Make a change: on the event loop if it is quick (``inline``), else in a thread.
+        """Make a change by running ``call``: on the event loop if ``inline``, because it is quick,
+        otherwise in a thread.
 
-        Raises ``StorageFailed``. If it is interrupted midway, the content on disk is unknown, and
-        all further changes are refused.
+        Raises ``StorageFailed``. If the change is interrupted midway, the content on disk is
+        unknown, and all further changes are refused.
         """
         assert not self.is_busy, "one writer awaits each change before the next"
         is_settled = False

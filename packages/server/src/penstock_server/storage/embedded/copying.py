@@ -1,8 +1,8 @@
-"""Captures the data directory of a running realm at one moment, for a copy made meanwhile.
+"""Captures the data directory of a running realm at one moment, so that it can be copied.
 
-The captured content stays readable while the realm continues. The journal and pages are held open,
-because they change only beyond their captured length. Growing files are held open, too, and their
-tails are copied, because the next extension overwrites them. Other files are mapped.
+The captured content stays readable while the realm continues. Files of the journal and of pages
+stay open, because they change only after their captured length. Growing files stay open, too, and
+their footers are copied, because the next extension overwrites them. Other files are mapped.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from penstock_server.storage.embedded.journal import FileJournal
 
 _SEGMENTS = "segments/"
 _WHOLE = 1 << 62
+"""A number of bytes that no file exceeds."""
 
 
 class HeldFile:
@@ -72,7 +73,8 @@ class Capture:
         held_files: list[HeldFile] = []
         try:
             for capture in self._files(blobs, growing):
-                # A file that was deleted meanwhile is not referred to by any captured file.
+                # A file that was deleted since it was listed is not needed: no captured file refers
+                # to it.
                 with suppress(FileNotFoundError):
                     held_files.append(capture())
         except OSError as error:
@@ -109,7 +111,7 @@ class Capture:
     def _below(self, directory: str) -> list[str]:
         entries = self._disk.list(f"{self._root}/{directory}")
         names = [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
-        # Other files are not part of a realm, and clients refuse them.
+        # Files with other names are not part of a realm, and clients refuse them.
         return [name for name in names if directory == "pages" or is_data_file(name)]
 
     def _opened(self, name: str, size: int) -> HeldFile:
@@ -129,10 +131,10 @@ class Capture:
         end = end_of_batches(index.batches)
         tail = tail_or_rebuilt(self._disk.map(file), index)
 
-        def read(wanted: int, at: int) -> bytes:
-            if at >= end:
-                return tail[at - end : at - end + wanted]
-            return self._disk.pread(file, min(wanted, end - at), at)
+        def read(size: int, offset: int) -> bytes:
+            if offset >= end:
+                return tail[offset - end : offset - end + size]
+            return self._disk.pread(file, min(size, end - offset), offset)
 
         return HeldFile(name, min(end, self._disk.size(file)) + len(tail), read, file=file)
 

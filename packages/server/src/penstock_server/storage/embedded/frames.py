@@ -35,8 +35,8 @@ _FILE = struct.Struct("<8sQQQQQ")
 _BLOCK = struct.Struct("<8sQQQQQQ")
 _FILE_MAGIC = b"PNSTKJRN"
 _JOIN_BELOW = 32 << 10
-"""A block of fewer bytes than this is joined to one buffer: the copy costs less than a vectored
-write."""
+"""A block with fewer bytes than this is joined to one buffer, because the copy costs less than a
+vectored write."""
 _BLOCK_MAGIC = b"\xf1PNSTBLK"
 
 FILE_HEADER_SIZE = _FILE.size
@@ -68,12 +68,12 @@ class JournalRange(NamedTuple):
 
     seq: int
     span: int
-    """Number of sequences in it; 1 unless it is unreadable."""
+    """Number of sequences in the range; 1 for a readable block."""
     start: int
     end: int
     header: BlockHeader | None
     reason: str
-    """The reason why it cannot be served; empty for an intact block."""
+    """The reason why the range cannot be read; empty for an intact block."""
 
 
 class Scan(NamedTuple):
@@ -89,7 +89,7 @@ class Scan(NamedTuple):
 
 
 BLOCK_BYTES_BESIDE = BLOCK_HEADER_SIZE + 8
-"""Maximum number of bytes that a block has in addition to its payload: the header and the
+"""Largest number of bytes that a block has in addition to its payload: the header and the
 padding."""
 
 
@@ -122,7 +122,7 @@ def frame(
     length = 0
     for chunk in chunks:
         length += memoryview(chunk).nbytes
-    # The first five fields: those before the checksum.
+    # The first five fields are those before the checksum.
     covered = _BLOCK.pack(_BLOCK_MAGIC, seq, length, synced, previous, 0, 0)[:40]
     if length < _JOIN_BELOW:
         chunks = (b"".join(chunks),)
@@ -210,7 +210,8 @@ def _next_header(
 
 def _significant(trailing: memoryview) -> int:
     """Return the length of ``trailing`` without the zeros at its end."""
-    # Usually it is all zeros, reserved space of many megabytes: check that without a copy.
+    # Usually `trailing` is reserved space of many megabytes, all zeros. This is checked without a
+    # copy.
     if not trailing.nbytes or not np.frombuffer(trailing, dtype=np.uint8).any():
         return 0
     return len(bytes(trailing).rstrip(b"\0"))

@@ -21,7 +21,7 @@ class DirectoryInspection(Struct, frozen=True, kw_only=True):
     """The properties of a directory that may be a data directory."""
 
     is_realm: bool
-    """True if it is a data directory written by a realm."""
+    """Whether the directory is a data directory written by a realm."""
     foreign_files: tuple[str, ...] = ()
     """Names of files in the directory, if it is not a data directory."""
     format: int | None = None
@@ -29,7 +29,7 @@ class DirectoryInspection(Struct, frozen=True, kw_only=True):
     format_max: int = DIRECTORY_FORMAT
     """The newest format that this version reads."""
     holder: str = ""
-    """Description of the process that has it open; empty if none has."""
+    """Description of the process that has the directory open; empty if no process has."""
 
 
 def inspect_directory(directory: Path) -> DirectoryInspection:

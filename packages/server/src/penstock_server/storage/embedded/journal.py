@@ -66,17 +66,17 @@ class JournalLimits(Struct, frozen=True, kw_only=True):
     file_bytes_max: int = 64 << 20
     """Size in bytes at which a new file begins."""
     allocation_bytes: int = 8 << 20
-    """Bytes of space reserved ahead at once, because writes into reserved space sync faster; 0
-    reserves none."""
+    """Number of bytes that are reserved ahead at once, because writes into reserved space sync
+    faster; 0 reserves no space ahead."""
     trimmed_bytes_max: int = 1 << 20
     """Bytes of trimmed blocks in the newest file above which a new file begins."""
     inline_bytes_max: int = 128 << 10
-    """Bytes above which a block that is synced is written, or read, off the event loop."""
+    """Size in bytes above which a thread writes a block that is synced, or reads a block."""
     inline_unsynced_bytes_max: int = 1 << 20
-    """Bytes above which a block that is not synced is written off the event loop. The limit is
-    higher than for synced blocks, because copying up to here costs less than using a thread."""
+    """Size in bytes above which a thread writes a block that is not synced. Up to this size, which
+    is larger than for synced blocks, copying the bytes costs less than using a thread."""
     inline_sync_us_max: int = 1_000
-    """Average microseconds of a sync above which syncs are done off the event loop."""
+    """Average duration of a sync in microseconds above which a thread makes the syncs."""
 
 
 class JournalRecord(Struct, frozen=True):
@@ -107,8 +107,8 @@ class FileJournal:
     """The :class:`~penstock_core.vocabulary.ports.Journal` in a directory, with one writer that
     makes one append at a time.
 
-    After a failed sync, or an append cancelled while writing, the content on disk is unknown. Then
-    all calls except reads are refused until the journal is opened again.
+    After a failed sync, or if an append was cancelled while writing, the content on disk is
+    unknown. All calls except reads are then refused until the journal is opened again.
     """
 
     def __init__(
@@ -129,8 +129,7 @@ class FileJournal:
         self._offload = offload
         self._clock = clock
         self._limits = limits or JournalLimits()
-        # Indexed by `sync`: the first limit is for blocks that are not synced, the second for
-        # synced ones.
+        # Indexed by the boolean `sync`: the first limit is for blocks that are not synced.
         self._inline_max = self._limits.inline_unsynced_bytes_max, self._limits.inline_bytes_max
         self._path = f"{root}/journal"
         self._records = RecordFiles(disk, f"{root}/registry")
@@ -202,8 +201,8 @@ class FileJournal:
             )
 
     async def sync(self) -> None:
-        """Sync all appended blocks. Raises ``StorageFailed``; every further change then fails,
-        too."""
+        """Sync all appended blocks. Raises ``StorageFailed``; after that, every further change
+        fails, too."""
         self._changes.check_idle()
         if self._synced < self._tail:
             await self._change(self._sync_tail, inline=True, syncs=True)
@@ -233,17 +232,17 @@ class FileJournal:
         return blocks
 
     async def trim(self, through: int) -> None:
-        """Forget blocks up to ``through``. The floor is durable on return; whole files are left to
-        :meth:`free`.
+        """Forget blocks up to ``through``. The new floor is on disk on return; :meth:`free` deletes
+        the files without other blocks.
 
-        The floor is kept in the registry record ``journal``, since the newest trimmed blocks may
-        still be in a file that later blocks need.
+        The floor is stored in the registry record ``journal``, because the newest trimmed blocks
+        may be in a file that later blocks need.
         """
         self._changes.check_idle()
         check_trim(through, tail=self._tail)
         if through <= self._floor:
             return
-        # Synced first: the record claims that all blocks up to the tail are on disk.
+        # Synced first, because the record states that all blocks up to the tail are on disk.
         await self.sync()
 
         def persist() -> None:
@@ -259,9 +258,8 @@ class FileJournal:
         ]
 
     async def free(self) -> None:
-        """Delete files that have only trimmed blocks. Deleting a large file takes up to 100 ms;
-        appends continue meanwhile. Readers that have a file open can finish. Raises
-        ``StorageFailed``."""
+        """Delete files that have only trimmed blocks, in a thread, because deleting a large file
+        takes up to 100 ms. Readers that have a file open can finish. Raises ``StorageFailed``."""
         retired, self._retired = self._retired, []
         if retired:
             for file in retired:
@@ -270,8 +268,8 @@ class FileJournal:
             await self._offload(lambda: self._delete(retired, unread))
 
     def _delete(self, retired: Sequence[JournalFile], unread: Sequence[JournalFile]) -> None:
-        """Delete retired files, and close the unread ones. After the journal is closed, another
-        process may use it: then the files are left to the next start."""
+        """Delete retired files, and close those without readers. If the journal was closed before,
+        another process may use the files, so they are left to the next start."""
         failed: StorageFailed | None = None
         with self._deleting:
             for file in retired if self._files else ():
@@ -285,9 +283,8 @@ class FileJournal:
             raise failed
 
     def _leave_behind(self, through: int) -> None:
-        """Begin a new file if the newest one has many trimmed bytes. The old file can then be
-        deleted, at the latest when its few remaining blocks are trimmed. A full disk postpones
-        this."""
+        """Begin a new file if the newest one has many trimmed bytes, so that the old file can be
+        deleted once its few other blocks are trimmed, too. A full disk postpones this."""
         file = self._files[-1]
         if file.first > through or file.end <= FILE_HEADER_SIZE + self._limits.trimmed_bytes_max:
             return
@@ -348,8 +345,8 @@ class FileJournal:
             raise StorageFailed(f"{self._path}: no room for block {seq}: {error}") from error
 
     def _make_room(self, size: int, *, promised: bool = False) -> None:
-        """Begin a new file if the newest is full for ``size`` bytes, and reserve space ahead. With
-        ``promised``, raise ``StorageFailed`` if the bytes cannot be reserved."""
+        """Begin a new file if ``size`` bytes do not fit into the newest one, and reserve space
+        ahead. With ``promised``, raise ``StorageFailed`` if the bytes cannot be reserved."""
         file, limits = self._files[-1], self._limits
         if self._is_full_for(size):
             self._begin_file()
@@ -365,7 +362,8 @@ class FileJournal:
     def _begin_file(self) -> None:
         """Begin a new file, and free the reserved space of the present one."""
         file = self._files[-1]
-        # The old file is synced first: a newer file proves that all blocks before it are on disk.
+        # The old file is synced first, because recovery takes a newer file as proof that all blocks
+        # before it are on disk.
         self._sync_tail()
         self._disk.truncate(file.file, file.end)
         self._reserved = file.end
@@ -407,10 +405,10 @@ class FileJournal:
 
     def _forget(self, path: str, error: OSError) -> None:
         """Make sure that a file whose creation failed does not exist, also after a power cut. If
-        that fails as well, all further changes are refused.
+        that fails, too, all further changes are refused.
 
-        Later blocks are appended to the present file. If the failed file reappeared, the next start
-        would expect these blocks in it, and so lose them.
+        Later blocks are appended to the present file. If the new file reappeared after a power cut,
+        the next start would expect these blocks in the new file, and lose them.
         """
         try:
             self._disk.sync_directory(self._path)
@@ -421,7 +419,7 @@ class FileJournal:
             self._changes.failed = f"{error}; and the new file {path} might reappear"
 
     def _undo(self, error: OSError) -> None:
-        """Undo a failed write. If that fails as well, all further changes are refused."""
+        """Undo a failed write. If that fails, too, all further changes are refused."""
         file = self._files[-1]
         try:
             file.zeroed = file.end
@@ -438,7 +436,8 @@ class FileJournal:
         try:
             self._disk.datasync(file.file)
         except OSError as error:
-            # The system may have dropped the pages: a second sync could succeed and write nothing.
+            # The sync is not retried: the system may have dropped the unwritten pages, so that a
+            # second sync would succeed and write nothing.
             self._changes.failed = f"{file.path} could not be synced: {error}"
             raise StorageFailed(self._changes.failed) from error
         self._syncs.note(self._clock.now_us() - started)
@@ -486,8 +485,8 @@ class FileJournal:
         return msgspec.structs.replace(damage, seq=seq, count=damage.count - skipped)
 
     def _extent(self, seq: int, limit: int, bytes_max: int) -> _Extent:
-        """Return blocks from ``seq`` on that can be read at once: in one file, without damaged
-        ones between them, and not too large."""
+        """Return the range of blocks from ``seq`` on that one read can return: blocks of one file,
+        without damaged blocks between them, of limited size."""
         index = bisect_right(self._files, seq, key=lambda file: file.first) - 1
         file = self._files[index]
         last = min(file.last, seq + limit - 1)

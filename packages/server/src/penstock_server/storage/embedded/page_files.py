@@ -1,8 +1,8 @@
 """The files under ``pages``: ``<channel number>/<page number>.page``. They contain only bodies of
 events.
 
-A file has its full size from the start and never changes it, so a full disk is noticed before a
-body is accepted, and a mapping covers the whole file. Bodies start at multiples of 8.
+A file is created with its full size, which never changes. So a full disk is detected before a body
+is accepted, and a mapping covers the whole file. Bodies start at multiples of 8.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from penstock_server.storage.embedded.quarantine import QuarantineFolder
 ALIGNMENT = 8
 """Alignment of bodies in bytes: Arrow reads them in place and needs aligned buffers."""
 MAPPED_MAX = 256
-"""Maximum number of mapped pages, because each keeps a file open. The least recently read page is
+"""Largest number of mapped pages, because each keeps a file open. The least recently read page is
 unmapped first."""
 
 _PAGE = ".page"
+"""Ending of the name of a page file."""
 _KEPT = ".kept"
+"""Ending of the name of a page file that no start uses or removes."""
 
 
 def padded(size: int) -> int:
@@ -48,10 +50,12 @@ class PageFile:
         self.bodies: dict[int, PageSlot] = {}
         """Slots of the bodies in use, by offset."""
         self.used = 0
+        """Bytes of these bodies."""
         self.file: int | None = None
         """The open file while it has bytes that are not synced; otherwise None."""
         self.keep = False
-        """True if the file may hold bodies of lost facts, so it must not be deleted (SEM S1)."""
+        """Whether the file may have bodies of lost facts, so that it must not be deleted (SEM
+        S1)."""
 
     def fits(self, size: int) -> bool:
         return self.end + padded(size) <= self.size
@@ -105,7 +109,8 @@ class PageFiles:
             yield channel, sorted(pages, key=lambda page: page.number), highest
 
     def make(self, channel: int, sizes: Mapping[int, int]) -> list[PageFile]:
-        """Create pages with these sizes by page number, and sync their names; all or none."""
+        """Create pages with these sizes by page number, and sync their names. If one of them cannot
+        be created, none is. Raises ``StorageFailed``."""
         created: list[PageFile] = []
         directory = f"{self._directory}/{channel}"
         try:
@@ -139,7 +144,7 @@ class PageFiles:
 
     def sync(self, page: PageFile) -> None:
         if page.file is None:
-            return  # never written, or removed since
+            return  # the page was not written since the last sync, or was removed
         try:
             self._disk.datasync(page.file)
         except OSError as error:

@@ -26,11 +26,11 @@ class PageLimits(Struct, frozen=True, kw_only=True):
     page_bytes_min: int = 1 << 20
     """Bytes of a channel's first page. Each new page is as large as all earlier ones together."""
     page_bytes_max: int = 16 << 20
-    """Largest page in bytes, except for a single body that is larger itself."""
+    """Size in bytes of the largest page, except for a single body that is larger."""
     inline_bytes_max: int = 128 << 10
-    """Bytes above which a write is done off the event loop."""
+    """Size in bytes above which a thread makes a write."""
     inline_sync_us_max: int = 1_000
-    """Average microseconds of a sync above which syncs are done off the event loop."""
+    """Average duration of a sync in microseconds above which a thread makes the syncs."""
 
 
 class _Body(NamedTuple):
@@ -40,7 +40,7 @@ class _Body(NamedTuple):
 
 
 class _ChannelPages:
-    """The pages of one channel, in order. ``at`` is the page for the next body."""
+    """The pages of one channel, in order. ``at`` is the index of the page for the next body."""
 
     __slots__ = ("at", "number", "numbered", "pages")
 
@@ -61,6 +61,7 @@ class _ChannelPages:
         return self.pages[index] if exists else None
 
     def remove(self, page: PageFile) -> None:
+        """Remove a page without live bodies, which is before the page for the next body."""
         index = self.pages.index(page)
         assert index < self.at, "a page with free space is never removed"
         del self.pages[index]
@@ -70,8 +71,8 @@ class _ChannelPages:
 class FilePages:
     """The :class:`~penstock_core.vocabulary.ports.Pages` in ``<root>/pages``.
 
-    After a failed sync, or a flush cancelled while writing, the content on disk is unknown. Then
-    all calls except reads are refused until the pages are opened again.
+    After a failed sync, or if a flush was cancelled while writing, the content on disk is unknown.
+    All calls except reads are then refused until the pages are opened again.
     """
 
     def __init__(
@@ -96,8 +97,8 @@ class FilePages:
         for number, pages, highest in self._files.channels():
             channel = self._channels[number] = _ChannelPages(number)
             channel.pages, channel.at, channel.numbered = pages, len(pages), highest
-            # Synced before the journal, which refers to these bodies: after a crash they may be in
-            # the system's cache only.
+            # After a crash these bodies may be in the system's cache only. They are synced before
+            # the journal, which refers to them.
             self._files.sync_all(pages)
 
     # Writing
@@ -110,7 +111,8 @@ class FilePages:
         new_sizes = dict(enumerate(self._missing(channel_pages, sizes), channel_pages.numbered + 1))
         if not new_sizes:
             return
-        channel_pages.numbered += len(new_sizes)  # even if this fails: no number is used twice
+        # Counted even if the creation fails, so that no number is used twice.
+        channel_pages.numbered += len(new_sizes)
         created: list[PageFile] = []
         await self._changes.make(
             lambda: created.extend(self._files.make(channel, new_sizes)), inline=False
@@ -238,7 +240,7 @@ class FilePages:
                 self._files.remove(page)
                 removed.append(page)
 
-        # Also after a failure midway: pages whose files were deleted must not be used again.
+        # After a failure midway, the pages whose files were deleted must not be used again, either.
         try:
             await self._changes.make(remove, inline=False)
         finally:
@@ -286,7 +288,7 @@ class FilePages:
         limits, total = self._limits, channel_pages.size
         missing: list[int] = []
         index = 0
-        # The same choice of pages that `allocate` makes, body by body.
+        # Chooses the page of each body as `allocate` does.
         for size in map(padded, sizes):
             while index < len(rooms) and rooms[index] < size:
                 index += 1
@@ -310,7 +312,8 @@ class FilePages:
         if not channel_pages.pages:
             self._files.remove_all(channel_pages.number, [])
         elif keep_rest:
-            # `at` stays behind these pages: lost facts may refer to bodies in their free space.
+            # `at` stays after these pages, so that no body is written to them: lost facts may refer
+            # to bodies in their free space.
             for page in channel_pages.pages:
                 page.keep = True
         else:
@@ -337,7 +340,8 @@ class FilePages:
             for page in self._unsynced:
                 self._files.sync(page)
         except StorageFailed as error:
-            # The system may have dropped the bytes: a second sync could succeed and write nothing.
+            # The sync is not retried: the system may have dropped the unwritten bytes, so that a
+            # second sync would succeed and write nothing.
             self._changes.failed = str(error)
             raise
         # A moving average, so that a single slow sync does not move later ones to a thread.

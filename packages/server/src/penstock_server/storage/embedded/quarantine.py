@@ -25,11 +25,12 @@ class QuarantineFolder:
         """Store a synced copy of ``damaged`` and return its path. Equal bytes are stored once."""
         make_directories(self._disk, self._path, self._root, private=True)
         existing = {entry.name for entry in self._disk.list(self._path)}
-        if len(name) > _NAME_MAX:  # keep both ends: channel at the start, ids at the end
+        # Cut in the middle, because the channel is at the start and the ids are at the end.
+        if len(name) > _NAME_MAX:
             name = f"{name[: _NAME_MAX // 2]}~~{name[-_NAME_MAX // 2 :]}"
         number, target = 1, name
         while target in existing:
-            if self._holds(target, damaged):
+            if self._has_content(target, damaged):
                 return f"{self._path}/{target}"
             number += 1
             target = f"{name}.{number}"
@@ -37,7 +38,7 @@ class QuarantineFolder:
         self._disk.sync_directory(self._path)
         return f"{self._path}/{target}"
 
-    def _holds(self, name: str, damaged: Buffer) -> bool:
+    def _has_content(self, name: str, damaged: Buffer) -> bool:
         file = self._disk.open(f"{self._path}/{name}")
         try:
             size = self._disk.size(file)

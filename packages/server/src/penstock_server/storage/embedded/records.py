@@ -1,6 +1,5 @@
 """Stores small records as files with a version, a checksum and a value. A file is replaced
-atomically. This is the synchronous half of the registry, which the journal uses for its record,
-too.
+atomically. All calls block. The registry uses them in a thread, and the journal for its own record.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _HEAD = struct.Struct("<8sQQQ")
 _MAGIC = b"PNSTKREC"
 _TEMPORARY = ".new-"
 KEY_LENGTH_MAX = 240
-"""Maximum number of characters of a key after escaping, with ``/`` written as ``%2F`` and so on."""
+"""Largest number of characters of a key after percent-encoding, which writes ``/`` as ``%2F``."""
 
 
 def encode_record(record: VersionedRecord) -> bytes:
@@ -28,7 +27,8 @@ def encode_record(record: VersionedRecord) -> bytes:
 
 
 def decode_record(stored: bytes, where: str) -> VersionedRecord:
-    """Decode a record. Raises ``Damaged``, naming ``where``, if it is incomplete or damaged."""
+    """Decode a record. Raises ``Damaged``, which names the file ``where``, if the record is
+    incomplete or damaged."""
     if len(stored) < _HEAD.size:
         raise Damaged(f"{where}: {len(stored)} bytes are too few for a record")
     magic, version, length, checksum = _HEAD.unpack_from(stored)
@@ -55,8 +55,8 @@ def record_name(key: str) -> str:
 
 
 class RecordFiles:
-    """A directory with one file per key. Only the realm's user may read the files, because some
-    hold password verifiers."""
+    """A directory with one file per key. Only the realm's user may read the files, because some of
+    them have password verifiers."""
 
     __slots__ = ("_disk", "_path")
 
@@ -92,10 +92,10 @@ class RecordFiles:
         return decode_record(stored, self.where(key))
 
     def store(self, key: str, record: VersionedRecord) -> None:
-        """Replace the record, synced on return.
+        """Replace the record. The change is on disk on return.
 
-        ``OSError`` before the rename changes nothing. After :class:`Unsettled`, which follows the
-        rename, a crash may leave either the old or the new record.
+        Raises ``OSError`` if nothing was changed, and :class:`Unsettled` if the file was renamed
+        but not synced: a crash may then leave either the old or the new record.
         """
         name = record_name(key)
         temporary = f"{self._path}/{_TEMPORARY}{name}"
@@ -111,8 +111,8 @@ class RecordFiles:
             raise Unsettled(str(error)) from error
 
     def remove(self, key: str) -> None:
-        """Remove the record, synced on return. Fails as ``store`` does: ``OSError`` changes
-        nothing, and after :class:`Unsettled` the record may come back."""
+        """Remove the record. The removal is on disk on return. Raises ``OSError`` if nothing was
+        changed, and :class:`Unsettled` if a crash may bring the record back."""
         self._disk.unlink(self.where(key))
         try:
             self._disk.sync_directory(self._path)

@@ -1,12 +1,12 @@
 """Opens a journal directory: finds its blocks, its damage, and the offset at which writing
 continues (SEM S1).
 
-The main question is how to treat bytes that fail their checksum. If a later block, a newer file or
-the mark of an orderly close proves that they had been synced, they are damage: it is reported in
-their place, they are copied to quarantine, and the blocks after them are served. Otherwise they and
-all bytes after them are the tail of a power cut, which was never acknowledged: the journal is cut
-back to the last block before them, and the cut bytes are kept in quarantine. Intact blocks are
-synced again before they are served, so that they also survive the next power cut.
+Bytes that fail their checksum are treated in one of two ways. If a later block, a newer file or the
+record of an orderly close proves that the bytes had been synced, they are damage: the damage is
+reported, the bytes are copied to quarantine, and the blocks after them are served. Otherwise these
+bytes and all bytes after them are the tail of a power cut, which was never acknowledged: the
+journal is cut back to the last block before them, and the cut bytes are copied to quarantine.
+Intact blocks are synced again before they are served, so that they survive the next power cut, too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from penstock_server.storage.embedded.frames import (
 from penstock_server.storage.embedded.quarantine import QuarantineFolder
 
 _RETRY_SIZE = 1 << 12
-"""Bytes that are read at once after a read error, so that a bad sector spoils only these."""
+"""Number of bytes that are read at once after a read error, so that a bad sector affects only these
+bytes."""
 _HEADER = "the block header is damaged"
+"""Reason for damage without a readable block header."""
 
 
 class JournalFile:
@@ -82,7 +84,7 @@ class RecoveredJournal(NamedTuple):
     torn_bytes: int
     """Bytes of unacknowledged blocks that were cut off the newest file."""
     roll: bool
-    """True if the newest file ends in damage, so that writing continues in a new file."""
+    """Whether the newest file ends in damage, so that writing continues in a new file."""
 
 
 class _Candidate(NamedTuple):
@@ -93,7 +95,7 @@ class _Candidate(NamedTuple):
     """Checksum of the last block of the previous file, from the header of this file; 0 if
     unknown."""
     is_known: bool
-    """True if the header of the file is intact and belongs to this journal."""
+    """Whether the header of the file is intact and belongs to this journal."""
 
 
 def file_name(first: int) -> str:
@@ -173,7 +175,7 @@ class Recovery:
         self._drop_trimmed()
         listed = journal_files(self._disk, self._path)
         if listed:
-            # If the first file begins after the floor, `_take` reports the blocks in between as
+            # If the first file begins after the floor, `_add_file` reports the blocks in between as
             # missing.
             self._newest_seq = self._floor if listed[0][0] > self._floor else listed[0][0] - 1
             # A file begins only after a sync of the file before it.
@@ -184,9 +186,9 @@ class Recovery:
         if last is not None:
             self._newest_synced = max(self._newest_synced, last.scan.synced)
         for (first, path), (following, _) in pairwise(listed):
-            self._take(self._load(first, path), following)
+            self._add_file(self._load(first, path), following)
         if last is not None:
-            self._take(last, None)
+            self._add_file(last, None)
         if self._files:
             self._write_again(self._files[-1])
         self._note_lost_tail()
@@ -231,7 +233,7 @@ class Recovery:
             JournalFile(path, file, first), data, content, start=start, is_known=is_known
         )
 
-    def _take(self, candidate: _Candidate, limit: int | None) -> None:
+    def _add_file(self, candidate: _Candidate, limit: int | None) -> None:
         """Add the blocks of a file; ``limit`` is the first sequence of the next file, or None."""
         file = candidate.file
         if file.first > self._newest_seq + 1:
@@ -250,10 +252,10 @@ class Recovery:
         self._roll = False
         self._files.append(file)
         file.end = candidate.scan.end
-        if not self._take_pieces(candidate, limit):
+        if not self._add_blocks(candidate, limit):
             return
         if candidate.scan.trailing:
-            self._take_trailing(candidate, limit)
+            self._handle_trailing(candidate, limit)
 
     def _is_worth_keeping(self, candidate: _Candidate, limit: int | None) -> bool:
         """Copy a damaged file header to quarantine, and return whether the file has blocks.
@@ -273,8 +275,9 @@ class Recovery:
         self._roll = True
         return False
 
-    def _take_pieces(self, candidate: _Candidate, limit: int | None) -> bool:
-        """Add the blocks of a file. True if all were added, without a cut."""
+    def _add_blocks(self, candidate: _Candidate, limit: int | None) -> bool:
+        """Add the blocks of a file. Return True if all were added, and False if the file was cut or
+        overlaps the next one."""
         for block_range in candidate.scan.pieces:
             if block_range.seq <= self._newest_seq:
                 continue
@@ -291,7 +294,7 @@ class Recovery:
             self._keep(candidate, block_range, reason)
         return True
 
-    def _take_trailing(self, candidate: _Candidate, limit: int | None) -> None:
+    def _handle_trailing(self, candidate: _Candidate, limit: int | None) -> None:
         """Handle the bytes after the last readable header."""
         start = candidate.scan.end
         newest_synced = self._newest_synced if limit is None else limit - 1
@@ -342,8 +345,8 @@ class Recovery:
     def _cut_off_block(self, candidate: _Candidate, block_range: JournalRange, reason: str) -> None:
         """Cut off a block that was never acknowledged, and everything after it (SEM S1)."""
         if block_range.seq <= self._newest_synced:
-            # The range covers several blocks. Those that were synced are damage; the others are cut
-            # off.
+            # The range stands for several blocks. Blocks that were synced are damage; later ones
+            # are cut off.
             synced = block_range._replace(span=self._newest_synced - block_range.seq + 1)
             self._keep(candidate, synced, reason)
         candidate.file.end = block_range.start
@@ -363,7 +366,7 @@ class Recovery:
             self._disk.datasync(candidate.file.file)
 
     def _note_lost_tail(self) -> None:
-        """Report blocks at the end that were on disk and of which no byte remains."""
+        """Report blocks that had been synced at the end of the journal and are missing now."""
         if self._newest_synced > self._newest_seq:
             missing_range = JournalRange(
                 self._newest_seq + 1,

@@ -29,8 +29,10 @@ class FileRegistry:
         self._records: dict[str, VersionedRecord] = {}
         self._damaged: dict[str, str] = {}
         self._watches = Watches()
-        self._writing = threading.Lock()  # a cancelled change may still be in its thread
+        self._writing = threading.Lock()
+        """Lock held during each change, because a cancelled change may still run in its thread."""
         self._failed = ""
+        """The reason for refusing changes; empty until a sync has failed."""
         self._files.remove_leftovers()
         for key in self._files.all_keys():
             self._read(key, QuarantineFolder(disk, root))
@@ -83,28 +85,28 @@ class FileRegistry:
             quarantine.keep(f"registry-{record_name(key)[:200]}.record", self._files.raw(key))
             self._damaged[key] = str(error)
         else:
-            assert record is not None, "it was just listed"
+            assert record is not None, "the file of this key was just listed"
             self._records[key] = record
 
     def _change(self, key: str, expected: int, value: bytes) -> VersionedRecord:
         with self._writing:
-            version = self._checked(key, expected)
+            version = self._check_version(key, expected)
             record = VersionedRecord(version + 1, bytes(value))
-            with self._explained(key, "written"):
+            with self._explain_errors(key, "written"):
                 self._files.store(key, record)
             self._records[key] = record
             return record
 
     def _remove(self, key: str, expected: int) -> bool:
         with self._writing:
-            if not self._checked(key, expected):
+            if not self._check_version(key, expected):
                 return False
-            with self._explained(key, "removed"):
+            with self._explain_errors(key, "removed"):
                 self._files.remove(key)
             del self._records[key]
             return True
 
-    def _checked(self, key: str, expected: int) -> int:
+    def _check_version(self, key: str, expected: int) -> int:
         """Return the version of a key; 0 if it does not exist. Raises ``Conflict`` if another
         version is expected."""
         if self._failed:
@@ -118,9 +120,10 @@ class FileRegistry:
         return version
 
     @contextmanager
-    def _explained(self, key: str, verb: str) -> Iterator[None]:
+    def _explain_errors(self, key: str, verb: str) -> Iterator[None]:
         try:
             yield
+        # It is unknown whether the change is on disk, so a later one must not build on it.
         except Unsettled as error:
             self._failed = f"{self._files.where(key)} could not be synced: {error}"
             raise StorageFailed(self._failed) from error

@@ -26,7 +26,8 @@ def check_exists(disk: Disk, root: str) -> None:
 
 
 def check_records(disk: Disk, root: str) -> dict[str, str]:
-    """Return the damage of each file of a registry record; an empty text for intact files."""
+    """Return a description of the damage for each file of a registry record; empty for intact
+    files."""
     records = RecordFiles(disk, f"{root}/registry")
     damage = {}
     for key in records.all_keys():
@@ -41,10 +42,10 @@ def check_records(disk: Disk, root: str) -> dict[str, str]:
 
 
 def mend_format(disk: Disk, root: str, holder: str) -> str:
-    """Rewrite a damaged format record, if the journal shows the format.
+    """Rewrite a missing or damaged format record, if the journal shows the format.
 
-    Return the path of the damaged record's copy. Raises ``Damaged`` if the format cannot be
-    determined.
+    Return the path of the damaged record's copy in quarantine; empty if the record is intact.
+    Raises ``Damaged`` if the format cannot be determined.
     """
     records = RecordFiles(disk, f"{root}/registry")
     try:
@@ -67,6 +68,7 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
     except Damaged:
         damaged = records.raw(_FORMAT_KEY)
         copy_path = QuarantineFolder(disk, root).keep("registry-format.record", damaged)
+    # A file of the journal has a format, too: an intact one shows that this version can read it.
     if identity_in(disk, f"{root}/journal") is None:
         raise Damaged(
             f"{root}: no intact journal file shows the format; restore registry/ from a copy"
