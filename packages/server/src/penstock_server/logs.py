@@ -25,9 +25,9 @@ from penstock_core.printable import on_one_line, plain
 from penstock_server.runtime.writer.clock import SystemClock
 
 LINES_A_SECOND: Final = 100
-"""Maximum number of lines per second for one event, so that strangers cannot fill the disk, for
-example with a storm of connections. The limit does not apply to ``debug``, which is off by
-default."""
+"""Maximum number of lines per second for one event, so that clients that have not signed in cannot
+fill the disk, for example by opening many connections. The limit does not apply to ``debug``,
+which is off by default."""
 LEFT_OUT: Final = "lines.left_out"
 """The event that reports how many lines of another event were omitted."""
 
@@ -166,8 +166,8 @@ def _text(*, coloured: bool) -> list[Processor]:
 
 
 def _printable(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape values, which may be chosen by strangers, so that they can neither control a terminal
-    nor imitate a separate line. Values other than text are shown by their ``repr`` on one line."""
+    """Escape values, because clients may have chosen them: they must not control a terminal or
+    look like a separate line. A value that is not text becomes its ``repr`` on one line."""
     for name, value in entry.items():
         if name in ("stack", "exception") and isinstance(value, str):
             entry[name] = _indented(value)

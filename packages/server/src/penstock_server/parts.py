@@ -133,6 +133,7 @@ def _entry_points(path: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _parts_in(text: str, distribution: str) -> Iterator[EntryPoint]:
+    """Yield the parts that the entry points of a distribution register."""
     group = ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("["):

@@ -43,7 +43,7 @@ from penstock_server.storage.secrecy import openness as openness
 
 IDENTITY_KEY = "identity"
 SCRATCH = "tables"
-"""Folder in the data directory for files that can be made again."""
+"""Folder in the data directory for files that the realm can always generate again."""
 
 
 async def open_realm(
@@ -84,7 +84,7 @@ async def open_realm(
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()
     except BaseException:
-        # The journal last, because closing it unlocks the data directory.
+        # The journal is closed last, because closing it unlocks the data directory.
         await stores.pages.close()
         await stores.journal.close()
         raise
@@ -92,8 +92,9 @@ async def open_realm(
 
 
 async def give_scratch_folder(realm: RunningRealm, directory: Path) -> None:
-    """Let the realm keep files that can be made again in a data directory, and remove those of
-    earlier processes: no one knows what they contain."""
+    """Give the realm a folder in its data directory for files that it can generate again, and
+    remove the files of earlier processes, which are of no use: a process remembers its own only
+    in memory."""
     realm.scratch_folder = Path(absolute(directory)) / SCRATCH
     await asyncio.to_thread(shutil.rmtree, realm.scratch_folder, ignore_errors=True)
 
@@ -104,7 +105,7 @@ def _disk_space(directory: Path) -> tuple[int, int]:
     return usage.free, usage.total
 
 
-def _apart(settings: AccessSettings) -> frozenset[str]:
+def _proofs_with_separate_users(settings: AccessSettings) -> frozenset[str]:
     """Return the ways of signing in whose users are distinct from users with a password."""
     users_by_proof = {"token": settings.token_users, "certificate": settings.certificate_users}
     return frozenset(proof for proof, users in users_by_proof.items() if users == "apart")
@@ -164,7 +165,7 @@ def access(
             access_settings.failure_delay_s,
             access_settings.lockout,
             cleartext_passwords=access_settings.cleartext_passwords,
-            apart=_apart(access_settings),
+            apart=_proofs_with_separate_users(access_settings),
         ),
         clock=clock,
     )
@@ -331,6 +332,7 @@ async def reset_administrator(
     try:
         return await control.reset(user, password)
     finally:
+        # The journal is closed last, as in open_realm().
         await control.close()
         await stores.pages.close()
         await stores.journal.close()

@@ -202,6 +202,7 @@ class Realm:
             # The session has reported this error already, and the realm must stop in any case.
             with contextlib.suppress(ConnectionLost):
                 await connection.close()
+        # The services end before the listener, whose connections they use.
         for name, service in self.listener.services.items():
             await service.close()
             self._parts[name].cancel()

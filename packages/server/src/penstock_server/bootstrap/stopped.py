@@ -43,6 +43,8 @@ async def verify_store(directory: Path) -> StoreReport:
         if reason:
             report.findings.append(Finding(file, reason))
     _check_audit(root, report)
+    # Opening a directory writes to it, for example to repair the end of the journal. The overlay
+    # keeps these changes in memory.
     try:
         store = opened(root, OverlayDisk(RealDisk()))
     except Damaged as error:
@@ -84,6 +86,7 @@ async def repair_store(directory: Path) -> Repaired:
     if not report.findings:
         return repaired
     before = set(report.quarantined)
+    # The directory cannot be opened without its format.
     mend_format(disk, root, holder())
     store = opened(root, disk)
     quarantine = QuarantineFolder(disk, root)

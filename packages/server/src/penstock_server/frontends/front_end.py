@@ -145,6 +145,7 @@ def front_ends() -> Mapping[str, FrontEnd]:
 
     Raises ``InvalidArgument`` if one cannot be loaded.
     """
+    # False sorts before True: the native front end comes first, HTTP last.
     parts = registered(GROUP)
     names = sorted(parts, key=lambda name: (name != NATIVE, name == HTTP, name))
     return {name: parts[name].load() for name in names}

@@ -160,6 +160,7 @@ def _stop_on_signals() -> asyncio.Event:
 def _raise_file_limit(connections: int) -> None:
     """Raise the process's soft limit of open files, so that it suffices for this number of
     ``connections`` and the realm's files. The hard limit is not exceeded."""
+    # `penstock doctor` judges by the same number: OTHER_FILES in cli/checks/checks.py.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + 1_024
     if hard != resource.RLIM_INFINITY:

@@ -39,7 +39,7 @@ from penstock_server.settings import Settings
 
 _log = logger("penstock.realm")
 
-_DAMAGE_SHOWN = 10
+_DAMAGE_LINES_MAX = 10
 """Maximum number of lines about damage in the start-up log."""
 
 
@@ -212,10 +212,10 @@ def log_recovery(realm: RunningRealm) -> None:
         snapshot=recovered.snapshot or "none",
         damage=len(recovered.damage),
     )
-    for damage in recovered.damage[:_DAMAGE_SHOWN]:
+    for damage in recovered.damage[:_DAMAGE_LINES_MAX]:
         _log.warning("realm.damage", what=damage)
-    if len(recovered.damage) > _DAMAGE_SHOWN:
-        _log.warning("realm.damage", what=f"{len(recovered.damage) - _DAMAGE_SHOWN} more")
+    if len(recovered.damage) > _DAMAGE_LINES_MAX:
+        _log.warning("realm.damage", what=f"{len(recovered.damage) - _DAMAGE_LINES_MAX} more")
 
 
 def processors(quota: Path = _QUOTA) -> float:

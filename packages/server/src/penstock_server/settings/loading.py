@@ -138,7 +138,7 @@ class _Reading:
         for path, text in _from_environment(environment):
             self._put(path, text, "environment")
         for path, value in overrides.items():
-            if value is not None:
+            if value is not None:  # None stands for a flag that is not on the command line
                 self._check_known(path, "setting")
                 self._put(path, value, "flag")
 
@@ -234,6 +234,7 @@ def _in_another_section(path: str) -> str:
     """Return a hint if the section of an option is missing or wrong: ``listen.mqtt_port`` for
     ``mqtt`` and for ``mqtt.port``."""
     option = path.replace(".", "_")
+    # With the underscores, only whole words match: `port` does not match `ports`.
     near = next(
         (name for name in _paths() if f"{name.rpartition('.')[2]}_".startswith(f"{option}_")), ""
     )
@@ -244,11 +245,11 @@ def _nearest(name: str, candidates: Iterable[str]) -> str:
     import difflib
 
     # Without the common prefix, which would make all names similar.
-    by_rest = {candidate.removeprefix(PREFIX): candidate for candidate in candidates}
-    near = difflib.get_close_matches(name.removeprefix(PREFIX), by_rest, n=1)
+    names_by_suffix = {candidate.removeprefix(PREFIX): candidate for candidate in candidates}
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), names_by_suffix, n=1)
     if not near:
         return "; `penstock settings --list` lists all settings"
-    return f"; did you mean {by_rest[near[0]]}?"
+    return f"; did you mean {names_by_suffix[near[0]]}?"
 
 
 def _below(folder: Path, path: str, value: str) -> str:

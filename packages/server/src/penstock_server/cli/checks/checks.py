@@ -28,7 +28,7 @@ DISK_WARNING: Final = 2 << 30
 """Bytes of free space below which the check warns; the journal alone needs 256 MiB or more."""
 DISK_FAILED: Final = 64 << 20
 """Bytes of free space below which the check fails: a realm would soon refuse events."""
-FILES_ASIDE: Final = 1_024
+OTHER_FILES: Final = 1_024
 """Open files that a realm needs in addition to its connections."""
 EXPIRES_SOON: Final = timedelta(days=21)
 """The check warns if a certificate expires within this time."""
@@ -251,7 +251,7 @@ def _realm(scheme: str, host: str, port: int) -> str:
 def _health(host: str, port: int, *, secure: bool) -> str:
     from penstock_server.cli.checks import probing
 
-    endpoint = probing.Endpoint(probing.near(host), port, secure)
+    endpoint = probing.Endpoint(probing.reachable_host(host), port, secure)
     answer = probing.over_http(endpoint, "/health", ANSWER_S)
     return f"a realm answers: {answer.said}" if answer.is_good else ""
 
@@ -259,7 +259,7 @@ def _health(host: str, port: int, *, secure: bool) -> str:
 def file_limit(settings: Settings) -> Iterator[Check]:
     """Check whether the limit of open files allows the configured number of connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = settings.listen.connections_max + FILES_ASIDE
+    needed = settings.listen.connections_max + OTHER_FILES
     if hard == resource.RLIM_INFINITY or hard >= needed:
         shown = "no limit" if hard == resource.RLIM_INFINITY else f"{hard:,}"
         yield Check("open files", "ok", f"{shown}, and {needed:,} are needed")

@@ -76,13 +76,16 @@ def _probe(
     from penstock_server.settings import HTTP_PORT
 
     listen, http = settings.listen, settings.http
-    host = probing.near(listen.host)
+    host = probing.reachable_host(listen.host)
     endpoint = _endpoint(settings, host, listen.port, option="listen.port")
     yield "native", endpoint, probing.native(endpoint, timeout_s)
     if http.enabled:
         port = HTTP_PORT if http.port is None else http.port
         endpoint = _endpoint(
-            settings, probing.near(http.host) if http.host else host, port, option="http.port"
+            settings,
+            probing.reachable_host(http.host) if http.host else host,
+            port,
+            option="http.port",
         )
         answer = probing.over_http(endpoint, path, timeout_s)
         # Without a configured HTTP port, a realm runs without HTTP if the default port is in use.

@@ -44,7 +44,7 @@ class PortAnswer(Struct, frozen=True):
     """Text of the answer, or a description of the problem."""
 
 
-def near(host: str) -> str:
+def reachable_host(host: str) -> str:
     """Return the address at which this machine reaches its own listener on ``host``."""
     return _EVERYWHERE.get(host, host)
 

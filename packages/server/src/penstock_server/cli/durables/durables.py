@@ -276,10 +276,10 @@ def browse(
         with store.durables.get(name).browse() as reading:
             messages = decoder_of(store)
             printed = print_events(reading.batches(), format, limit, messages=messages)
-        _say_if_none(printed, name, format)
+        _write_if_none(printed, name, format)
 
 
-def _say_if_none(printed: int, name: str, style: Any) -> None:
+def _write_if_none(printed: int, name: str, style: Any) -> None:
     if not printed and style == "table":
         write(f"nothing is outstanding for {name}")
 

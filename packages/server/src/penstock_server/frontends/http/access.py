@@ -84,8 +84,8 @@ class Guard:
         return self.access.anonymous(host)
 
     def _knows(self, host_header: str) -> bool:
-        """Return whether a ``Host`` header names this realm. True for every address, because DNS
-        rebinding needs a name."""
+        """Return whether a ``Host`` header names this realm. Every address counts as known, because
+        a DNS rebinding attack needs a name."""
         host = host_of(host_header)
         return host in self._hosts or is_address(host)
 
@@ -101,9 +101,9 @@ class Guard:
         """Return the principal of a request, from Basic, Bearer, the console session or the
         certificate, or the anonymous principal.
 
-        ``takes_issued_tokens``: the route accepts tokens that this realm has issued. Raises
-        ``AuthenticationFailed``, ``AccessDenied`` for a session without its CSRF header and for an
-        issued token on another route, ``InvalidArgument``.
+        ``takes_issued_tokens`` is True if the route accepts tokens that this realm has issued.
+        Raises ``AuthenticationFailed``, ``AccessDenied`` for a session without its CSRF header and
+        for an issued token on another route, ``InvalidArgument``.
         """
         if self.access.is_open:
             return self.access.anonymous(host)

@@ -75,7 +75,7 @@ Headers = list[tuple[str, str]]
 
 QUERY_BYTES_MAX: Final = 128 << 10
 OPEN_BYTES_MAX: Final = SMALL_BYTES
-"""Maximum size in bytes of the body of a request without a signed-in user."""
+"""Largest size in bytes of the body of a request without a signed-in user."""
 REFUSED_S: Final = 0.25
 """Seconds to wait for the body of a refused request, which only the audit log uses."""
 HSTS: Final = ("strict-transport-security", "max-age=31536000")
@@ -144,7 +144,7 @@ class HttpRequest:
         self._has_begun = False
         self._is_unread = False
         self._refusal_of: RefusalForm | None = None
-        """How clients of the route expect errors; None for the form of the API."""
+        """Function that encodes errors for clients of the route; None for the form of the API."""
         self.method: str = scope["method"]
         self.path: str = scope["raw_path"].decode("ascii", "replace")
         self.query_string: bytes = scope["query_string"]
@@ -347,7 +347,7 @@ class HttpRequest:
         async with access.act(
             principal, route.operation, name, target=target_of(match.params, body)
         ):
-            pass  # act() raises AccessDenied and writes the audit record
+            pass  # entering act() raises AccessDenied and writes the audit record
 
     def _check_accepted(self, answer: Any) -> None:
         """Refuse a request whose client does not accept JSON if the answer is only available as
@@ -369,7 +369,7 @@ class HttpRequest:
         headers = [("cache-control", "no-store"), *call.reply_headers]
         if isinstance(answer, Payload):
             if not asker.get().is_there:
-                # For a lease, this gives its events back.
+                # The client has disconnected. The events of a lease, for example, go back.
                 answer.on_unsent()
             await self.reply(match.route.status, answer.data, answer.kind, headers=headers)
             return
@@ -517,7 +517,7 @@ class HttpRequest:
         if self._has_begun:
             return
         all_headers = list(headers or ())
-        # To requests of pages, browsers would react with their own sign-in dialog.
+        # Not for requests of pages, because browsers would show their own sign-in dialog.
         if status == 401 and "sec-fetch-site" not in self.headers:
             all_headers.append(("www-authenticate", 'Basic realm="penstock", charset="UTF-8"'))
         is_long = self._declared_bytes > self._service.limits.body_bytes_max

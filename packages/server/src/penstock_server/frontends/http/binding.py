@@ -59,8 +59,8 @@ def bound(
     ``names`` maps fields of the request to their names in HTTP if these differ. ``constants`` has
     values of fields that clients cannot set. ``audited`` names the fields to include in audit
     records. ``paged_by`` sets whether the cursor of a page is a name or a position; None puts all
-    items on one page. ``show`` builds the answer, or an item of the page, if it differs from the
-    realm's answer.
+    items on one page. ``show`` builds the answer, or an item of the page, from the realm's answer;
+    None leaves the realm's answer unchanged.
     """
     signature = described(text, query=query, body=body, answer=answer)
     ask = _Ask(asks, signature, path, names=names, constants=constants, audited=audited)

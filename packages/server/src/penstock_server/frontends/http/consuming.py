@@ -58,6 +58,7 @@ ENDS: Final = "penstock-lease-ends"
 REDELIVERIES: Final = "redelivery_count"
 CHANNEL: Final = "channel"
 _WHOLE: Final = 1 << 62
+"""A number of bytes that no data exceeds, so that data is not shortened."""
 
 
 class Part(NamedTuple):
@@ -151,7 +152,7 @@ async def _answer(
             data = await asyncio.to_thread(encode, fetched, parts, has_channels)
         else:
             data = encode(fetched, parts, has_channels)
-    # Also after a cancellation, because the client has disconnected then.
+    # Also after a cancellation, which means that the client has disconnected.
     except BaseException:
         give_back()
         raise
@@ -194,7 +195,7 @@ def _lines(_: Fetched, parts: Sequence[Part], __: bool) -> bytes:
 
 
 def _arrow(fetched: Fetched, parts: Sequence[Part], has_channels: bool) -> bytes:
-    """Return the events as an Arrow stream, with a column for how often each was redelivered."""
+    """Return the events as an Arrow stream, with a column of redelivery counts."""
     table = _table(fetched.batches) if fetched.batches else _EMPTY.append_column(*_counts([]))
     if has_channels:
         names = [name for part in parts for name in [part.channel] * len(part.batch)]

@@ -28,8 +28,11 @@ from penstock_server.frontends.http.shapes import (
 FETCH_MAX = 10_000
 """Maximum number of events in a batch."""
 LEASE_MS_MAX = 12 * 3_600_000
+"""Longest duration of a lease in milliseconds."""
 WAIT_MS_MAX = 30_000
+"""Longest wait for events in milliseconds."""
 IDS_MAX = 10_000
+"""Largest number of ids in a request, for each channel."""
 
 LeaseMs = Annotated[
     int,

@@ -149,6 +149,7 @@ async def _edit(call: Call[Any, Any], attributes: Struct) -> ChannelAnswer:
 def _definition(attributes: Struct, current: Definition) -> Definition:
     """Return ``current`` with the attributes that are set. Raises ``InvalidArgument``."""
     tree = msgspec.to_builtins(current)
+    # A request may set single fields of `storage`; the others keep their values.
     storage = getattr(attributes, "storage", UNSET)
     for field in attributes.__struct_fields__:
         value = getattr(attributes, field)

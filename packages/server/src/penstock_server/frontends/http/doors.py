@@ -1,8 +1,8 @@
 """Folders at the root of the HTTP port whose files other packages serve.
 
 A package registers a :class:`FileDoor` under the entry point group ``penstock.file_doors``, by the
-name of the folder. Its files are read only, whole or in a range of bytes, and the door checks by
-itself who may read them, because such clients sign in by other means than those of the API.
+name of the folder. Clients can only read the files, completely or a range of bytes. The door itself
+checks the rights of a client, because such clients do not sign in as clients of the API do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "penstock.file_doors"
 PART_BYTES: Final = 1 << 20
-"""Maximum number of bytes that are read and sent at once."""
+"""Largest number of bytes that are read and sent at once."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -37,13 +37,13 @@ class FileRequest(NamedTuple):
 
 
 class ByteRange(NamedTuple):
-    """The bytes of a file that a client asks for."""
+    """The bytes of a file that a client requests."""
 
     start: int
     end: int
     """The last byte plus one."""
     is_part: bool = True
-    """Whether the client asks for a range; otherwise it gets the whole file."""
+    """Whether the client requests a range; otherwise it gets the whole file."""
 
 
 class FileAnswer(NamedTuple):
@@ -60,15 +60,15 @@ class ServedFile(NamedTuple):
     """A file that the client may read."""
 
     size: int
-    """Bytes."""
+    """Size of the file in bytes."""
     tag: str
     """Value of ``ETag``, with its quotes. A file never changes."""
     modified_us: int
-    """Time at which it was made, in microseconds since 1970."""
+    """Time at which the file was created, in microseconds since 1970."""
     read: Callable[[int, int], Awaitable[bytes]]
     """Returns ``length`` bytes from ``offset`` on."""
     reader: Principal
-    """The user that the request counts for."""
+    """The user whose limits the request counts for."""
 
     def answer_to(self, range_header: str) -> FileAnswer:
         """Return the answer to a request with this ``Range`` header."""
@@ -99,8 +99,8 @@ class FileDoor(Protocol):
     def refusal(
         self, request: FileRequest, status: int, error: PenstockError
     ) -> tuple[int, str, bytes]:
-        """Return the status, content type and body that answer a request with an error, whose
-        status in the API is ``status``."""
+        """Return the status, content type and body of the answer to a refused request. ``status``
+        is the status that the API uses for ``error``."""
         ...
 
 
@@ -112,17 +112,17 @@ def file_door(path: str) -> FileDoor | None:
 
 
 def range_of(header: str, size: int) -> ByteRange:
-    """Return the range of a ``Range`` header within a file of ``size`` bytes, empty if no byte of
-    the file is in it.
+    """Return the range of a ``Range`` header within a file of ``size`` bytes. The range is empty if
+    the file has no byte in it.
 
-    A header that is malformed or asks for several ranges is ignored, as RFC 9110 allows.
+    A header that is malformed or requests several ranges is ignored, as RFC 9110 allows.
     """
     match = _RANGE.fullmatch(header.strip())
     whole = ByteRange(0, size, is_part=False)
     if match is None or match[0] == "bytes=-":
         return whole
     first, last = match[1], match[2]
-    if not first:  # the last bytes of the file
+    if not first:  # "bytes=-500" requests the last 500 bytes of the file
         return ByteRange(max(0, size - int(last)), size)
     start = int(first)
     if last and int(last) < start:

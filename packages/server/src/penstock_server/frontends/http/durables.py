@@ -64,6 +64,7 @@ async def purge(call: Call[NoQuery, Purge]) -> Purged:
 
 async def show_over_pattern(call: Call[NoQuery, None]) -> PatternDurableAnswer:
     """Show a durable over a pattern, and how many channels have it."""
+    # Durables over patterns are few, and the realm has no request for a single one.
     pattern, name = choice_of(call.params["pattern"]).text, durable_name(call.params["durable"])
     for info in await call.ask(ListPatternDurables()):
         if (info.pattern, info.name) == (pattern, name):

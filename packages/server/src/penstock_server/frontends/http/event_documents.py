@@ -22,7 +22,9 @@ from penstock_server.frontends.http.shapes import (
 )
 
 HEX_BYTES: Final = 4_096
+"""Number of data bytes in the hex view of an event."""
 _WHOLE: Final = 1 << 62
+"""A number of bytes that no data exceeds, so that data is not shortened."""
 _UTF8_TAIL: Final = 3
 """Maximum number of bytes of an incomplete UTF-8 character at the end of shortened data."""
 
@@ -49,6 +51,7 @@ def document_of(
     assert event.published is not None, "the event is stored"
     data = event.data
     text, encoded = _shown(data, data_bytes)
+    # A shortened message cannot be decoded, and a whole one may exceed the limit.
     message = message_in(event, messages) if len(data) <= data_bytes else None
     return EventAnswer(
         event_id=event.event_id,

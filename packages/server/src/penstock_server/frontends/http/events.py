@@ -141,6 +141,7 @@ async def request(call: Call[RequestQuery, NewEvent]) -> EventAnswer:
         wait = PopEvents(queue.channel, 1, call.query.timeout)
         replies = await call.ask_while_there(wait)
     finally:
+        # Also after a timeout: a late reply is then refused, instead of staying in the queue.
         await call.ask(CloseReplyQueue(name))
     if not replies:
         raise NoReply(

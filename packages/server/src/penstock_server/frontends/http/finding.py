@@ -47,8 +47,8 @@ async def ask_store(
     request_type: type[Request[AnswerT]],
     request_of: Callable[[ChannelOpened], Request[AnswerT]],
 ) -> tuple[Store, AnswerT]:
-    """Execute a request on the channel or queue that the path names; return the store and the
-    answer."""
+    """Execute the request that ``request_of`` returns for the channel or queue in the path. Return
+    the store and the answer."""
     opened: list[ChannelOpened] = []
 
     def request(now: ChannelOpened) -> Request[AnswerT]:

@@ -107,6 +107,7 @@ def _with_type(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_tuple(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a tuple of equal items as that of an array of this length."""
     items = schema.pop("prefixItems")
     if any(item != items[0] for item in items):
         raise ValueError(f"generators do not support a tuple of {items}; use a struct")

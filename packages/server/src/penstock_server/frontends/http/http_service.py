@@ -43,7 +43,7 @@ class HttpLimits(Struct, frozen=True):
     """Maximum number of live views at the same time."""
     viewers_per_user_max: int = 25
     requests_per_user_max: int = 128
-    """Maximum number of a user's requests in progress."""
+    """Largest number of requests in progress of one user."""
     channels_named_max: int = 1_000
     """Maximum number of channels and queues with separate metrics."""
     login_total_s: float = 43_200.0

@@ -1,4 +1,4 @@
-"""Ids of joins in paths."""
+"""Ids of joins in the paths of the API: base64 of the names of source and destination."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Live views of a channel's events as they are published, and of the realm's counters.
 
-A view is a browse that does not end, so it does not count as a subscriber, the realm keeps no
-events for it, and it costs no more than its window. It has credit for a few events at a time. If it
-falls too far behind, it continues at the newest events, and gets the ids of the events it missed.
+A view is a browse that does not end. So it does not count as a subscriber, the realm keeps no
+events for it, and it uses no more memory than its window. A view has credit for a few events at a
+time. If it falls too far behind, it continues at the newest events, and its viewer gets the ids of
+the missed events.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class ChannelView:
         try:
             await self.open(FromId(begin))
         except PenstockError as error:
-            # The channel was deleted or the right revoked meanwhile; `lines` sends the reason.
+            # The channel was deleted or the right revoked. `lines` sends the reason to the viewer.
             self._viewer.closed(error)
             return None
         return Lost(first_id=first, last_id=begin - 1, events=begin - first)

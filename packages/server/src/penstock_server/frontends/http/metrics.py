@@ -51,8 +51,8 @@ def registry(
     realm: RunningRealm, native: NativeListener, views: Sized, named_max: int
 ) -> CollectorRegistry:
     """Return a registry with the metrics of this realm only."""
-    # Not the default registry of the library, because several realms may run in one process, and it
-    # would mix their metrics.
+    # The library's default registry is not used, because it would mix the metrics of several realms
+    # in one process.
     result = CollectorRegistry(auto_describe=False)
     result.register(RealmCollector(realm, native, views, named_max=named_max))
     ProcessCollector(registry=result)
@@ -92,33 +92,33 @@ class RealmCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._of_realm()
-        yield from self._of_stores()
-        yield from self._of_dead()
-        yield from self._of_durables()
-        yield from self._of_connections()
-        yield from self._of_journal()
-        yield from self._of_machine()
-        yield from self._of_clients()
+        yield from self._collect_realm()
+        yield from self._collect_stores()
+        yield from self._collect_dead()
+        yield from self._collect_durables()
+        yield from self._collect_connections()
+        yield from self._collect_journal()
+        yield from self._collect_machine()
+        yield from self._collect_clients()
         for front_end in front_ends().values():
             yield from front_end.metrics(self._realm)
 
-    def _of_realm(self) -> Iterator[Metric]:
+    def _collect_realm(self) -> Iterator[Metric]:
         realm = self._realm
         view, limits = realm.view, realm.limits.memory
         info = {"name": realm.name, "version": self._native.version, "identity": realm.identity}
         yield InfoMetricFamily("penstock_realm", "The realm.", info)
         failed = realm.has_ended
         yield _gauge("realm_up", "1 while the realm can store events.", 0 if failed else 1)
-        yield incidents_metric(realm.incidents.counts(), self._of_node())
+        yield incidents_metric(realm.incidents.counts(), self._incidents_of_node())
         yield _gauge("realm_publishing_paused", "1 while clients may not publish.", view.is_paused)
         yield _gauge("connections", "Native connections.", len(realm.connections))
         yield _counter("connections_opened", "Connections opened.", realm.connections.opened)
         closed = realm.connections.opened - len(realm.connections)
         yield _counter("connections_closed", "Connections closed.", closed)
-        yield from self._of_relays()
-        yield from self._of_cluster()
-        yield from self._of_outboxes()
+        yield from self._collect_relays()
+        yield from self._collect_cluster()
+        yield from self._collect_outboxes()
         yield _gauge("http_views", "Open live views.", len(self._views))
         yield _gauge("http_leases", "Open leases of HTTP consumers.", len(realm.leases))
         yield _gauge("http_leased_events", "Events under these leases.", realm.leases.events)
@@ -155,7 +155,7 @@ class RealmCollector(Collector):
         yield memory
         yield most
 
-    def _of_stores(self) -> Iterator[Metric]:
+    def _collect_stores(self) -> Iterator[Metric]:
         now_us = self._realm.clock.now_us()
         labels = list(_STORE)
         events = GaugeMetricFamily("penstock_events", "Stored events.", labels=labels)
@@ -217,7 +217,7 @@ class RealmCollector(Collector):
             sum(store.bytes for store in temporary),
         )
 
-    def _of_dead(self) -> Iterator[Metric]:
+    def _collect_dead(self) -> Iterator[Metric]:
         """Yield counters of dead events. They start at zero for every cause that is possible, so
         that rates are correct from the first dead event. Durables beyond the limit are omitted."""
         dead = CounterMetricFamily(
@@ -226,7 +226,7 @@ class RealmCollector(Collector):
             labels=[*_STORE, "durable", "cause"],
         )
         durables_by_store: dict[str, list[str]] = {}
-        for name, durable in self._durables():
+        for name, durable in self._durables_with_metrics():
             durables_by_store.setdefault(durable.store_name, []).append(name)
         for index, store in enumerate(self._realm.view.stores()):
             if index >= self._named_max:
@@ -240,7 +240,7 @@ class RealmCollector(Collector):
                 dead.add_metric([store.name, store.kind, durable_name, cause], copies)
         yield dead
 
-    def _of_durables(self) -> Iterator[Metric]:
+    def _collect_durables(self) -> Iterator[Metric]:
         now_us = self._realm.clock.now_us()
         labels = list(_DURABLE)
         outstanding = GaugeMetricFamily(
@@ -285,7 +285,7 @@ class RealmCollector(Collector):
             "Time from the publish of an event to its first delivery.",
             labels=labels,
         )
-        for name, durable in self._durables():
+        for name, durable in self._durables_with_metrics():
             info, (sent, settled) = durable.info(now_us), durable.delivered_and_acknowledged
             if (
                 timings := self._realm.dispatch.latencies.histogram_of(durable.identity)
@@ -315,7 +315,7 @@ class RealmCollector(Collector):
             latency,
         )
 
-    def _durables(self) -> Iterator[tuple[str, DurableView]]:
+    def _durables_with_metrics(self) -> Iterator[tuple[str, DurableView]]:
         """Yield the durables with separate metrics; the readers of a queue are a durable named
         ``""``."""
         remaining = self._named_max
@@ -327,7 +327,7 @@ class RealmCollector(Collector):
                     remaining -= 1
                     yield name, durable
 
-    def _of_connections(self) -> Iterator[Metric]:
+    def _collect_connections(self) -> Iterator[Metric]:
         labels = list(_CONNECTION)
         unsent = GaugeMetricFamily(
             "penstock_connection_unsent_bytes",
@@ -342,12 +342,12 @@ class RealmCollector(Collector):
             subscriptions.add_metric([str(info.number), info.user], info.subscriptions)
         yield from (unsent, subscriptions)
 
-    def _of_node(self) -> dict[str, int]:
+    def _incidents_of_node(self) -> dict[str, int]:
         """Return the incidents of the node, in addition to those of the realm it serves."""
         figures = self._native.figures_of(self._realm.cluster().node)
         return {} if figures is None else dict(figures.incidents)
 
-    def _of_relays(self) -> Iterator[Metric]:
+    def _collect_relays(self) -> Iterator[Metric]:
         """Yield the connections that other cluster nodes relay to this one."""
         if (gate := self._native.gate) is None:
             return
@@ -360,7 +360,7 @@ class RealmCollector(Collector):
             relayed.add_metric([node], count)
         yield relayed
 
-    def _of_cluster(self) -> Iterator[Metric]:
+    def _collect_cluster(self) -> Iterator[Metric]:
         """Yield the metrics of the cluster, as the owner of the realm sees it."""
         cluster = self._realm.cluster()
         if not cluster.node:
@@ -390,10 +390,10 @@ class RealmCollector(Collector):
             "Time that the current append has waited for the engine; 0 without an append.",
             cluster.engine_waiting_s,
         )
-        yield from self._of_engine()
-        yield from self._of_owner()
+        yield from self._collect_engine()
+        yield from self._collect_owner()
 
-    def _of_outboxes(self) -> Iterator[Metric]:
+    def _collect_outboxes(self) -> Iterator[Metric]:
         """Yield the backlog of joins from a node's local channels to the cluster (SEM N9)."""
         events, size, age = (
             GaugeMetricFamily(f"penstock_outbox_{name}", text, labels=("from", "to"))
@@ -412,7 +412,7 @@ class RealmCollector(Collector):
             age.add_metric(labels, waited_us / 1_000_000)
         yield from (events, size, age)
 
-    def _of_engine(self) -> Iterator[Metric]:
+    def _collect_engine(self) -> Iterator[Metric]:
         """Yield the state of the engine's servers, as the owner sees it."""
         if (counts := self._realm.tenures) is None:
             return
@@ -440,8 +440,9 @@ class RealmCollector(Collector):
             servers.add_metric([server], free_bytes)
         yield from (majority, servers)
 
-    def _of_owner(self) -> Iterator[Metric]:
-        """Yield what the owner has withheld or not yet sealed, and its reads of segment files."""
+    def _collect_owner(self) -> Iterator[Metric]:
+        """Yield the answers that the owner has withheld, the age of its unsealed data, its appends
+        with an unknown outcome, and its reads of segment files."""
         withheld = CounterMetricFamily(
             "penstock_withheld",
             "Answers and deliveries that had to wait for the lease, by kind.",
@@ -475,7 +476,7 @@ class RealmCollector(Collector):
             yield _counter("blob_cache_hits", "Reads of segments from that disk.", copies.hits)
             yield _counter("blob_cache_misses", "Reads that fetched a segment.", copies.misses)
 
-    def _of_journal(self) -> Iterator[Metric]:
+    def _collect_journal(self) -> Iterator[Metric]:
         info = self._realm.journal_info
         yield _gauge("journal_bytes", "Bytes of the journal.", info.size)
         yield _gauge("journal_blocks", "Blocks of the journal.", info.tail - info.floor)
@@ -489,9 +490,9 @@ class RealmCollector(Collector):
                     f"penstock_{name}_seconds", text, buckets=buckets, sum_value=total_s
                 )
 
-    def _of_machine(self) -> Iterator[Metric]:
-        """Yield what needs an operator's attention in time: disk space, age of the backup, end of
-        the certificate."""
+    def _collect_machine(self) -> Iterator[Metric]:
+        """Yield figures that need an operator's attention in time: disk space, age of the backup,
+        end of the certificate."""
         if self._realm.disk_space is not None:
             free, size = self._realm.disk_space()
             yield _gauge("disk_free_bytes", "Free bytes on the disk of the data directory.", free)
@@ -506,7 +507,7 @@ class RealmCollector(Collector):
                 "tls_certificate_end_seconds", "Unix time at which the certificate expires.", ends_s
             )
 
-    def _of_clients(self) -> Iterator[Metric]:
+    def _collect_clients(self) -> Iterator[Metric]:
         """Yield the traffic of clients, and the errors they received."""
         connections = self._realm.connections
         received = CounterMetricFamily(

@@ -102,6 +102,7 @@ def document(table: RouteTable, version: str) -> dict[str, Any]:
 
 
 def _key(kind: Any) -> str:
+    """Return a text that identifies a type, also a generic one."""
     return str(kind)
 
 
@@ -195,10 +196,11 @@ def _query_parameters(
 
 
 def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a parameter without null, because a URL omits parameters that are not
-    set."""
+    """Return the schema of a query parameter without null as a value, because a parameter that is
+    not set is left out of the URL."""
     result = dict(schema)
     options = [option for option in result.pop("anyOf", ()) if option.get("type") != "null"]
+    # A parameter has one type besides null, so the options do not overwrite each other.
     for option in options:
         result |= option
     if result.get("default", ...) is None:

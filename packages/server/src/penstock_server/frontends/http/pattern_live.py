@@ -77,7 +77,8 @@ class PatternView:
         self._wake.set()
 
     async def join(self) -> None:
-        """Open the channels that are not open yet. Raises ``LimitReached``."""
+        """Open a part for each channel that the viewer may read and that has none yet. Raises
+        ``LimitReached``."""
         new = self._watch.shown - self._parts.keys()
         for opened in self._caller.realm.watches.opened(new):
             if len(self._parts) >= CHANNELS_MAX:
@@ -114,7 +115,7 @@ class PatternView:
             line_bytes_max=LINE_BYTES_MAX,
         )
         part = ChannelView(self._caller, store, viewer, window=WINDOW)
-        with contextlib.suppress(NameDoesNotExist):  # the channel was deleted meanwhile
+        with contextlib.suppress(NameDoesNotExist):  # the channel may have been deleted
             await part.open(start)
             self._parts[opened.channel] = part, viewer
             self._check_rights()  # rights may have changed while the channel was opened
@@ -130,8 +131,8 @@ class PatternView:
                 if not isinstance(viewer.reason, AccessDenied | NameDoesNotExist):
                     self.stop(viewer.reason)  # the reason concerns the whole view
             elif (skipped_ids := await part.skip_if_behind()) is not None:
-                of_channel = msgspec.structs.asdict(skipped_ids)
-                yield message("lost", LostOfChannel(channel=viewer.channel, **of_channel))
+                fields = msgspec.structs.asdict(skipped_ids)
+                yield message("lost", LostOfChannel(channel=viewer.channel, **fields))
             elif lines:
                 part.credit(len(lines))
 

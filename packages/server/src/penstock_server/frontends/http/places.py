@@ -1,7 +1,8 @@
 """Limits the number of connections, in total and per address, with a reserve for monitoring.
 
-At the limit, a new connection replaces the one that has kept the realm waiting longest for a
-request or for the rest of one. Connections with a request in progress are not dropped.
+At the limit, a new connection replaces an existing one: the connection for whose request, or for
+the rest of a request, the realm has waited longest. Connections with a request in progress are not
+dropped.
 """
 
 from __future__ import annotations
@@ -74,24 +75,24 @@ class ConnectionPlaces:
             del self._of_address[network]
 
     def _drop_one(self, network: str = "") -> bool:
-        """Drop a connection to make room for a new one, and return whether one could be dropped.
+        """Drop a connection to make room for a new one. Return False if none may be dropped.
 
-        Chooses among the connections from ``network``; if that is empty, among those from the
-        network with the most connections, so that a client that floods the realm loses its own
-        connections first.
+        If ``network`` is set, only its connections may be dropped. Otherwise connections from the
+        network with the most connections are dropped first, so that a client that floods the realm
+        loses its own connections.
         """
-        waited_for = [
+        droppable = [
             connection
             for connection in self.connections
             if connection.owes_data
             and connection not in self._spare
             and (not network or network_of(connection.address) == network)
         ]
-        if not waited_for:
+        if not droppable:
             return False
         counts = self._of_address
         connection = min(
-            waited_for, key=lambda peer: (-counts[network_of(peer.address)], peer.heard_s)
+            droppable, key=lambda peer: (-counts[network_of(peer.address)], peer.heard_s)
         )
         self.leave(connection)
         connection.drop()

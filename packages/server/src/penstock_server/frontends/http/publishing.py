@@ -115,7 +115,7 @@ async def _store(
             on_reply=lambda: service.waiting_bytes(-size),
         )
     except BaseException:
-        # `on_reply` is not called then.
+        # After an error here, `on_reply` is never called.
         service.waiting_bytes(-size)
         raise
     try:
@@ -138,8 +138,8 @@ def json_document(data: bytes, messages: Messages | None) -> PublishDocument:
     """Read one event, or several, from JSON. Raises ``InvalidArgument``."""
     tree: Any = ABSENT
     try:
-        # The body is decoded without a type first, to choose the type and to show the wrong value
-        # in an error.
+        # Decoded without a type first, in order to choose the type, and to show the wrong value in
+        # an error.
         tree = msgspec.json.decode(data)
         if isinstance(tree, dict) and "events" in tree:
             many = _MANY.decode(data)

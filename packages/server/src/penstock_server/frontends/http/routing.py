@@ -241,7 +241,7 @@ class Call(Generic[QueryT, BodyT]):
 
 
 async def run_while_there(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run ``work`` and return its result. If the client disconnects, cancel it and raise
+    """Run ``work`` and return its result. If the client disconnects, cancel ``work`` and raise
     ``ConnectionLost``."""
     client = asker.get()
     task = start_task(work, on_failure=leave_to_owner)
@@ -290,16 +290,16 @@ class Route(NamedTuple):
     path: str
     """Path below :data:`BASE`; ``{name}`` stands for one percent-encoded part."""
     asks: type[Request[Any]] | None
-    """The realm request that the endpoint executes; if it executes several, the one whose right
-    covers all of them; None if it executes none."""
+    """Type of the realm request that the endpoint executes. If the endpoint executes several
+    requests, the type whose right covers all of them; None if it executes no request."""
     endpoint: Endpoint
     status: int = 200
     only_asks: bool = False
-    """Whether the route changes nothing although its method usually does."""
+    """Whether the route changes nothing, although its method usually makes changes."""
     examples: Examples | None = None
     """Examples for the OpenAPI document."""
     signature: Signature | None = None
-    """None to read the signature from the annotations of the endpoint."""
+    """The signature; None if it is to be read from the annotations of the endpoint."""
     refusal_of: RefusalForm | None = None
     """Form of errors, if the route follows the specification of another project."""
     refusal_type: Any = None
@@ -327,7 +327,8 @@ class Route(NamedTuple):
 
 
 def signature_of(route: Route) -> Signature:
-    """Return the route's signature, by default from the annotations of its endpoint."""
+    """Return the signature of a route. Without :attr:`Route.signature`, it is read from the
+    annotations and the docstring of the endpoint."""
     if route.signature is not None:
         return route.signature
     hints = typing.get_type_hints(route.endpoint)

@@ -130,7 +130,7 @@ class HttpConnection(H11Protocol):
             return
         sub_protocol = upgrade.chosen(tuple(protocols))
         assert sub_protocol is not None, "_upgrade_fault checks this"
-        # The client may have sent its first frames right behind the request.
+        # The client may have sent its first frames directly after the request.
         early_data, _ = self.conn.trailing_data
         self.transport.write(upgrade.answer(sub_protocol))
         # From here on the listener of the inner protocol counts the connection.
@@ -148,7 +148,8 @@ class HttpConnection(H11Protocol):
     ) -> tuple[int, str] | None:
         """Return the status and reason why a WebSocket is refused; None if it may be opened.
 
-        Of web pages only the console's may open one, because the messages may change the realm.
+        Among web pages, only those of the console may open a WebSocket, because its messages may
+        change the realm.
         """
         local = str(self.server[0]) if self.server else "localhost"
         try:

@@ -1,6 +1,6 @@
 """Limits each user's share of a scarce resource, such as live views and requests in progress.
 
-A user cannot use up the resource, whatever the number of addresses they connect from.
+The limit applies to a user, so it cannot be avoided by connecting from many addresses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Shares:
                 del self._in_use[user]
 
     def __len__(self) -> int:
-        """Return how many users hold a share."""
+        """Return the number of users with a share in use."""
         return len(self._in_use)
 
 

@@ -47,6 +47,7 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
         if self._has_answered or self._transport is None:
             return
         self._head += data
+        # An incomplete head of this size is answered, too, so that it does not grow further.
         if b"\r\n\r\n" not in self._head and len(self._head) < HEAD_BYTES_MAX:
             return
         self._has_answered = True
@@ -67,6 +68,8 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
         error = self._arrivals.refusal("http")
         url = "" if owner is None else owner.url("http")
         is_page = not path.startswith(f"{BASE}/") and path != "/metrics"
+        # A page of the console is redirected to the owner. Clients of the API get an error that
+        # says when to try again.
         if url and is_page and method in ("GET", "HEAD"):
             return _response(307, _error(error), f"location: {url}{target}", is_head=is_head)
         return _response(status_of(error), _error(error), "retry-after: 1", is_head=is_head)

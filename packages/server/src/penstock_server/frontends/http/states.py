@@ -80,6 +80,7 @@ def _key(text: str, kind: KeyType | None) -> Any:
 def inferred(text: str) -> Any:
     """Return the bool or number that the text is in JSON; otherwise the text."""
     try:
+        # Deep nesting would exhaust the stack of the decoder.
         check_json_nesting(text)
         value = msgspec.json.decode(text)
     except (InvalidArgument, msgspec.DecodeError, UnicodeEncodeError, RecursionError):

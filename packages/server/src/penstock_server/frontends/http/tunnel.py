@@ -1,4 +1,5 @@
-"""Runs another protocol inside a WebSocket; its connections see an ordinary transport."""
+"""Runs another protocol inside a WebSocket. The connections of that protocol use the tunnel like an
+ordinary transport."""
 
 from __future__ import annotations
 

@@ -65,11 +65,12 @@ class Connection(asyncio.BufferedProtocol):
     number = 0
     """Connection number, unique until the realm restarts; administrators use it as an id."""
     _counts_answers: bool
-    """Whether an answer ends what is counted for its request."""
+    """Whether the connection counts requests in progress, so that answers must be counted, too."""
     _last_request = 0
     """Highest number of a request that was begun."""
     _publishes = False
-    """Whether the client has sent events. Only then it is not read while publishers must wait."""
+    """Whether the client has sent events. Reading from such a client stops while publishers must
+    wait."""
 
     def __init__(self, listener: NativeListener, principal: Principal | None = None) -> None:
         """``principal`` is set for connections inside this process, which do not sign in."""
@@ -183,8 +184,8 @@ class Connection(asyncio.BufferedProtocol):
         self._leave(lost=True)
 
     def _leave(self, *, lost: bool) -> None:
-        """Give up all seats; the events they held go back at once (SEM D13). The session may resume
-        the seats of a ``lost`` connection (SEM J5)."""
+        """Give up all seats. Their events in flight go back at once (SEM D13). If the connection is
+        ``lost``, the session may resume its subscriptions (SEM J5)."""
         subscriptions = self.realm.subscriptions
         for subscription in self.subscriptions.values():
             (subscriptions.lose if lost else subscriptions.detach)(subscription)
@@ -438,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._incomplete.fits(self._reader.incomplete_bytes + self._large_headers.bytes)
 
     def stop_reading(self) -> None:
-        """Begin no more requests, because the listener is draining."""
+        """Stop reading further requests, because the listener is draining."""
         self._reading.check()
 
     @property

@@ -30,7 +30,7 @@ class HostedConnection(asyncio.Protocol):
         self.listener = listener
         self.realm = listener.realm
         self.session = ""
-        """Name of its session in the realm; empty until the user is known."""
+        """Name of the connection's session in the realm; empty until the user is known."""
         self.principal = Principal(ANONYMOUS, "")
         self.publisher = ""
         self.number = 0
@@ -64,7 +64,8 @@ class HostedConnection(asyncio.Protocol):
         self.heard_s = now_s
 
     def check_rights(self) -> None:
-        """End whatever the user may no longer have, after a change of rights."""
+        """End the subscriptions and sessions that the user has no right to after a change of
+        rights."""
         raise NotImplementedError
 
     def end(self, reason: PenstockError | None) -> None:

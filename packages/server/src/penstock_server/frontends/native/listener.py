@@ -52,10 +52,11 @@ refused in that protocol."""
 INCOMPLETE_BYTES_MAX = 4 * FRAME_BYTES_MAX
 """Maximum bytes of incomplete native frames, AMQP messages and MQTT packets of all connections."""
 INCOMPLETE_SMALL_BYTES = 64 << 10
-"""Bytes of each of these that are not counted."""
+"""Bytes of each such frame, message or packet that are not counted."""
 ANSWERS_S = 1.0
-"""Seconds that an orderly end waits for requests in progress."""
+"""Longest time in seconds for which an orderly end waits for requests in progress."""
 _POLL_S = 0.01
+"""Seconds between two checks whether requests in progress are answered."""
 
 P = ParamSpec("P")
 
@@ -73,15 +74,15 @@ class NativeLimits(Struct, frozen=True):
     refusable_max: int = REFUSABLE_MAX
     check_interval_s: float = 1.0
     connections_per_user_max: int = 0
-    """Maximum number of connections of one user; 0 is no limit."""
+    """Largest number of connections of one user; 0 means no limit."""
     mqtt_sessions_per_user_max: int = 0
-    """Maximum number of stored MQTT sessions of one user; 0 is no limit."""
+    """Largest number of stored MQTT sessions of one user; 0 means no limit."""
     mqtt_session_bytes_per_user_max: int = 0
-    """Maximum bytes of these sessions; 0 is no limit."""
+    """Largest number of bytes of the stored MQTT sessions of one user; 0 means no limit."""
     mqtt_retained_messages_max: int = 0
-    """Maximum number of MQTT topics with a retained message; 0 is no limit."""
+    """Largest number of MQTT topics with a retained message; 0 means no limit."""
     mqtt_retained_bytes_max: int = 0
-    """Maximum bytes of memory for these topics; 0 is no limit."""
+    """Largest number of bytes of memory for topics with a retained message; 0 means no limit."""
     each: ConnectionLimits = ConnectionLimits()
     """Limits of each connection."""
 
@@ -108,7 +109,7 @@ class NativeListener:
     def __init__(
         self, realm: RunningRealm, version: str, limits: NativeLimits, tls: Tls | None = None
     ) -> None:
-        """With ``tls``, clients on the network must use it."""
+        """With ``tls``, clients on the network must use TLS."""
         self.realm = realm
         self.tls = tls
         self.traffic = realm.connections.traffic["native"]
@@ -134,7 +135,7 @@ class NativeListener:
         self.owners: Callable[[], wire.Owners] | None = None
         """Returns the nodes of the cluster and their ownership; None without a cluster."""
         self.suspended: PenstockError | None = None
-        """Reason why clients are not served at the moment; None while they are."""
+        """Reason why clients are not served at the moment; None while they are served."""
         realm.access.on_changed(self._rights_changed)
         self.services: dict[str, FrontEndService] = {}
         """Services of the other front ends by name."""
@@ -322,7 +323,7 @@ class NativeListener:
 
     @property
     def refusal(self) -> PenstockError | None:
-        """Reason why no more connections are accepted; None if they are."""
+        """Reason why no more connections are accepted; None if they are accepted."""
         return self.suspended or self._refusal
 
     @property
@@ -352,8 +353,8 @@ class NativeListener:
         if older is not None and _user(older) != _user(connection):
             raise AccessDenied("this session belongs to another user; open a new session")
         self._check_user(connection, older)
-        # The connection is registered before the older one ends: `closed` then leaves the entry of
-        # the session.
+        # The new connection is registered before the older one ends, so that `closed` does not
+        # remove the entry of the session.
         self.sessions[session] = connection
         if older is not None and older is not connection:
             older.end(RealmStopping("the session has reconnected"))
@@ -430,7 +431,7 @@ class NativeListener:
         """Stop counting a connection, and log its end."""
         self.connections.pop(connection, None)
         self.realm.connections.remove(connection.number)
-        if connection.session:  # it was welcomed
+        if connection.session:  # connections that were never welcomed are not logged
             info = connection.describe()
             duration_s = round(self._loop.time() - info.opened_s, 3)
             _log.info(

@@ -43,9 +43,9 @@ from penstock_server.runtime.operations.door import (
 from penstock_server.runtime.store.bodies import Body
 
 LARGE_HEADER_BYTES: Final = 8 << 10
-"""Headers of at most so many bytes are not counted while their request is in progress."""
+"""Headers of at most this many bytes are not counted while their request is in progress."""
 HEADER_FACTOR: Final = 8
-"""Bytes of memory for each byte of a header: its ranges of ids are objects."""
+"""Estimated bytes of memory for each byte of a header, whose ranges of ids become objects."""
 
 
 class LargeHeaders:

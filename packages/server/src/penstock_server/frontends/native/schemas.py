@@ -14,8 +14,8 @@ from penstock_server.runtime.store.bodies import Body
 SCHEMAS_MAX = 10_000
 """Maximum number of schemas that a connection may announce."""
 USER_SCHEMAS_BYTES_MAX = 256 << 20
-"""Limit on the bytes of the schemas that all connections of one user may announce while no other
-user has announced any. In general, the limit is half of the bytes that are free."""
+"""Limit on the bytes of the schemas that all connections of one user may announce, if no other user
+has announced schemas. In general, a user may announce half of the bytes that are free."""
 SMALL_SCHEMAS_BYTES = 1 << 20
 """Bytes of the schemas of each connection that are not counted."""
 

@@ -25,8 +25,8 @@ FOLLOWER_IDLE_S: Final = 45.0
 
 def wants_relay(data: bytes) -> bool | None:
     """Return whether a connection that begins with ``data`` is relayed to the owner; None if more
-    bytes are needed. Connections that begin with Hello are relayed; the node itself answers pings
-    and clients that follow the owners."""
+    bytes are needed to decide. Connections that begin with Hello are relayed. The node itself
+    answers pings, and serves clients that follow the owners."""
     reader = FrameReader(
         preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX
     )
@@ -37,7 +37,7 @@ def wants_relay(data: bytes) -> bool | None:
             return None
         return isinstance(wire.decode_from_client(parsed[0]), wire.Hello)
     except PenstockError:
-        return False
+        return False  # the node itself answers with the error
 
 
 class OwnerFollowers:
@@ -62,6 +62,7 @@ class OwnerFollowers:
         """Send the owners to all clients if they have changed."""
         if (owners := self.owners()) != self._sent:
             self._sent = owners
+            # A copy, because a failed send may close the connection, which leaves the dictionary.
             for connection in list(self._connections):
                 connection.send(owners)
 

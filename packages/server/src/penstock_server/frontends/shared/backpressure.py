@@ -1,5 +1,5 @@
-"""Backpressure: a connection is not read while it, or the realm, is too busy, and it processes its
-received data in pieces, so that other connections are served in between."""
+"""Backpressure: reading from a connection stops while the connection or the realm is too busy. A
+connection processes its received data in pieces, so that others are served in between."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Limits the memory of incomplete requests, in total and per user: HTTP bodies, native frames, AMQP
 messages and MQTT packets.
 
-Small requests are not counted, because the number of connections limits them. So signing in and
-queries work even while large requests fill the rest. No user gets more than half of the free part.
+Small requests are not counted, because the number of connections limits them. So sign-ins and
+queries work even while large requests use all counted bytes. A user gets at most half of the bytes
+that are free.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ class HeldBytes:
         self._of = of
         """The user, or the host of an anonymous client, whose bytes are counted."""
         self.counted = 0
-        """Counted bytes, above the small size that is not counted."""
+        """Number of counted bytes, without the first bytes of each request, which do not count."""
 
     def grow(self, size: int) -> None:
-        """Count the size that the request has reached. Raises ``Unavailable`` if it is too
-        large."""
+        """Count a request that has grown to ``size`` bytes. Raises ``Unavailable`` if the limits
+        do not allow this size."""
         self.counted += self._buffers.take(self._of, size, self.counted)
 
     def fits(self, size: int) -> bool:
-        """Count a size, and return whether it fits. A size of 0 frees all bytes."""
+        """Count a request that has grown to ``size`` bytes, and return whether the limits allow
+        this size. A size of 0 frees all bytes."""
         if not size:
             self.close()
         try:
@@ -70,8 +72,8 @@ class Buffers:
 
     @contextmanager
     def body(self, principal: Principal) -> Iterator[Callable[[int], None]]:
-        """Count one body. Yield a function that counts the size it has reached, and raises
-        ``Unavailable`` if that is too large."""
+        """Count one body while the ``with`` block runs. Yield a function to call with the size that
+        the body has reached, which raises ``Unavailable`` if the size is too large."""
         counted_bytes = self.open(principal)
         try:
             yield counted_bytes.grow
@@ -91,7 +93,8 @@ class Buffers:
     def give_back(self, of: str, size: int) -> None:
         if size:
             self.held[of] -= size
-            # Otherwise the counter would grow with each user and host that was ever connected.
+            # The entry is removed, because the counter would otherwise grow with each user and host
+            # that was ever connected.
             if not self.held[of]:
                 del self.held[of]
 

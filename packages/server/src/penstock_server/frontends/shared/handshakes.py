@@ -1,7 +1,8 @@
-"""Accepts TLS connections, and counts each from the moment it is accepted.
+"""Accepts TLS connections, and counts each connection from the moment it is accepted.
 
-The event loop's own server reports a connection only after its handshake. Until then it would not
-be counted, and peers that never finish a handshake could use up the realm's sockets.
+The event loop's own server reports a connection only after its handshake. With it, connections in a
+handshake would not be counted, and peers that never finish a handshake could use up the realm's
+sockets.
 """
 
 from __future__ import annotations

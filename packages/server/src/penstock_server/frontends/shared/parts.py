@@ -1,7 +1,7 @@
 """Parts of a connection, which hold a weak reference to it.
 
-A strong reference would be a cycle: the connection and its buffers would stay in memory until the
-garbage collector runs, which is rare in a server.
+With a strong reference, connection and part would form a cycle, and the connection and its buffers
+would stay in memory until the garbage collector runs, which is rare in a server.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ class PeerConnection(Protocol):
     protocol: str
     """``native``, ``amqp`` or ``mqtt``."""
     heard_s: float
-    """Time of the last received data, by the loop's clock in seconds."""
+    """Time of the last received data, in seconds of the loop's clock."""
 
     @property
     def session(self) -> str:
-        """Name of its session; empty until the user is known."""
+        """Name of the connection's session; empty until the user is known."""
         ...
 
     @property
@@ -43,7 +43,8 @@ class PeerConnection(Protocol):
         ...
 
     def check_rights(self) -> None:
-        """End whatever the user may no longer have, after a change of rights."""
+        """End the subscriptions and sessions that the user has no right to after a change of
+        rights."""
         ...
 
     def flush(self) -> None:

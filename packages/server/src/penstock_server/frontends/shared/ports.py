@@ -16,9 +16,9 @@ BACKLOG: Final = 100
 
 
 class HeldPorts:
-    """Sockets that listen from the start. A service gets copies of a port's sockets. When it closes
-    them, new connections wait for the next service instead of being refused. So a port that
-    refuses connections proves that the process has ended."""
+    """Sockets that listen from the start of the process. A service gets copies of a port's sockets.
+    When the service closes its copies, new connections wait for the next service instead of being
+    refused. So a port that refuses connections proves that the process has ended."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], list[socket.socket]] = {}

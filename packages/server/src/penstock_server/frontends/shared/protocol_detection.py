@@ -39,9 +39,9 @@ class Sniffer(asyncio.Protocol):
         enter: Callable[[Any], bool],
         leave: Callable[[Any], None],
     ) -> None:
-        """A connection is dropped if it sends nothing within ``patience_s`` seconds or ``enter``
-        returns False; ``leave`` is called at the end of each admitted one. The argument of both is
-        the sniffer.
+        """``enter`` and ``leave`` are called with the sniffer. A connection is dropped if ``enter``
+        returns False, or if it sends no data within ``patience_s`` seconds. ``leave`` is called
+        when the beginning of an admitted connection ends.
         """
         self._patience_s = patience_s
         self._enter = enter

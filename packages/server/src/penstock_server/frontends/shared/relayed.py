@@ -1,7 +1,8 @@
 """Accepts connections that another cluster node relays to this one, which owns the realm.
 
-They begin with a preface that identifies the client, before TLS and before the first byte of any
-protocol. A connection whose preface is not signed by a node of the cluster is dropped.
+A relayed connection begins with a preface that identifies the client, before TLS and before the
+first byte of any protocol. A connection whose preface is not signed by a node of the cluster is
+dropped.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class RelayGate:
     def _use(self, preface: bytes, now_s: int) -> None:
         """Mark a preface as used. A node makes each preface for a single connection, so a second
         use is a replay and raises ``RemoteProtocolViolation``."""
-        # A preface whose node's clock is ahead may be accepted for twice `VALID_S` after its first
-        # use.
+        # If the clock of the relaying node is ahead, its preface may be accepted until twice
+        # `VALID_S` after its first use.
         while self.used and (oldest := next(iter(self.used.items())))[1] < now_s - 2 * VALID_S:
             del self.used[oldest[0]]
         mark = preface[-MARK_BYTES:]

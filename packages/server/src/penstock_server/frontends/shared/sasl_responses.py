@@ -23,8 +23,8 @@ def bearer_of(response: bytes) -> tuple[bytes, str]:
 
 
 def check_own(requested: bytes, user: bytes) -> None:
-    """Refuse to act for another user: an authorization identity must be absent or the user's own.
-    Raises ``AuthenticationFailed``."""
+    """Raise ``AuthenticationFailed`` if a client requests to act as another user: an authorization
+    identity must be empty or the user's own name."""
     if requested not in (b"", user):
         raise AuthenticationFailed(
             f"{user.decode()!r} cannot act as {requested[:40]!r}; leave the authorization identity "

@@ -53,8 +53,8 @@ FindOwner = Callable[[], ServingNode | None]
 
 
 def refusal(owner: ServingNode | None, front_end: str, *, has_quorum: bool = True) -> PenstockError:
-    """Return the error for clients of a standby node, which names the owner if that is known. If
-    neither the owner is known nor the engine reachable, it is ``NoQuorum`` (SEM N2)."""
+    """Return the error for clients of a standby node: ``Elsewhere``, which names the owner if it is
+    known, or ``NoQuorum`` if the owner is unknown and the engine cannot be reached (SEM N2)."""
     if owner is None:
         return Elsewhere(NO_OWNER) if has_quorum else NoQuorum(QUORUM_LOST)
     url = owner.url(front_end)
@@ -62,9 +62,8 @@ def refusal(owner: ServingNode | None, front_end: str, *, has_quorum: bool = Tru
 
 
 def part(transport: asyncio.Transport, last: bytes) -> None:
-    """Send the last bytes, and close the connection after the peer has closed its side. Closing
-    while data from the peer is unread would reset the connection, and the last bytes could be
-    lost."""
+    """Send the bytes ``last``, and close the connection after the peer has closed its side. Closing
+    it while data from the peer is unread would reset the connection, and ``last`` could be lost."""
     transport.write(last)
     if transport.can_write_eof():
         transport.write_eof()

@@ -55,7 +55,8 @@ class Tls:
         certificate, key, client_ca = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A session resumed from a ticket would skip the check of a certificate that was revoked.
+        # Without tickets, because a session resumed from a ticket would skip the check of a revoked
+        # certificate.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         _read("the certificate", certificate, lambda: context.load_cert_chain(certificate, key))
@@ -96,8 +97,8 @@ class Tls:
 
 
 def _ends_us(certificate: bytes) -> int:
-    """Return the expiry time of the first certificate in a PEM file. The others are those of its
-    authorities."""
+    """Return the expiry of the first certificate in a PEM file, in microseconds since 1970. The
+    other certificates in the file belong to its authorities."""
     from cryptography import x509
 
     first = x509.load_pem_x509_certificates(certificate)[0]
