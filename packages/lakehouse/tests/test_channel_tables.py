@@ -225,7 +225,7 @@ async def test_the_files_of_all_tables_have_a_limit_of_bytes() -> None:
 async def test_a_channel_with_too_many_events_in_memory_is_refused() -> None:
     async with realm_with(memory_events_max=10) as (realm, tables):
         await publish(realm, ORDERS, body([b"x"] * 11))
-        with pytest.raises(LimitReached, match=r"orders has 11 events that are in no file"):
+        with pytest.raises(LimitReached, match=r"orders has 11 events in memory"):
             await load(tables)
         await sealed(realm, "orders")
         assert len(await ids(tables, await load(tables))) == 11

@@ -306,9 +306,12 @@ __all__ = [
 ]
 
 
-def _loaded(name: str) -> ModuleType:
-    """Import a module and return it. Garbage collection is off meanwhile, as objects of modules are
-    never freed: it took a tenth of the time until the first event of a realm."""
+def _import(name: str) -> ModuleType:
+    """Import a module and return it.
+
+    Garbage collection is paused during the import, because the objects of modules are never freed;
+    collecting took a tenth of the time until the first event of a realm.
+    """
     from penstock.missing_packages import from_package
     from penstock_core.garbage import age_all, uncollected
 
@@ -327,7 +330,7 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any name
             raise AttributeError(f"module 'penstock' has no attribute {name!r}")
         homes = [module for module, names in _HOMES.items() if name in names]
         home = homes[0] if homes else "penstock_core.vocabulary.errors"
-        globals()[name] = getattr(_loaded(home), name)  # later uses do not call this function
+        globals()[name] = getattr(_import(home), name)  # later uses do not call this function
         return globals()[name]
 
 

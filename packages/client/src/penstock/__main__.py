@@ -1,4 +1,4 @@
-"""``python -m penstock``: the command line, which the server's package has."""
+"""``python -m penstock``: the command line, which is part of the server's package."""
 
 from __future__ import annotations
 

@@ -82,10 +82,11 @@ def connect(
     ``url`` is not a valid address.
     """
 
-    async def opened() -> Session:
+    # The URL is parsed when the session is awaited, so that a wrong one raises its error there.
+    async def open_url() -> Session:
         return await open_session(parse_url(url), reconnect_timeout=reconnect_timeout, token=token)
 
-    return Opening(opened())
+    return Opening(open_url())
 
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Names of other packages that programs import from ``penstock``.
 
-``penstock-client`` alone is enough for a program that talks to a realm elsewhere. The server, Spark
-and the test kit are packages of their own; a name of theirs is loaded when it is used, and if its
-package is not installed, the error has the line that installs it.
+``penstock-client`` alone is enough for a program that talks to a realm elsewhere. The server, the
+Spark package and the test kit are separate packages. A name of such a package is imported at its
+first use; if the package is not installed, the error contains the ``pip`` command that installs it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ distribution."""
 
 @contextmanager
 def from_package(package: str) -> Iterator[None]:
-    """Raise ``ModuleNotFoundError`` that tells how to install a package, if an import in the block
-    does not find it. ``package`` is its import name."""
+    """If an import in the block does not find ``package``, raise a ``ModuleNotFoundError`` with the
+    command that installs it. ``package`` is an import name.
+
+    Errors about other missing modules are raised unchanged.
+    """
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A realm as a file: what it consists of, compared with a realm, and applied to it."""
+"""Describes realms in files: loads a description, compares it with a realm, and applies it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packages.core.tests.columns.stored_rows import Rows, stored
-from penstock.tables.kinds import conformed, stored_schema, united
+from penstock.tables.kinds import conform, extend_columns, stored_schema
 from penstock_core.columns.events.batch import EventBatch, stamp
 from penstock_core.columns.events.body import body_of
 from penstock_core.columns.events.event import Event
@@ -32,9 +32,9 @@ def through_archive(batches: list[pa.RecordBatch]) -> tuple[pa.Schema, pa.Record
     for batch in batches:
         channel = channel.grown(batch.schema)
         rows = ArchiveLayout(channel.arrow, table, channel="orders", epoch="e/1").of(batch)
-        table = united(table, rows.schema)
-        kept.append(conformed(rows, stored_schema(rows.schema)))
-    archive = pa.Table.from_batches([conformed(rows, table) for rows in kept])
+        table = extend_columns(table, rows.schema)
+        kept.append(conform(rows, stored_schema(rows.schema)))
+    archive = pa.Table.from_batches([conform(rows, table) for rows in kept])
     return table, archive.combine_chunks().to_batches()[0]
 
 

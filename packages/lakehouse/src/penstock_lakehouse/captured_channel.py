@@ -1,4 +1,4 @@
-"""A channel as its table shows it: all stored events in one turn of the writer, by reference."""
+"""The stored events of a channel, captured in one turn of the writer without copying them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from penstock_server.runtime.writer.group import Group
 
 
 class SealedEvents(Struct, frozen=True):
-    """A sealed file, with the events that are stored in it."""
+    """A sealed file and the ids of its events that have not been removed."""
 
     name: str
+    """Name of the sealed file."""
     index: SegmentIndex
     publishers: Publishers
     stored: IdSet
-    """The stored events in it; not empty."""
+    """Ids of the events in the file that are still stored; not empty."""
 
 
 class CapturedChannel(Struct, frozen=True):
@@ -32,17 +33,22 @@ class CapturedChannel(Struct, frozen=True):
 
     number: ChannelId
     name: str
+    """Name of the channel or queue."""
     at_us: int
+    """Time of the capture, in microseconds since 1970."""
     next_id: int
+    """Id that the next published event will get."""
     columns: ChannelSchema
     compression: Compression
     files: Sequence[SealedEvents]
+    """The sealed files that contain at least one stored event."""
     in_memory: Sequence[EventsOfBatch]
-    """Events that are in no file."""
+    """Stored events that are not in a sealed file."""
 
     @property
     def version(self) -> object:
-        """A value that changes whenever an event is stored or removed."""
+        """A value that differs between two captures if an event was stored or removed between
+        them."""
         files = tuple((file.name, file.index.rows, len(file.stored)) for file in self.files)
         memory = tuple(
             (batch.tail_batch.first, batch.tail_batch.end, len(batch.ids))
@@ -52,21 +58,22 @@ class CapturedChannel(Struct, frozen=True):
 
 
 def captured_channel(group: Group, number: ChannelId, events_max: int) -> CapturedChannel:
-    """Return a channel as it is in this turn.
+    """Return the stored events of a channel or queue in this turn of the writer.
 
-    Raises ``LimitReached`` if more than ``events_max`` events are in no file, and
-    ``NameDoesNotExist``.
+    Raises ``LimitReached`` if more than ``events_max`` events are not in a sealed file, and
+    ``NameDoesNotExist`` if the channel does not exist.
     """
     state = group.channel(number).state
+    # Events whose time has passed must not be in the table, although no timer has removed them yet.
     group.sweep(number)
     store = group.state.stores[number]
     events = captured_events(state, store)
     in_memory = [*events.unsealed, *events.transient]
     if (count := sum(len(batch.ids) for batch in in_memory)) > events_max:
         raise LimitReached(
-            f"{state.name} has {count} events that are in no file, and a table may have "
-            f"{events_max} of them (tables.memory_events_max): raise the limit, read the channel "
-            f"with a client, or use a channel type that stores events in files"
+            f"{state.name} has {count} events in memory; a table may have {events_max} of them "
+            f"(tables.memory_events_max): raise the limit, read the channel with a client, or use "
+            f"a channel type that stores events in files"
         )
     files = [
         SealedEvents(file.name, file.index, file.publishers, stored=stored)

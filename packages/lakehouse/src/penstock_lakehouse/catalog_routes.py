@@ -26,8 +26,9 @@ from penstock_server.frontends.http.routing import Call, Route
 from penstock_server.frontends.http.shapes import Answer, FormBody, NoQuery, QueryParameters
 
 PAGE_MAX: Final = 1_000
+"""Largest number of table names in one answer."""
 REGION: Final = "local"
-"""Region of the bucket; it only takes part in signatures."""
+"""Region of the bucket, which clients include in their signatures. It has no other effect."""
 _NAMESPACES: Final[Mapping[str, Kind]] = MappingProxyType(
     {"channels": "channel", "queues": "queue"}
 )
@@ -65,7 +66,7 @@ _TYPES: Final[Mapping[int, str]] = MappingProxyType(
 
 class ConfigQuery(QueryParameters, frozen=True):
     warehouse: Annotated[str, Meta(max_length=1_024)] = ""
-    """Ignored: a realm is one warehouse."""
+    """Ignored, because a realm has exactly one warehouse."""
 
 
 class NamespacesQuery(QueryParameters, frozen=True):
@@ -76,13 +77,13 @@ class NamespacesQuery(QueryParameters, frozen=True):
 
 class TablesQuery(QueryParameters, frozen=True):
     page_token: Annotated[str, Meta(max_length=1_024)] = field(default="", name="pageToken")
-    """The name of the last table of the page before."""
+    """Name of the last table of the previous page; empty for the first page."""
     page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = field(default=PAGE_MAX, name="pageSize")
 
 
 class TableQuery(QueryParameters, frozen=True):
     snapshots: Annotated[str, Meta(max_length=16)] = "all"
-    """Ignored: the metadata has the snapshots that can be read."""
+    """Ignored: the metadata always lists the newest snapshots that are held."""
 
 
 class CatalogConfig(Answer, frozen=True):
@@ -115,14 +116,14 @@ class TableAnswer(Answer, frozen=True):
     metadata: dict[str, Any]
     """Table metadata of format 2."""
     config: dict[str, str]
-    """The address of the files, and the key to read them with."""
+    """Settings for the client's S3 library: the address of the files and the key for them."""
 
 
 class IcebergError(Answer, frozen=True):
     message: str
     type: str
     code: int
-    """The status of the answer."""
+    """HTTP status of the answer."""
 
 
 class IcebergRefusal(Answer, frozen=True):
@@ -136,6 +137,7 @@ class TokenForm(FormBody, frozen=True, kw_only=True):
     scope: Annotated[str, Meta(max_length=1_024)] = ""
     """Ignored: a token has all rights of its user in the catalog."""
 
+    # The generated text would show the password in logs.
     def __repr__(self) -> str:
         return f"TokenForm({self.user!r})"
 
@@ -144,9 +146,10 @@ class TokenAnswer(Answer, frozen=True, kw_only=True):
     access_token: str
     token_type: str = "bearer"
     expires_in: int
-    """Seconds."""
+    """Lifetime of the token, in seconds."""
     issued_token_type: str = "urn:ietf:params:oauth:token-type:access_token"
 
+    # The generated text would show the token in logs.
     def __repr__(self) -> str:
         return f"TokenAnswer({self.expires_in})"
 
@@ -157,18 +160,19 @@ class TokenRefusal(Answer, frozen=True):
 
 
 class UnsupportedGrantType(InvalidArgument):
-    """A token is requested in a way that the realm does not know."""
+    """A client requested a token with a grant type other than ``client_credentials``."""
 
 
 def refusal(status: int, error: PenstockError) -> tuple[int, str, bytes]:
-    """Return an error as clients of the catalog expect it."""
+    """Return the status, content type and body of an error answer of the Iceberg catalog."""
     kind = _TYPES.get(status, "ServerErrorException")
     document = IcebergRefusal(error=IcebergError(message=str(error), type=kind, code=status))
     return status, "application/json", msgspec.json.encode(document)
 
 
 def oauth_refusal(status: int, error: PenstockError) -> tuple[int, str, bytes]:
-    """Return an error as OAuth 2.0 defines it (RFC 6749, section 5.2)."""
+    """Return the status, content type and body of an error answer of OAuth 2.0 (RFC 6749, section
+    5.2)."""
     code = _OAUTH_CODES.get(status, "invalid_request")
     if isinstance(error, UnsupportedGrantType):
         code = "unsupported_grant_type"
@@ -185,6 +189,7 @@ async def token(call: Call[NoQuery, TokenForm]) -> TokenAnswer:
     """
     form = call.body
     if form.grant_type != GRANT:
+        # An exchange would prolong a token without the password (SEM B6).
         raise UnsupportedGrantType(
             f"grant_type is {form.grant_type[:80]!r}; it must be {GRANT}: clients get a new token "
             f"with the password, so turn the exchange of tokens off"
@@ -205,6 +210,7 @@ async def config(call: Call[ConfigQuery, None]) -> CatalogConfig:
     Clients name ``/api/v1/iceberg`` of the HTTP port as the catalog, and sign in as on all other
     routes. The catalog is read-only.
     """
+    # The request only verifies that the caller may use the realm.
     await call.ask(DescribeRealm())
     return CatalogConfig(defaults={}, overrides={}, endpoints=_ENDPOINTS)
 
@@ -212,6 +218,7 @@ async def config(call: Call[ConfigQuery, None]) -> CatalogConfig:
 async def namespaces(call: Call[NamespacesQuery, None]) -> Namespaces:
     """List the namespaces of the Iceberg catalog: channels and queues."""
     await call.ask(DescribeRealm())
+    # Namespaces are not nested, so a parent has no children.
     return Namespaces(namespaces=[] if call.query.parent else [(name,) for name in _NAMESPACES])
 
 
@@ -226,21 +233,22 @@ async def namespace(call: Call[ConfigQuery, None]) -> Namespace:
 
 async def tables(call: Call[TablesQuery, None]) -> TableNames:
     """List the tables of a namespace: the channels or queues that the user may read."""
-    name, query = call.params["namespace"], call.query
-    kind = _NAMESPACES.get(name)
+    namespace_name, query = call.params["namespace"], call.query
+    kind = _NAMESPACES.get(namespace_name)
     if kind is None:
-        raise _no_namespace(name)
-    stores = await call.ask(ListChannels(kind))
+        raise _no_namespace(namespace_name)
+    store_names = await call.ask(ListChannels(kind))
+    # The token is a name and not a position: pages stay right when tables come and go in between.
     readable = sorted(
-        store
-        for store in stores
-        if store > query.page_token and call.caller.allows(READING[kind], store)
+        store_name
+        for store_name in store_names
+        if store_name > query.page_token and call.caller.allows(READING[kind], store_name)
     )
-    size = min(query.page_size, PAGE_MAX)
-    page = readable[:size]
+    page_size = min(query.page_size, PAGE_MAX)
+    page = readable[:page_size]
     return TableNames(
-        identifiers=[TableName(namespace=(name,), name=store) for store in page],
-        next_page_token=page[-1] if len(readable) > size else None,
+        identifiers=[TableName(namespace=(namespace_name,), name=name) for name in page],
+        next_page_token=page[-1] if len(readable) > page_size else None,
     )
 
 
@@ -267,6 +275,7 @@ async def table(call: Call[TableQuery, None]) -> TableAnswer:
 
 
 def _no_namespace(name: str) -> NameDoesNotExist:
+    """Return the error for a namespace that the catalog does not have."""
     return NameDoesNotExist(
         f"the catalog has no namespace {name[:80]!r}; it has {' and '.join(_NAMESPACES)}"
     )
@@ -275,6 +284,8 @@ def _no_namespace(name: str) -> NameDoesNotExist:
 def _route(
     name: str, path: str, endpoint: Callable[[Any], Coroutine[Any, Any, Any]], asks: Any
 ) -> Route:
+    """Return a GET route of the catalog. ``asks`` is the type of the request that it sends to the
+    realm."""
     return Route(
         name,
         "GET",

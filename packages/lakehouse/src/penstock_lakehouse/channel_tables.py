@@ -40,61 +40,73 @@ from penstock_server.runtime.store.captured_events import UnreadableEvents
 from penstock_server.runtime.transfer.exports import set_aside
 
 LOADS_AT_ONCE: Final = 1
-"""Loads that may make files at the same time, because each takes a processor and memory."""
+"""Number of loads that may make files at the same time. Each load occupies a processor and needs
+memory."""
 ATTEMPTS: Final = 5
-"""Attempts of a load whose sealed files are rewritten meanwhile."""
+"""Largest number of attempts of a load that fails because its sealed files were rewritten."""
 MANIFEST_FILES: Final = 128
-"""Files of a manifest. Manifests whose files have not changed are used again."""
+"""Largest number of files that one manifest lists. The next snapshot uses a manifest again if its
+files have not changed."""
 LISTED_MAX: Final = 20
-"""Snapshots in the metadata of a table. Metadata that listed all held snapshots would grow with the
-square of their number."""
+"""Largest number of snapshots in the metadata of a table. If each metadata file listed all held
+snapshots, the total size would grow with the square of their number."""
 MEMORY_BYTES_MAX: Final = 256 << 20
-"""Maximum number of bytes of files for a realm without a data directory."""
+"""Largest number of bytes of table files in a realm without a data directory, which keeps them in
+memory."""
 
 
 class Snapshot(Struct, eq=False):
-    """A table at one instant."""
+    """The content of a table at one instant: its data files and its metadata."""
 
     facts: SnapshotFacts
     metadata: dict[str, Any]
-    """The metadata of the table, with the newest snapshots that were held when it was made."""
+    """Iceberg metadata of the table. It lists this snapshot and up to 19 earlier ones that were
+    held when this one was made."""
     location: str
-    """Location of the metadata."""
+    """Location of the metadata file, as clients name it."""
     parts: Sequence[StoredRows]
-    """The files of events."""
+    """The Parquet files of events, each with the ids of its rows that are stored."""
     columns: pa.Schema
     next_id: int
+    """Id after the last event that the snapshot can contain."""
     version: object
-    """Changes with every event that is stored or removed."""
+    """The :attr:`CapturedChannel.version` from which the snapshot was made."""
     made_us: int
+    """Time of the capture, in microseconds since 1970."""
     hold: FileHold
+    """Protects the files of the snapshot from removal."""
     users: int = 0
     """Number of grants for the snapshot."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether its files have no removed rows."""
+        """Whether no file of the snapshot contains rows of removed events."""
         return all(part.deletes is None for part in self.parts)
 
 
 class TableGrant(Struct, eq=False):
-    """The right of a user to read the files of a table, for as long as a snapshot is held."""
+    """The right of a user to read the files of a table until a given time."""
 
     key: str
+    """Identifies the grant in requests for files, like an S3 access key."""
     secret: str
+    """Secret that signs the client's requests for files."""
     reader: Principal
     table: ChannelTable
     snapshot: Snapshot
+    """The snapshot that the grant holds."""
     until_us: int
+    """End of the grant, in microseconds since 1970."""
 
 
 class LoadedTable(Struct, frozen=True):
-    """The answer to a load."""
+    """The metadata of a loaded table, and the key for reading its files."""
 
     metadata: dict[str, Any]
     metadata_location: str
     key: str
     secret: str
+    """Secret of the key. It signs requests for files."""
     until_us: int
     """Time at which the key ends, in microseconds since 1970."""
 
@@ -106,21 +118,23 @@ class ChannelTable:
         self.number = number
         self.uuid = table_uuid
         self.lock = asyncio.Lock()
-        """Held by the load that makes a snapshot."""
+        """Acquired by each load, so that a table makes one snapshot at a time."""
         self.files = files
         self.snapshots: list[Snapshot] = []
-        """Held snapshots, in the order of their ids."""
+        """Snapshots that have grants, in the order of their ids."""
         self._store = store
         self._manifests: dict[object, tuple[StoredFile, ManifestFile]] = {}
-        """The manifests of the newest snapshot, by their content."""
+        """The manifests of the newest snapshot, by content type and paths of the listed files."""
 
     async def add(self, channel: CapturedChannel, *, is_clean: bool) -> Snapshot:
-        """Make a snapshot of a captured channel, with ``is_clean`` without removed rows in its
-        files.
+        """Make a snapshot of a captured channel and add it to :attr:`snapshots`.
 
-        Raises ``NameDoesNotExist`` if files were rewritten since it was captured, ``LimitReached``,
-        ``StorageFailed``, ``UnreadableEvents``.
+        With ``is_clean``, its files contain no rows of removed events. Raises ``NameDoesNotExist``
+        if a sealed file was rewritten since the capture, ``LimitReached``, ``StorageFailed``,
+        ``UnreadableEvents``.
         """
+        # Each file is held as soon as it exists: a later file of the same load may need room, for
+        # which unused files are removed.
         hold = self._store.hold()
         try:
             parts = await self.files.prepare(channel, hold, is_clean=is_clean)
@@ -151,24 +165,27 @@ class ChannelTable:
         return snapshot
 
     def end(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot without grants."""
+        """Forget a snapshot that has no grants, and release its files."""
         self.snapshots.remove(snapshot)
         snapshot.hold.release()
 
     async def keep_only(self, names: Collection[str]) -> None:
-        """Remove all files that no snapshot has, but those made of the sealed files ``names``."""
+        """Remove the manifests and the files of events, except those made from the sealed files
+        ``names``. Files that a snapshot holds are removed when it ends."""
         await self.files.keep_only(names)
         for file, _ in self._manifests.values():
             await self._store.remove(file)
         self._manifests = {}
 
     async def _put(self, name: str, content: bytes, hold: FileHold) -> None:
-        """Store a file that belongs to one snapshot."""
+        """Store a file that is removed as soon as ``hold`` is released."""
         file = await self._store.put(name, content)
         hold.add(file)
-        await self._store.remove(file)  # with its last user
+        # The file is in use, so this only marks it: it is removed with its last user.
+        await self._store.remove(file)
 
     def _columns(self, channel: CapturedChannel, parts: Sequence[StoredRows]) -> pa.Schema:
+        """Return the columns of a snapshot: all that at least one of its files has."""
         layout, _ = self.files.layout(channel)
         names = {name for part in parts for name in part.events.names}
         inexact = {name for part in parts for name in part.events.inexact}
@@ -181,12 +198,15 @@ class ChannelTable:
         hold: FileHold,
         columns: pa.Schema,
     ) -> SnapshotFacts:
+        """Write the manifests of a snapshot and return its entry for the table metadata."""
         _, all_columns = self.files.layout(channel)
         # Files may have a column of doubles that the table does not show; clients refuse files with
         # columns that the mapping lacks.
         schema = table_schema(columns)._replace(mapping=all_columns.mapping)
-        # Read before the loop is left: grants may end meanwhile, and their snapshots with them.
+        # Read before the first await: grants may end while files are written, and their snapshots
+        # with them.
         newest = self.snapshots[-1].facts if self.snapshots else None
+        # Ids and times have to rise even if two snapshots fall into one microsecond (SEM B2).
         snapshot_id = max(channel.at_us, 0 if newest is None else newest.snapshot_id + 1)
         manifests = await self._manifest_files(parts, schema, hold)
         listed = manifest_list(manifests, snapshot_id)
@@ -209,6 +229,8 @@ class ChannelTable:
     async def _manifest_files(
         self, parts: Sequence[StoredRows], schema: TableSchema, hold: FileHold
     ) -> list[ManifestFile]:
+        """Return the manifests of a snapshot. Manifests that list the same files as one of the
+        previous snapshot are used again; the others are written."""
         data = [
             ManifestEntry(
                 uri_of(part.events.file.name),
@@ -238,19 +260,22 @@ class ChannelTable:
             for start in range(0, len(entries), MANIFEST_FILES):
                 group = entries[start : start + MANIFEST_FILES]
                 key = content, tuple(entry.path for entry in group)
-                made = self._manifests.get(key)
-                if made is None or self._store.get(made[0].name) is not made[0]:
-                    made = await self._manifest_file(content, group, schema)
-                manifests[key] = made
-                hold.add(made[0])
-        for old in self._manifests.keys() - manifests.keys():
-            await self._store.remove(self._manifests[old][0])
+                stored = self._manifests.get(key)
+                # The store may have removed an unused manifest to make room.
+                if stored is None or self._store.get(stored[0].name) is not stored[0]:
+                    stored = await self._write_manifest(content, group, schema)
+                manifests[key] = stored
+                hold.add(stored[0])
+        for old_key in self._manifests.keys() - manifests.keys():
+            await self._store.remove(self._manifests[old_key][0])
         self._manifests = manifests
-        return [listed for _, listed in manifests.values()]
+        return [manifest_file for _, manifest_file in manifests.values()]
 
-    async def _manifest_file(
+    async def _write_manifest(
         self, content: Content, entries: Sequence[ManifestEntry], schema: TableSchema
     ) -> tuple[StoredFile, ManifestFile]:
+        """Store a manifest of ``entries``. Return the stored file and its entry for the manifest
+        list."""
         data = manifest(entries, content, schema.document(0))
         name = f"{self.uuid}/metadata/{self._store.next_suffix()}-{content}.avro"
         file = await self._store.put(name, data)
@@ -274,13 +299,15 @@ class ChannelTables:
         """Grants by key."""
         self._grants_of: dict[str, dict[Snapshot, TableGrant]] = {}
         """Grants by user and snapshot, the least recently loaded first."""
-        self._work = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
+        """Limits the number of loads that make files at the same time."""
 
     async def load(self, number: ChannelId, epoch: str, reader: Principal) -> LoadedTable:
-        """Return a snapshot of a channel or queue, made now or, within ``tables.fresh_ms``, before.
+        """Return a snapshot of a channel or queue, made now or at most ``tables.fresh_ms`` ago.
 
-        ``epoch`` identifies the channel's sequence of ids. Raises ``NameDoesNotExist``,
-        ``LimitReached``, ``StorageFailed``, ``Damaged``.
+        ``epoch`` identifies the channel's sequence of ids. Raises ``NameDoesNotExist`` if the
+        channel does not exist, ``LimitReached``, ``StorageFailed``, and ``Damaged`` if events
+        cannot be read.
         """
         grant = await self._granted(number, epoch, reader, is_clean=False)
         snapshot = grant.snapshot
@@ -293,7 +320,10 @@ class ChannelTables:
         )
 
     async def locate(self, number: ChannelId, epoch: str, reader: Principal) -> TableFiles:
-        """Return the files of a snapshot without removed rows, as :meth:`load` does (SEM B7)."""
+        """Return the paths of the files of a snapshot, for readers on the realm's machine (SEM B7).
+
+        The files contain no rows of removed events. Raises the errors of :meth:`load`.
+        """
         grant = await self._granted(number, epoch, reader, is_clean=True)
         snapshot = grant.snapshot
         columns = pa.schema(
@@ -312,7 +342,9 @@ class ChannelTables:
     async def _granted(
         self, number: ChannelId, epoch: str, reader: Principal, *, is_clean: bool
     ) -> TableGrant:
-        """Make or find a snapshot, and hold it for ``reader``."""
+        """Return a grant for ``reader`` to a current snapshot; make the snapshot if necessary."""
+        # The UUID follows from the epoch, so that a table keeps it over restarts of the realm, and
+        # a channel that was deleted and created again is another table (SEM B4).
         table_uuid = str(uuid5(NAMESPACE_URL, f"penstock:{epoch}"))
         table = self._tables.get(table_uuid)
         if table is None:
@@ -342,8 +374,13 @@ class ChannelTables:
         return None if grant is None or grant.until_us <= self._realm.clock.now_us() else grant
 
     def file_of(self, grant: TableGrant, name: str) -> StoredFile:
-        """Return a file of the grant's table. Raises ``NameDoesNotExist``."""
+        """Return the file ``name`` of the grant's table.
+
+        Raises ``NameDoesNotExist`` if the table has no such file in a held snapshot.
+        """
         file = self._store.get(name)
+        # The prefix keeps a key from opening files of other tables (SEM B5). A file without users
+        # belongs to no snapshot any more and may be removed at any moment.
         if file is None or not file.users or not name.startswith(f"{grant.table.uuid}/"):
             raise NameDoesNotExist(
                 f"no snapshot of the table has the file {name[:200]!r}; load the table again"
@@ -357,6 +394,12 @@ class ChannelTables:
     # --- snapshots -----------------------------------------------------------------------
 
     async def _snapshot(self, table: ChannelTable, *, is_clean: bool) -> Snapshot:
+        """Return the newest snapshot of ``table`` if it is fresh or still current; otherwise make
+        one.
+
+        Raises ``Unavailable`` if sealed files were rewritten during each of the attempts, and
+        ``Damaged`` if events cannot be read; they are quarantined then.
+        """
         newest = table.snapshots[-1] if table.snapshots else None
         if newest is not None and is_clean and not newest.is_clean:
             newest = None
@@ -369,12 +412,13 @@ class ChannelTables:
                 lambda group: captured_channel(group, table.number, self._limits.memory_events_max),
                 sweeps=(table.number,),
             )
-            # Its last grant may have ended during the turn, and its files may be gone.
+            # The last grant of the snapshot may have ended during the turn; its files may then be
+            # removed.
             if newest is not None and newest.users and newest.version == channel.version:
                 return newest
             name = channel.name
             try:
-                async with self._work:
+                async with self._load_slots:
                     return await table.add(channel, is_clean=is_clean)
             except NameDoesNotExist:
                 continue  # a sealed file was rewritten meanwhile; the next turn has its successor
@@ -409,6 +453,7 @@ class ChannelTables:
         return grant
 
     def _end(self, grant: TableGrant) -> None:
+        """End a grant, and its snapshot if it was the last grant of it."""
         del self._grants[grant.key]
         grants = self._grants_of[grant.reader.name]
         del grants[grant.snapshot]
@@ -419,12 +464,17 @@ class ChannelTables:
             grant.table.end(grant.snapshot)
 
     async def expire(self) -> None:
-        """End the grants whose time has come, and remove files that are no longer needed."""
+        """End the grants whose time is over, and remove files that are no longer needed.
+
+        The realm calls this regularly.
+        """
         now_us = self._realm.clock.now_us()
         for grants in list(self._grants_of.values()):
             for grant in [grant for grant in grants.values() if grant.until_us <= now_us]:
                 self._end(grant)
         for table in list(self._tables.values()):
+            # A table without snapshots has no readers. A locked one is about to get a snapshot,
+            # whose files must not be removed.
             if table.snapshots or table.lock.locked():
                 continue
             store = self._realm.shard.state.stores.get(table.number)
@@ -438,8 +488,8 @@ _tables: Final[WeakKeyDictionary[RunningRealm, ChannelTables]] = WeakKeyDictiona
 
 
 def tables_of(realm: RunningRealm) -> ChannelTables:
-    """Return the :class:`ChannelTables` of a realm. The first call creates it and registers its
-    regular step."""
+    """Return the :class:`ChannelTables` of a realm. The first call creates it and has the realm
+    call :meth:`ChannelTables.expire` regularly."""
     tables = _tables.get(realm)
     if tables is None:
         tables = _tables[realm] = ChannelTables(realm)

@@ -1,8 +1,8 @@
-"""Parquet files of a table: rows of events, and the positions of removed rows.
+"""Writes the Parquet files of a table: rows of events, and positions of removed rows.
 
-A file is one group of rows, so that Spark and DuckDB read it in one go; its columns have statistics
-and a page index, but for ``data``. It has no field ids and no Arrow schema: the same bytes may be
-added to tables of other catalogs (SEM B4).
+A file has a single row group, so that Spark and DuckDB read it in one go. Its columns, except
+``data``, have statistics and a page index. A file of events has no field ids and no Arrow schema,
+so that the same bytes can be added to tables of other catalogs (SEM B4).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from penstock_core.vocabulary.compression import Compression
 from penstock_lakehouse.table_schema import Leaf, TableSchema
 
 BOUND_BYTES_MAX: Final = 64
-"""Maximum number of bytes of a text in statistics; columns with longer texts have no bounds."""
+"""Longest text in statistics, in bytes. A column whose smallest or largest text is longer has no
+bounds."""
+# The ids that Iceberg reserves for the two columns of position delete files.
 DELETED_PATH_ID: Final = 2_147_483_546
 DELETED_POSITION_ID: Final = 2_147_483_545
 _DELETES: Final = pa.schema(
@@ -51,17 +53,22 @@ _PACKED: Final = {
 
 
 class Metrics(Struct, frozen=True):
-    """Statistics of the columns of a file, by the ids of the columns."""
+    """Statistics of the columns of a file. The keys are column ids."""
 
     sizes: dict[int, int]
+    """Compressed sizes in bytes."""
     values: dict[int, int]
+    """Numbers of values, including nulls."""
     nulls: dict[int, int]
+    """Numbers of nulls."""
     lower: dict[int, bytes]
+    """Lower bounds, in Iceberg's binary form."""
     upper: dict[int, bytes]
+    """Upper bounds, in Iceberg's binary form."""
 
 
 class Image(Struct, frozen=True):
-    """A Parquet file before it is stored."""
+    """The bytes of a Parquet file that is not stored yet, with its statistics."""
 
     buffer: pa.Buffer
     rows: int
@@ -69,18 +76,18 @@ class Image(Struct, frozen=True):
 
 
 def events_image(rows: pa.Table, schema: TableSchema, compression: Compression) -> Image:
-    """Return rows of events as a Parquet file; ``schema`` has at least their columns."""
-    texts = [field.name for field in rows.schema if field.type == pa.string()]
-    without = {"data", *_with_nan(rows)}
-    buffer = _written(
+    """Return rows of events as a Parquet file; ``schema`` must contain all their columns."""
+    text_columns = [field.name for field in rows.schema if field.type == pa.string()]
+    without_statistics = {"data", *_columns_with_nan(rows)}
+    buffer = _write_parquet(
         rows,
         compression=compression,
-        use_dictionary=texts,
+        use_dictionary=text_columns,
         write_statistics=[
             path
             for field in rows.schema
             for path, _ in _leaf_paths(field.name, field.type)
-            if path not in without
+            if path not in without_statistics
         ],
         write_page_index=True,
     )
@@ -89,32 +96,39 @@ def events_image(rows: pa.Table, schema: TableSchema, compression: Compression) 
 
 
 def deletes_image(path: str, positions: npt.NDArray[np.int64]) -> Image:
-    """Return the file that names removed rows of the file at ``path``, by ascending position."""
+    """Return a position delete file: it marks the rows at ``positions``, which ascend, of the data
+    file at ``path`` as removed."""
     paths = pa.DictionaryArray.from_arrays(
         pa.array(np.zeros(len(positions), np.int8)), pa.array([path])
     ).cast(pa.string())
     rows = pa.table([paths, pa.array(positions)], schema=_DELETES)
-    buffer = _written(rows, compression="zstd")
+    buffer = _write_parquet(rows, compression="zstd")
     metrics = _metrics(buffer, _DELETED)
-    # Clients skip delete files by these bounds, so that they are exact however long the path is.
+    # Clients skip delete files by these bounds, so the limit for texts does not apply to the path.
     for bounds in (metrics.lower, metrics.upper):
         bounds[DELETED_PATH_ID] = path.encode()
     return Image(buffer, rows.num_rows, metrics)
 
 
 def removed_positions(ids: IdSet, stored: IdSet) -> npt.NDArray[np.int64]:
-    """Return the positions of rows whose events were removed, in a file that has one row for each
-    of ``ids``. ``stored`` are those of them that are still stored."""
+    """Return the positions of removed rows in a file that has one row for each id of ``ids``, in
+    ascending order. ``stored`` is the subset of ``ids`` that is not removed."""
     edges = np.array(ids.spans, np.int64)
-    rows = numbers_in(edges[:, 0], edges[:, 1])
-    kept = np.array(stored.spans, np.int64).reshape(-1, 2)
-    # An id is kept if it is below the end of the last span that begins at or below it.
-    before = np.searchsorted(kept[:, 0], rows, side="right") - 1
-    is_kept = (before >= 0) & (rows < kept[np.maximum(before, 0), 1]) if len(kept) else False
-    return np.flatnonzero(~np.broadcast_to(is_kept, rows.shape)).astype(np.int64)
+    row_ids = numbers_in(edges[:, 0], edges[:, 1])
+    # The reshape matters for an empty set, whose array would have one dimension.
+    spans = np.array(stored.spans, np.int64).reshape(-1, 2)
+    # An id is stored if it is below the end of the last span that begins at or below it.
+    span_indexes = np.searchsorted(spans[:, 0], row_ids, side="right") - 1
+    is_stored = (
+        (span_indexes >= 0) & (row_ids < spans[np.maximum(span_indexes, 0), 1])
+        if len(spans)
+        else False
+    )
+    return np.flatnonzero(~np.broadcast_to(is_stored, row_ids.shape)).astype(np.int64)
 
 
-def _written(rows: pa.Table, compression: Compression | str, **options: Any) -> pa.Buffer:
+def _write_parquet(rows: pa.Table, compression: Compression | str, **options: Any) -> pa.Buffer:
+    """Return ``rows`` as a Parquet file with a single row group."""
     sink = pa.BufferOutputStream()
     parquet.write_table(
         rows,
@@ -127,21 +141,25 @@ def _written(rows: pa.Table, compression: Compression | str, **options: Any) -> 
     return sink.getvalue()
 
 
-def _with_nan(rows: pa.Table) -> Iterator[str]:
-    """Yield the columns without statistics because of NaN: statistics ignore it, but for some
-    clients it is greater than all numbers. Floats inside other values are not searched."""
+def _columns_with_nan(rows: pa.Table) -> Iterator[str]:
+    """Yield the paths of columns that contain NaN or, inside structs and lists, could contain it.
+
+    Bounds ignore NaN, but some clients sort it above all numbers, so bounds would hide rows.
+    """
     for field in rows.schema:
         if field.type == pa.float64():
             if pc.any(pc.is_nan(rows.column(field.name))).as_py():
                 yield field.name
         else:
+            # Floats inside structs and lists are not searched, so any of them may be NaN.
             yield from (
                 path for path, kind in _leaf_paths(field.name, field.type) if kind == pa.float64()
             )
 
 
 def _leaf_paths(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield the columns that a Parquet file has for a column, by their paths."""
+    """Yield the path and type of each Parquet column into which a column of type ``kind`` is
+    split."""
     if pa.types.is_struct(kind):
         for field in kind:
             yield from _leaf_paths(f"{path}.{field.name}", field.type)
@@ -152,11 +170,12 @@ def _leaf_paths(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType
 
 
 def _metrics(buffer: pa.Buffer, leaves: Sequence[Leaf]) -> Metrics:
+    """Return the statistics in the footer of a Parquet file whose columns are ``leaves``."""
     metrics = Metrics({}, {}, {}, lower={}, upper={})
     footer = parquet.read_metadata(pa.BufferReader(buffer))
-    for group in (footer.row_group(number) for number in range(footer.num_row_groups)):
-        for number, leaf in enumerate(leaves):
-            column = group.column(number)
+    for group in (footer.row_group(index) for index in range(footer.num_row_groups)):
+        for index, leaf in enumerate(leaves):
+            column = group.column(index)
             metrics.sizes[leaf.column_id] = column.total_compressed_size
             metrics.values[leaf.column_id] = column.num_values
             statistics = column.statistics
@@ -173,7 +192,7 @@ def _metrics(buffer: pa.Buffer, leaves: Sequence[Leaf]) -> Metrics:
 
 
 def _bound(value: Any, kind: str) -> bytes | None:
-    """Return a value as Iceberg serializes single values; None if it cannot be a bound."""
+    """Return a value in Iceberg's binary form for bounds; None for a text that is too long."""
     if kind in _PACKED:
         return struct.pack(_PACKED[kind], value)
     data: bytes = value.encode() if isinstance(value, str) else value

@@ -1,8 +1,9 @@
-"""Parquet files with the events of one channel, made when its table is loaded and kept.
+"""The Parquet files with the events of one channel, made when its table is loaded.
 
-The events of a sealed file are in one or several Parquet files, by the batches of the sealed file.
-Events in memory are in files by the load that found them first, so that a load costs only what was
-published since the last one. A file is made again if a fifth of its events were removed.
+Each sealed file becomes one or several Parquet files of whole batches. Events in memory are written
+by the first load that finds them; later loads use the file again, so that a load costs only as much
+as was published since the last one. A file is made again when more than a fifth of its events were
+removed.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ from penstock_server.runtime.store.sealed_file import Publishers, publishers_wit
 from penstock_server.runtime.store.tail_batch import stored_rows
 
 ROWS_MAX: Final = 1 << 16
-"""Rows of a Parquet file. A file of the default 50,000 events becomes one."""
+"""Largest number of rows in a Parquet file, unless one batch has more. A sealed file of the default
+50,000 events becomes a single Parquet file."""
 BYTES_MAX: Final = 32 << 20
 """Maximum number of bytes of events in a Parquet file, before compression, unless one batch has
 more."""
 REMOVED_MAX: Final = 0.2
-"""Share of removed events above which a file is made again without them."""
+"""Share of removed events above which a Parquet file is made again without them."""
 MEMORY_FILES_MAX: Final = 16
-"""Files of events in memory after which all of them are made into one."""
+"""Number of files of events in memory at which a load replaces them by one file."""
 
 
 class EventFile(Struct, eq=False):
@@ -56,20 +58,21 @@ class EventFile(Struct, eq=False):
     rows: int
     metrics: Metrics
     ids: IdSet
-    """The ids of its rows, ascending."""
+    """The event ids of the rows, in the order of the rows."""
     names: frozenset[str]
-    """Names of its columns."""
+    """Names of the file's columns."""
     joined: frozenset[str]
-    """The properties whose integers and floats were one column of the table when it was made."""
+    """Properties whose integers and floats shared one column of doubles when the file was made."""
     inexact: frozenset[str]
-    """The joined properties with an integer that is not exact as a double."""
+    """The properties of :attr:`joined` with an integer that a double cannot represent exactly."""
     prefixed: frozenset[str]
-    """The paths of columns and fields whose names had a prefix when the file was made."""
+    """Paths of the columns and fields whose names had a prefix when the file was made."""
     deletes: DeleteFile | None = None
+    """The newest delete file for this file; None if no event was removed."""
 
 
 class DeleteFile(Struct, eq=False):
-    """The file that names the removed rows of a file of events."""
+    """A position delete file, which marks rows of a file of events as removed."""
 
     file: StoredFile
     rows: int
@@ -77,55 +80,60 @@ class DeleteFile(Struct, eq=False):
 
 
 class StoredRows(Struct, eq=False):
-    """A file of events in a snapshot."""
+    """A file of events as one snapshot shows it."""
 
     events: EventFile
     stored: IdSet
-    """The ids of its rows whose events are stored; not empty."""
+    """Ids of the rows whose events are stored; not empty."""
     deletes: DeleteFile | None = None
+    """Marks the other rows as removed; None if all rows are stored."""
 
 
-class _Sealed(Struct, eq=False):
-    """The Parquet files of one sealed file."""
+class _SealedParts(Struct, eq=False):
+    """The division of one sealed file into Parquet files."""
 
     batch_count: int
-    """Batches of the sealed file when it was divided."""
+    """Number of batches that the sealed file had when it was divided."""
     parts: list[range]
-    """Numbers of the batches that are in one Parquet file."""
+    """Ranges of indexes of batches in the sealed file, one range for each Parquet file."""
     made: dict[range, EventFile]
+    """The Parquet files that exist, by part."""
 
 
 class EventFiles:
     """The Parquet files of one channel."""
 
     def __init__(self, folder: str, store: FileStore, blobs: Blobs, offload: Offload) -> None:
-        """``folder`` begins the names of the files."""
+        """``folder`` is the first part of the names of the files."""
         self._folder = folder
         self._store = store
         self._blobs = blobs
         self._offload = offload
-        self._of_sealed: dict[str, _Sealed] = {}
-        """Files by the name of the sealed file."""
+        self._of_sealed: dict[str, _SealedParts] = {}
+        """Parquet files by the name of the sealed file."""
         self._of_memory: list[EventFile] = []
+        """Parquet files of events that were in memory when the file was made."""
         self._layout: tuple[pa.Schema, TableLayout, TableSchema] | None = None
+        """The channel's newest Arrow schema, with the results of :meth:`layout` for it."""
 
     def layout(self, channel: CapturedChannel) -> tuple[TableLayout, TableSchema]:
-        """Return the layout of the channel's table, and a schema of all columns that a file may
+        """Return the layout of the channel's table, and the schema of all columns that a file may
         have."""
-        stored = channel.columns.arrow
-        if self._layout is None or self._layout[0] is not stored:
-            layout = TableLayout(stored)
+        channel_schema = channel.columns.arrow
+        if self._layout is None or self._layout[0] is not channel_schema:
+            layout = TableLayout(channel_schema)
             all_columns = table_schema(layout.columns_with((), PROGRAM_COLUMNS))
-            self._layout = stored, layout, all_columns
+            self._layout = channel_schema, layout, all_columns
         return self._layout[1], self._layout[2]
 
     async def prepare(
         self, channel: CapturedChannel, hold: FileHold, *, is_clean: bool = False
     ) -> list[StoredRows]:
-        """Return files with all stored events of a channel, and only those. ``hold`` keeps them.
+        """Return Parquet files that together contain the stored events of a channel.
 
-        With ``is_clean`` no file has removed rows; otherwise up to a fifth of them may be removed.
-        Raises ``NameDoesNotExist`` if a sealed file was rewritten since the channel was captured,
+        The files are added to ``hold``. With ``is_clean`` they contain no removed events; otherwise
+        up to a fifth of a file's rows may be removed, and a delete file marks them. Raises
+        ``NameDoesNotExist`` if a sealed file was rewritten since the channel was captured,
         ``LimitReached``, ``StorageFailed``, ``UnreadableEvents``.
         """
         await self._forget_all_but({file.name for file in channel.files})
@@ -139,7 +147,7 @@ class EventFiles:
         return parts
 
     async def keep_only(self, names: Collection[str]) -> None:
-        """Remove the files of events in memory, and of all sealed files but ``names``."""
+        """Remove the files of events in memory, and those of all sealed files except ``names``."""
         await self._forget_all_but({*names})
         await self._drop(self._of_memory)
         self._of_memory = []
@@ -153,21 +161,25 @@ class EventFiles:
     async def _of_file(
         self, channel: CapturedChannel, file: SealedEvents, hold: FileHold, removed_max: float
     ) -> list[StoredRows]:
+        """Return the Parquet files of one sealed file. Missing files are made, and files with a
+        larger share of removed events than ``removed_max`` are made again."""
         reader: SegmentReader | None = None
         sealed = self._of_sealed.get(file.name)
         if sealed is None or sealed.batch_count != len(file.index.batches):
             reader = await self._open(file)
-            parts = await self._offload(partial(_divided, reader))
+            parts = await self._offload(partial(_divide, reader))
             made = {} if sealed is None else sealed.made
             # The last part may have grown, with the batches that were appended since.
             await self._drop([made.pop(part) for part in made.keys() - {*parts}])
-            sealed = self._of_sealed[file.name] = _Sealed(len(file.index.batches), parts, made)
-        rows = []
+            sealed = self._of_sealed[file.name] = _SealedParts(len(file.index.batches), parts, made)
+        stored_rows_of_parts = []
         for part in sealed.parts:
             batches = file.index.batches
             ids = file.stored.within(
                 Span(batches[part.start].first_id, batches[part.stop - 1].end_id)
             )
+            # Removed from the dictionary until the file is known to be good, so that a failure of
+            # the following steps does not leave a dropped file in it.
             events = sealed.made.pop(part, None)
             if events is not None and not self._is_good(
                 events, ids, channel, removed_max=removed_max
@@ -183,8 +195,8 @@ class EventFiles:
                 )
             sealed.made[part] = events
             hold.add(events.file)
-            rows.append(StoredRows(events, events.ids.overlap(ids)))
-        return rows
+            stored_rows_of_parts.append(StoredRows(events, events.ids.overlap(ids)))
+        return stored_rows_of_parts
 
     async def _open(self, file: SealedEvents) -> SegmentReader:
         buffer = await self._blobs.get(file.name)
@@ -193,9 +205,10 @@ class EventFiles:
     def _is_good(
         self, events: EventFile, stored: IdSet, channel: CapturedChannel, removed_max: float
     ) -> bool:
-        """Return whether a file may be in a snapshot of the channel; if not, it is made again.
+        """Return whether a file of events can be used for a snapshot of the channel.
 
-        ``removed_max`` is the share of its events that may be removed.
+        ``stored`` are the ids of its events that are stored; ``removed_max`` is the share of its
+        events that may be removed. The caller makes a file again that cannot be used.
         """
         layout, _ = self.layout(channel)
         return (
@@ -211,6 +224,8 @@ class EventFiles:
     async def _in_memory(
         self, channel: CapturedChannel, hold: FileHold, removed_max: float
     ) -> list[StoredRows]:
+        """Return Parquet files with the events that are in memory. Existing files are used as far
+        as possible; new files get the remaining events."""
         remaining = IdSet.union(batch.ids for batch in channel.in_memory)
         rows = []
         for events in self._of_memory:
@@ -219,12 +234,13 @@ class EventFiles:
                 remaining.discard_all(stored)
                 rows.append(StoredRows(events, stored))
         if remaining and len(rows) >= MEMORY_FILES_MAX:
+            # One more file would be one too many: write all events into new files.
             remaining, rows = IdSet.union(batch.ids for batch in channel.in_memory), []
-        kept = [part.events for part in rows]
-        for events in kept:
+        used_files = [part.events for part in rows]
+        for events in used_files:
             hold.add(events.file)
-        await self._drop(events for events in self._of_memory if events not in kept)
-        self._of_memory = kept
+        await self._drop(events for events in self._of_memory if events not in used_files)
+        self._of_memory = used_files
         for batches in _parts_of_memory(channel.in_memory, remaining):
             ids = IdSet.union(batch.ids for batch in batches)
             tail_batches = [batch.tail_batch for batch in batches]
@@ -248,7 +264,8 @@ class EventFiles:
         publishers: Publishers,
         ids: IdSet,
     ) -> EventFile:
-        """Return a new file of stored events; ``rows_of`` reads them off the loop."""
+        """Write a Parquet file of the events ``ids``. ``rows_of`` reads them; it runs in another
+        thread."""
         layout, schema = self.layout(channel)
 
         def make() -> tuple[Image, TableRows]:
@@ -270,16 +287,17 @@ class EventFiles:
         )
 
     async def _note_removed(self, part: StoredRows, hold: FileHold) -> None:
-        """Add the file that names the removed rows, if there are any."""
+        """Set ``part.deletes`` to a delete file for its removed rows, if it has any."""
         events = part.events
-        removed = len(events.ids) - len(part.stored)
+        removed_count = len(events.ids) - len(part.stored)
         deletes = events.deletes
+        # Removed events never come back, so an equal count means the same removed rows.
         if deletes is not None and (
-            deletes.rows != removed or self._store.get(deletes.file.name) is not deletes.file
+            deletes.rows != removed_count or self._store.get(deletes.file.name) is not deletes.file
         ):
             await self._store.remove(deletes.file)
             events.deletes = deletes = None
-        if removed and deletes is None:
+        if removed_count and deletes is None:
             path = uri_of(events.file.name)
             image = await self._offload(
                 lambda: deletes_image(path, removed_positions(events.ids, part.stored))
@@ -299,7 +317,7 @@ class EventFiles:
 
 
 def ids_in(rows: pa.Table) -> IdSet:
-    """Return the ids of rows, which are ascending."""
+    """Return the event ids of ``rows``, which are in ascending order."""
     (batch,) = rows.select(["event_id"]).to_batches() or [None]
     return IdSet() if batch is None else IdSet(spans_in(batch))
 
@@ -307,22 +325,21 @@ def ids_in(rows: pa.Table) -> IdSet:
 # --- off the loop -------------------------------------------------------------------------
 
 
-def _divided(reader: SegmentReader) -> list[range]:
-    """Return the batches of a sealed file that are in one Parquet file, part by part."""
+def _divide(reader: SegmentReader) -> list[range]:
+    """Divide the batches of a sealed file among Parquet files: one range of batch indexes for each
+    Parquet file."""
     batches = (
-        (number, batch.rows, reader.unpacked_size(number))
-        for number, batch in enumerate(reader.index.batches)
+        (index, batch.rows, reader.unpacked_size(index))
+        for index, batch in enumerate(reader.index.batches)
     )
     return [range(part[0], part[-1] + 1) for part in in_parts(batches, BYTES_MAX, ROWS_MAX)]
 
 
-def _parts_of_memory(
-    batches: Sequence[EventsOfBatch], wanted: IdSet
-) -> Iterator[list[EventsOfBatch]]:
-    """Yield the batches of the files that are to be made of the events ``wanted``."""
+def _parts_of_memory(batches: Sequence[EventsOfBatch], ids: IdSet) -> Iterator[list[EventsOfBatch]]:
+    """Divide the events ``ids`` of ``batches`` among Parquet files; yield the batches of each."""
     events = (
-        (EventsOfBatch(batch.tail_batch, ids), len(ids), len(batch.tail_batch.body))
+        (EventsOfBatch(batch.tail_batch, batch_ids), len(batch_ids), len(batch.tail_batch.body))
         for batch in batches
-        if (ids := batch.ids.overlap(wanted))
+        if (batch_ids := batch.ids.overlap(ids))
     )
     return in_parts(events, BYTES_MAX, ROWS_MAX)

@@ -1,7 +1,7 @@
-"""Files of tables: Parquet files made of events, and the metadata of snapshots.
+"""Stores the files of tables: Parquet files made from events, and the metadata of snapshots.
 
-They can be made again from the events, so they are not synced, and a start removes those of the run
-before.
+The files can be made again from the events. They are therefore not synced to disk, and the realm
+removes those of its previous run when it starts.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ BUCKET: Final = "penstock-tables"
 
 
 def uri_of(name: str) -> str:
-    """Return the location of a file or folder for clients."""
+    """Return the URI of a file or folder of the store for clients."""
     return f"s3://{BUCKET}/{name}"
 
 
 class StoredFile(Struct, eq=False):
-    """A file of a table."""
+    """A file of a table, on disk or in memory."""
 
     name: str
     """The file's key in the bucket: parts separated by ``/``."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     users: int = 0
-    """Number of holds on the file. A file without users may be removed."""
+    """Number of holds on the file. A file without users may be removed to make room."""
     is_dropped: bool = False
-    """Whether the file is removed with its last user."""
+    """Whether the file is removed once it has no users."""
     content: bytes | None = None
-    """The file's bytes, for a realm without a data directory."""
+    """The file's bytes if the realm has no data directory; None if the file is on disk."""
 
 
 class FileHold:
-    """Keeps files from being removed."""
+    """Protects a set of files from removal until it is released."""
 
     def __init__(self, files: dict[str, StoredFile]) -> None:
-        """``files`` are all files, the least recently used first."""
+        """``files`` are all files of the store by name, the least recently used first."""
         self._all = files
         self._held: list[StoredFile] = []
 
@@ -53,20 +53,21 @@ class FileHold:
         """Hold a file until :meth:`release`."""
         file.users += 1
         self._held.append(file)
+        # Moves the file to the end of the order, which decides the file to be removed first.
         self._all[file.name] = self._all.pop(file.name)
 
     def release(self) -> None:
-        """Hold none of the files any longer."""
+        """End the hold on all files."""
         for file in self._held:
             file.users -= 1
         self._held.clear()
 
 
 class FileStore:
-    """The files of all tables of a realm, within a limit of bytes."""
+    """The files of all tables of a realm. Their total size is limited; unused files make room."""
 
     def __init__(self, folder: Path | None, bytes_max: int, offload: Offload) -> None:
-        """``folder`` is for these files alone; None keeps them in memory."""
+        """``folder`` contains only these files; None means that they are kept in memory."""
         self._folder = folder
         self._bytes_max = bytes_max
         self._offload = offload
@@ -75,13 +76,13 @@ class FileStore:
         self._run = secrets.token_hex(4)
         self._last_number = 0
         self.bytes = 0
-        """Bytes of all files."""
+        """Total size of all files, in bytes."""
 
     def next_suffix(self) -> str:
-        """Return a part for the name of a new file.
+        """Return a suffix that makes the name of a new file unique.
 
-        No other store gives the same one: a program may still have the path of a file that an
-        earlier process, or another node, has made, and must not find other rows there.
+        No other store returns an equal suffix: a program may still have the path of a file that an
+        earlier process or another node has made, and must not find different rows there.
         """
         self._last_number += 1
         return f"{self._run}-{self._last_number}"
@@ -92,12 +93,13 @@ class FileStore:
     async def put(self, name: str, content: Buffer) -> StoredFile:
         """Store a file under a new name.
 
-        Raises ``LimitReached`` if the limit is reached and all other files are in use, and
-        ``StorageFailed`` if the disk is full.
+        Raises ``LimitReached`` if the file does not fit and all other files are in use, and
+        ``StorageFailed`` if it cannot be written, for example because the disk is full.
         """
         size = memoryview(content).nbytes
         await self._make_room(size)
         file = StoredFile(name, size)
+        # Counted before the write, so that files written at the same time keep the limit together.
         self._files[name] = file
         self.bytes += size
         try:
@@ -117,11 +119,14 @@ class FileStore:
         return file
 
     def hold(self) -> FileHold:
-        """Return a hold on no file."""
+        """Return a new hold without files."""
         return FileHold(self._files)
 
     async def read(self, file: StoredFile, offset: int, length: int) -> bytes:
-        """Return a range of a file's bytes. Raises ``NameDoesNotExist`` if it was removed."""
+        """Return ``length`` bytes of a file from ``offset``, fewer at its end.
+
+        Raises ``NameDoesNotExist`` if the file was removed.
+        """
         if file.content is not None:
             return file.content[offset : offset + length]
         if self._folder is None or self._files.get(file.name) is not file:
@@ -138,7 +143,7 @@ class FileStore:
         return "" if self._folder is None else str(self._path(self._folder.absolute(), file.name))
 
     async def remove(self, file: StoredFile) -> None:
-        """Remove a file, or have it removed with its last user."""
+        """Remove a file; if it is in use, mark it to be removed with its last user."""
         if self._files.get(file.name) is not file:
             return
         if file.users:
@@ -149,11 +154,15 @@ class FileStore:
             await self._offload(partial(_unlink, self._path(self._folder, file.name)))
 
     async def remove_dropped(self) -> None:
-        """Remove the dropped files that have lost their last user."""
+        """Remove the files that are marked as dropped and no longer in use."""
         for file in [file for file in self._files.values() if file.is_dropped and not file.users]:
             await self.remove(file)
 
     async def _make_room(self, size: int) -> None:
+        """Remove unused files, the least recently used first, until ``size`` bytes are free.
+
+        Raises ``LimitReached`` if the files in use leave too little room.
+        """
         unused = [file for file in self._files.values() if not file.users]
         while self.bytes + size > self._bytes_max:
             if not unused:
@@ -179,13 +188,18 @@ def _not_found(name: str) -> NameDoesNotExist:
 
 
 def _write(path: Path, content: Any) -> None:
-    """Write a file that the group may read, as it may read the stored events, for Spark."""
+    """Write a new file.
+
+    The user's group may read it, as it may read the stored events: executors of Spark may run as
+    another user.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
     except BaseException:
+        # A partly written file would occupy space that the limit does not count.
         _unlink(path)
         raise
 

@@ -17,22 +17,25 @@ from penstock_lakehouse.data_files import Metrics
 
 Content = Literal["data", "deletes"]
 SEQUENCE: Final = 1
-"""Sequence number of all files. Deletes apply to data files with the same number or a lower one."""
+"""Sequence number of all files. In Iceberg, delete files apply to data files whose number is not
+higher."""
 _CONTENTS: Final[Mapping[str, int]] = {"data": 0, "deletes": 1}
 _EXISTING: Final = 0
-"""Status of all entries: files do not record which snapshot added them."""
+"""Status of all entries. "Existing" instead of "added", because the realm does not record which
+snapshot added a file."""
 
 
 class ManifestEntry(Struct, frozen=True):
-    """A file in a manifest."""
+    """A data file or delete file in a manifest."""
 
     path: str
     rows: int
+    """Number of rows."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     metrics: Metrics
     data_path: str = ""
-    """The data file whose rows a file of removed rows names; empty for other files."""
+    """Path of the data file whose rows a delete file marks as removed; empty for data files."""
 
 
 class ManifestFile(Struct, frozen=True):
@@ -40,16 +43,19 @@ class ManifestFile(Struct, frozen=True):
 
     path: str
     size: int
-    """Bytes."""
+    """Size of the manifest in bytes."""
     content: Content
     files: int
+    """Number of files that the manifest lists."""
     rows: int
+    """Number of rows in these files."""
 
 
 def manifest(
     entries: Sequence[ManifestEntry], content: Content, schema: Mapping[str, Any]
 ) -> bytes:
-    """Return the manifest of files. ``schema`` is the JSON form of the table's schema."""
+    """Return a manifest that lists ``entries``. ``schema`` is the JSON form of the table's
+    schema."""
     records = [_record(entry, content) for entry in entries]
     metadata = {
         "schema": json.dumps(schema),
@@ -63,7 +69,7 @@ def manifest(
 
 
 def manifest_list(files: Sequence[ManifestFile], snapshot_id: int) -> bytes:
-    """Return the list of the manifests of a snapshot."""
+    """Return the manifest list of a snapshot, which lists its manifests ``files``."""
     records = [
         {
             "manifest_path": file.path,
@@ -93,6 +99,7 @@ def manifest_list(files: Sequence[ManifestFile], snapshot_id: int) -> bytes:
 
 
 def _record(entry: ManifestEntry, content: Content) -> dict[str, Any]:
+    """Return the Avro record of a file in a manifest."""
     metrics = entry.metrics
     return {
         "status": _EXISTING,
@@ -112,6 +119,7 @@ def _record(entry: ManifestEntry, content: Content) -> dict[str, Any]:
             "nan_value_counts": None,
             "lower_bounds": _pairs(metrics.lower),
             "upper_bounds": _pairs(metrics.upper),
+            # The only row group begins after the four bytes of the magic number.
             "split_offsets": [4],
             "sort_order_id": None,
             "referenced_data_file": entry.data_path or None,
@@ -129,14 +137,15 @@ def _avro(schema: Any, records: Sequence[Any], metadata: Mapping[str, str]) -> b
     return sink.getvalue()
 
 
-def _field(name: str, kind: Any, number: int, *, optional: bool = False) -> dict[str, Any]:
+def _field(name: str, kind: Any, field_id: int, *, optional: bool = False) -> dict[str, Any]:
     if optional:
-        return {"name": name, "type": ["null", kind], "default": None, "field-id": number}
-    return {"name": name, "type": kind, "field-id": number}
+        return {"name": name, "type": ["null", kind], "default": None, "field-id": field_id}
+    return {"name": name, "type": kind, "field-id": field_id}
 
 
 def _map(key_id: int, value: str, value_id: int) -> dict[str, Any]:
-    """Return a map with integer keys, which Avro has as an array of pairs."""
+    """Return the Avro type of a map with integer keys: an array of pairs, because the keys of
+    Avro's maps are texts."""
     pair = {
         "type": "record",
         "name": f"k{key_id}_v{value_id}",

@@ -1,7 +1,7 @@
 """The object gate: files of tables for clients that speak S3, read only (SEM B5).
 
-It knows HEAD and GET of an object, whole or in a range. A request is signed with the key of a
-loaded table, and reads only the files of that table.
+It supports HEAD and GET of a whole object or a range of it. A request is signed with the key of a
+loaded table, and can read only the files of that table.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ _CODES: Final = {
     503: "SlowDown",
 }
 _STATUSES: Final = {401: 403, 410: 404, 429: 503}
-"""Statuses that S3 uses for others of the API. Clients repeat requests with 503."""
+"""S3's status for each status of the API that S3 clients would misunderstand. They repeat requests
+that are answered with 503."""
 
 
 class ObjectGate:
-    """The folder of all files of tables."""
+    """Serves the files of all tables to clients with a valid key."""
 
     async def find(self, request: FileRequest) -> ServedFile:
-        """Return a file that the request may read.
+        """Return the requested file if the signature of the request allows to read it.
 
-        Raises ``AuthenticationFailed``, ``AccessDenied`` if the key has ended, and
-        ``NameDoesNotExist``.
+        Raises ``AuthenticationFailed`` if the signature is not valid, ``AccessDenied`` if the key
+        has ended, and ``NameDoesNotExist`` if the table has no such file.
         """
         realm = request.service.realm
         signature = signature_of(request.headers.get("authorization", ""))
@@ -54,6 +55,7 @@ class ObjectGate:
             headers=request.headers,
             now_us=realm.clock.now_us(),
         )
+        # The user may have been deleted since the table was loaded (SEM B5).
         realm.access.check_still(grant.reader, realm.clock.now_us())
         name = unquote(request.path).removeprefix(f"/{BUCKET}/")
         file = tables.file_of(grant, name)

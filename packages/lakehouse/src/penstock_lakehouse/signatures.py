@@ -1,6 +1,6 @@
 """Verifies the signatures of requests to the object gate: AWS Signature Version 4.
 
-Clients of S3 sign with the key that a load of a table has given them
+Clients of S3 sign with the key that they received when they loaded a table
 (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html).
 """
 
@@ -18,7 +18,7 @@ from penstock_core.vocabulary.errors import AuthenticationFailed
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SKEW_S: Final = 900
-"""Largest difference between the time of a request and the realm's, in seconds."""
+"""Largest difference between the time in a request and the realm's clock, in seconds."""
 HEADERS_MAX: Final = 64
 """Maximum number of signed headers."""
 _FIELDS: Final = re.compile(
@@ -29,19 +29,26 @@ _UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 
 
 class RequestSignature(NamedTuple):
-    """The signature of a request, as its ``Authorization`` header states it."""
+    """The parsed ``Authorization`` header of a signed request."""
 
     key: str
+    """Access key that identifies the grant."""
     date: str
+    """Day of the signature, as YYYYMMDD."""
     region: str
     service: str
     headers: Sequence[str]
     """Names of the signed headers."""
     digest: str
+    """The signature itself, in hexadecimal."""
 
 
 def signature_of(header: str) -> RequestSignature:
-    """Parse an ``Authorization`` header. Raises ``AuthenticationFailed``."""
+    """Parse an ``Authorization`` header.
+
+    Raises ``AuthenticationFailed`` if it is not a signature of version 4, or if it does not sign
+    the host and the time.
+    """
     match = _FIELDS.fullmatch(header.strip())
     scope = match[1].split("/") if match else []
     if match is None or len(scope) != 5 or scope[4] != "aws4_request":
@@ -67,7 +74,8 @@ def check_signature(
     headers: Mapping[str, str],
     now_us: int,
 ) -> None:
-    """Raise ``AuthenticationFailed`` unless the request was signed with ``secret`` a moment ago.
+    """Raise ``AuthenticationFailed`` unless the request was signed with ``secret`` in the last 15
+    minutes.
 
     ``path`` and ``query`` are as received; ``headers`` have lower-case names.
     """
@@ -88,6 +96,7 @@ def check_signature(
     canonical = "\n".join(
         (
             method,
+            # Clients differ in the characters that they escape; the signature is of one form.
             quote(unquote(path), safe="/-_.~"),
             _canonical_query(query),
             *(f"{name}:{' '.join(headers.get(name, '').split())}" for name in signature.headers),
@@ -99,14 +108,16 @@ def check_signature(
     scope = f"{signature.date}/{signature.region}/{signature.service}/aws4_request"
     text = "\n".join((ALGORITHM, date_text, scope, hashlib.sha256(canonical.encode()).hexdigest()))
     key = f"AWS4{secret}".encode()
+    # The signing key is derived from the parts of the scope one by one; the last step signs.
     for part in (*scope.split("/"), text):
         key = hmac.digest(key, part.encode(), "sha256")
+    # Takes the same time wherever the two differ, so that a signature cannot be guessed by timing.
     if not hmac.compare_digest(key.hex(), signature.digest):
         raise AuthenticationFailed("the signature of the request does not match its content")
 
 
 def _canonical_query(query: str) -> str:
-    """Return the parameters, encoded and sorted."""
+    """Return the query parameters, encoded and sorted as the signature requires."""
     pairs = (part.partition("=") for part in query.split("&") if part)
     encoded = sorted(
         (quote(unquote(name), safe="-_.~"), quote(unquote(value), safe="-_.~"))

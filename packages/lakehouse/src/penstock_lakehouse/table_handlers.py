@@ -1,4 +1,4 @@
-"""The handler of loads of tables."""
+"""Handlers of the requests that load a table or locate its files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 async def load_table(caller: Caller, request: LoadTable) -> LoadedTable:
-    # Imported here because it loads Parquet and Avro, and the handlers of all packages are loaded
-    # with the first request that needs one of them.
+    # Imported here because the module loads Parquet and Avro: the first request that needs any
+    # handler loads the handler modules of all packages.
     from penstock_lakehouse.channel_tables import tables_of
 
     epoch = _epoch_of(caller, request.channel)
@@ -33,8 +33,10 @@ async def locate_table(caller: Caller, request: LocateTable) -> TableFiles:
 
 
 def _epoch_of(caller: Caller, channel: ChannelId) -> str:
-    """Return what identifies the sequence of ids of a channel or queue. Raises
-    ``NameDoesNotExist``."""
+    """Return the text that identifies the sequence of ids of a channel or queue.
+
+    It differs after the channel was deleted and created again. Raises ``NameDoesNotExist``.
+    """
     state = caller.realm.shard.state
     if channel not in state.channels:
         raise NameDoesNotExist(f"channel or queue number {channel} does not exist")

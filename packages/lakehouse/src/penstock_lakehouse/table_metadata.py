@@ -12,8 +12,9 @@ from penstock_lakehouse.manifests import SEQUENCE
 from penstock_lakehouse.table_schema import TableSchema
 
 BEHIND_MS: Final = 10_000
-"""Milliseconds that are taken off the times of snapshots: DuckDB ignores snapshots that are younger
-than its transaction (SEM B2)."""
+"""Milliseconds that are subtracted from the times of snapshots, because DuckDB ignores snapshots
+that are younger than its transaction (SEM B2)."""
+# The rows of each file ascend by column 1, which is `event_id`.
 _ORDER: Final = {
     "order-id": 1,
     "fields": [
@@ -23,23 +24,25 @@ _ORDER: Final = {
 
 
 class SnapshotFacts(Struct, frozen=True):
-    """A snapshot as table metadata describes it."""
+    """The entry of a snapshot in the table metadata."""
 
     snapshot_id: int
+    """Time of the snapshot in microseconds since 1970, or more: ids of a table ascend."""
     at_ms: int
     """Time of the snapshot in milliseconds since 1970."""
     manifest_list: str
-    """Path of its manifest list."""
+    """URI of the snapshot's manifest list."""
     schema: TableSchema
     summary: dict[str, str]
+    """Iceberg's summary: the operation, and totals of rows and files."""
 
 
 def table_metadata(
     table_uuid: str, location: str, snapshots: Sequence[SnapshotFacts]
 ) -> dict[str, Any]:
-    """Return the metadata of a table whose snapshots are ``snapshots``, the current one last."""
+    """Return the metadata of a table with the given snapshots. The last snapshot is current."""
     schemas = _distinct(snapshot.schema for snapshot in snapshots)
-    documents = [schema.document(number) for number, schema in enumerate(schemas)]
+    documents = [schema.document(schema_id) for schema_id, schema in enumerate(schemas)]
     current = snapshots[-1]
     schema_id = schemas.index(current.schema)
     return {
@@ -82,6 +85,7 @@ def table_metadata(
 
 
 def _distinct(schemas: Iterable[TableSchema]) -> list[TableSchema]:
+    # Schemas contain lists, so they cannot be in a set.
     distinct: list[TableSchema] = []
     for schema in schemas:
         if schema not in distinct:

@@ -1,7 +1,7 @@
-"""The schema of a table in Iceberg: ids and types of its columns, and the mapping of names.
+"""The Iceberg schema of a table: ids and types of its columns, and the name mapping.
 
-The id of a column is computed from its path (SEM B4). Data files have no ids: clients find their
-columns by the name mapping.
+The id of a column is computed from its path (SEM B4). Data files contain no column ids; clients
+find their columns by name, through the name mapping of the table.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from penstock_core.columns.files.table_rows import REQUIRED
 from penstock_core.columns.schema.layout import UTC_MICROSECONDS
 
 _FIRST_ID: Final = 1_000
+"""Smallest id of a column of a property. Smaller ids belong to the columns of `_FIXED`."""
 _IDS: Final = 2_000_000_000
-"""Number of ids for columns. Iceberg reserves those close to the largest 32-bit integer."""
+"""Number of ids for columns of properties. Iceberg reserves the ids close to the largest 32-bit
+integer."""
 _FIXED: Final[Mapping[str, int]] = {
     name: number
     for number, name in enumerate(
@@ -40,17 +42,19 @@ class ColumnIds:
     """The ids of the columns of one table."""
 
     def __init__(self, number_of: Callable[[bytes], int] = xxh3_64_intdigest) -> None:
-        """``number_of`` returns the number that becomes the id of a path."""
+        """``number_of`` hashes a path to a number; the id is computed from the number."""
         self._number_of = number_of
         self._paths: dict[int, str] = {}
 
     def id_of(self, path: str) -> int:
-        """Return the id of a column; fields are separated by line feeds in its path."""
+        """Return the id of a column or of a field inside one. ``path`` is the names of the column
+        and of the fields, separated by line feeds."""
         column_id = _FIXED.get(path)
         salt = ""
         while column_id is None or self._paths.setdefault(column_id, path) != path:
             column_id = _FIRST_ID + self._number_of((path + salt).encode()) % _IDS
-            salt += "\n"  # two paths have one id: the later one gets the next
+            # If another path has this id, the next round hashes the path with one line feed more.
+            salt += "\n"
         return column_id
 
     @property
@@ -60,28 +64,32 @@ class ColumnIds:
 
 
 class Leaf(NamedTuple):
-    """A column of a Parquet file."""
+    """A primitive column of a Parquet file: a column of the table, or one value inside it."""
 
     column_id: int
     kind: str
     """The column's type in Iceberg."""
     in_list: bool
+    """Whether the column is inside a list, so that a row can have several values."""
 
 
 class TableSchema(NamedTuple):
-    """A schema as table metadata has it."""
+    """The Iceberg schema of a table, as parts of its metadata."""
 
     fields: list[dict[str, Any]]
+    """The columns, in Iceberg's JSON form."""
     mapping: list[dict[str, Any]]
-    """Value of the property ``schema.name-mapping.default``."""
+    """The name mapping: value of the table property ``schema.name-mapping.default``."""
     last_column_id: int
+    """The largest column id."""
 
     def document(self, schema_id: int) -> dict[str, Any]:
         """Return the schema in JSON."""
         return {"type": "struct", "schema-id": schema_id, "fields": self.fields}
 
     def leaves(self, names: Collection[str]) -> Iterator[Leaf]:
-        """Yield the columns that a Parquet file has for these columns of the table, in order."""
+        """Yield the Parquet columns of a file that has the table columns ``names``, in the order of
+        the file."""
         for field in self.fields:
             if field["name"] in names:
                 yield from _leaves(field["id"], field["type"], in_list=False)
@@ -96,6 +104,7 @@ def table_schema(columns: pa.Schema) -> TableSchema:
 
 
 def _leaves(column_id: int, kind: Any, *, in_list: bool) -> Iterator[Leaf]:
+    """Yield the Parquet columns of a column whose Iceberg type, in JSON form, is ``kind``."""
     if isinstance(kind, str):
         yield Leaf(column_id, kind, in_list)
     elif kind["type"] == "struct":
@@ -106,39 +115,41 @@ def _leaves(column_id: int, kind: Any, *, in_list: bool) -> Iterator[Leaf]:
 
 
 def _struct(
-    columns: pa.Schema | pa.StructType, above: str, ids: ColumnIds
+    columns: pa.Schema | pa.StructType, parent_path: str, ids: ColumnIds
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the Iceberg fields of columns, and their name mapping. ``parent_path`` is the path of
+    the struct that contains them; empty for columns of the table."""
     fields, mapping = [], []
     for column in columns:
-        path = f"{above}\n{column.name}" if above else column.name
+        path = f"{parent_path}\n{column.name}" if parent_path else column.name
         column_id = ids.id_of(path)
-        kind, inner = _type(column.type, path, ids)
-        required = not above and column.name in REQUIRED
+        kind, inner_mapping = _type(column.type, path, ids)
+        required = not parent_path and column.name in REQUIRED
         fields.append({"id": column_id, "name": column.name, "required": required, "type": kind})
         mapped: dict[str, Any] = {"field-id": column_id, "names": [column.name]}
-        if inner:
-            mapped["fields"] = inner
+        if inner_mapping:
+            mapped["fields"] = inner_mapping
         mapping.append(mapped)
     return fields, mapping
 
 
 def _type(kind: pa.DataType, path: str, ids: ColumnIds) -> tuple[Any, list[dict[str, Any]]]:
-    """Return the Iceberg type of a column, and the mapping of the fields inside it."""
+    """Return the Iceberg type of a column, and the name mapping of the fields inside it."""
     if pa.types.is_struct(kind):
         fields, mapping = _struct(kind, path, ids)
         return {"type": "struct", "fields": fields}, mapping
     if pa.types.is_list(kind):
         element_path = f"{path}\nelement"
         element_id = ids.id_of(element_path)
-        element, inner = _type(kind.value_type, element_path, ids)
+        element, inner_mapping = _type(kind.value_type, element_path, ids)
         mapped: dict[str, Any] = {"field-id": element_id, "names": ["element"]}
-        if inner:
-            mapped["fields"] = inner
-        listed = {
+        if inner_mapping:
+            mapped["fields"] = inner_mapping
+        list_type = {
             "type": "list",
             "element-id": element_id,
             "element": element,
             "element-required": False,
         }
-        return listed, [mapped]
+        return list_type, [mapped]
     return _TYPES[kind], []

@@ -1,4 +1,4 @@
-"""Spark as a client of the realm; the package ``penstock-spark`` has it."""
+"""Reads and writes channels with Spark. The package ``penstock-spark`` implements it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Burying the events that make a streaming query fail."""
+"""Buries the events that make a streaming query fail."""
 
 from __future__ import annotations
 

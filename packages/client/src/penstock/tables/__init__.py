@@ -1,6 +1,8 @@
-"""Tables of Parquet files with exactly-once appends: Delta tables, and plain folders.
+"""Tables of Parquet files with exactly-once appends: Delta tables, Iceberg tables and plain
+folders.
 
-:class:`Table` is the public class. Spark is not needed; Delta tables need the package `deltalake`.
+:class:`Table` is the public class. Spark is not needed. Delta tables need the package `deltalake`,
+Iceberg tables the package `pyiceberg`.
 """
 
 from __future__ import annotations

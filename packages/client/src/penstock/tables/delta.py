@@ -63,8 +63,9 @@ class DeltaLog:
             raise Unavailable("Delta tables need delta-rs: pip install deltalake") from error
         self.uri = uri
         self._filesystem, self._root = filesystem_of(uri)
-        self._where = str(local_path(uri)) if is_local(uri) else uri
-        if is_local(uri) and (escape := _ESCAPE.search(self._where)):
+        self._delta_uri = str(local_path(uri)) if is_local(uri) else uri
+        # delta-rs writes such a path as it is, but other readers decode the escape.
+        if is_local(uri) and (escape := _ESCAPE.search(self._delta_uri)):
             raise InvalidArgument(
                 f"{shown(uri)} contains {escape[0]}, which programs that read Delta tables take "
                 f"for {unquote(escape[0])!r}; choose a path without it"
@@ -85,7 +86,7 @@ class DeltaLog:
         if self._table is None:
             self._refuse_other_files()
             try:
-                self._table = DeltaTable(self._where)
+                self._table = DeltaTable(self._delta_uri)
             except TableNotFoundError:
                 return self._state
         else:
@@ -106,21 +107,25 @@ class DeltaLog:
             )
 
     def _read(self, table: DeltaTable) -> State:
-        """Return the state of a Delta table. Raises ``InvalidArgument`` for features that are not
-        supported."""
+        """Return the state of a Delta table.
+
+        Raises ``InvalidArgument`` if the table uses features that are not supported.
+        """
         features = set(table.protocol().reader_features or ()) - _READABLE
+        # Reader version 2 has no list of features; it means column mapping.
         if features or table.protocol().min_reader_version == 2:
-            what = ", ".join(sorted(features)) or "column mapping"
+            feature_names = ", ".join(sorted(features)) or "column mapping"
             raise InvalidArgument(
-                f"the Delta table at {shown(self.uri)} uses {what}, which is not supported; write "
-                f"the table without it, for example with delta.enableDeletionVectors = false"
+                f"the Delta table at {shown(self.uri)} uses {feature_names}, which is not "
+                f"supported; write the table without it, for example with "
+                f"delta.enableDeletionVectors = false"
             )
         schema = _as_arrow(table)
         partition_by = tuple(table.metadata().partition_columns)
         actions = pa.table(table.get_add_actions(flatten=True))
-        names = [name for name in _WANTED if name in actions.column_names]
+        names = [name for name in _ACTION_COLUMNS if name in actions.column_names]
         rows = actions.select([*names, *(f"partition.{name}" for name in partition_by)])
-        files = [_file(row, partition_by) for row in rows.to_pylist()]
+        files = [_data_file(row, partition_by) for row in rows.to_pylist()]
         return State(table.version(), schema, partition_by, files=tuple(reversed(files)))
 
     def last_of(self, app: str) -> int | None:
@@ -140,7 +145,7 @@ class DeltaLog:
 
     def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
         for file in files:
-            yield f"{self._where}/{file.path}"
+            yield f"{self._delta_uri}/{file.path}"
 
     # --- commits -------------------------------------------------------------------------
 
@@ -164,8 +169,8 @@ class DeltaLog:
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         check_fields(commit.schema)
-        # Without retries of delta-rs: after a conflict, the caller must first check whether this
-        # version is stored already.
+        # Retries of delta-rs are turned off: after a conflict, the caller must first check whether
+        # this version is stored already.
         content = {_APP: commit.app, _VERSION: str(commit.version), _CONTENT: commit.content}
         commit_properties = CommitProperties(
             custom_metadata=content if commit.content else None,
@@ -193,14 +198,14 @@ class DeltaLog:
         if is_local(self.uri):
             Folder(self._root).make(Path(self._root))
         create_table_with_add_actions(
-            self._where,
+            self._delta_uri,
             Schema.from_arrow(commit.schema),
             [self._action(file, commit) for file in commit.add],
             mode="error",
             partition_by=list(commit.partition_by),
             commit_properties=commit_properties,
         )
-        self._table = DeltaTable(self._where)
+        self._table = DeltaTable(self._delta_uri)
 
     def _add(self, commit: Commit, commit_properties: Any) -> None:
         """Commit a change to the existing table."""
@@ -209,7 +214,8 @@ class DeltaLog:
 
         table = self._table
         assert table is not None, "the state was read"
-        self._grow(table, commit.schema)
+        # A commit of rows cannot add columns to the metadata of the table.
+        self._add_columns(table, commit.schema)
         now_ms = time.time_ns() // 1_000_000
         removals = [
             RemoveAction(
@@ -229,22 +235,24 @@ class DeltaLog:
             commit_properties=commit_properties,
         )
 
-    def _grow(self, table: DeltaTable, schema: pa.Schema) -> None:
-        """Add new columns in a separate commit before that of the rows; it changes no row."""
+    def _add_columns(self, table: DeltaTable, schema: pa.Schema) -> None:
+        """Add the columns of ``schema`` that the table does not have, in a separate commit without
+        rows."""
         from deltalake import CommitProperties, Schema
 
         existing = _as_arrow(table)
-        wanted = Schema.from_arrow(schema)
+        delta_fields = Schema.from_arrow(schema).fields
+        # A column with another type has new fields inside a struct; Delta merges them by name.
         new = [
-            field
-            for field, mine in zip(wanted.fields, schema, strict=True)
-            if mine.name not in existing.names or existing.field(mine.name).type != mine.type
+            delta_field
+            for delta_field, field in zip(delta_fields, schema, strict=True)
+            if field.name not in existing.names or existing.field(field.name).type != field.type
         ]
         if new:
             table.alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
 
     def _action(self, file: DataFile, commit: Commit) -> Any:
-        """Return the action that adds a file, with statistics for readers."""
+        """Return the action of Delta that adds a file. Its statistics let readers skip the file."""
         from deltalake.transaction import AddAction
 
         statistics: dict[str, Any] = {"numRecords": file.rows}
@@ -273,7 +281,7 @@ class DeltaLog:
             folder.settle(path.parent)
 
     def settle(self) -> None:
-        """Do nothing: files of a Delta table are in their places before they are committed."""
+        """Do nothing. Files of a Delta table are written to their final paths before the commit."""
 
     def clean(self, keep_hours: int) -> int:
         if self._table is None:
@@ -282,32 +290,45 @@ class DeltaLog:
         removed = self._table.vacuum(
             keep_hours,
             dry_run=False,
+            # delta-rs would refuse less than a week.
             enforce_retention_duration=False,
-            full=keep_hours >= UNCOMMITTED_HOURS,  # otherwise only replaced files
+            # A full vacuum also removes uncommitted files, which a writer may still commit. With
+            # fewer hours, only the files that commits have replaced are removed.
+            full=keep_hours >= UNCOMMITTED_HOURS,
         )
         return len(removed)
 
 
-_WANTED: Final = ("path", "num_records", "size_bytes", f"min.{ID_COLUMN}", f"max.{ID_COLUMN}")
+_ACTION_COLUMNS: Final = (
+    "path",
+    "num_records",
+    "size_bytes",
+    f"min.{ID_COLUMN}",
+    f"max.{ID_COLUMN}",
+)
+"""Columns that are read from the table of add actions; statistics may be missing."""
 
 
-def _file(row: dict[str, Any], partition_by: tuple[str, ...]) -> DataFile:
-    """Return the data file of a row of the table's add actions."""
-    first, last = row.get(f"min.{ID_COLUMN}"), row.get(f"max.{ID_COLUMN}")
+def _data_file(row: dict[str, Any], partition_by: tuple[str, ...]) -> DataFile:
+    """Return the data file that an add action describes. ``row`` is one row of the table of add
+    actions, by column."""
+    first_id, last_id = row.get(f"min.{ID_COLUMN}"), row.get(f"max.{ID_COLUMN}")
     return DataFile(
         unquote(row["path"]),
         row["num_records"] or 0,
         row["size_bytes"],
-        partition={name: _text(row[f"partition.{name}"]) for name in partition_by},
-        ids=None if first is None or last is None else (first, last),
+        partition={name: _partition_text(row[f"partition.{name}"]) for name in partition_by},
+        ids=None if first_id is None or last_id is None else (first_id, last_id),
     )
 
 
-def _text(value: Any) -> str | None:
+def _partition_text(value: Any) -> str | None:
+    """Return a partition value as Delta writes it in paths; None for null."""
     if value is None:
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _as_arrow(table: DeltaTable) -> pa.Schema:
+    """Return the columns of a Delta table as an Arrow schema."""
     return pa.schema(table.schema().to_arrow())

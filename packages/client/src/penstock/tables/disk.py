@@ -1,5 +1,5 @@
-"""The folder of a table. All changes on disk are made by this module, so that tests can simulate a
-power cut at each step."""
+"""The folder of a table on disk. Only this module changes files, so that tests can simulate a power
+cut at each step."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ ICEBERG_SCHEME: Final = "iceberg://"
 
 @contextmanager
 def storing(uri: str) -> Iterator[None]:
-    """Convert the refusal of a disk or store to write into ``StorageFailed`` with the table."""
+    """Convert an error of a full, failing or read-only disk in the block into ``StorageFailed``
+    that names the table."""
     try:
         yield
     except FileNotFoundError:
-        raise  # callers take it as a sign that the table has changed
+        raise  # callers conclude that another program has changed the table
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise
@@ -38,7 +39,8 @@ def storing(uri: str) -> Iterator[None]:
 
 
 class Folder:
-    """A folder on a local or mounted disk. The effect of each method survives a crash."""
+    """A folder on a local or mounted disk. A method returns after its effect is synced, so that the
+    effect survives a power cut."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -50,7 +52,7 @@ class Folder:
         return open(target, "xb")
 
     def finish(self, file: BinaryIO) -> int:
-        """Sync and close a complete file. Returns its size in bytes."""
+        """Sync and close a completely written file. Return its size in bytes."""
         with file:
             file.flush()
             os.fsync(file.fileno())
@@ -58,8 +60,10 @@ class Folder:
 
     @contextmanager
     def new_file(self, name: str, path: str) -> Iterator[NewFile]:
-        """Create a file of a table under the name ``name``; it is complete after the block.
-        ``path`` is its final path inside the table."""
+        """Create the data file ``name``, which the block writes; it is synced after the block.
+
+        ``path`` is the path that the file will have in the table.
+        """
         sink = self.create(name)
         file = NewFile(path, sink)
         try:
@@ -70,10 +74,12 @@ class Folder:
         file.size = self.finish(sink)
 
     def publish(self, name: str, new_name: str) -> bool:
-        """Give a finished file its final name. Return False if another file already has that
-        name."""
+        """Add the name ``new_name`` to a finished file. Return False if another file already has
+        that name."""
         target = self.path / new_name
         try:
+            # Unlike a rename, a hard link fails if the name exists: of two writers that commit at
+            # the same time only one succeeds.
             os.link(self.path / name, target)
         except FileExistsError:
             return False
@@ -87,7 +93,8 @@ class Folder:
         return True
 
     def move(self, name: str, new_name: str) -> None:
-        """Rename a file if it exists. A file with the new name is replaced."""
+        """Rename a file, replacing a file with the new name. Do nothing if the file does not
+        exist."""
         target = self.path / new_name
         self.make(target.parent)
         try:
@@ -100,13 +107,15 @@ class Folder:
         """Create a folder and its missing parents."""
         if folder.is_dir():
             return
+        # Recursive, so that the parent of each new folder is synced.
         self.make(folder.parent)
         folder.mkdir(exist_ok=True)
         self.settle(folder.parent)
 
     def age_s(self, name: str) -> float:
-        """Return the seconds since a file was last written or moved."""
+        """Return the seconds since a file was last written or moved; 0 if it does not exist."""
         try:
+            # The change time, because a move does not touch the modification time.
             return time.time_ns() / 1e9 - (self.path / name).stat().st_ctime
         except FileNotFoundError:
             return 0.0
@@ -145,14 +154,14 @@ def local_path(uri: str) -> Path:
     """Return the folder of a path or ``file://`` URI. Raises ``InvalidArgument`` for other URIs."""
     if "://" not in uri:
         return Path(uri).absolute()
-    scheme, _, rest = uri.partition("://")
-    if scheme != "file" or not rest.startswith("/"):
+    scheme, _, path = uri.partition("://")
+    if scheme != "file" or not path.startswith("/"):
         raise InvalidArgument(
             f"{shown(uri)!r}: a plain Parquet table is a folder on a local or mounted disk; "
             f"on an object "
             "store, use a Delta table"
         )
-    return Path(rest)
+    return Path(path)
 
 
 def is_local(uri: str) -> bool:
@@ -175,6 +184,6 @@ def filesystem_of(uri: str) -> tuple[Any, str]:
         location: tuple[Any, str] = fs.FileSystem.from_uri(uri)
     except (ArrowException, ValueError, OSError) as error:
         # Raised without the cause, whose text may contain the whole URI with credentials.
-        why = without_secrets(str(error), uri)
-        raise InvalidArgument(f"{shown(uri)!r} cannot hold a table: {why}") from None
+        reason = without_secrets(str(error), uri)
+        raise InvalidArgument(f"{shown(uri)!r} cannot hold a table: {reason}") from None
     return location

@@ -1,4 +1,4 @@
-"""Data files: writes rows to Parquet files, split by partition and size, and reads them."""
+"""Writes rows to Parquet files, split by partition and size, and reads such files."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.tables.disk import storing
-from penstock.tables.kinds import PARTITION_TYPES, columns_of, conformed, united
+from penstock.tables.kinds import PARTITION_TYPES, columns_of, conform, extend_columns
 from penstock.tables.log import DataFile, Log, NewFile
 from penstock_core.vocabulary.errors import InvalidArgument
 
 ROW_GROUP_ROWS: Final = 1 << 17
+"""Largest number of rows in a row group."""
 ROW_GROUP_BYTES: Final = 16 << 20
-"""Bytes of rows in memory, of all open files together, after which they are written."""
+"""When the collected rows of all open files together reach this many bytes, they are written."""
 FILE_BYTES_MAX: Final = 256 << 20
-"""Bytes of rows in memory after which a file is closed and the next one begun."""
+"""Bytes of rows, before compression, at which a file is closed and the next one begins."""
 OPEN_FILES_MAX: Final = 64
-"""Maximum number of partitions whose files are open; the file opened first is closed."""
+"""Largest number of files, one for each partition, that are open at the same time. To open another
+one, the file that was opened first is closed."""
 ID_COLUMN: Final = "event_id"
 """The column whose smallest and largest value is recorded for each file."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""Name of the folder for a null partition value, the same as in Spark."""
+"""Name of the folder for a null partition value, which Spark uses, too."""
 
-Values = tuple[str | None, ...]
+PartitionValues = tuple[str | None, ...]
+"""Values of the partition columns, as texts; None for null."""
 
 
 class RowWriter:
-    """Writes rows to new data files, which are not visible before a commit.
+    """Writes rows to new data files. Readers do not see the files until a commit adds them.
 
-    A writer can run on another machine than the commit, such as in a Spark task.
+    The writer can run on another machine than the program that commits, such as in a Spark task.
     """
 
     def __init__(self, log: Log, table: pa.Schema | None, partition_by: tuple[str, ...]) -> None:
@@ -43,13 +46,14 @@ class RowWriter:
         self._table = pa.schema([]) if table is None else table
         self._partition_by = partition_by
         self._rows_schema: pa.Schema | None = None
-        """Schema of the rows added last."""
+        """Schema of the last added rows."""
         self.schema: pa.Schema = self._table
-        """The columns of the table after these rows are added."""
+        """The columns of the table, extended by the new columns of all added rows."""
         self._file_schema: pa.Schema = self._table
-        """The columns of the files being written: those of the table that the rows have."""
-        self._open: dict[Values, _Growing] = {}
+        """The columns of the open files: those columns of the table that the rows have."""
+        self._open: dict[PartitionValues, _OpenFile] = {}
         self._done: list[DataFile] = []
+        """Finished files."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows.
@@ -64,7 +68,7 @@ class RowWriter:
         """Write the rows of each partition to its file, and begin new files at the size limit."""
         if batch.schema != self._rows_schema:
             self._prepare(batch.schema)
-        rows = conformed(batch, self._file_schema)
+        rows = conform(batch, self._file_schema)
         keeps_columns = self._log.keeps_partition_columns
         for values, part in split(rows, self._partition_by, keeps_columns=keeps_columns):
             if "" in values and not self._log.keeps_empty_partitions:
@@ -74,36 +78,41 @@ class RowWriter:
                     "a Delta table would return it as null; write null or another text, or "
                     "partition by another column"
                 )
-            growing = self._open.get(values) or self._begin(values, part.schema)
-            growing.add(part)
-            if growing.size >= FILE_BYTES_MAX:
+            open_file = self._open.get(values) or self._begin(values, part.schema)
+            open_file.add(part)
+            if open_file.size >= FILE_BYTES_MAX:
                 self._close(values)
-        if sum(growing.held_bytes for growing in self._open.values()) >= ROW_GROUP_BYTES:
-            for growing in self._open.values():
-                growing.write()
+        if sum(open_file.collected_bytes for open_file in self._open.values()) >= ROW_GROUP_BYTES:
+            for open_file in self._open.values():
+                open_file.write()
 
-    def _begin(self, values: Values, schema: pa.Schema) -> _Growing:
+    def _begin(self, values: PartitionValues, schema: pa.Schema) -> _OpenFile:
         """Begin a file for a partition."""
         if len(self._open) >= OPEN_FILES_MAX:
             self._close(next(iter(self._open)))
         partition = dict(zip(self._partition_by, values, strict=True))
-        growing = self._open[values] = _Growing(self._log, partition, schema)
-        return growing
+        open_file = self._open[values] = _OpenFile(self._log, partition, schema)
+        return open_file
 
-    def _close(self, values: Values) -> None:
+    def _close(self, values: PartitionValues) -> None:
         """Finish the open file of a partition."""
         self._done.append(self._open[values].close())
         del self._open[values]
 
     def _prepare(self, schema: pa.Schema) -> None:
+        """Prepare for rows with the columns ``schema``. Open files are finished, because a Parquet
+        file has one schema."""
         self.close()
-        self.schema = united(self.schema, schema)
+        self.schema = extend_columns(self.schema, schema)
         self._file_schema = columns_of(self.schema, schema.names)
         check_partitions(self._file_schema, self._partition_by)
         self._rows_schema = schema
 
     def close(self) -> list[DataFile]:
-        """Finish all files, synced to disk, and return them. Raises ``StorageFailed``."""
+        """Finish the open files and return all files of the writer, synced to disk.
+
+        Raises ``StorageFailed`` if the disk is full.
+        """
         with storing(self._log.uri):
             while self._open:
                 self._close(next(iter(self._open)))
@@ -116,37 +125,39 @@ class RowWriter:
 
 
 class _Abandoned(Exception):
-    """Raised to leave the context of a file that is no longer needed."""
+    """Raised inside the context of a new file to leave it without completing the file."""
 
 
-class _Growing:
-    """A file that is being written."""
+class _OpenFile:
+    """A Parquet file of one partition that is being written. Rows are collected to row groups."""
 
     def __init__(self, log: Log, partition: dict[str, str | None], schema: pa.Schema) -> None:
         self._partition = partition
         self._stack = ExitStack()
         self._file: NewFile = self._stack.enter_context(log.new_file(folder_of(partition)))
         self._writer = pq.ParquetWriter(self._file.sink, schema, compression="zstd")
-        self._held: list[pa.RecordBatch] = []
-        self._rows = self._held_rows = 0
-        self.held_bytes = 0
-        """Bytes of rows that are not written yet."""
+        self._collected: list[pa.RecordBatch] = []
+        """Rows that are not written yet."""
+        self._rows = self._collected_rows = 0
+        self.collected_bytes = 0
+        """Bytes of the rows that are not written yet."""
         self._ids: tuple[int, int] | None = None
+        """Smallest and largest event id of the written rows; None without such a column."""
         self.size = 0
-        """Bytes of the rows in memory, before compression."""
+        """Bytes of the written rows, before compression."""
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._held.append(rows)
-        self._held_rows += rows.num_rows
-        self.held_bytes += rows.nbytes
-        if self._held_rows >= ROW_GROUP_ROWS or self.held_bytes >= ROW_GROUP_BYTES:
+        self._collected.append(rows)
+        self._collected_rows += rows.num_rows
+        self.collected_bytes += rows.nbytes
+        if self._collected_rows >= ROW_GROUP_ROWS or self.collected_bytes >= ROW_GROUP_BYTES:
             self.write()
 
     def write(self) -> None:
         """Write the collected rows as a row group."""
-        if not self._held:
+        if not self._collected:
             return
-        table = pa.Table.from_batches(self._held)
+        table = pa.Table.from_batches(self._collected)
         if ID_COLUMN in table.column_names and pa.types.is_int64(
             table.schema.field(ID_COLUMN).type
         ):
@@ -155,9 +166,9 @@ class _Growing:
                 first, last = self._ids or (ids["min"], ids["max"])
                 self._ids = min(first, ids["min"]), max(last, ids["max"])
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        self._rows += self._held_rows
-        self.size += self.held_bytes
-        self._held, self._held_rows, self.held_bytes = [], 0, 0
+        self._rows += self._collected_rows
+        self.size += self.collected_bytes
+        self._collected, self._collected_rows, self.collected_bytes = [], 0, 0
 
     def close(self) -> DataFile:
         with self._stack:
@@ -189,19 +200,22 @@ def check_partitions(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
 
 def split(
     rows: pa.RecordBatch, partition_by: tuple[str, ...], *, keeps_columns: bool = False
-) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """Yield the rows of each partition, in order; with the partition columns only if
-    ``keeps_columns``."""
+) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
+    """Yield the values and the rows of each partition; the order of rows is kept.
+
+    The rows are without the partition columns unless ``keeps_columns``.
+    """
     if not rows.num_rows:
         return
-    kept = [name for name in rows.schema.names if keeps_columns or name not in partition_by]
+    file_columns = [name for name in rows.schema.names if keeps_columns or name not in partition_by]
     if not partition_by:
         yield (), rows
         return
-    if all(_is_constant(rows.column(name)) for name in partition_by):  # such as those of one day
+    # Rows that arrive together are usually of one partition, such as one day; no filter is needed.
+    if all(_is_constant(rows.column(name)) for name in partition_by):
         yield (
             tuple(_as_text(rows.column(name)[0].as_py()) for name in partition_by),
-            rows.select(kept),
+            rows.select(file_columns),
         )
         return
     keys = pa.Table.from_batches([rows.select(list(partition_by))])
@@ -212,7 +226,8 @@ def split(
             equal = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value))
             mask = equal if mask is None else pc.and_(mask, equal)
         values = tuple(_as_text(key[name]) for name in partition_by)
-        yield values, rows.select(kept).filter(pc.fill_null(mask, fill_value=False))
+        # A comparison with a null row is null, which means that the row is in another partition.
+        yield values, rows.select(file_columns).filter(pc.fill_null(mask, fill_value=False))
 
 
 def _is_constant(column: pa.Array) -> bool:
@@ -223,6 +238,7 @@ def _is_constant(column: pa.Array) -> bool:
 
 
 def _as_text(value: object) -> str | None:
+    """Return a partition value as a text; None for null."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -239,7 +255,8 @@ def folder_of(partition: Mapping[str, str | None]) -> str:
 
 
 def partition_values(file: DataFile, schema: pa.Schema, rows: int) -> dict[str, Any]:
-    """Return the partition columns of a file, which it does not contain, for ``rows`` rows."""
+    """Return the partition columns of a file as arrays of length ``rows``. The file does not
+    contain them; each has a single value."""
     return {
         name: pa.repeat(pa.scalar(value, pa.string()).cast(schema.field(name).type), rows)
         for name, value in file.partition.items()
@@ -253,14 +270,19 @@ def batches_of(
     row_groups: list[int] | None = None,
     wanted: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, in the columns of the table for which ``wanted`` returns True."""
+    """Yield the rows of a file in the columns of the table.
+
+    ``source`` is the opened file and ``schema`` has the columns of the table; only columns whose
+    names ``wanted`` accepts are read. ``row_groups`` are the indexes of the row groups to read;
+    None means all.
+    """
     parquet = pq.ParquetFile(source)
     file_columns = set(parquet.schema_arrow.names)
     target = pa.schema([field for field in schema if wanted(field.name)])
     names = [name for name in target.names if name in file_columns]
     groups = range(parquet.num_row_groups) if row_groups is None else row_groups
-    for number in groups:
-        table = parquet.read_row_group(number, columns=names)
+    for group in groups:
+        table = parquet.read_row_group(group, columns=names)
         for batch in table.combine_chunks().to_batches():
             columns = dict(zip(names, batch.columns, strict=True))
             columns |= {
@@ -269,14 +291,18 @@ def batches_of(
                 if wanted(name)
             }
             rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-            if not columns:  # a batch without columns has no length unless it is made like this
+            # A batch without columns has a length only if it is made from a struct array.
+            if not columns:
                 rows = pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])))
-            yield conformed(rows, target)
+            yield conform(rows, target)
 
 
 def record_batches(rows: Any) -> Iterator[pa.RecordBatch]:
-    """Yield rows of any supported kind as record batches. Raises ``InvalidArgument`` for other
-    objects."""
+    """Yield rows as record batches.
+
+    ``rows`` can be a record batch, an Arrow table, an object with an Arrow stream such as a pandas
+    or polars table, or an iterable of record batches. Raises ``InvalidArgument`` for other objects.
+    """
     if isinstance(rows, pa.RecordBatch):
         yield rows
         return

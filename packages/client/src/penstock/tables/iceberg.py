@@ -1,9 +1,9 @@
-"""Iceberg tables through pyiceberg, in any catalog that it knows, without a JVM.
+"""Iceberg tables through pyiceberg, in any catalog that pyiceberg supports, without a JVM.
 
 A commit adds data files, new columns and the writer's version in one step of the catalog, and only
-if the table still has the snapshot that the commit was based on. It is never repeated below the
-caller, which first has to check whether the version is stored: pyiceberg's own repetition would
-store rows twice. A writer's version is a property of the table, so that it outlives the snapshots.
+if the table still has the snapshot that the commit was based on. After a conflict, the caller first
+has to check whether the version is stored; retries of pyiceberg could store rows twice and are
+therefore turned off. A writer's version is a property of the table, so that it outlives snapshots.
 """
 
 from __future__ import annotations
@@ -73,27 +73,28 @@ from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock_core.vocabulary.uris import shown, without_secrets
 
 _APP: Final = "penstock.app."
-"""Beginning of the properties of a table with the versions of its writers, in JSON."""
+"""Prefix of the table properties that record the versions of a writer, in JSON."""
 _FILES_ID: Final = "penstock.files"
-"""Property of a table with a part of the names of its data files, which no other table has: a table
-that was renamed has its files in the folder of the next table of its former name. Uncommitted files
-without this part are never removed."""
+"""Table property with an id that is part of the names of the table's data files. After a table is
+renamed, a new table of its former name uses the same folder; the id distinguishes the files of the
+two. Uncommitted files without this id are never removed."""
 _HOUR_MS: Final = 3_600_000
 EXTENDED_HOURS: Final = 1
-"""Hours for which snapshots are kept that the next one only adds files to, for programs that are
-about to read them; more would make the metadata large."""
+"""Hours before a snapshot is removed that another snapshot has extended by new files only. Programs
+may be about to read it; more hours would make the metadata large."""
 _PROPERTIES: Final = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
 }
-"""Properties of a new table, which bound the numbers of its manifests and metadata files."""
+"""Properties of a new table. They limit the numbers of its manifests and metadata files."""
 _CATALOG_PACKAGES: Final = ("botocore", "hive_metastore", "requests", "sqlalchemy", "thrift")
+"""Packages that pyiceberg uses to reach catalogs. It does not convert their errors."""
 _UNKNOWN_OUTCOMES: Final = (
     CommitStateUnknownException,
     ServerError,
     ServiceUnavailableError,
 )
-"""Answers of a REST catalog after which a commit is stored or not."""
+"""Answers of a REST catalog that leave open whether the commit was stored."""
 _CONFLICTS: Final = (
     CommitFailedException,
     NoSuchTableError,
@@ -113,20 +114,24 @@ class IcebergLog:
         self._catalog_name, *self._identifier = _parts(uri)
         self._table: IcebergTable | None = None
         self._staged: IcebergTable | None = None
-        """A table that does not exist yet; its first files are already in its location."""
+        """The future table if it does not exist yet. Files can already be written to its
+        location."""
         self._state = State(-1)
         self._state_location = ""
         """Location of the metadata that ``_state`` was read from."""
         self._files: dict[str, tuple[TableFile, ...]] = {}
-        """The data files in each manifest of the table."""
+        """The data files of the table, by the path of their manifest."""
         self._has_deletes = False
+        """Whether the table has delete files, which are not supported."""
         self._new_files_id = uuid.uuid4().hex
+        """Value of the property `penstock.files` if this object creates the table."""
 
     @cached_property
     def _catalog(self) -> Catalog:
         with reaching(self.uri):
             name = self._catalog_name
-            # Read now: pyiceberg itself keeps the configuration that it found at its import.
+            # Read at this moment, because pyiceberg otherwise uses the configuration that it found
+            # when it was imported.
             properties: Any = Config().get_catalog_config(name) or {}
             try:
                 return load_catalog(name, **properties)
@@ -152,8 +157,10 @@ class IcebergLog:
         return self._state
 
     def _read(self, table: IcebergTable) -> State:
-        """Return the state of a table. Raises ``InvalidArgument`` for partitions that are not
-        supported, and for renamed columns."""
+        """Return the state of a table.
+
+        Raises ``InvalidArgument`` if its partitions are not supported, or a column was renamed.
+        """
         try:
             columns = arrow_columns(table.schema(), table.properties.get(COLUMNS, ""))
             partition_by = tuple(_partition_columns(table))
@@ -177,10 +184,11 @@ class IcebergLog:
             0 if snapshot is None else snapshot.sequence_number or 0,
             columns,
             partition_by,
-            files=tuple(_data_file(file, table) for file in self._listed()),
+            files=tuple(_data_file(file, table) for file in self._data_files()),
         )
 
-    def _listed(self) -> Iterator[TableFile]:
+    def _data_files(self) -> Iterator[TableFile]:
+        """Yield all data files of the table."""
         for files in self._files.values():
             yield from files
 
@@ -193,6 +201,7 @@ class IcebergLog:
         return {int(version): content for version, content in record.get("contents", {}).items()}
 
     def _record_of(self, app: str) -> dict[str, Any] | None:
+        """Return the decoded record of a writer's versions; None if it has stored none."""
         text = None if self._table is None else self._table.properties.get(_APP + app)
         return None if text is None else dict(json.loads(text))
 
@@ -200,7 +209,7 @@ class IcebergLog:
 
     @property
     def location(self) -> str:
-        return self._place.location()
+        return self._current_or_staged.location()
 
     @property
     def _files_id(self) -> str:
@@ -211,12 +220,15 @@ class IcebergLog:
 
     @property
     def _io(self) -> FileIO:
-        return self._place.io
+        return self._current_or_staged.io
 
     @property
-    def _place(self) -> IcebergTable:
-        """The table; before its first commit, the one that the catalog would create: the catalog
-        chooses its location, and gives the keys for its files."""
+    def _current_or_staged(self) -> IcebergTable:
+        """The table or, before its first commit, the staged table that the catalog would create.
+
+        The catalog chooses the location of a new table and returns the keys for its files, which
+        are needed to write data files before the first commit.
+        """
         if self._table is not None:
             return self._table
         if self._staged is None:
@@ -275,17 +287,23 @@ class IcebergLog:
             cause = error.__cause__
             if isinstance(cause, RESTError) and not isinstance(cause, _UNKNOWN_OUTCOMES):
                 raise  # such as a missing right
-            # Stored or not: the caller checks that before it tries again.
+            # The commit may be stored. The caller checks this after a conflict, before it retries.
             raise CommitConflict from error
 
     def _creation(self, schema: Schema, partition_by: Sequence[str]) -> CreateTableTransaction:
-        """Return a transaction that creates the table, and changes nothing before its commit."""
+        """Return a transaction whose commit creates the table.
+
+        Until then, nothing changes in the catalog but a missing namespace, which is created.
+        """
         namespace = tuple(self._identifier[:-1])
         if not self._catalog.namespace_exists(namespace):
             self._catalog.create_namespace_if_not_exists(namespace)
+        # Ids of partition fields begin at 1,000 by convention of Iceberg.
         fields = [
-            PartitionField(schema.find_field(name).field_id, 1_000 + n, IdentityTransform(), name)
-            for n, name in enumerate(partition_by)
+            PartitionField(
+                schema.find_field(name).field_id, 1_000 + index, IdentityTransform(), name
+            )
+            for index, name in enumerate(partition_by)
         ]
         return self._catalog.create_table_transaction(
             tuple(self._identifier),
@@ -296,7 +314,8 @@ class IcebergLog:
         )
 
     def _change(self, commit: Commit) -> SingleAttempt:
-        """Return a transaction on the table as it was read last, with the columns of a commit."""
+        """Return a transaction on the last read state of the table. It already adds the new columns
+        of ``commit``."""
         table = self._table
         assert table is not None, "the state was read"
         transaction = SingleAttempt(table)
@@ -307,8 +326,8 @@ class IcebergLog:
         return transaction
 
     def _add(self, transaction: Transaction, commit: Commit) -> None:
-        """Add the snapshot of a commit, and the properties that belong to it."""
-        before = {} if self._table is None else self._table.properties
+        """Add the snapshot of ``commit`` and the changed table properties to ``transaction``."""
+        old_properties = {} if self._table is None else self._table.properties
         schema = transaction.table_metadata.schema()
         properties = {
             NAME_MAPPING: schema.name_mapping.model_dump_json(),
@@ -319,39 +338,43 @@ class IcebergLog:
             properties[_APP + commit.app] = self._record(commit)
             summary = {"penstock.app": commit.app, "penstock.version": str(commit.version)}
         transaction.set_properties(
-            {name: text for name, text in properties.items() if before.get(name) != text}
+            {name: text for name, text in properties.items() if old_properties.get(name) != text}
         )
         io, metadata = self._io, transaction.table_metadata
         update = transaction.update_snapshot(snapshot_properties=summary)
         with update.overwrite() if commit.remove else update.merge_append() as snapshot:
-            replaced = {file.path for file in commit.remove}
-            for file in self._listed():
-                if file.file_path in replaced:
+            replaced_paths = {file.path for file in commit.remove}
+            for file in self._data_files():
+                if file.file_path in replaced_paths:
                     snapshot.delete_data_file(file)
-            for added in commit.add:
-                snapshot.append_data_file(parquet_file_to_data_file(io, metadata, added.path))
+            for new_file in commit.add:
+                snapshot.append_data_file(parquet_file_to_data_file(io, metadata, new_file.path))
 
     def _record(self, commit: Commit) -> str:
-        """Return the record of a writer with its newest version."""
+        """Return the JSON record of a writer's versions after ``commit``."""
         contents = dict(sorted(self.contents(commit.app).items())[-CONTENTS_MAX + 1 :])
         if commit.content:
             contents[commit.version] = commit.content
         return json.dumps({"version": commit.version, "contents": contents})
 
     def settle(self) -> None:
-        """Do nothing: files are in their places before they are committed."""
+        """Do nothing. Files are written to their final paths before the commit."""
 
     # --- maintenance ---------------------------------------------------------------------
 
     def clean(self, keep_hours: int) -> int:
         """Remove the snapshots that were replaced at least ``keep_hours`` ago, and the files that
-        only they list. Data files of Penstock that were not committed within
-        ``UNCOMMITTED_HOURS`` are also removed, if the table is on a disk of this machine. Return
-        the number of data files."""
+        no other snapshot lists.
+
+        If the table is on a disk of this machine, data files of Penstock that were not committed
+        within ``UNCOMMITTED_HOURS`` are also removed. Return the number of removed data files.
+        """
         self.state()
         if self._table is None:
             return 0
         with reaching(self.uri):
+            # Snapshots go first: a crash after that leaves unused files, but no snapshot without
+            # its files.
             unused = self._expire(self._table, keep_hours)
             used = self._all_files(self._table.snapshots())
             unused |= {path for path in self._old_files() if path not in used}
@@ -361,8 +384,8 @@ class IcebergLog:
         return sum(path.endswith(".parquet") for path in unused)
 
     def _expire(self, table: IcebergTable, keep_hours: int) -> set[str]:
-        """Remove the snapshots that were replaced long enough ago. Return the files that only they
-        list."""
+        """Remove the snapshots that were replaced long enough ago. Return the paths of the files
+        that no other snapshot lists."""
         now_ms = time.time_ns() // 1_000_000
         heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
         successors = {snapshot.parent_snapshot_id: snapshot for snapshot in table.snapshots()}
@@ -388,7 +411,8 @@ class IcebergLog:
         return listed - self._all_files(table.snapshots())
 
     def _all_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Return the paths of everything that belongs to some snapshots."""
+        """Return the paths of all files of ``snapshots``: manifest lists, manifests and data
+        files."""
         assert self._table is not None, "the state was read"
         io = self._table.io
         manifests: dict[str, ManifestFile] = {}
@@ -402,8 +426,8 @@ class IcebergLog:
         return paths
 
     def _old_files(self) -> Iterator[str]:
-        """Yield the data files of Penstock in the table's folder that are so old that no writer
-        will commit them."""
+        """Yield the paths of Penstock's data files in the table's folder that are older than
+        ``UNCOMMITTED_HOURS``. If they are not committed, no writer will commit them any more."""
         if not _is_on_disk(self.location) or not self._files_id:
             return
         root = local_path(self.location)
@@ -415,7 +439,8 @@ class IcebergLog:
 
 
 class SingleAttempt(Transaction):
-    """A change of a table that the catalog applies to the state it was made for, or refuses."""
+    """A transaction that is not retried: the catalog refuses it if the table was changed since its
+    state was read."""
 
     def set_schema(self, schema: Schema) -> None:
         """Replace the columns of the table."""
@@ -439,7 +464,8 @@ class SingleAttempt(Transaction):
         self._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)}),))
 
     def commit_transaction(self) -> IcebergTable:
-        """Commit without the repetitions of the base class, which know nothing of versions."""
+        """Commit once. The base class would retry without a check of the writer's version."""
+        # Another table may have been created under the name since the state was read.
         same_table = AssertTableUUID(uuid=self._table.metadata.table_uuid)
         self._table._do_commit(self._updates, (*self._requirements, same_table))
         return self._table
@@ -447,13 +473,14 @@ class SingleAttempt(Transaction):
 
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
-    """Convert the errors of an unreachable catalog or store into ``Unavailable`` with the table."""
+    """Convert the errors of an unreachable catalog or store in the block into ``Unavailable`` that
+    names the table."""
     try:
         yield
     except NotInstalledError as error:
         raise Unavailable(f"{shown(uri)}: pyiceberg lacks a package: {error}") from error
     except Exception as error:
-        # pyiceberg passes on the errors of the packages by which it reaches a catalog.
+        # pyiceberg does not convert the errors of the packages that it uses to reach a catalog.
         package = type(error).__module__.partition(".")[0]
         if isinstance(error, RESTError) or package in _CATALOG_PACKAGES:
             raise _unreachable(uri, error) from error
@@ -461,12 +488,14 @@ def reaching(uri: str) -> Iterator[None]:
 
 
 def _unreachable(uri: str, error: Exception) -> Unavailable:
+    # Only the first line, because errors of catalogs can be long.
     reason = str(error).strip().partition("\n")[0]
     return Unavailable(f"the catalog of {shown(uri)} did not answer as expected: {reason}")
 
 
 def _parts(uri: str) -> tuple[str, ...]:
-    """Return the catalog, the levels of the namespace and the name in the URI of a table."""
+    """Split the URI of a table into the name of the catalog, the levels of the namespace and the
+    name of the table. Raises ``InvalidArgument``."""
     parts = tuple(uri.removeprefix(ICEBERG_SCHEME).split("/"))
     if not uri.startswith(ICEBERG_SCHEME) or len(parts) < 3 or "" in parts:
         raise InvalidArgument(
@@ -479,21 +508,27 @@ def _parts(uri: str) -> tuple[str, ...]:
 def _is_expired(
     snapshot: Snapshot, successor: Snapshot | None, now_ms: int, keep_hours: int
 ) -> bool:
-    """Return whether a snapshot was replaced at least ``keep_hours`` ago. One that was extended has
-    no data files of its own, and is kept for ``EXTENDED_HOURS`` at most."""
-    replaced = snapshot if successor is None else successor
+    """Return whether ``snapshot`` was replaced at least ``keep_hours`` ago, and can be removed.
+
+    ``successor`` is the snapshot that replaced it. If the successor only added files, ``snapshot``
+    keeps no data file alive and is removed after ``EXTENDED_HOURS`` already.
+    """
+    replacing = snapshot if successor is None else successor
     is_extended = (
         successor is not None
         and successor.summary is not None
         and successor.summary.operation == Operation.APPEND
     )
     hours = min(keep_hours, EXTENDED_HOURS) if is_extended else keep_hours
-    return replaced.timestamp_ms <= now_ms - hours * _HOUR_MS
+    return replacing.timestamp_ms <= now_ms - hours * _HOUR_MS
 
 
 def _is_on_disk(location: str) -> bool:
-    """Return whether a location is on a disk of this machine. Java programs write ``file:/`` with
-    one slash, which is left to pyiceberg."""
+    """Return whether a location is on a disk of this machine.
+
+    Returns False for ``file:/`` with one slash, as Java programs write it; pyiceberg opens such
+    files.
+    """
     return location.startswith("file:///") or not (
         "://" in location or location.startswith("file:/")
     )
@@ -505,12 +540,15 @@ def _files_of(manifest: ManifestFile, io: FileIO) -> tuple[TableFile, ...]:
 
 
 def _partition_columns(table: IcebergTable) -> Iterator[str]:
-    """Yield the columns that a table is partitioned by. Raises ``InvalidArgument`` for partitions
-    by anything but the values of columns."""
+    """Yield the names of the columns whose values partition a table.
+
+    Raises ``InvalidArgument`` if it is partitioned in another way, such as by the hash of a column.
+    """
     for field in table.spec().fields:
         name = table.schema().find_column_name(field.source_id)
         if isinstance(field.transform, IdentityTransform) and name is not None:
             yield name
+        # A void transform is left behind when a partition column is removed.
         elif not isinstance(field.transform, VoidTransform):
             raise InvalidArgument(
                 f"it is partitioned by {field.transform}({name}), and only partitions by the "
@@ -519,14 +557,16 @@ def _partition_columns(table: IcebergTable) -> Iterator[str]:
 
 
 def _data_file(file: TableFile, table: IcebergTable) -> DataFile:
-    """Return a data file as commits list it."""
+    """Convert a data file of pyiceberg into a :class:`DataFile`."""
     schema = table.schema()
     partition = {}
+    # The specification of the file, not of the table: the table may be partitioned differently by
+    # now.
     for position, field in enumerate(table.specs()[file.spec_id].fields):
         name = schema.find_column_name(field.source_id)
         if name is not None and isinstance(field.transform, IdentityTransform):
             is_date = isinstance(schema.find_type(field.source_id), DateType)
-            partition[name] = _text(file.partition[position], is_date=is_date)
+            partition[name] = _partition_text(file.partition[position], is_date=is_date)
     return DataFile(
         file.file_path,
         file.record_count,
@@ -537,7 +577,8 @@ def _data_file(file: TableFile, table: IcebergTable) -> DataFile:
 
 
 def _ids(file: TableFile, schema: Schema) -> tuple[int, int] | None:
-    """Return the smallest and the largest ``event_id`` of a file."""
+    """Return the smallest and the largest ``event_id`` of a file; None if it does not record
+    them."""
     field = next((field for field in schema.fields if field.name == ID_COLUMN), None)
     if field is None or not isinstance(field.field_type, LongType):
         return None
@@ -549,11 +590,13 @@ def _ids(file: TableFile, schema: Schema) -> tuple[int, int] | None:
 
 
 def _long(value: bytes) -> int:
-    """Return a bound of a column of type long, as Iceberg stores it."""
+    """Decode a bound of a column of type long."""
     return int.from_bytes(value, "little", signed=True)
 
 
-def _text(value: Any, *, is_date: bool) -> str | None:
+def _partition_text(value: Any, *, is_date: bool) -> str | None:
+    """Return a partition value as a text; None for null. Iceberg stores dates as days since
+    1970."""
     if value is None:
         return None
     if isinstance(value, bool):

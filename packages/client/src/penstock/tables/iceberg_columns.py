@@ -1,8 +1,8 @@
-"""The columns of an Iceberg table, and how they become the columns of a :class:`State`.
+"""Converts the columns of an Iceberg table to those of a :class:`State` and back.
 
-Iceberg finds columns by ids, data files of Penstock by names: the table has a mapping from names to
-ids. Iceberg keeps no metadata of columns, so a property of the table has it by id, with the names
-that the columns had when they were written.
+Iceberg identifies columns by ids, but data files of Penstock have only names; a name mapping of the
+table connects the two. Iceberg does not store metadata of columns. A table property therefore
+records for each column id the metadata, and the name that the column had when it was written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COLUMNS: Final = "penstock.columns"
 """Property of a table with the names and the metadata of its columns by id, in JSON."""
 NAME_MAPPING: Final = "schema.name-mapping.default"
 _NAME: Final = ""
-"""Key of a column's name; keys of metadata are not empty."""
+"""Key of a column's name in its record. It cannot be a key of metadata, which is never empty."""
 _PLAIN: Final[Mapping[pa.DataType, IcebergType]] = {
     pa.bool_(): BooleanType(),
     pa.int8(): IntegerType(),
@@ -60,10 +60,11 @@ _PLAIN: Final[Mapping[pa.DataType, IcebergType]] = {
 
 
 def iceberg_schema(columns: pa.Schema, current: Schema | None = None, last_id: int = 0) -> Schema:
-    """Return the schema of a table with these columns.
+    """Return the Iceberg schema for ``columns``.
 
-    Columns that ``current`` has keep their ids and types; new ones get ids above ``last_id``.
-    Raises ``InvalidArgument`` if Iceberg would take two of the columns for one.
+    ``current`` is the present schema of the table: its columns keep their ids and types. New
+    columns get ids above ``last_id``. Raises ``InvalidArgument`` if two columns have the same path
+    in Iceberg.
     """
     check_paths(columns)
     ids = count(last_id + 1)
@@ -71,8 +72,8 @@ def iceberg_schema(columns: pa.Schema, current: Schema | None = None, last_id: i
 
 
 def check_paths(columns: pa.Schema) -> None:
-    """Raise ``InvalidArgument`` for columns whose paths are equal: Iceberg joins names with
-    dots."""
+    """Raise ``InvalidArgument`` if two columns have the same path in Iceberg, which joins the names
+    of nested fields with dots."""
     used: set[str] = set()
     for path, _ in column_paths(columns):
         if path in used:
@@ -86,38 +87,41 @@ def check_paths(columns: pa.Schema) -> None:
 def _fields(
     columns: pa.Schema | pa.StructType, current: tuple[NestedField, ...], ids: Iterator[int]
 ) -> list[NestedField]:
+    """Return the Iceberg fields for ``columns``; fields of ``current`` keep their ids."""
     by_name = {field.name: field for field in current}
     return [
-        _grown(by_name[column.name], column.type, ids)
+        _extend_column(by_name[column.name], column.type, ids)
         if column.name in by_name
-        else NestedField(next(ids), column.name, _new(column.type, ids), required=False)
+        else NestedField(next(ids), column.name, _new_type(column.type, ids), required=False)
         for column in columns
     ]
 
 
-def _grown(field: NestedField, kind: pa.DataType, ids: Iterator[int]) -> NestedField:
-    """Return a column of the table with new fields inside it."""
-    return field.model_copy(update={"field_type": _grown_type(field.field_type, kind, ids)})
+def _extend_column(field: NestedField, kind: pa.DataType, ids: Iterator[int]) -> NestedField:
+    """Return a column of the table, extended by the struct fields that only ``kind`` has."""
+    return field.model_copy(update={"field_type": _extend_type(field.field_type, kind, ids)})
 
 
-def _grown_type(current: IcebergType, kind: pa.DataType, ids: Iterator[int]) -> IcebergType:
+def _extend_type(current: IcebergType, kind: pa.DataType, ids: Iterator[int]) -> IcebergType:
+    """Return an Iceberg type, extended by the struct fields that only ``kind`` has."""
     if isinstance(current, StructType) and pa.types.is_struct(kind):
         return StructType(*_fields(kind, current.fields, ids))
     if isinstance(current, ListType) and pa.types.is_list(kind):
-        element = _grown_type(current.element_type, kind.value_type, ids)
+        element = _extend_type(current.element_type, kind.value_type, ids)
         return ListType(current.element_id, element, current.element_required)
     return current
 
 
-def _new(kind: pa.DataType, ids: Iterator[int]) -> IcebergType:
+def _new_type(kind: pa.DataType, ids: Iterator[int]) -> IcebergType:
+    """Return the Iceberg type for an Arrow type. Fields and elements inside it get new ids."""
     if pa.types.is_struct(kind):
         return StructType(*_fields(kind, (), ids))
     if pa.types.is_list(kind):
         element_id = next(ids)
-        return ListType(element_id, _new(kind.value_type, ids), element_required=False)
+        return ListType(element_id, _new_type(kind.value_type, ids), element_required=False)
     if pa.types.is_map(kind):
         key_id, value_id = next(ids), next(ids)
-        key, value = _new(kind.key_type, ids), _new(kind.item_type, ids)
+        key, value = _new_type(kind.key_type, ids), _new_type(kind.item_type, ids)
         return MapType(key_id, key, value_id, value, value_required=False)
     if pa.types.is_decimal(kind):
         return DecimalType(kind.precision, kind.scale)
@@ -128,16 +132,20 @@ def _new(kind: pa.DataType, ids: Iterator[int]) -> IcebergType:
 
 
 def column_records(schema: Schema, columns: pa.Schema) -> str:
-    """Return the value of the property :data:`COLUMNS` for a table with these columns."""
+    """Return the value of the table property :data:`COLUMNS`: the name and metadata of each column
+    by its id, in JSON."""
     records: dict[str, dict[str, str]] = {}
-    _record(records, schema.as_struct(), columns)
+    _add_records(records, schema.as_struct(), columns)
     return json.dumps(records, separators=(",", ":"))
 
 
-def _record(records: dict[str, dict[str, str]], kind: IcebergType, columns: Any) -> None:
-    """Add the records of the fields inside a type; ``columns`` is its Arrow type or a schema."""
+def _add_records(records: dict[str, dict[str, str]], kind: IcebergType, columns: Any) -> None:
+    """Add to ``records`` the name and metadata of each field inside the type ``kind``.
+
+    ``columns`` is the corresponding Arrow type or schema.
+    """
     if isinstance(kind, ListType) and pa.types.is_list(columns):
-        _record(records, kind.element_type, columns.value_type)
+        _add_records(records, kind.element_type, columns.value_type)
     elif isinstance(kind, StructType):
         by_name = {column.name: column for column in columns}
         for field in kind.fields:
@@ -146,14 +154,14 @@ def _record(records: dict[str, dict[str, str]], kind: IcebergType, columns: Any)
                 key.decode(): value.decode() for key, value in (column.metadata or {}).items()
             }
             records[str(field.field_id)] = {_NAME: field.name, **metadata}
-            _record(records, field.field_type, column.type)
+            _add_records(records, field.field_type, column.type)
 
 
 def arrow_columns(schema: Schema, records: str) -> pa.Schema:
-    """Return the columns of a table in the types of tables, with their metadata.
+    """Return the Arrow columns of an Iceberg table, with the recorded metadata.
 
-    ``records`` is the property :data:`COLUMNS`, empty if the table does not have it. Raises
-    ``InvalidArgument`` if a column was renamed since it was recorded.
+    ``records`` is the value of the table property :data:`COLUMNS`; empty if the table does not have
+    it. Raises ``InvalidArgument`` if a column was renamed since it was recorded.
     """
     by_id: dict[str, dict[str, str]] = json.loads(records or "{}")
     kind = pa.struct(list(schema_to_pyarrow(schema, include_field_ids=False)))
@@ -163,7 +171,8 @@ def arrow_columns(schema: Schema, records: str) -> pa.Schema:
 def _with_metadata(
     kind: pa.DataType, current: IcebergType, records: Mapping[str, Mapping[str, str]]
 ) -> Any:
-    """Return an Arrow type in the types of tables, with the metadata of the fields inside it."""
+    """Return the Arrow type ``kind`` as tables store it, with the recorded metadata of the fields
+    inside it. ``current`` is the corresponding Iceberg type."""
     if isinstance(current, StructType):
         return pa.struct(
             [
@@ -180,6 +189,8 @@ def _with_metadata(
 def _field_with_metadata(
     column: pa.Field, field: NestedField, records: Mapping[str, Mapping[str, str]]
 ) -> pa.Field:
+    """Return an Arrow column with its recorded metadata. Raises ``InvalidArgument`` if the column
+    was renamed."""
     record = dict(records.get(str(field.field_id), {}))
     name = record.pop(_NAME, field.name)
     if name != field.name:

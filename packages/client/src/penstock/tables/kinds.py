@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock_core.vocabulary.errors import InvalidArgument
 
-_SAME: Final = frozenset(
+_UNCHANGED_TYPES: Final = frozenset(
     str(kind)
     for kind in (
         pa.bool_(),
@@ -23,7 +23,7 @@ _SAME: Final = frozenset(
         pa.date32(),
     )
 )
-_INSTEAD: Final = {
+_STORED_AS: Final = {
     str(source): kind
     for source, kind in (
         (pa.large_string(), pa.string()),
@@ -50,19 +50,21 @@ PARTITION_TYPES: Final = frozenset(
         pa.date32(),
     )
 )
-"""Types of columns that a table may be partitioned by."""
+"""Names of the column types that can partition a table."""
 
 
 def stored_kind(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type in which a table stores ``kind``; None if tables cannot store it."""
+    """Return the type of a table's column for values of type ``kind``; None if tables cannot store
+    them."""
     name = str(kind)
-    if name in _SAME:
+    if name in _UNCHANGED_TYPES:
         return kind
-    if name in _INSTEAD:
-        return _INSTEAD[name]
+    if name in _STORED_AS:
+        return _STORED_AS[name]
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC") if kind.tz else pa.timestamp("us")
     if pa.types.is_decimal(kind):
+        # Delta and Iceberg allow decimals of up to 38 digits.
         return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else None
     if pa.types.is_dictionary(kind):
         return stored_kind(kind.value_type)
@@ -75,12 +77,14 @@ def _nested(kind: pa.DataType) -> pa.DataType | None:
         key, item = stored_kind(kind.key_type), stored_kind(kind.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     if pa.types.is_struct(kind):
-        inner = [(field, stored_kind(field.type)) for field in kind]
-        if not inner or any(stored is None for _, stored in inner):
+        fields = [(field, stored_kind(field.type)) for field in kind]
+        # Parquet cannot represent a struct without fields.
+        if not fields or any(stored is None for _, stored in fields):
             return None
         return pa.struct(
-            [field.with_type(stored).with_nullable(nullable=True) for field, stored in inner]
+            [field.with_type(stored).with_nullable(nullable=True) for field, stored in fields]
         )
+    # All list types of Arrow have this attribute: large lists, views and lists of a fixed size.
     if hasattr(kind, "value_type"):
         element = stored_kind(kind.value_type)
         return None if element is None else pa.list_(pa.field("element", element))
@@ -88,9 +92,10 @@ def _nested(kind: pa.DataType) -> pa.DataType | None:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of a new table for rows of ``schema``, without columns of type null.
+    """Return the columns of a new table for rows of ``schema``. Columns of type null are left out.
 
-    Raises ``InvalidArgument`` for a column that tables cannot hold, and for duplicate names.
+    Raises ``InvalidArgument`` for a type that tables cannot store, and for names that differ only
+    in case.
     """
     fields = []
     names: dict[str, str] = {}
@@ -138,48 +143,54 @@ def _check_fields(kind: pa.DataType, path: str) -> None:
         _check_fields(field.type, f"{path}.{field.name}")
 
 
-def united(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
-    """Return the columns of a table, extended by new columns of ``rows``, also inside structs."""
+def extend_columns(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
+    """Return the columns of ``table``, extended by those that only ``rows`` has. Structs are
+    extended by the fields that only ``rows`` has.
+
+    Existing columns keep their types. Raises the errors of :func:`stored_schema`.
+    """
     rows = stored_schema(rows)
-    mine = {name.casefold(): name for name in table.names}
+    table_names = {name.casefold(): name for name in table.names}
     fields = list(table)
     for field in rows:
-        name = mine.get(field.name.casefold())
+        name = table_names.get(field.name.casefold())
         if name is None:
             fields.append(field)
             continue
         index = table.get_field_index(name)
-        fields[index] = fields[index].with_type(_with_new(fields[index].type, field.type))
+        fields[index] = fields[index].with_type(_extend_type(fields[index].type, field.type))
     return pa.schema(fields)
 
 
 def columns_of(table: pa.Schema, names: list[str]) -> pa.Schema:
-    """Return the named columns that a table has. Names are compared without case."""
-    mine = {name.casefold(): name for name in table.names}
-    columns = [mine[name.casefold()] for name in names if name.casefold() in mine]
+    """Return the columns of a table whose names are in ``names``; case is ignored."""
+    table_names = {name.casefold(): name for name in table.names}
+    columns = [table_names[name.casefold()] for name in names if name.casefold() in table_names]
     return pa.schema([table.field(name) for name in columns])
 
 
-def _with_new(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType:
-    """Return ``mine`` extended by struct fields that only ``theirs`` has."""
-    if pa.types.is_struct(mine) and pa.types.is_struct(theirs):
-        fields = list(mine)
-        for field in theirs:
-            index = mine.get_field_index(field.name)
+def _extend_type(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return ``kind``, extended by the struct fields that only ``other`` has."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(other):
+        fields = list(kind)
+        for field in other:
+            index = kind.get_field_index(field.name)
             if index < 0:
                 fields.append(field)
             else:
-                fields[index] = fields[index].with_type(_with_new(fields[index].type, field.type))
+                fields[index] = fields[index].with_type(
+                    _extend_type(fields[index].type, field.type)
+                )
         return pa.struct(fields)
-    if pa.types.is_list(mine) and pa.types.is_list(theirs):
-        return pa.list_(mine.value_field.with_type(_with_new(mine.value_type, theirs.value_type)))
-    return mine
+    if pa.types.is_list(kind) and pa.types.is_list(other):
+        return pa.list_(kind.value_field.with_type(_extend_type(kind.value_type, other.value_type)))
+    return kind
 
 
-def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return ``rows`` converted to the columns of ``schema``; missing columns are null.
+def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert ``rows`` to the columns of ``schema``. Missing columns are filled with nulls.
 
-    Raises ``InvalidArgument`` with the name of a column whose values do not fit.
+    Raises ``InvalidArgument``, which names the column, if values cannot be converted without loss.
     """
     indexes = {name.casefold(): index for index, name in enumerate(rows.schema.names)}
     arrays = []
@@ -189,7 +200,7 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             arrays.append(pa.nulls(rows.num_rows, field.type))
             continue
         try:
-            arrays.append(_as(rows.column(index), field.type))
+            arrays.append(_convert(rows.column(index), field.type))
         except (pa.ArrowException, ValueError) as error:
             raise InvalidArgument(
                 f"column {field.name!r} has type {field.type} in the table, and these values of "
@@ -198,30 +209,37 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _as(array: Any, kind: pa.DataType) -> Any:
-    """Return ``array`` converted to ``kind``. Struct fields match by name; missing ones are
-    null."""
+def _convert(array: Any, kind: pa.DataType) -> Any:
+    """Convert ``array`` to the type ``kind``. Struct fields are matched by name; missing fields are
+    filled with nulls.
+
+    Raises ``ValueError`` or an error of Arrow if values do not fit.
+    """
     if array.type.equals(kind):
         return array
     if pa.types.is_dictionary(array.type):
-        return _as(array.dictionary_decode(), kind)
+        return _convert(array.dictionary_decode(), kind)
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         names = {field.name: index for index, field in enumerate(array.type)}
         extra = names.keys() - {field.name for field in kind}
         if extra:
             raise ValueError(f"no field {', '.join(sorted(extra))}")
+        # Unlike `field`, this respects the offset of a slice and the nulls of the struct.
         children = array.flatten()
         fields = [
-            _as(children[names[field.name]], field.type)
+            _convert(children[names[field.name]], field.type)
             if field.name in names
             else pa.nulls(len(array), field.type)
             for field in kind
         ]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        # Arrow cannot build a list array from offsets and a mask if the offsets are a slice.
         if not array.offset and not array.null_count:
-            return pa.ListArray.from_arrays(array.offsets, _as(array.values, kind.value_type), kind)
+            return pa.ListArray.from_arrays(
+                array.offsets, _convert(array.values, kind.value_type), kind
+            )
         compact = pa.concat_arrays([array])  # a copy whose offsets start at 0
-        values = _as(compact.values, kind.value_type)
+        values = _convert(compact.values, kind.value_type)
         return pa.ListArray.from_arrays(compact.offsets, values, kind, mask=compact.is_null())
     return array.cast(kind)

@@ -1,5 +1,5 @@
-"""The interface of a table's log: a sequence of atomic commits, for Delta, Iceberg and plain
-Parquet."""
+"""The interface of a table's log, a sequence of atomic commits. Delta, Iceberg and plain Parquet
+tables implement it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from msgspec import Struct, field
 Format = Literal["delta", "iceberg", "parquet"]
 
 CONTENTS_MAX: Final = 64
-"""Fewest versions of a writer whose content is remembered."""
+"""A table records the content identity of so many of the newest versions of a writer."""
 
 UNCOMMITTED_HOURS: Final = 24
-"""Hours for which an uncommitted file is kept, as a writer may still commit it."""
+"""Hours before an uncommitted file is removed. Until then, a writer may still commit it."""
 
 
 class DataFile(Struct, frozen=True):
     """A Parquet file of a table."""
 
     path: str
-    """Path inside the table, with slashes; of an Iceberg table its URI."""
+    """Path inside the table, with slashes; for an Iceberg table, the URI of the file."""
     rows: int
+    """Number of rows."""
     size: int
     """Size in bytes."""
     partition: Mapping[str, str | None]
-    """Values of the partition columns, which are in the file only in an Iceberg table."""
+    """Values of the partition columns, as texts. The file itself contains these columns only in an
+    Iceberg table."""
     ids: tuple[int, int] | None = None
-    """Smallest and largest ``event_id``; None without such a column."""
+    """Smallest and largest ``event_id``; None if the file does not have this column."""
 
 
 class State(Struct, frozen=True):
@@ -39,14 +41,17 @@ class State(Struct, frozen=True):
     version: int
     """Number of the last commit; -1 if the table does not exist yet."""
     schema: pa.Schema | None = None
+    """The columns; None if the table does not exist yet."""
     partition_by: tuple[str, ...] = ()
+    """Names of the partition columns."""
     files: tuple[DataFile, ...] = ()
+    """The data files that contain the rows of the table."""
     apps: Mapping[str, int] = field(default_factory=dict)
-    """For each writer, the last version that it has stored. Only for plain Parquet: see
-    :meth:`Log.last_of`."""
+    """The last stored version of each writer. Only plain Parquet tables use this field;
+    :meth:`Log.last_of` works for all."""
     contents: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """For each writer, :attr:`Commit.content` of its last versions, by version. Only for plain
-    Parquet: see :meth:`Log.contents`."""
+    """:attr:`Commit.content` by writer and version, for the newest versions of each writer. Only
+    plain Parquet tables use this field; :meth:`Log.contents` works for all."""
 
 
 class Commit(Struct, frozen=True):
@@ -56,14 +61,18 @@ class Commit(Struct, frozen=True):
     """The columns of the table after the commit."""
     partition_by: tuple[str, ...]
     add: Sequence[DataFile] = ()
+    """New files of the table."""
     remove: Sequence[DataFile] = ()
+    """Files that the commit removes from the table."""
     app: str = ""
     """Name of the writer; empty for maintenance, such as compaction."""
     version: int = 0
+    """The writer's version of this commit; each version is stored once."""
     changes_data: bool = True
-    """False if only files change and not rows, as in a compaction."""
+    """False if the commit changes files but no rows, as in a compaction."""
     content: str = ""
-    """Identifies the content of this version; empty if unknown."""
+    """Text that identifies the rows of this version, so that a retry with other rows is detected;
+    empty if unknown."""
 
 
 class CommitConflict(Exception):
@@ -85,21 +94,28 @@ class Log(Protocol):
         ...
 
     def state(self) -> State:
-        """Read and return the current state. Raises ``Damaged``, and ``InvalidArgument`` if the
-        place contains anything but a table."""
+        """Read the current state of the table and return it.
+
+        Raises ``Damaged`` if the log cannot be read, and ``InvalidArgument`` if the location
+        contains something other than a table of this format.
+        """
         ...
 
     def last_of(self, app: str) -> int | None:
-        """Return the last version stored by a writer, in the state read last."""
+        """Return the last stored version of the writer ``app`` in the last read state; None if it
+        has stored none."""
         ...
 
     def contents(self, app: str) -> Mapping[int, str]:
-        """Return :attr:`Commit.content` of the versions of the writer ``app``, by version, as far
-        as the state that was read last has them."""
+        """Return the recorded :attr:`Commit.content` of the newest versions of the writer ``app``,
+        by version, from the last read state."""
         ...
 
     def commit(self, based_on: State, commit: Commit) -> None:
-        """Commit a change on top of the state ``based_on``. Raises ``CommitConflict``."""
+        """Commit a change of the state ``based_on``.
+
+        Raises ``CommitConflict`` if another program has committed since that state was read.
+        """
         ...
 
     def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
@@ -109,7 +125,7 @@ class Log(Protocol):
     def open(self, file: DataFile) -> Any:
         """Open a data file for Arrow's Parquet reader.
 
-        Raises ``FileNotFoundError`` if a commit replaced the file and it was removed since.
+        Raises ``FileNotFoundError`` if a later commit replaced the file and it has been removed.
         """
         ...
 
@@ -118,24 +134,22 @@ class Log(Protocol):
         ...
 
     def settle(self) -> None:
-        """Move the files of the last commit to their places, if a crash prevented it."""
+        """Move the files of the last commit to their final paths, if a crash prevented it."""
         ...
 
     def clean(self, keep_hours: int) -> int:
-        """Remove files replaced at least ``keep_hours`` ago, and return their number.
-
-        Files not committed within ``UNCOMMITTED_HOURS`` are also removed.
-        """
+        """Remove the files that were replaced at least ``keep_hours`` ago, and the files that were
+        not committed within ``UNCOMMITTED_HOURS``. Return the number of removed files."""
         ...
 
 
 class NewFile:
-    """A file that is being written."""
+    """A data file that is being written."""
 
     def __init__(self, path: str, sink: Any) -> None:
         self.path = path
         """Path of the file inside the table."""
         self.sink = sink
-        """The sink that Arrow writes to."""
+        """The output stream that Arrow writes to."""
         self.size = 0
         """Size in bytes, set when the file is finished."""

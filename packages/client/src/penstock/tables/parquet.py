@@ -52,11 +52,15 @@ COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"
 REPLACED: Final = "_penstock/replaced"
 STATE_EVERY: Final = 50
-"""Commits after which the whole state is written, so that readers need not read all commits."""
+"""After each this many commits the whole state is written, so that readers need not read all
+commits."""
 FORMAT_VERSION: Final = 1
+"""Version of the commit and state files."""
 
 
 class _Added(Struct, frozen=True):
+    """A file that a commit adds."""
+
     file: DataFile
     aside: str
     """Name of the file in the folder ``aside``."""
@@ -66,10 +70,14 @@ class _Record(Struct, frozen=True, omit_defaults=True):
     """The content of a commit file."""
 
     v: int
+    """Format version of the file."""
     add: tuple[_Added, ...] = ()
     remove: tuple[str, ...] = ()
+    """Paths of the files that the commit removes from the table."""
     app: str = ""
+    """Name of the writer; empty for maintenance."""
     version: int = 0
+    """The writer's version of the commit."""
     columns: str = ""
     """The columns of the table as a Base64 Arrow schema; empty if unchanged."""
     partition_by: tuple[str, ...] | None = None
@@ -79,10 +87,13 @@ class _Record(Struct, frozen=True, omit_defaults=True):
 
 
 class _TableState(Struct, frozen=True, omit_defaults=True):
-    """The content of a state file: the whole table after a commit."""
+    """The content of a state file: the whole table after a commit. The fields correspond to those
+    of :class:`State`."""
 
     v: int
+    """Format version of the file."""
     columns: str
+    """The columns of the table as a Base64 Arrow schema."""
     partition_by: tuple[str, ...]
     files: tuple[DataFile, ...]
     apps: dict[str, int]
@@ -90,7 +101,7 @@ class _TableState(Struct, frozen=True, omit_defaults=True):
 
 
 class ParquetLog:
-    """The commits of one folder."""
+    """The log of a plain Parquet table: the commits in one folder."""
 
     keeps_empty_partitions = True
     keeps_partition_columns = False
@@ -100,8 +111,8 @@ class ParquetLog:
         self._folder = folder or Folder(local_path(uri))
         self._state = State(-1)
         self._aside: dict[str, str] = {}
-        """By path, the names in ``aside`` of files of the last commit, which may not be moved
-        yet."""
+        """The files of the last commit, which may not have been moved yet: names in the folder
+        ``aside`` by final path."""
 
     @property
     def location(self) -> str:
@@ -119,7 +130,8 @@ class ParquetLog:
             try:
                 self._advance(names, commits[-1])
             except FileNotFoundError:
-                continue  # a newer state has replaced these files
+                # Another writer has written a newer state file and removed these commits.
+                continue
             return self._state
 
     def _check_not_foreign(self, names: list[str]) -> None:
@@ -134,17 +146,22 @@ class ParquetLog:
             )
 
     def _advance(self, names: list[str], newest: int) -> None:
-        """Read the newest stored state, and the commits after it up to ``newest``."""
+        """Bring the state up to the commit ``newest``, from the newest state file and the commits
+        after it. ``names`` are the names in the folder of commits, sorted."""
         state = self._state
         states = [int(name[:20]) for name in names if name.endswith(".state")]
         if states and states[-1] > state.version:
             state = self._stored_state(states[-1])
         for number in range(state.version + 1, newest + 1):
-            state = self._after(state, number, self._record(number))
+            state = self._state_after(state, number, self._record(number))
         self._state = state
 
     def _read(self, name: str, kind: Any) -> Any:
-        """Return the document in a file of commits. Raises ``Damaged``, ``NewerFormat``."""
+        """Return the document in the file ``name`` of the folder of commits.
+
+        Raises ``FileNotFoundError`` if the file was removed, ``Damaged`` if it cannot be decoded,
+        and ``NewerFormat`` if a newer version of Penstock wrote it.
+        """
         content = self._folder.read(f"{COMMITS}/{name}")
         if content is None:
             raise FileNotFoundError(name)
@@ -158,10 +175,11 @@ class ParquetLog:
             )
         return document
 
-    def _damaged(self, name: str, why: object) -> Damaged:
-        return Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {why}")
+    def _damaged(self, name: str, reason: object) -> Damaged:
+        return Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {reason}")
 
     def _schema(self, name: str, text: str) -> pa.Schema:
+        """Decode the schema ``text`` in the file ``name``. Raises ``Damaged``."""
         try:
             return schema_from(base64.b64decode(text, validate=True))
         except (ValueError, InvalidEvent) as error:
@@ -172,7 +190,7 @@ class ParquetLog:
         return record
 
     def _stored_state(self, number: int) -> State:
-        """Return the state in a state file."""
+        """Read the state file that was written after the commit ``number``."""
         name = f"{number:020}.state"
         stored: _TableState = self._read(name, _TableState)
         columns = self._schema(name, stored.columns)
@@ -185,8 +203,8 @@ class ParquetLog:
             contents=stored.contents,
         )
 
-    def _after(self, state: State, number: int, record: _Record) -> State:
-        """Return the state after a commit."""
+    def _state_after(self, state: State, number: int, record: _Record) -> State:
+        """Return the state after the commit ``number`` was applied to ``state``."""
         removed = frozenset(record.remove)
         files = [file for file in state.files if file.path not in removed]
         apps = {**state.apps, record.app: record.version} if record.app else state.apps
@@ -210,10 +228,13 @@ class ParquetLog:
         return pa.memory_map(str(self._folder.path / self._place(file)))
 
     def _place(self, file: DataFile) -> str:
-        """Return the current path of a file: in its place, still in ``aside``, or already
-        replaced."""
+        """Return the path at which a file is at present: its final path, the folder ``aside``
+        before the move, or the folder ``replaced`` after a later commit.
+
+        Raises ``FileNotFoundError`` if it is in none of them.
+        """
         aside = self._aside.get(file.path)
-        places = [file.path, _replaced(file.path)]
+        places = [file.path, _replaced_path(file.path)]
         if aside is not None:
             places.insert(1, f"{ASIDE}/{aside}")
         for path in places:
@@ -234,12 +255,13 @@ class ParquetLog:
 
     def commit(self, based_on: State, commit: Commit) -> None:
         # Only the last commit can have unfinished moves, because each writer finishes them first.
-        self._finish(based_on)
+        self._finish_moves(based_on)
         number = based_on.version + 1
         added = tuple(
-            _named(commit, file, count, number=number) for count, file in enumerate(commit.add)
+            _with_final_name(commit, file, count, number=number)
+            for count, file in enumerate(commit.add)
         )
-        same = based_on.schema is not None and commit.schema.equals(
+        is_same_schema = based_on.schema is not None and commit.schema.equals(
             based_on.schema, check_metadata=True
         )
         record = _Record(
@@ -248,23 +270,24 @@ class ParquetLog:
             tuple(file.path for file in commit.remove),
             app=commit.app,
             version=commit.version,
-            columns="" if same else _text(commit.schema),
+            columns="" if is_same_schema else _schema_text(commit.schema),
             partition_by=commit.partition_by if number == 0 else None,
             content=commit.content,
         )
-        # The files must be on disk before the commit that names them.
+        # The entries of new files must be on disk before the commit that names them.
         if added:
             self._folder.settle(self._folder.path / ASIDE)
         if not self._publish(f"{number:020}.json", msgspec.json.encode(record)):
             raise CommitConflict
-        state = self._after(based_on, number, record)
-        self._move(record)
+        state = self._state_after(based_on, number, record)
+        self._move_files(record)
         self._state = state
         if number and number % STATE_EVERY == 0:
             self._write_state(state)
 
     def _publish(self, name: str, content: bytes) -> bool:
-        """Create a file atomically. Return False if the name is taken."""
+        """Create a file in the folder of commits atomically. Return False if the name exists."""
+        # Written under another name first, so that readers never see a part of it.
         aside = f"{ASIDE}/{uuid.uuid4().hex}"
         file = self._folder.create(aside)
         file.write(content)
@@ -275,20 +298,27 @@ class ParquetLog:
         return published
 
     def settle(self) -> None:
-        with suppress(CommitConflict):  # another writer has done it
-            self._finish(self.state())
+        # A conflict means that another writer has finished these moves and committed since.
+        with suppress(CommitConflict):
+            self._finish_moves(self.state())
 
-    def _finish(self, state: State) -> None:
-        """Finish the moves of the last commit, if they were interrupted."""
+    def _finish_moves(self, state: State) -> None:
+        """Finish the moves of the last commit, if they were interrupted.
+
+        Raises ``CommitConflict`` if other writers have committed so often since that the commit
+        file is removed.
+        """
         if state.version >= 0:
             try:
-                self._move(self._record(state.version))
-            except FileNotFoundError as error:  # another writer has made many commits since
+                self._move_files(self._record(state.version))
+            except FileNotFoundError as error:
                 raise CommitConflict from error
 
-    def _move(self, record: _Record) -> None:
+    def _move_files(self, record: _Record) -> None:
+        """Move the files of a commit to their final paths. Moves that are done already are
+        skipped."""
         for path in record.remove:
-            self._folder.move(path, _replaced(path))
+            self._folder.move(path, _replaced_path(path))
         for added in record.add:
             self._folder.move(f"{ASIDE}/{added.aside}", added.file.path)
 
@@ -297,7 +327,7 @@ class ParquetLog:
         assert state.schema is not None, "the state of a table with commits has a schema"
         document = _TableState(
             FORMAT_VERSION,
-            _text(state.schema),
+            _schema_text(state.schema),
             state.partition_by,
             files=state.files,
             apps=dict(state.apps),
@@ -313,19 +343,23 @@ class ParquetLog:
         needed = set(self._aside.values())
         uncommitted = [name for name in self._folder.names(ASIDE) if name not in needed]
         hours = max(keep_hours, UNCOMMITTED_HOURS)
-        old = self._older(REPLACED, self._folder.names(REPLACED), keep_hours)
-        old += self._older(ASIDE, uncommitted, hours)
+        old = self._paths_older_than(REPLACED, self._folder.names(REPLACED), keep_hours)
+        old += self._paths_older_than(ASIDE, uncommitted, hours)
         for name in old:
             self._folder.remove(name)
         return len(old)
 
-    def _older(self, folder: str, names: Sequence[str], hours: int) -> list[str]:
+    def _paths_older_than(self, folder: str, names: Sequence[str], hours: int) -> list[str]:
+        """Return the paths of those files in ``folder`` that are at least ``hours`` old."""
         paths = [f"{folder}/{name}" for name in names]
         return [path for path in paths if self._folder.age_s(path) >= hours * 3_600]
 
 
-def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
-    """Return a file with its final name, which is the same in each attempt of a commit."""
+def _with_final_name(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
+    """Return ``file`` with its final path, which is the same in each attempt of a commit.
+
+    ``count`` is the position of the file in the commit, and ``number`` that of the commit.
+    """
     folder, _, aside = file.path.rpartition("/")
     if commit.app:
         writer = hashlib.blake2b(commit.app.encode(), digest_size=6).hexdigest()
@@ -339,7 +373,8 @@ def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
 def _with_content(
     contents: Mapping[str, Mapping[int, str]], record: _Record
 ) -> Mapping[str, Mapping[int, str]]:
-    """Return the content identities of the last versions of each writer, after a commit."""
+    """Return ``contents`` extended by the content identity that ``record`` stores; only the newest
+    versions of the writer are kept."""
     if not record.content:
         return contents
     versions = {**contents.get(record.app, {}), record.version: record.content}
@@ -347,10 +382,12 @@ def _with_content(
     return {**contents, record.app: newest}
 
 
-def _replaced(path: str) -> str:
-    """Return the path to which a replaced file is moved."""
+def _replaced_path(path: str) -> str:
+    """Return the path of a replaced file after it was moved. The folder is flat, so slashes are
+    replaced."""
     return f"{REPLACED}/{path.replace('/', '~')}"
 
 
-def _text(schema: pa.Schema) -> str:
+def _schema_text(schema: pa.Schema) -> str:
+    """Return a schema as Base64 text."""
     return base64.b64encode(schema_bytes(schema)).decode()

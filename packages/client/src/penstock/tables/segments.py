@@ -1,7 +1,7 @@
 """Reads the segment files of a channel as one table, without a realm.
 
-Each file of a channel has only the columns that its events need, and keeps rare properties in its
-column ``more``. The table has the columns of all files, and a column for each rare property, too.
+A segment file has only the columns that its events need, and stores rare properties together in the
+column ``more``. The table has the columns of all files, and a column for each rare property.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ def segments(
 
 
 def _folder(path: Path, channel: str) -> Path:
-    """Return the folder of a channel's segment files. Raises ``NameDoesNotExist``,
-    ``InvalidArgument``."""
+    """Return the folder of a channel's segment files.
+
+    Raises ``NameDoesNotExist`` if the folder does not exist or has no files of the channel, and
+    ``InvalidArgument`` if ``channel`` is empty and ``path`` is a data directory.
+    """
     if not channel:
         if (path / _SEGMENTS).is_dir():
             raise InvalidArgument(
@@ -86,8 +89,8 @@ def _folder(path: Path, channel: str) -> Path:
         return path
     root = path / _SEGMENTS
     # Earlier versions of Penstock made a folder for each part of a name.
-    *above, last = channel.split("/")
-    places = [(root, file_part(channel)), (root.joinpath(*above), last)]
+    *parents, last = channel.split("/")
+    places = [(root, file_part(channel)), (root.joinpath(*parents), last)]
     numbered = [
         (int(number[1]), folder)
         for parent, name in places
@@ -101,12 +104,13 @@ def _folder(path: Path, channel: str) -> Path:
             f"{root} has no files of {channel}: the channel does not exist, or none of its events "
             f"is sealed yet"
         )
-    return max(numbered)[1]  # the newest channel of that name
+    # A deleted channel may have left files; the channel with the highest number is the newest.
+    return max(numbered)[1]
 
 
 def _read(file: Path) -> tuple[ChannelSchema, list[pa.RecordBatch]]:
-    """Return the channel's schema according to a file, and the batches of the file, mapped into
-    memory."""
+    """Return the channel's schema that a segment file records, and the batches of the file, which
+    is mapped into memory. Raises ``Damaged``."""
     try:
         with pa.memory_map(str(file)) as source:
             reader = pa.ipc.open_file(source)
@@ -118,12 +122,12 @@ def _read(file: Path) -> tuple[ChannelSchema, list[pa.RecordBatch]]:
 
 
 def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the batches by id, without the duplicates that an interrupted sealing may leave in two
-    files."""
-    filled = [batch for batch in batches if batch.num_rows]
-    filled.sort(key=lambda batch: int(batch.column(0)[0].as_py()))
+    """Return the batches in the order of ids, without duplicate events. If sealing is interrupted,
+    two files may contain the same events."""
+    nonempty = [batch for batch in batches if batch.num_rows]
+    nonempty.sort(key=lambda batch: int(batch.column(0)[0].as_py()))
     distinct, end = [], -1
-    for batch in filled:
+    for batch in nonempty:
         ids = ids_of_column(batch.column(0))
         first = int(np.searchsorted(ids, end))
         if first < len(ids):

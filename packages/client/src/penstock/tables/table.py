@@ -18,7 +18,7 @@ from penstock.tables.files import (
     check_partitions,
     record_batches,
 )
-from penstock.tables.kinds import columns_of, conformed, united
+from penstock.tables.kinds import columns_of, conform, extend_columns
 from penstock.tables.log import Commit, CommitConflict, DataFile, Format, Log, State
 from penstock_core.vocabulary.errors import (
     DifferentContent,
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 ATTEMPTS_MAX: Final = 50
-"""Maximum number of attempts of a commit while other programs commit to the same table."""
+"""Largest number of attempts of a commit while other programs commit to the same table."""
 COMPACT_BYTES: Final = 128 << 20
 """Default size in bytes of compacted files. A file of half this size or more is not rewritten."""
 NO_VERSION: Final = -1
-"""Stands for the version before the first one of a writer."""
+"""Stands for the version before the first version of a writer."""
 KEEP_HOURS: Final = 168
-"""Default number of hours for which replaced files are kept for programs that still read them."""
+"""Default number of hours before replaced files are removed. Until then, programs may still read
+them."""
 
 
 class Compacted(Struct, frozen=True):
@@ -48,7 +49,7 @@ class Compacted(Struct, frozen=True):
     removed: int
     """Number of small files that were replaced."""
     added: int
-    """Number of new files with their rows."""
+    """Number of new files that contain the rows of the replaced files."""
     cleaned: int
     """Number of unused files that were deleted."""
 
@@ -108,7 +109,7 @@ class Table:
     def found(cls, uri: str) -> Self:
         """Return the existing table at a path or URI, in any format. Raises
         ``NameDoesNotExist``."""
-        table = cls.open(uri, _format_found(uri))
+        table = cls.open(uri, _existing_format(uri))
         if table.exists:
             return table
         if table.format == "iceberg":
@@ -123,23 +124,24 @@ class Table:
 
     @property
     def state(self) -> State:
-        """The state read last; :meth:`refresh` reads it again."""
+        """The last read state of the table; :meth:`refresh` reads it again."""
         if self._state is None:
             self.refresh()
         assert self._state is not None, "refresh has set it"
         return self._state
 
     def refresh(self) -> State:
-        """Read the newest state, with the commits of other programs, and return it.
+        """Read the current state, including the commits of other programs, and return it.
 
-        Raises ``InvalidArgument`` if the table is not partitioned as requested, and ``Damaged``.
+        Raises ``InvalidArgument`` if the table has other partition columns than this object, and
+        ``Damaged`` if its log cannot be read.
         """
         state = self._log.state()
         if state.version >= 0 and self._partition_by not in ((), state.partition_by):
             raise InvalidArgument(
-                f"the table at {shown(self.uri)} is partitioned by {_listed(state.partition_by)}, "
-                f"not by {_listed(self._partition_by)}; give the same columns, or leave "
-                f"partition_by out"
+                f"the table at {shown(self.uri)} is partitioned by "
+                f"{_names_text(state.partition_by)}, not by {_names_text(self._partition_by)}; "
+                f"give the same columns, or leave partition_by out"
             )
         self._state = state
         return state
@@ -163,40 +165,42 @@ class Table:
         return self.state.partition_by if self.exists else self._partition_by
 
     def files(self) -> tuple[DataFile, ...]:
-        """The committed files."""
+        """Return the committed data files."""
         return self.state.files
 
     def last_of(self, app: str) -> int | None:
-        """Return the last version that ``app`` has stored; None if it has stored none."""
+        """Return the last stored version of the writer ``app``; None if it has stored none."""
         self.refresh()
         return self._log.last_of(app)
 
     def content_of(self, app: str, version: int) -> str | None:
-        """Return the identity of the content of a version of ``app``, as far as the state read last
-        has it."""
+        """Return the recorded content identity of a version of the writer ``app``, from the last
+        read state; None if it is not recorded."""
         return self._log.contents(app).get(version)
 
     # --- writing -------------------------------------------------------------------------
 
     def is_stored(self, app: str, version: int, content: str = "") -> bool:
-        """Return whether ``app`` has stored this version or a later one.
+        """Return whether the writer ``app`` has stored this version or a later one.
 
-        ``content`` identifies the content that the version has now. Raises ``DifferentContent`` if
-        the table has other content under this version, or no longer knows which.
+        ``content`` identifies the content that the writer wants to store. Raises
+        ``DifferentContent`` if the table has other content under this version, or no longer records
+        which content it has.
         """
         check_version(app, version)
-        last = self.last_of(app)
-        if last is None or last < version:
+        last_version = self.last_of(app)
+        if last_version is None or last_version < version:
             return False
         contents = self._log.contents(app) if content else {}
-        stored = contents.get(version)
-        if stored is None and (version == last or not contents):
-            return True  # a version of Penstock that did not record contents has stored it
-        if stored != content:
+        stored_content = contents.get(version)
+        if stored_content is None and (version == last_version or not contents):
+            # A version of Penstock that did not record contents has stored it.
+            return True
+        if stored_content != content:
             raise DifferentContent(
                 f"the table at {shown(self.uri)} has version {version} of {app} with the content "
-                f"{stored or 'of an earlier time'}, not {content}; use a new version for other "
-                f"content"
+                f"{stored_content or 'of an earlier time'}, not {content}; use a new version for "
+                f"other content"
             )
         return True
 
@@ -205,10 +209,10 @@ class Table:
 
         ``rows`` are an Arrow table or record batches, or a pandas or polars table. New columns are
         added to the table. A column of another type is cast if that changes no value. ``content``
-        may identify the rows, such as the positions they were read from: other ``content`` under
-        the same version raises ``DifferentContent``. Raises ``InvalidArgument`` for values that
-        the table cannot hold, ``StorageFailed``, and ``Unavailable`` if other writers commit all
-        the time.
+        may identify the rows, for example by the positions from which they were read: other
+        ``content`` under the same version raises ``DifferentContent``. Raises ``InvalidArgument``
+        for values that the table cannot store, ``StorageFailed`` if the disk is full or failing,
+        and ``Unavailable`` if other writers commit all the time.
         """
         if self.is_stored(app, version, content):
             return False
@@ -222,13 +226,13 @@ class Table:
         return self.commit(writer.schema, files, app=app, version=version, content=content)
 
     def writer(self) -> RowWriter:
-        """Return a writer of data files, for rows that are written and committed by different
-        programs; :meth:`commit` adds its files."""
+        """Return a writer of data files. The files become part of the table when any program passes
+        them to :meth:`commit`."""
         return self.writer_of(self.state.schema, self.partition_by)
 
     def writer_of(self, schema: pa.Schema | None, partition_by: Sequence[str]) -> RowWriter:
-        """Return a writer for a table with these columns, without reading the table; the program
-        that commits has read it."""
+        """Return a writer for a table with the given columns. Unlike :meth:`writer`, it does not
+        read the table; the program that commits the files has read it."""
         return RowWriter(self._log, schema, tuple(partition_by))
 
     def commit(
@@ -241,13 +245,15 @@ class Table:
         content: str = "",
         after: int | None = None,
     ) -> bool:
-        """Add files of writers exactly once. Return False if the table already has this version of
-        ``app``.
+        """Add files of writers to the table exactly once. Return False if the table already has
+        this version of ``app``.
 
-        ``after`` is the version that this one has to follow, :data:`NO_VERSION` if it is the first:
-        raises ``IllegalState`` if another one is the last version of ``app``.
+        ``after`` is the version that must be the last one of ``app``, :data:`NO_VERSION` if
+        ``version`` is its first; otherwise raises ``IllegalState``. None means that any version may
+        be the last one.
         """
         for _ in range(ATTEMPTS_MAX):
+            # Checked before each attempt: a commit with an unknown outcome may be stored by now.
             if self.is_stored(app, version, content):
                 return False
             if after is not None:
@@ -257,14 +263,15 @@ class Table:
             except CommitConflict:
                 continue
             return True
-        raise self._busy()
+        raise self._unavailable()
 
     def _check_last(self, app: str, version: int) -> None:
-        last = self._log.last_of(app)
-        if version != (NO_VERSION if last is None else last):
+        """Raise ``IllegalState`` unless ``version`` is the last stored version of ``app``."""
+        last_version = self._log.last_of(app)
+        if version != (NO_VERSION if last_version is None else last_version):
             raise IllegalState(
-                f"the table at {shown(self.uri)} has version {last} of {app} as the last one, not "
-                f"{version}: another program writes as {app}, or the table was replaced"
+                f"the table at {shown(self.uri)} has version {last_version} of {app} as the last "
+                f"one, not {version}: another program writes as {app}, or the table was replaced"
             )
 
     def _commit(
@@ -276,22 +283,26 @@ class Table:
         version: int = 0,
         content: str = "",
     ) -> None:
-        """Commit on top of the state read last. Raises ``CommitConflict`` if another program has
-        committed since, or has replaced a file of ``remove`` before."""
+        """Commit a change of the last read state.
+
+        Raises ``CommitConflict`` if another program has committed since the state was read, or has
+        already replaced a file of ``remove``.
+        """
         state = self.state
         if not self._has_files(remove):
             raise CommitConflict  # its rows are in other files by now, or were deleted
-        wanted = united(state.schema or pa.schema([]), schema)
-        check_partitions(wanted, self.partition_by)
-        changes = bool(app)
+        columns = extend_columns(state.schema or pa.schema([]), schema)
+        check_partitions(columns, self.partition_by)
+        # Only maintenance commits without a writer, and it does not change rows.
+        changes_data = bool(app)
         commit = Commit(
-            wanted,
+            columns,
             self.partition_by,
             add,
             remove=remove,
             app=app,
             version=version,
-            changes_data=changes,
+            changes_data=changes_data,
             content=content,
         )
         with storing(self.uri):
@@ -299,10 +310,10 @@ class Table:
         self.refresh()
 
     def _has_files(self, files: Sequence[DataFile]) -> bool:
-        """Return whether the state read last has all of these files."""
+        """Return whether all of ``files`` are in the last read state."""
         return not files or {file.path for file in files} <= {file.path for file in self.files()}
 
-    def _busy(self) -> Unavailable:
+    def _unavailable(self) -> Unavailable:
         return Unavailable(
             f"{shown(self.uri)}: other writers committed to this table {ATTEMPTS_MAX} times "
             f"during this write; nothing was stored; try again"
@@ -314,20 +325,20 @@ class Table:
         """Replace the rows whose keys are in ``rows``, and add rows with new keys, exactly once as
         :meth:`append` does.
 
-        ``key`` is the column, or the columns, of the key. Columns missing in ``rows`` become null
-        in the replaced rows. Files that contain any of the keys are rewritten. Raises
+        ``key`` names the column or columns of the key. Columns that ``rows`` does not have become
+        null in the replaced rows. Files that contain any of the keys are rewritten. Raises
         ``InvalidArgument`` for a key that is null or occurs twice in ``rows``, and the errors of
         :meth:`append`.
         """
         check_version(app, version)
         keys = (key,) if isinstance(key, str) else tuple(key)
-        merged = pa.Table.from_batches(list(record_batches(rows)))
+        new_rows = pa.Table.from_batches(list(record_batches(rows)))
         for _ in range(ATTEMPTS_MAX):
             if self.is_stored(app, version, content):
                 return False
             writer = self.writer()
             try:
-                replaced = self._rewrite(writer, merged, keys)
+                replaced = self._rewrite(writer, new_rows, keys)
                 self._commit(
                     writer.schema,
                     writer.close(),
@@ -341,49 +352,51 @@ class Table:
             finally:
                 writer.abandon()
             return True
-        raise self._busy()
+        raise self._unavailable()
 
     def _rewrite(self, writer: RowWriter, rows: pa.Table, keys: tuple[str, ...]) -> list[DataFile]:
-        """Write ``rows``, and the other rows of files that contain any of their keys. Return these
-        files, which the commit replaces."""
-        columns = united(self.state.schema or pa.schema([]), rows.schema)
-        wanted = columns_of(columns, rows.schema.names)
-        fitting = pa.Table.from_batches(
-            [conformed(batch, wanted) for batch in rows.to_batches()], wanted
+        """Write ``rows``, and the rows with other keys of each file that contains one of their
+        keys. Return these files, which the commit must replace."""
+        columns = extend_columns(self.state.schema or pa.schema([]), rows.schema)
+        row_columns = columns_of(columns, rows.schema.names)
+        # Converted first, so that keys are compared in the types of the table.
+        new_rows = pa.Table.from_batches(
+            [conform(batch, row_columns) for batch in rows.to_batches()], row_columns
         )
-        check_keys(fitting, keys)
+        check_keys(new_rows, keys)
         replaced = []
-        for file in self.files() if fitting.num_rows else ():
+        for file in self.files() if new_rows.num_rows else ():
             table = self.rows_of(file)
             if any(name not in table.column_names for name in keys):
                 continue
-            kept = without(table, fitting, keys)
-            if kept.num_rows < table.num_rows:
+            remaining = rows_without_keys(table, new_rows, keys)
+            if remaining.num_rows < table.num_rows:
                 replaced.append(file)
-                for batch in kept.to_batches():
+                for batch in remaining.to_batches():
                     writer.add(batch)
-        for batch in fitting.to_batches():
+        for batch in new_rows.to_batches():
             writer.add(batch)
         return replaced
 
     @staticmethod
     def with_columns(schema: pa.Schema, more: pa.Schema) -> pa.Schema:
         """Return ``schema`` extended by the columns of another writer."""
-        return united(schema, more)
+        return extend_columns(schema, more)
 
     # --- compaction ----------------------------------------------------------------------
 
     def compact(
         self, target_bytes: int = COMPACT_BYTES, *, keep_hours: int = KEEP_HOURS
     ) -> Compacted:
-        """Join small files of each partition into files of up to ``target_bytes``, with rows sorted
-        by ``event_id`` if the table has this column. Return the numbers of files.
+        """Join small files of each partition into files of up to ``target_bytes`` bytes. Return the
+        numbers of replaced, new and deleted files.
 
-        Then delete files replaced at least ``keep_hours`` ago, and uncommitted files of that age,
-        at least a day. Rows and the versions of writers stay the same. Other programs may append
-        during the compaction.
+        The rows of a new file are sorted by ``event_id`` if the table has this column. Then files
+        that were replaced at least ``keep_hours`` ago are deleted, and uncommitted files of that
+        age, which must be at least a day. Rows and versions of writers stay the same. Other
+        programs may append during the compaction.
         """
-        removed = added = 0
+        removed_count = added_count = 0
         for files in small_files(self.refresh().files, target_bytes):
             if not self._has_files(files):
                 continue  # another program has replaced some of them
@@ -399,8 +412,9 @@ class Table:
                 continue  # the next compaction joins these files
             finally:
                 writer.abandon()
-            removed, added = removed + len(files), added + len(new_files)
-        return Compacted(removed, added, self._log.clean(keep_hours))
+            removed_count += len(files)
+            added_count += len(new_files)
+        return Compacted(removed_count, added_count, self._log.clean(keep_hours))
 
     # --- reading -------------------------------------------------------------------------
 
@@ -417,8 +431,9 @@ class Table:
         return self._log.open(file)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return all rows as an Arrow table; ``columns`` selects columns. Raises
-        ``InvalidArgument`` for unknown columns.
+        """Return all rows as an Arrow table, with only ``columns`` if given.
+
+        Raises ``InvalidArgument`` for unknown columns.
 
         In an archive, integers and floats of a property share one column (SEM E10);
         ``price::int`` and ``price::float`` name the exact columns. :meth:`dataset` has the columns
@@ -448,7 +463,8 @@ class Table:
         return str(local_path(location)) if is_local(location) else location
 
     def settle(self) -> None:
-        """Move files of an interrupted commit to their places, where other programs find them."""
+        """Move the files of an interrupted commit to their final paths, so that programs that list
+        the folder find them."""
         self._log.settle()
 
     def locations(self) -> list[str]:
@@ -462,24 +478,27 @@ class Table:
 
         parts = []
         filesystem, _ = filesystem_of(self._log.location)
-        for file, where in zip(self.files(), self.locations(), strict=True):
-            place = local_path(where) if is_local(where) else where.partition("://")[2]
-            guarantee = ds.scalar(True)
+        for file, location in zip(self.files(), self.locations(), strict=True):
+            path = local_path(location) if is_local(location) else location.partition("://")[2]
+            # Arrow fills the partition columns, which the file does not contain, from this
+            # condition, and uses it to skip files.
+            condition = ds.scalar(True)
             for name, value in file.partition.items():
                 kind = self.schema.field(name).type
                 constant = pa.scalar(value, pa.string()).cast(kind)
                 field = ds.field(name)
-                guarantee &= field.is_null() if value is None else field == constant
+                condition &= field.is_null() if value is None else field == constant
             parts.append(
                 ds.ParquetFileFormat().make_fragment(
-                    str(place), filesystem, partition_expression=guarantee
+                    str(path), filesystem, partition_expression=condition
                 )
             )
         return ds.FileSystemDataset(parts, self.schema, ds.ParquetFileFormat(), filesystem)
 
 
-def _format_found(uri: str) -> Format:
-    """Return the format of the table at a path or URI, if one exists."""
+def _existing_format(uri: str) -> Format:
+    """Return the format that a table at this path or URI would have, judged by the URI and the
+    folder. The table need not exist."""
     if is_iceberg(uri):
         return "iceberg"
     return "parquet" if is_local(uri) and (local_path(uri) / "_penstock").is_dir() else "delta"
@@ -504,8 +523,8 @@ def _warn_of_types(names: Sequence[str]) -> None:
 def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
     """Return groups of two or more small files to join.
 
-    The files of a group are in one partition, adjacent by id, and have up to ``target_bytes`` bytes
-    together.
+    A file is small if it has less than half of ``target_bytes``. The files of a group are in one
+    partition, adjacent by event id, and together have up to ``target_bytes`` bytes.
     """
     groups: list[list[DataFile]] = []
     by_partition: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
@@ -535,8 +554,8 @@ def check_keys(rows: pa.Table, keys: tuple[str, ...]) -> None:
     missing = [name for name in keys if name not in rows.column_names]
     if missing or not keys:
         raise InvalidArgument(
-            f"key names {_listed(missing)}, which these rows do not have; they have "
-            f"{_listed(rows.column_names)}"
+            f"key names {_names_text(missing)}, which these rows do not have; they have "
+            f"{_names_text(rows.column_names)}"
         )
     for name in keys:
         if rows.column(name).null_count:
@@ -544,25 +563,27 @@ def check_keys(rows: pa.Table, keys: tuple[str, ...]) -> None:
                 f"the key {name!r} is null in {rows.column(name).null_count} rows"
             )
     counts = rows.select(list(keys)).group_by(list(keys)).aggregate([([], "count_all")])
-    twice = counts.filter(pc.greater(counts.column("count_all"), 1))
-    if twice.num_rows:
-        first = twice.select(list(keys)).slice(0, 1).to_pylist()[0]
+    duplicates = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if duplicates.num_rows:
+        first_key = duplicates.select(list(keys)).slice(0, 1).to_pylist()[0]
         raise InvalidArgument(
-            f"{twice.num_rows} keys are in several rows, the first is {first}; give one row for "
-            f"each key"
+            f"{duplicates.num_rows} keys are in several rows, the first is {first_key}; give one "
+            f"row for each key"
         )
 
 
-def without(table: pa.Table, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """Return the rows of ``table`` whose keys do not occur in ``rows``, in order."""
-    cast = [rows.column(name).cast(table.schema.field(name).type) for name in keys]
+def rows_without_keys(table: pa.Table, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """Return the rows of ``table`` whose keys do not occur in ``rows``, in their order."""
+    key_columns = [rows.column(name).cast(table.schema.field(name).type) for name in keys]
     if len(keys) == 1:
-        is_replaced = pc.is_in(table.column(keys[0]), value_set=pa.chunked_array(cast[0]))
+        is_replaced = pc.is_in(table.column(keys[0]), value_set=pa.chunked_array(key_columns[0]))
         return table.filter(pc.invert(is_replaced))
     # A join does not keep the order of rows, so they are numbered.
     numbered = table.select(list(keys)).append_column("", pa.array(range(table.num_rows)))
-    kept = numbered.join(pa.table(cast, names=list(keys)), list(keys), join_type="left anti")
-    return table.take(kept.column("").combine_chunks().sort())
+    remaining = numbered.join(
+        pa.table(key_columns, names=list(keys)), list(keys), join_type="left anti"
+    )
+    return table.take(remaining.column("").combine_chunks().sort())
 
 
 def check_version(app: str, version: int) -> None:
@@ -573,5 +594,5 @@ def check_version(app: str, version: int) -> None:
         raise InvalidArgument(f"version is {version!r}; versions count from 0")
 
 
-def _listed(names: Iterable[str]) -> str:
+def _names_text(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing"

@@ -1,4 +1,4 @@
-"""A test kit for programs and adapters; the package ``penstock-testing`` has it."""
+"""A test kit for programs and adapters. The package ``penstock-testing`` implements it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the timeouts, counts and durations that users pass."""
+"""Checks and conversions of the timeouts, counts and durations that users pass."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from penstock_core.columns.events.durations import EXAMPLES, duration_ms
 from penstock_core.vocabulary.errors import InvalidArgument
 
 COUNT_MAX = NUMBER_MAX
+"""Largest count that a request can contain."""
 
 Duration: TypeAlias = str | float | timedelta
 """Seconds, a text such as ``"5s"`` or ``"1.5h"``, or a ``timedelta``."""
 
 
 def timeout_s(value: object) -> float | None:
-    """Return a timeout in seconds, 0 or more; None means no limit. Raises ``InvalidArgument``."""
+    """Return a timeout in seconds; None means that the call waits without a limit.
+
+    Raises ``InvalidArgument`` unless ``value`` is a finite duration of 0 or more.
+    """
     if value is None:
         return None
     seconds = _seconds(value)
@@ -30,7 +34,10 @@ def timeout_s(value: object) -> float | None:
 
 
 def wait_s(value: object, name: str) -> float:
-    """Return seconds, 0 or more, possibly infinite. Raises ``InvalidArgument``."""
+    """Return a waiting time in seconds, which may be infinite.
+
+    Raises ``InvalidArgument``, which calls the value ``name``, unless it is 0 or more.
+    """
     seconds = _seconds(value)
     if not seconds >= 0:
         raise InvalidArgument(f"{name} is {value!r}; give seconds, 0 or more, {EXAMPLES}")
@@ -38,19 +45,24 @@ def wait_s(value: object, name: str) -> float:
 
 
 def check_wait(value: object, name: str, unit: str) -> None:
-    """Raise ``InvalidArgument`` unless the value is a number, 0 or more."""
+    """Raise ``InvalidArgument`` unless ``value`` is a number of 0 or more. The error calls the
+    value ``name`` and asks for ``unit``."""
     if not _is_time(value):
         raise InvalidArgument(f"{name} is {value!r}; give {unit}, 0 or more")
 
 
 def check_count(value: object, name: str, unit: str = "events") -> None:
-    """Raise ``InvalidArgument`` unless the value is a whole number, 1 or more."""
+    """Raise ``InvalidArgument`` unless ``value`` is a whole number of 1 or more. The error calls
+    the value ``name`` and asks for ``unit``."""
     if type(value) is not int or not 1 <= value <= COUNT_MAX:
         raise InvalidArgument(f"{name} is {value!r}; give a whole number of {unit}, 1 or more")
 
 
 def milliseconds(value: object, name: str) -> int:
-    """Return a duration, 0 or more, in whole milliseconds. Raises ``InvalidArgument``."""
+    """Return a duration in whole milliseconds.
+
+    Raises ``InvalidArgument``, which calls the value ``name``, unless it is 0 or more.
+    """
     ms = value * 1_000.0 if _is_number(value) else duration_ms(value)
     if not 0 <= ms <= NUMBER_MAX:
         raise InvalidArgument(f"{name} is {value!r}; give seconds, 0 or more, {EXAMPLES}")
@@ -62,6 +74,7 @@ def _seconds(value: object) -> float:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
+    # Python counts True and False as numbers.
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

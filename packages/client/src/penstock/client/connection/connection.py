@@ -1,7 +1,7 @@
-"""The connection of a session to its realm. It reconnects, and repeats requests that are safe to
-repeat.
+"""The connection of a session to its realm. It reconnects after a loss, and sends those requests
+again that are safe to repeat.
 
-Users have a :class:`penstock.client.handles.session.Session`, which uses a connection.
+The public class is :class:`penstock.client.handles.session.Session`, which uses a connection.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ T = TypeVar("T")
 Connector = Callable[[Callable[[], Link]], Any]
 
 RECONNECT_TIMEOUT_S = 60.0
-"""Default number of seconds of trying to reconnect."""
+"""Default time, in seconds, during which a session tries to reconnect."""
 CLOSE_TIMEOUT_S = 5.0
-"""Longest wait of a close for a silent realm, in seconds, once no answers are outstanding."""
+"""Seconds that closing a session waits for a silent realm after all answers have arrived."""
 
 _CHANGES = (Settle, PublishEvents, CommitStages, CommitStagedParts, CommitTransaction, Bury, Extend)
-"""Requests whose answers a close waits for."""
+"""Requests whose answers :meth:`RealmConnection.close` waits for, because they change the realm."""
 
 
 class RealmConnection:
@@ -100,7 +100,8 @@ class RealmConnection:
         self.pending: dict[int, Pending] = {}
         self._incoming: dict[int, DeliveryRoute] = {}
         self._reopened_ids: set[int] | None = None
-        """While subscriptions are opened again: those already requested on the new connection."""
+        """Numbers of the subscriptions that were requested on the new connection; None unless
+        subscriptions are being opened again after a reconnect."""
         self._schemas: list[bytes] = []
         self._schema_numbers = SchemaMemo(self._number_schema)
         self._codec_schema_ids: dict[SingleEventCodec, int] = {}
@@ -114,7 +115,7 @@ class RealmConnection:
         self._farewell: PenstockError | None = None
         """The realm's reason for ending the connection, if it sent one."""
         self._last_begun_request = ALL_TAKEN
-        """The highest number of a request that the realm of the connection may have begun."""
+        """The highest number of a request that the realm may have begun to execute."""
         self.listeners = SessionListeners()
         self.reconnects = 0
         self.replier: Replier | None = None
@@ -122,7 +123,7 @@ class RealmConnection:
         self.requester: object = None
         """Sends requests and waits for their replies; set by the session."""
         self.failures: dict[Address, Exception] = {}
-        """The errors of the addresses tried last."""
+        """The error of each address in the last round of attempts to connect."""
         self.terms = terms or SessionTerms()
         """Timeouts of the session, and the address that it is connected to."""
         self._watch = OwnerWatch(self.terms, self._signing_in.tls, self._leave)
@@ -130,9 +131,12 @@ class RealmConnection:
     # --- opening and closing -------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect. Raises ``CannotConnect`` after the first attempt, unless a cluster has answered
-        that one of its nodes will serve soon, or a connection was closed without a reason within
-        the first second."""
+        """Connect to the realm and keep the connection up from then on.
+
+        Raises ``CannotConnect`` if the first attempt fails. More attempts follow only if a node of
+        a cluster has answered that a node will serve soon, or if a connection was closed without a
+        reason within the first second.
+        """
         now, terms = asyncio.get_running_loop().time, self.terms
         until = now() + WORDLESS_S
         await self._connect(lambda: terms.is_expected or (terms.was_wordless and now() < until))
@@ -141,33 +145,35 @@ class RealmConnection:
         )
 
     async def close(self) -> None:
-        """End the session. Settlements sent so far are kept; other delivered events return to their
-        durables (SEM D13).
+        """End the session. Settlements that were sent take effect; all other delivered events
+        return to their durables (SEM D13).
 
         Waits without a time limit until the realm has confirmed the settlements in transit. Raises
-        ``ConnectionLost`` if it cannot: those events may then be delivered again. Closing again
-        does nothing.
+        ``ConnectionLost`` if the connection is lost before: the events may then be delivered
+        again. Closing a closed session does nothing.
         """
         if self._closed is None:
-            # This step is first, because a closed session refuses the requests that it makes.
+            # First, because this step sends requests, which a closed session refuses.
             for incoming in self._incoming.values():
                 incoming.hurry()
             self._closed = SessionClosed("the session is closed")
         self._watch.end()
         self._end_incoming(self._closed)
-        # The task itself closes the session if its event loop ends, and cannot wait for itself.
+        # If the event loop ends, the task itself calls this method; it cannot wait for itself.
         if self._supervisor is not None and self._supervisor is not asyncio.current_task():
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor])
         self._supervisor = None
         try:
-            await self._confirmed()
+            await self._wait_for_confirmations()
         finally:
-            await self._part()
+            await self._say_goodbye()
 
-    async def _confirmed(self) -> None:
-        """Wait for the answers to requests that change the realm, while it is connected. Raises
-        ``ConnectionLost`` for settlements without an answer."""
+    async def _wait_for_confirmations(self) -> None:
+        """Wait until the realm has answered all requests that change it.
+
+        Raises ``ConnectionLost`` if the connection is lost before all settlements are answered.
+        """
         changes = [
             request for request in self.pending.values() if isinstance(request.message, _CHANGES)
         ]
@@ -180,6 +186,7 @@ class RealmConnection:
                 async with asyncio.timeout(self.terms.ping_after_s):
                     await self._answered.wait()
             except TimeoutError:
+                # The task that otherwise pings has ended. A dead connection must end the wait.
                 self._ping()
         answers = [request.answer for request in changes if isinstance(request.message, Settle)]
         unknown = [answer for answer in answers if not answer.done() or is_lost(answer)]
@@ -192,13 +199,13 @@ class RealmConnection:
                 reject(answer, lost)
             raise lost
 
-    async def _part(self) -> None:
-        """Send Bye and read until the realm closes. Closing at once could make the network stack
-        discard data in transit."""
+    async def _say_goodbye(self) -> None:
+        """Send Bye, and read until the realm closes the connection. If the client closed it at
+        once, the network stack could discard data in transit."""
         link, self.link = self.link, None
         self._online.clear()
         assert self._closed is not None, "close has set it"
-        self._fail_everything(self._closed)
+        self._fail_all(self._closed)
         if link is None or not link.is_open:
             return
         link.send(wire.Bye())
@@ -215,12 +222,14 @@ class RealmConnection:
 
     @property
     def event_bytes_max(self) -> int:
-        """Bytes of the largest event that the realm accepts (SEM E7)."""
+        """Size in bytes of the largest event that the realm accepts (SEM E7). Before the first
+        connection, the largest size that any realm accepts by default."""
         return self._welcome.event_bytes_max if self._welcome else 20 << 20
 
     @property
     def realm_id(self) -> str:
-        """Identity of the realm, unchanged by restarts."""
+        """Identity of the realm, which restarts do not change; empty before the first
+        connection."""
         return self._welcome.realm if self._welcome else ""
 
     async def _connect_once(self) -> None:
@@ -256,7 +265,7 @@ class RealmConnection:
             await self._signing_in.say_hello(
                 link, address, self.session_id, greeting=self._greeting
             )
-            welcome = self._recognised(await self._greeting)
+            welcome = self._check_realm(await self._greeting)
         except BaseException:
             self.link = None
             link.abort()
@@ -264,16 +273,19 @@ class RealmConnection:
         self._welcome = welcome
         if self.terms.welcomed(welcome):
             link.send(wire.Follow())
-        # No await between here and going online: new requests must not overtake the pending ones.
+        # No await until the session is online: new requests must not overtake the pending ones.
         for number, pending in list(self.pending.items()):
             if pending.answer.done() and not pending.sent:
-                del self.pending[number]  # the caller gave up before it was sent
+                del self.pending[number]  # the caller was cancelled before the request was sent
             else:
                 self.send(pending)
         self._online.set()
         self.listeners.resumed()
 
-    def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
+    def _check_realm(self, welcome: wire.Welcome) -> wire.Welcome:
+        """Return the welcome. Raises ``CannotConnect`` if it is that of another realm, and
+        ``Elsewhere`` if the session should connect to another node."""
+        # Another realm would have other events under the ids that this session knows.
         if self._welcome is not None and self._welcome.realm != welcome.realm:
             raise CannotConnect("a different realm answers at this address now")
         return self.terms.accept(welcome)
@@ -284,7 +296,7 @@ class RealmConnection:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(self.terms.check_after_s(self._silent_s)):
+                    async with asyncio.timeout(self.terms.check_after_s(self._silence_s)):
                         await self._lost.wait()
                 except TimeoutError:
                     self._ping()
@@ -293,29 +305,33 @@ class RealmConnection:
         except PenstockError as error:
             self._end(error)
         except asyncio.CancelledError:
-            if self._closed is None:  # the event loop ends before the session was closed
+            # The event loop ends, and the program has not closed the session.
+            if self._closed is None:
                 await self.close()
             raise
 
     def _end(self, error: PenstockError) -> None:
+        """End the session because of an error, which all waiting and later calls raise."""
         self._closed = error
         self._watch.end()
-        self._fail_everything(error)
+        self._fail_all(error)
         self.report(error)
 
     def _break(self, error: BaseException) -> None:
-        """End the session after an unexpected error while reconnecting, for example if the function
-        for tokens fails, so that no call waits forever."""
+        """End the session after an unexpected error while reconnecting, such as one of the
+        program's function for tokens. Otherwise its calls would wait forever."""
         ended = SessionClosed(f"the session cannot connect again: {error!r}")
         ended.__cause__ = error
         self._end(ended)
 
     @property
-    def _silent_s(self) -> float:
+    def _silence_s(self) -> float:
+        """Seconds since data was last received on the connection."""
         link = self.link
         return 0.0 if link is None else asyncio.get_running_loop().time() - link.heard_s
 
     def _leave(self) -> None:
+        """Drop the connection, so that the session connects to the new owner of the realm."""
         if self.link is not None and self._online.is_set():
             self.link.abort()
 
@@ -324,14 +340,18 @@ class RealmConnection:
         link = self.link
         if link is None:
             return
-        if self.terms.is_silent(self._silent_s):
+        if self.terms.is_silent(self._silence_s):
             link.abort()
         elif self._online.is_set():
-            # Also while events arrive: the realm needs a sign that the client is alive.
+            # Sent also while events arrive: the realm needs a sign that the client is alive.
             link.send(wire.Asked(0, Ping()))
 
     async def _connect(self, may_try_again: Callable[[], bool]) -> None:
-        """Try to connect until it succeeds, the time is over or ``may_try_again`` returns False."""
+        """Try to connect until an attempt succeeds.
+
+        Raises ``CannotConnect`` when ``reconnect_timeout`` has passed or ``may_try_again`` returns
+        False.
+        """
         now = asyncio.get_running_loop().time
         begun_s = now()
         for attempt in itertools.count():
@@ -349,25 +369,26 @@ class RealmConnection:
         try:
             await self._connect(lambda: True)
         except CannotConnect as error:
-            lasting = CannotConnect(f"the connection was lost, and {error}")
-            raise self.listeners.ended_by(lasting) from error
+            ending = CannotConnect(f"the connection was lost, and {error}")
+            raise self.listeners.ended_by(ending) from error
         self.reconnects += 1
         await self.open_again(self._reopened_ids)
         self._reopened_ids = None
 
     async def open_again(self, requested: Container[int]) -> None:
-        """Open all subscriptions again, except those already requested on this connection by the
-        calls that open them."""
+        """Open all subscriptions again, except those with numbers in ``requested``: a waiting call
+        has already requested them on this connection."""
         for number, incoming in list(self._incoming.items()):
-            # A call may have removed it while another one was being opened.
+            # A call may have removed the subscription while another one was being opened.
             if number in requested or number not in self._incoming:
                 continue
             try:
                 async with asyncio.timeout(DEAD_AFTER_S):
                     await incoming.reopen()
             except ConnectionLost:
-                return  # lost again: the next connection reopens everything
+                return  # after the next reconnect all subscriptions are opened again
             except TimeoutError:
+                # The realm answers pings but not this request. A new connection starts afresh.
                 if self.link is not None:
                     self.link.abort()
                 return
@@ -381,6 +402,7 @@ class RealmConnection:
         self, link: Link, message: wire.FromServer, body: memoryview
     ) -> None:
         """Pass a message of the realm to the request or subscription that it belongs to."""
+        # Late messages of an earlier connection are dropped.
         if link is not self.link and not isinstance(message, wire.Welcome):
             return
         match message:
@@ -422,7 +444,7 @@ class RealmConnection:
                 pass  # the link has stored it
 
     def _dismissed(self, message: wire.Goodbye) -> None:
-        """Note why the realm ends the connection."""
+        """Record why the realm ends the connection."""
         self._farewell = error_of(message.code, message.text)
         self._interrupted(message.text)
         self.terms.dismissed(message)
@@ -430,35 +452,38 @@ class RealmConnection:
             self._last_begun_request = message.taken
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(self._farewell)
-            self._greeting.exception()  # retrieved: the task that waited may have been cancelled
+            # Marked as retrieved: the waiting task may have been cancelled, and asyncio would warn.
+            self._greeting.exception()
 
-    def _interrupted(self, why: str) -> None:
+    def _interrupted(self, reason_text: str) -> None:
+        """Report an interruption to the listeners. A session that is opening or closing has none:
+        its call raises the error."""
         if self._closed is None and self._supervisor is not None:
-            self.listeners.interrupted(self._farewell, why)
+            self.listeners.interrupted(self._farewell, reason_text)
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
-        """End the requests that cannot be repeated, and tell all subscriptions about the loss."""
+        """End the requests that cannot be repeated, and notify all subscriptions of the loss."""
         if link is not self.link:
             return
         self.link = None
         self._online.clear()
-        why = reason_of(reason or self._farewell)
-        self._interrupted(why)
+        reason_text = reason_of(reason or self._farewell)
+        self._interrupted(reason_text)
         if self._greeting is not None and not self._greeting.done():
             self.terms.was_wordless |= reason is None or isinstance(reason, OSError)
-            self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
+            self._greeting.set_exception(ConnectionLost(f"the connection was lost ({reason_text})"))
             self._greeting.exception()
         for request, pending in list(self.pending.items()):
-            if (
-                error := end_of(pending, self._farewell, why, taken=self._last_begun_request)
-            ) is not None:
+            error = end_of(pending, self._farewell, reason_text, taken=self._last_begun_request)
+            if error is not None:
                 reject(self.pending.pop(request).answer, error)
         for incoming in list(self._incoming.values()):
             incoming.lost()
         self._lost.set()
         self._answered.set()
 
-    def _fail_everything(self, error: PenstockError) -> None:
+    def _fail_all(self, error: PenstockError) -> None:
+        """End all requests and subscriptions with ``error``."""
         pendings, self.pending = list(self.pending.values()), {}
         for pending in pendings:
             reject(pending.answer, error)
@@ -482,10 +507,13 @@ class RealmConnection:
     ) -> asyncio.Future[Any]:
         """Send a request, and return a future of its answer.
 
-        ``schemas`` are the numbers of the schemas of ``bodies`` (:meth:`schema_number`). With
-        ``resend`` the request is repeated on the next connection if this one is lost. While the
-        session is not connected, a request ``waits`` for the next connection, unless it belongs to
-        the lost one. Raises ``InvalidArgument`` at once if no realm could read the message.
+        - ``schemas``: the numbers of the schemas of ``bodies`` (:meth:`schema_number`)
+        - ``resend``: whether the request is sent again on the next connection if this one is lost
+        - ``waits``: whether the request, while the session is not connected, waits for the next
+          connection. A request that belongs to the lost connection must not wait; its answer is
+          then ``ConnectionLost``
+
+        Raises ``InvalidArgument`` at once if no realm could read the message.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.request_for(answer, message, bodies, schemas=schemas, resend=resend, waits=waits)
@@ -505,7 +533,8 @@ class RealmConnection:
         if self._closed is not None:
             answer.set_exception(self._closed)
             return
-        if waits and not bodies:  # all other messages are made from values that were checked
+        # All other messages consist of values that were checked before; a check would cost time.
+        if waits and not bodies:
             check_request(message)
         number = self._next_request
         self._next_request += 1
@@ -530,8 +559,8 @@ class RealmConnection:
 
     @property
     def is_reopening(self) -> bool:
-        """Whether the current task is the one that reconnects: waiting for the next connection
-        would block it forever."""
+        """Whether the current task is the one that reconnects. That task must not wait for the next
+        connection, which it has to make itself."""
         return self._supervisor is not None and asyncio.current_task() is self._supervisor
 
     async def ask(
@@ -542,8 +571,8 @@ class RealmConnection:
         return msgspec.convert(fields, answer)
 
     def hurry(self) -> None:
-        """Send the present request at once, not at the end of this turn of the event loop, if no
-        other request is pending that it could share a write with."""
+        """Send the queued request at once instead of at the end of this turn of the event loop, if
+        it is the only pending request. Several requests are better written together."""
         if self.link is not None and len(self.pending) == 1:
             self.link.flush()
 
@@ -553,7 +582,7 @@ class RealmConnection:
             self.link.send(message)
 
     def send(self, pending: Pending) -> None:
-        """Send a request, after the schemas that the realm does not know on this connection yet."""
+        """Send a request, after those of its schemas that were not yet sent on this connection."""
         link = self.link
         if link is None:
             return
@@ -575,16 +604,19 @@ class RealmConnection:
     # --- schemas and subscriptions -------------------------------------------------------
 
     def schema_number(self, schema: pa.Schema) -> int:
+        """Return the number that stands for a schema in requests of this session."""
         return self._schema_numbers.of(schema)
 
-    def row_number(self, form: SingleEventCodec) -> int:
-        """Return the number of the schema of a codec."""
-        number = self._codec_schema_ids.get(form)
+    def row_number(self, codec: SingleEventCodec) -> int:
+        """Return the number of the schema of a codec for single events."""
+        # A lookup by codec is faster than one by schema; publishing single events needs it.
+        number = self._codec_schema_ids.get(codec)
         if number is None:
-            number = self._codec_schema_ids[form] = self.schema_number(form.schema)
+            number = self._codec_schema_ids[codec] = self.schema_number(codec.schema)
         return number
 
     def _number_schema(self, schema: pa.Schema) -> int:
+        """Assign the next number to a new schema and return it."""
         self._schemas.append(schema_bytes(schema))
         return len(self._schemas) - 1
 
@@ -600,13 +632,14 @@ class RealmConnection:
 
     async def unsubscribe(self, number: int) -> None:
         self.remove(number)
-        # A closed session has ended its subscriptions, too.
+        # The end of a session has ended its subscriptions, so there is nothing left to do.
         with contextlib.suppress(SessionClosed):
             await self.request(Unsubscribe(number))
 
     def give_up(self, number: int, error: BaseException) -> None:
         """Remove a subscription that could not be opened because of ``error``."""
         self.remove(number)
-        # After a cancellation the realm may have opened it; after a refusal it has not.
+        # The realm does not have the subscription after it refused it, but it may have it after the
+        # call was cancelled.
         if not isinstance(error, PenstockError) and self._closed is None:
             self.request(Unsubscribe(number), resend=False)

@@ -31,12 +31,14 @@ class Credentials:
     def __init__(
         self, url: RealmUrl, token: Token | None = None, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """Arguments and the URL take precedence over the environment, which is only used if they
-        contain neither a password nor a token nor a certificate."""
+        """Take the credentials from ``url`` and ``token``, which have precedence, and otherwise
+        from the environment variables."""
         named_user = url.user or environment.get(USER_VARIABLE, "")
         self.user = named_user or current_user()
         self.password = url.password
         self._token = token
+        # A password in the environment belongs to a named user; the operating system's user, which
+        # is only the publisher's name, has none.
         if not url.password and token is None and named_user:
             self.password = environment.get(PASSWORD_VARIABLE, "")
         if not self.password and token is None and not url.certificate:
@@ -56,8 +58,8 @@ class Credentials:
 
 
 def check_token_is_safe(url: RealmUrl, *addresses: Address) -> None:
-    """Raise ``InvalidArgument`` if the token would be sent unencrypted over a network, where others
-    could read and use it."""
+    """Raise ``InvalidArgument`` if a token would be sent unencrypted over a network, where others
+    could read and use the token."""
     if url.tls:
         return
     for address in addresses:
@@ -68,13 +70,15 @@ def check_token_is_safe(url: RealmUrl, *addresses: Address) -> None:
 
 
 def is_here(host: str) -> bool:
-    """Return whether an address is on this machine, or that of an embedded realm."""
+    """Return whether ``host`` is this machine or stands for an embedded realm."""
     return host == "embedded" or is_loopback(host)
 
 
 def tls_context(url: RealmUrl) -> ssl.SSLContext | None:
-    """Return the TLS context for a URL; None for a URL without TLS. Raises ``InvalidArgument`` with
-    the name of a file that cannot be used."""
+    """Return the TLS context for a URL; None for a URL without TLS.
+
+    Raises ``InvalidArgument`` if a file that the URL names cannot be used.
+    """
     if not url.tls:
         return None
     try:
@@ -95,8 +99,8 @@ def tls_context(url: RealmUrl) -> ssl.SSLContext | None:
 
 
 def current_user() -> str:
-    """Return the name of the operating system's user, or an empty text. Without users in the realm,
-    it is the publisher of events (SEM E3)."""
+    """Return the name of the operating system's user; empty if the user has no name. A realm
+    without users records this name as the publisher of events (SEM E3)."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the user id has no name, as in some containers

@@ -15,7 +15,7 @@ from penstock_core.wire.native import messages as wire
 
 
 def _ignore(*_: Any) -> None:
-    """Do nothing: the default of calls that not every subscription needs."""
+    """Do nothing. Default of the functions that some subscriptions do not need."""
 
 
 class DeliveryRoute(Struct, frozen=True, kw_only=True):
@@ -26,6 +26,7 @@ class DeliveryRoute(Struct, frozen=True, kw_only=True):
     failed: Callable[[PenstockError], None]
     """Called when the realm or the session ends the subscription."""
     delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None] = _ignore
+    """Called with a delivery, the schema of its events, and the events as bytes."""
     finished: Callable[[], None] = _ignore
     """Called at the end of a browse, and when the events of a fetch have been delivered."""
     recalled: Callable[[Spans], None] = _ignore

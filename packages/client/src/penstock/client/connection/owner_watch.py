@@ -1,7 +1,7 @@
-"""Watches, in a cluster, which node owns the realm, over a connection to a standby node.
+"""Watches which node of a cluster owns the realm, over a connection to a standby node.
 
-An owner that is frozen or cut off cannot tell its sessions that it was deposed. A standby node
-learns at once when another node has claimed the realm, and the session then connects to that one.
+An owner that is frozen or cut off cannot notify its sessions that it was deposed. A standby node
+learns at once when another node has claimed the realm, and the session then connects to that node.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from penstock_core.vocabulary.errors import PenstockError
 from penstock_core.wire.native import messages as wire
 
 PAUSE_S: Final = 1.0
-"""Seconds between two rounds over the nodes."""
+"""Seconds between two rounds of attempts to follow the owner at each of the nodes."""
 
 
 class OwnerWatch:
-    """Follows the owner of the realm at one node after the other, except at the node that the
-    session is connected to."""
+    """Follows, at a node other than the one the session is connected to, which node owns the
+    realm. If that node fails, the next one is used."""
 
     def __init__(
         self, terms: SessionTerms, tls: SSLContext | None, moved: Callable[[], None]
     ) -> None:
-        """``moved`` is called when the session should leave its connection."""
+        """``moved`` is called when another node owns the realm, so that the session should drop its
+        connection."""
         self._terms = terms
         self._tls = tls
         self._moved = moved
@@ -52,13 +53,13 @@ class OwnerWatch:
     async def _run(self) -> None:
         while True:
             for address in self._terms.nodes:
-                # The node of the connection itself cannot say that it was deposed.
+                # A deposed owner that is frozen or cut off could not report this itself.
                 if address not in (self._terms.current_address, self._terms.announced_owner):
                     await self._follow(address)
             await asyncio.sleep(PAUSE_S)
 
     async def _follow(self, address: Address) -> None:
-        """Follow the owners at a node until the connection to it ends."""
+        """Receive reports about the owner from a node until the connection to the node ends."""
         loop = asyncio.get_running_loop()
         self._lost.clear()
         try:
@@ -77,7 +78,8 @@ class OwnerWatch:
             link.abort()
 
     async def _until_lost(self, link: Link) -> None:
-        """Wait until the connection is lost or the node no longer answers pings."""
+        """Wait until the connection is lost, or the node has not answered pings for
+        ``dead_after_s`` seconds."""
         loop = asyncio.get_running_loop()
         while not self._lost.is_set():
             try:
@@ -91,7 +93,7 @@ class OwnerWatch:
     # --- Receiver ------------------------------------------------------------------------
 
     def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
-        """Note the owners that a node reports, and leave a node that ends the connection."""
+        """Process a report about the owner, and drop the connection if the node says goodbye."""
         match message:
             case wire.Owners():
                 if self._terms.note_owners(message):

@@ -1,4 +1,4 @@
-"""Requests that wait for their answers, and the errors they end with."""
+"""Requests that wait for their answers, and the errors that can end them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from penstock_core.vocabulary.errors import (
 Body = bytes | bytearray | memoryview
 
 ALL_TAKEN: Final = (1 << 63) - 1
-"""Value for a realm that has not reported which requests it has begun: it may have begun all of
-them."""
+"""Request number that is assumed if the realm has not reported its last begun request: all requests
+may have been begun."""
 OPENINGS: Final = (Subscribe, Attach, BrowseDurable)
-"""Requests that belong to one connection."""
+"""Requests that open a subscription. They belong to one connection."""
 
 _errors = error_classes()
 
 
 class AnswerFuture(Protocol):
-    """Receives an answer: a future, or an object with the same methods."""
+    """The receiver of an answer: a future, or an object with the same methods."""
 
     def done(self) -> bool:
         """Return whether the answer has arrived, or the caller has stopped waiting."""
@@ -55,45 +55,50 @@ class Pending(Struct):
     schemas: tuple[int, ...]
     answer: AnswerFuture
     resend: bool
-    """Whether the request may be sent again on a new connection without changing the outcome."""
+    """Whether the request may be sent again on a new connection, because a repetition changes
+    nothing."""
     waits: bool = True
-    """Whether the request may wait for the next connection; requests that belong to one connection
-    may not."""
+    """Whether the request may wait for the next connection. False for requests that belong to one
+    connection."""
     sent: bool = False
+    """Whether the request was sent on the present or last connection."""
 
 
 def reject(answer: AnswerFuture, error: PenstockError) -> None:
+    """End a request with an error, unless it has ended already."""
     if not answer.done():
         answer.set_exception(error)
         answer.exception()
 
 
 def end_of(
-    pending: Pending, farewell: PenstockError | None, why: str, taken: int
+    pending: Pending, farewell: PenstockError | None, reason_text: str, taken: int
 ) -> PenstockError | None:
-    """Return the error of a request whose connection is lost; None if it is sent again on the next
-    connection.
+    """Return the error of a request whose connection is lost; None if the request can be sent again
+    on the next connection.
 
-    ``farewell`` is the realm's reason for ending the connection, ``taken`` the highest number of a
-    request that the realm may have begun.
+    ``farewell`` is the error that the realm sent before it ended the connection, if any. ``taken``
+    is the highest number of a request that the realm may have begun.
     """
     if isinstance(farewell, RemoteProtocolViolation):
         return farewell  # the same request would end every further connection
     if not pending.sent or pending.resend:
         return None
-    belongs = isinstance(pending.message, OPENINGS) or not pending.waits
+    needs_this_connection = isinstance(pending.message, OPENINGS) or not pending.waits
     was_begun = pending.number <= taken
-    if not (was_begun or belongs):
+    if not (was_begun or needs_this_connection):
+        # The realm has not begun the request, so it can be sent again although a repetition of it
+        # would not be safe.
         pending.sent = False
         return None
-    what = type(pending.message).__name__
+    name = type(pending.message).__name__
     if was_begun:
         return ConnectionLost(
-            f"the connection was lost ({why}) before {what} was answered; "
+            f"the connection was lost ({reason_text}) before {name} was answered; "
             "it is unknown whether it was done"
         )
     return ConnectionLost(
-        f"the connection was lost ({why}) before {what} was begun: nothing was done, and "
+        f"the connection was lost ({reason_text}) before {name} was begun: nothing was done, and "
         "unsettled events of this connection are delivered again"
     )
 
@@ -107,8 +112,8 @@ def no_connection() -> ConnectionLost:
 
 
 def no_realm(reasons: Iterable[str]) -> CannotConnect:
-    """Return the error for a session that no address has answered; ``reasons`` has one for each
-    address."""
+    """Return the error for a session that could not connect to any address. ``reasons`` has the
+    address and its failure, one text for each address."""
     return CannotConnect(
         f"no realm answered ({'; '.join(reasons)}); is one running? "
         "start it with: penstock serve --data DIR"
@@ -116,18 +121,20 @@ def no_realm(reasons: Iterable[str]) -> CannotConnect:
 
 
 def is_lost(answer: AnswerFuture) -> bool:
-    """Return whether a request has ended with the loss of its connection: its outcome is
-    unknown."""
+    """Return whether a request ended because its connection was lost, so that its outcome is
+    unknown. The request must have ended."""
     return isinstance(answer.exception(), ConnectionLost)
 
 
 def error_of(code: str, text: str) -> PenstockError:
-    """Return the error of a code that the realm has sent."""
+    """Return the error for a code and text that the realm has sent. A code that this version does
+    not know becomes a ``PenstockError``."""
     return _errors.get(code, PenstockError)(text)
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return why a connection was lost or refused, for error texts."""
+    """Return, for error texts, the reason why a connection was lost or refused. None means that the
+    peer closed it."""
     if error is None:
         return "it was closed"
     if isinstance(error, TimeoutError):

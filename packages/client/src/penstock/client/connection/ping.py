@@ -1,4 +1,4 @@
-"""A ping of the native protocol without a session, sans-IO."""
+"""Pings a realm over the native protocol without a session. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock_core.wire.native import messages as wire
 from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 
 ANSWER_BYTES_MAX = 64 << 10
-"""Bytes of an answer above which the other side is not a realm."""
+"""Largest answer to a ping, in bytes. A longer answer does not come from a realm."""
 
 
 class Pong(Struct, frozen=True):
@@ -18,11 +18,12 @@ class Pong(Struct, frozen=True):
     is_good: bool
     """Whether a realm has answered as expected."""
     text: str
-    """The answer, for an administrator."""
+    """Description of the answer, for an administrator."""
 
 
 class PingProbe:
-    """Send :attr:`request` on a new socket, then pass in what comes back."""
+    """One ping. The caller sends :attr:`request` on a new socket and passes the received bytes to
+    :meth:`receive`."""
 
     request = PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Asked(1, Ping())))))
 
@@ -31,12 +32,14 @@ class PingProbe:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the answer is longer than that of any realm."""
+        """Whether the answer is longer than the answer of any realm."""
         return self._reader.bytes_in >= ANSWER_BYTES_MAX
 
     def receive(self, received: bytes) -> Pong | None:
-        """Add received bytes. Return the answer once it is complete, otherwise None. Raises
-        ``RemoteProtocolViolation``."""
+        """Add received bytes. Return the answer; None if it is not complete yet.
+
+        Raises ``RemoteProtocolViolation`` if the bytes do not come from a realm.
+        """
         self._reader.receive(received)
         for header, _ in self._reader.frames():
             return _answer(wire.decode_from_server(header))

@@ -1,4 +1,4 @@
-"""The listeners of a session, and settlement errors that its end has to raise."""
+"""The listeners of a session, and settlement errors that closing the session has to raise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ InterruptionListener = Callable[[PenstockError | None], None]
 _log: Final = logging.getLogger("penstock.client")
 
 _OWED_MAX: Final = 16
-"""Subscriptions whose errors are kept for the end of the session; more are only reported."""
+"""Largest number of subscriptions whose settlement errors are kept until the end of the session.
+Errors of further subscriptions are only reported to listeners."""
 
 
 class SessionListeners:
@@ -25,21 +26,21 @@ class SessionListeners:
         self.on_error: list[ErrorListener] = []
         self.on_interruption: list[InterruptionListener] = []
         self.interruption: PenstockError | None = None
-        """Why the session is not connected, according to the realm's last message; None while it is
-        connected, and before its first connection."""
+        """Reason why the session is not connected, according to the realm's last message; None
+        while the session is connected, and before its first connection."""
         self._owed: dict[object, PenstockError] = {}
-        """The first settlement error of each subscription that no flush or close has raised yet."""
+        """For each subscription, its first settlement error that no flush or close has raised."""
         self._has_paid = False
         """Whether the session has ended, with or without raising an error."""
 
     def owe(self, owner: object, error: PenstockError) -> None:
-        """Keep a settlement error. The end of the session raises it unless a flush or close of its
-        ``owner`` has raised it before."""
+        """Keep a settlement error of the subscription ``owner``. Closing the session raises it,
+        unless a flush or close of the subscription has raised it before."""
         if len(self._owed) < _OWED_MAX and not self._has_paid:
             self._owed.setdefault(owner, error)
 
     def pay(self, owner: object) -> None:
-        """Note that the error of ``owner`` was raised."""
+        """Drop the error of the subscription ``owner``, because it was raised."""
         self._owed.pop(owner, None)
 
     def raise_owed(self) -> None:
@@ -50,24 +51,27 @@ class SessionListeners:
             raise owed[0]
 
     def forget_owed(self) -> None:
-        """Drop the kept errors, and all later ones, at the end of the session."""
+        """Drop all kept errors, and ignore later ones, because the session ends."""
         self._owed, self._has_paid = {}, True
 
     def report(self, error: PenstockError) -> None:
-        """Report an error that no call can raise to the listeners; without listeners, log it."""
+        """Pass an error that no call can raise to the listeners; without listeners, log it."""
         for listener in self.on_error:
             listener(error)
         if not self.on_error:
             cause = error.__cause__  # the application's error, with its traceback
             _log.warning("session.error: %s [%s]", error, error.code, exc_info=cause)
 
-    def interrupted(self, reason: PenstockError | None, why: str) -> None:
-        """Note that the connection was lost or a new one refused, for ``reason`` if the realm sent
-        one. Listeners are called once, and again if the reason changes. ``Elsewhere`` does not
-        count as a reason: the session tries the other node."""
+    def interrupted(self, reason: PenstockError | None, reason_text: str) -> None:
+        """Record that the connection was lost or a new one was refused, and notify the listeners.
+
+        ``reason`` is the error that the realm sent, if any; ``reason_text`` describes the loss
+        otherwise. Listeners are called once for an interruption, and again if the reason changes.
+        ``Elsewhere`` does not count as a reason, because the session then tries the other node.
+        """
         previous = self.interruption
         if reason is None or isinstance(reason, Elsewhere):
-            reason = previous or ConnectionLost(f"the connection was lost ({why})")
+            reason = previous or ConnectionLost(f"the connection was lost ({reason_text})")
         self.interruption = reason
         if previous is None or previous.code != reason.code:
             if not self.on_interruption:
@@ -75,7 +79,7 @@ class SessionListeners:
             self._notify(reason)
 
     def resumed(self) -> None:
-        """Note that the session is connected again."""
+        """Record that the session is connected, and notify the listeners if it was interrupted."""
         if self.interruption is not None:
             self.interruption = None
             if not self.on_interruption:
@@ -83,8 +87,10 @@ class SessionListeners:
             self._notify(None)
 
     def ended_by(self, error: PenstockError) -> PenstockError:
-        """Return the error that ends a session after ``reconnect_timeout``: ``NoQuorum`` if that
-        was the last reason, otherwise ``error``."""
+        """Return the error that ends a session when ``reconnect_timeout`` has passed.
+
+        This is ``NoQuorum`` if the realm's last message had this reason, otherwise ``error``.
+        """
         if isinstance(self.interruption, NoQuorum):
             return NoQuorum(f"reconnect_timeout has passed: {self.interruption}")
         return error

@@ -1,4 +1,4 @@
-"""The client's side of signing in, for each connection of a session."""
+"""The client's part of signing in, which takes place on each connection of a session."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class SigningIn:
     """Signs a session in on each of its connections."""
 
     def __init__(self, url: RealmUrl, token: Token | None = None) -> None:
-        """Raises ``InvalidArgument`` for TLS files that cannot be used, and for a token that would
-        be sent unencrypted."""
+        """Raises ``InvalidArgument`` if a TLS file cannot be used, or if a token would be sent
+        unencrypted over a network."""
         self._url = url
         self._credentials = Credentials(url, token)
         if self._credentials.has_token:
@@ -37,39 +37,44 @@ class SigningIn:
         self._challenges: list[asyncio.Future[bytes]] = []
 
     async def say_hello(
-        self, link: Link, at: Address, session: str, greeting: asyncio.Future[wire.Welcome]
+        self, link: Link, address: Address, session: str, greeting: asyncio.Future[wire.Welcome]
     ) -> None:
-        """Sign in at an address of the URL, or at one that a node of the cluster has named. The
-        caller then waits for ``greeting``.
+        """Sign in on a new connection to ``address``. The caller then waits for ``greeting``.
 
-        Raises ``AuthenticationFailed`` if the realm cannot prove that it knows the password, and
-        ``InvalidArgument``.
+        The address is one of the URL, or one that a node of the cluster has named. Raises
+        ``AuthenticationFailed`` if the realm cannot prove that it knows the password, and
+        ``InvalidArgument`` if a token would be sent unencrypted over a network.
         """
-        shown = self._credentials
-        if shown.has_token:
-            check_token_is_safe(self._url, at)
-        if not shown.password:
-            link.send(wire.Hello(_client_name(), session, shown.user, token=shown.token()))
+        credentials = self._credentials
+        # Checked again, because a node of the cluster may have named this address.
+        if credentials.has_token:
+            check_token_is_safe(self._url, address)
+        if not credentials.password:
+            link.send(
+                wire.Hello(_client_name(), session, credentials.user, token=credentials.token())
+            )
             return
         loop = asyncio.get_running_loop()
         self._challenges = [loop.create_future(), loop.create_future()]
-        question, outcome = self._challenges
-        exchange = ScramClient(shown.user, shown.password, secrets.token_urlsafe(NONCE_BYTES))
+        challenge, realm_proof = self._challenges
+        exchange = ScramClient(
+            credentials.user, credentials.password, secrets.token_urlsafe(NONCE_BYTES)
+        )
         link.send(
             wire.Hello(
                 _client_name(),
                 session,
-                shown.user,
+                credentials.user,
                 token="",
                 mechanism=MECHANISM,
                 data=exchange.first(),
             )
         )
-        await _first(question, greeting)
-        if not question.done():  # the realm needs no password, or has refused the session
-            # A realm without authentication is on this machine; TLS has shown the identity of any
-            # other.
-            may_skip_proof = self._url.tls or is_here(at.host)
+        await _wait_for_first(challenge, greeting)
+        if not challenge.done():  # the realm needs no password, or has refused the session
+            # Without TLS, only a realm on this machine may skip the proof: any other could be an
+            # impostor. TLS has proved the identity of the realm by its certificate.
+            may_skip_proof = self._url.tls or is_here(address.host)
             if greeting.exception() is None and not may_skip_proof:
                 raise AuthenticationFailed(
                     "the realm could not prove that it knows the password, so it may be an "
@@ -78,24 +83,27 @@ class SigningIn:
                 )
             return
         # This runs in a thread, because the rounds of hashing take long.
-        link.send(wire.Proof(await asyncio.to_thread(exchange.final, question.result())))
-        await _first(outcome, greeting)
-        if outcome.done():
-            exchange.check(outcome.result())
+        link.send(wire.Proof(await asyncio.to_thread(exchange.final, challenge.result())))
+        await _wait_for_first(realm_proof, greeting)
+        if realm_proof.done():
+            exchange.check(realm_proof.result())
         elif greeting.exception() is None:
-            # The realm has sent no proof: an empty one fails the check.
+            # The realm has accepted the session without a proof of its own. An empty proof fails
+            # the check, which raises the error.
             exchange.check(b"v=")
 
     def challenged(self, data: bytes) -> None:
-        """Pass on the realm's challenge, or its own proof."""
-        for waiting in self._challenges:
-            if not waiting.done():
-                waiting.set_result(data)
+        """Receive data of the realm: first its challenge, then the proof that it knows the
+        password."""
+        for future in self._challenges:
+            if not future.done():
+                future.set_result(data)
                 return
 
 
-async def _first(*awaited: asyncio.Future[Any]) -> None:
-    await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+async def _wait_for_first(*futures: asyncio.Future[Any]) -> None:
+    """Wait until one of the futures is done."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _client_name() -> str:

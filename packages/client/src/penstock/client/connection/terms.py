@@ -1,4 +1,5 @@
-"""The timeouts of a session, and the addresses it tries: in a cluster, nodes name the owner."""
+"""The timeouts of a session, and the order of the addresses that it tries. In a cluster, a node
+names the address of the owner."""
 
 from __future__ import annotations
 
@@ -12,67 +13,75 @@ from penstock_core.vocabulary.errors import Elsewhere, NoQuorum
 from penstock_core.wire.native import messages as wire
 
 CONNECT_TIMEOUT_S: Final = 5.0
+"""Longest attempt to connect to one address, in seconds."""
 PING_AFTER_S: Final = 10.0
+"""Seconds of silence after which a session sends a ping."""
 DEAD_AFTER_S: Final = 30.0
 """Seconds of silence, despite pings, after which a connection counts as lost. It also limits the
 time to open a subscription again."""
 DEAD_AFTER_HEARTBEATS: Final = 3
-"""Heartbeats of silence after which a connection counts as lost in a cluster: the length of a
-lease."""
+"""Number of heartbeat intervals of silence after which a connection counts as lost in a cluster.
+They are as long as a lease."""
 _PAUSE_MAX_S: Final = 2.0
+"""Longest pause between attempts to connect, in seconds."""
 _CLUSTER_PAUSE_MAX_S: Final = 0.25
-"""Longest first pause between attempts in a cluster, where another node takes over within
+"""Longest pause between the first attempts in a cluster, in seconds. Another node takes over within
 seconds."""
 _WAITED_SHARE: Final = 8
-"""Later pauses last up to this part of the time waited so far: frequent attempts of many sessions
-would slow down the node that takes over."""
+"""Later pauses in a cluster may last one eighth of the time waited so far, because frequent
+attempts of many sessions would slow down the node that takes over."""
 _PAUSE_FIRST_S: Final = 0.05
-_DOUBLED_MAX: Final = 16
+"""The first pause, in seconds; each further one is twice as long."""
+_DOUBLINGS_MAX: Final = 16
 
 WORDLESS_S: Final = 1.0
-"""Seconds in which a new session retries connections that are closed without a reason, as a node
-does while it begins or ends to serve."""
-_LOOK_MIN_S: Final = 0.01
+"""Seconds that a new session retries if its connections are closed without a reason. A node
+does this while it begins or stops to serve."""
+_CHECK_MIN_S: Final = 0.01
+"""Shortest time between two checks of a silent connection, in seconds."""
 _SHARD: Final = 0
 """The shard of a session: the whole realm is one shard."""
 _EXPECTED: Final = (Elsewhere.code, NoQuorum.code)
+"""Codes of errors that mean: a node of the cluster will serve soon."""
 
 
 class SessionTerms:
-    """The timeouts of a session, and the addresses it tries. Timeouts are shorter in a cluster,
-    where another node can take over."""
+    """The timeouts of a session, and the order of the addresses that it tries. Timeouts are shorter
+    in a cluster, where another node can take over."""
 
     def __init__(self) -> None:
         self.owner: Address | None = None
-        """The address that the last tried node has named as the owner's."""
+        """The owner's address according to the node that was tried last; None if that node named
+        none."""
         self.nodes: tuple[Address, ...] = ()
         """The known nodes of the cluster; empty without a cluster."""
         self.current_address: Address | None = None
         """The address that was tried last; while the session is connected, the address of the
         connected node."""
         self.announced_owner: Address | None = None
-        """The owner's address as the connected node announced it, normally its own; None before it
-        has."""
+        """The owner's address that the connected node announced, normally its own; None before the
+        announcement."""
         self.is_expected = False
-        """Whether, in the last round over the addresses, a node answered that one will serve
-        soon."""
+        """Whether, in the last round of attempts, a node answered that a node of the cluster will
+        serve soon."""
         self.was_wordless = False
-        """Whether, in the last round, a connection was closed without a reason."""
+        """Whether, in the last round of attempts, a connection was closed without a reason."""
         self._heartbeat_s = 0.0
+        """Heartbeat interval of the cluster in seconds; 0 without a cluster."""
         self._version = 0
         """The highest known version of the cluster's claims."""
         self._moved_to: Address | None = None
-        """The present owner's address, according to another node."""
+        """The present owner's address according to a standby node; None if it is not known."""
         self._detours: dict[Address, Address] = {}
-        """Owners that are tried directly, with the node that relays to each."""
+        """For each owner that is tried directly, the node that can relay to it."""
         self._unreachable: set[Address] = set()
         """Owners that could not be reached directly."""
         self._silent: Address | None = None
         """The address of a connection that fell silent; all others are tried first."""
 
     def welcomed(self, welcome: wire.Welcome) -> bool:
-        """Take over the terms of the realm. Return whether it is in a cluster, whose owners can be
-        followed."""
+        """Use the heartbeat interval and the nodes in the realm's welcome. Return whether the realm
+        is in a cluster, whose owners the session can follow."""
         self._heartbeat_s, self.nodes = 0.0, ()
         self._silent = self._moved_to = None
         if isinstance(welcome, wire.ClusterWelcome):
@@ -81,8 +90,11 @@ class SessionTerms:
         return bool(self.nodes)
 
     def accept(self, welcome: wire.Welcome) -> wire.Welcome:
-        """Return the welcome. Raises ``Elsewhere`` if a node relays the connection to an owner that
-        has not been tried directly."""
+        """Return the welcome.
+
+        Raises ``Elsewhere`` if the node only relays the connection to the owner, and the owner has
+        not been tried directly. The next address to try is then the owner's.
+        """
         if (
             not isinstance(welcome, wire.ClusterWelcome)
             or f"{self.current_address}" not in welcome.nodes
@@ -96,22 +108,23 @@ class SessionTerms:
         raise Elsewhere(f"it relays to {owner}")
 
     def dismissed(self, goodbye: wire.Goodbye) -> None:
-        """Note why a node has ended the connection, and the owner if it named one."""
+        """Record why a node ended the connection, and the owner of the realm if the node named
+        it."""
         self.is_expected = self.is_expected or goodbye.code in _EXPECTED
         if isinstance(goodbye, wire.Redirect):
             self.owner = address_of(goodbye.address)
 
     def welcomed_by(self, owners: wire.Owners) -> None:
-        """Note the owners and nodes of the cluster according to the node of the connection."""
+        """Record the owner and the nodes of the cluster as the connected node reports them."""
         self._version = max(self._version, owners.version)
         self.announced_owner = address_of(owners.owners.get(_SHARD, ""))
         self._set_nodes(owners.nodes)
 
     def note_owners(self, owners: wire.Owners) -> bool:
-        """Note the owners and nodes of the cluster according to another node. Return whether the
-        session should leave its connection, because a third node now owns the realm."""
+        """Record the owner and the nodes of the cluster as a standby node reports them. Return
+        whether the session should drop its connection, because yet another node owns the realm."""
         if owners.version < self._version:
-            return False
+            return False  # an old report
         is_news, self._version = owners.version > self._version, owners.version
         self._set_nodes(owners.nodes)
         owner = address_of(owners.owners.get(_SHARD, ""))
@@ -121,7 +134,8 @@ class SessionTerms:
         return True
 
     def is_silent(self, silent_s: float) -> bool:
-        """Return whether a connection counts as lost after ``silent_s`` seconds of silence."""
+        """Return whether a connection counts as lost after ``silent_s`` seconds of silence. Its
+        address is then tried last."""
         has_died = silent_s > self.dead_after_s
         if self._heartbeat_s:
             has_died = silent_s >= self.dead_after_s
@@ -131,15 +145,21 @@ class SessionTerms:
 
     def check_after_s(self, silent_s: float) -> float:
         """Return the seconds until the next check of a connection that has been silent for
-        ``silent_s``."""
+        ``silent_s`` seconds."""
         if not self._heartbeat_s:
             return self.ping_after_s
-        return max(_LOOK_MIN_S, min(self.ping_after_s, self.dead_after_s - silent_s))
+        # In a cluster the loss is detected at the moment when the owner's lease ends, not at the
+        # next ping.
+        return max(_CHECK_MIN_S, min(self.ping_after_s, self.dead_after_s - silent_s))
 
     def places(self, configured: Sequence[Address]) -> Iterator[Address]:
-        """Yield the addresses to try, each once: the configured ones and the nodes in order, and
-        after each the owner it has named. The silent address comes last; it is left out if other
-        nodes answer that another one will serve soon, without naming it."""
+        """Yield the addresses to try in one round, each once.
+
+        The configured addresses and the known nodes come in order. If a node names the owner, the
+        owner's address is next. The address of a connection that fell silent comes last; it is left
+        out if other nodes answer that a node will serve soon without naming this one. The caller
+        continues the iteration only if the connection to the last address failed.
+        """
         self.is_expected = self.was_wordless = False
         self._detours.clear()
         moved_to = () if self._moved_to is None else (self._moved_to,)
@@ -153,7 +173,7 @@ class SessionTerms:
                 tried.add(address)
                 self.current_address, self.announced_owner = address, None
                 yield address
-            # The generator continues only if the address did not work: fall back to the relay.
+            # The connection to the owner has failed, so the relaying node is used after all.
             if (relaying := self._detours.pop(address, None)) is not None:
                 self._unreachable.add(address)
                 waiting.appendleft(relaying)
@@ -186,18 +206,21 @@ class SessionTerms:
 
     @property
     def connect_timeout_s(self) -> float:
-        """Seconds that an attempt to connect to one address may take. The address that fell silent
-        gets half of them, because it probably does not answer."""
+        """Longest attempt to connect to the current address, in seconds. An address that fell
+        silent gets half of the time, because it probably does not answer."""
         timeout_s = min(CONNECT_TIMEOUT_S, self._heartbeat_s or CONNECT_TIMEOUT_S)
         return timeout_s / 2 if self.current_address == self._silent else timeout_s
 
     def pause_s(self, session_id: str, attempt: int, waited_s: float) -> float:
-        """Return the seconds to wait after a failed ``attempt`` to connect, counted from 0. The
-        pause grows. Half of it depends on the session: many sessions lose their connections at the
-        same time, and should not reconnect at the same time."""
+        """Return the seconds to wait after the failed attempt number ``attempt``, counted from 0.
+
+        ``waited_s`` is the time since the first attempt. The pause grows with each attempt. Half of
+        it depends on the session, so that sessions that lost their connections at the same moment
+        do not reconnect at the same moment.
+        """
         longest_s = _PAUSE_MAX_S
         if self._heartbeat_s or self.is_expected:
             longest_s = min(longest_s, max(_CLUSTER_PAUSE_MAX_S, waited_s / _WAITED_SHARE))
-        pause_s = min(_PAUSE_FIRST_S * (1 << min(attempt, _DOUBLED_MAX)), longest_s)
+        pause_s = min(_PAUSE_FIRST_S * (1 << min(attempt, _DOUBLINGS_MAX)), longest_s)
         share = crc32(f"{session_id}/{attempt}".encode()) / (1 << 32)
         return pause_s * (0.5 + share / 2)

@@ -1,4 +1,4 @@
-"""The private event loop of a blocking session, in its own thread."""
+"""The private event loop of a blocking session, which runs in a separate thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 def fast_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop of uvloop if it is installed, otherwise one of asyncio."""
+    """Return a new event loop: of uvloop if that is installed, otherwise of asyncio."""
     try:
         import uvloop
     except ImportError:
@@ -30,36 +30,39 @@ def fast_loop() -> asyncio.AbstractEventLoop:
 
 
 _ending = threading.Event()
-"""Set at the end of the interpreter, before it closes the sessions."""
+"""Set when the interpreter exits, before it closes the open sessions."""
 
 
 def interpreter_ends() -> None:
-    """Note that the interpreter is about to close the open sessions."""
+    """Record that the interpreter exits and is about to close the open sessions."""
     _ending.set()
 
 
 def is_ending() -> bool:
-    """Return whether the interpreter is closing the sessions; errors are no longer reported
-    then."""
+    """Return whether the interpreter exits. Errors are no longer reported then."""
     return _ending.is_set()
 
 
 def hold_daemon() -> None:
-    """Block a daemon thread forever if the interpreter has ended its session. Python stops such
-    threads silently; an error in one would be printed after the output of the program."""
+    """If the interpreter exits and the current thread is a daemon, block the thread forever.
+
+    Python stops blocked daemon threads silently. An error of the closed session would instead be
+    printed after the output of the program.
+    """
     if _ending.is_set() and threading.current_thread().daemon:
         threading.Event().wait()
 
 
 class LoopThread:
-    """Runs coroutines for blocking callers. Several threads may use it."""
+    """An event loop in a thread, which runs coroutines for blocking callers. Several threads may
+    call it."""
 
     def __init__(self, loop_factory: LoopFactory = fast_loop) -> None:
         self._loop = loop_factory()
         self._pid = os.getpid()
         started = threading.Event()
-        # It is a daemon, because Python waits for all other threads before it closes the open
-        # sessions.
+        # A daemon thread, because Python waits for all other threads before it closes the open
+        # sessions, and this thread only ends with its session.
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="penstock-loop", daemon=True
         )
@@ -80,9 +83,9 @@ class LoopThread:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` on the loop, and return its result.
 
-        Another event loop that runs in the calling thread, as in a notebook, is blocked during the
-        call. Ctrl-C ends the call and cancels the work. Raises ``IllegalState`` on the thread of
-        the loop, and ``SessionClosed`` after a fork or a close.
+        If another event loop runs in the calling thread, as in a notebook, it is blocked during the
+        call. Ctrl-C ends the call and cancels the work. Raises ``IllegalState`` if it is called on
+        the thread of the loop, and ``SessionClosed`` after a fork or after the session was closed.
         """
         try:
             self._check()
@@ -91,7 +94,8 @@ class LoopThread:
             work.close()
             hold_daemon()
             raise
-        except BaseException as error:  # Ctrl-C, or another thread has closed the loop
+        except BaseException as error:
+            # Ctrl-C, or another thread has closed the loop between the check and this call.
             self._close_unless_started(work)
             if isinstance(error, RuntimeError) and self._loop.is_closed():
                 hold_daemon()
@@ -112,12 +116,16 @@ class LoopThread:
             raise
 
     def _close_unless_started(self, work: Coroutine[Any, Any, object]) -> None:
-        """Close a coroutine that may or may not have reached the loop. The loop decides, after the
-        turn in which it would have started the coroutine. Closing avoids Python's warning about a
-        coroutine that was never awaited."""
+        """Close a coroutine unless the loop has started it.
+
+        After an interruption, the calling thread does not know whether the coroutine was passed to
+        the loop. The loop checks this after the turn in which it would have started the coroutine.
+        Without the close, Python would warn about a coroutine that was never awaited.
+        """
 
         def schedule_close() -> None:
-            self._loop.call_soon(close)  # runs after the first step of the work, if it was started
+            # Called soon and not now, so that it runs after the first step of the work.
+            self._loop.call_soon(close)
 
         def close() -> None:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
@@ -129,13 +137,15 @@ class LoopThread:
             work.close()
 
     def call_from_finalizer(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run the coroutine that ``begin`` returns, from the finalizer of a generator, which may
-        run in any thread and while the interpreter exits.
+        """Run the coroutine that ``begin`` returns, on behalf of a generator's finalizer. Python
+        may call a finalizer in any thread and while the interpreter exits.
 
-        Errors are not raised: they could not be caught, and Python would print them. If the session
-        has ended, it has left its seats, and has reported a lost connection to its listeners.
+        Errors are not raised: the program could not catch them, and Python would print them. If the
+        session has ended, nothing is done: its end has given up the seats and reported the loss to
+        listeners.
         """
-        if os is None or not self.is_usable:  # modules are empty at the very end of the interpreter
+        # At the very end of the interpreter, the names of modules are None.
+        if os is None or not self.is_usable:
             return
         if self.is_own_thread:
             start_task(begin(), name="penstock-closing", on_failure=leave_to_owner)
@@ -144,7 +154,10 @@ class LoopThread:
             self.call(begin())
 
     def soon(self, action: Callable[[], object]) -> None:
-        """Run ``action`` on the loop, without waiting, from any thread."""
+        """Run ``action`` on the loop without waiting for it. Any thread may call this.
+
+        Raises ``SessionClosed`` after a fork or after the session was closed.
+        """
         refusal = self._end()
         if refusal is not None:
             hold_daemon()
@@ -159,7 +172,7 @@ class LoopThread:
             self.soon(lambda: self._loop.call_later(delay_s, action))
 
     def _end(self) -> PenstockError | None:
-        """Return the error for calls that are no longer possible; None if they are possible."""
+        """Return the error that calls raise because the loop has ended; None if it runs."""
         if os.getpid() != self._pid:
             return SessionClosed(
                 "this session was opened before a fork; open a new session in the child process"
@@ -181,7 +194,7 @@ class LoopThread:
 
     @property
     def is_usable(self) -> bool:
-        """Whether calls are possible: not after a close, and not in a forked child process."""
+        """Whether calls are possible. False after a close and in a forked child process."""
         return self._end() is None
 
     @property

@@ -1,5 +1,5 @@
-"""One network connection to a realm: it sends frames and decodes received messages, without
-interpreting them."""
+"""One network connection to a realm. It sends frames and decodes received messages, but does not
+interpret them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from penstock_core.wire.native.frames import PREFACE, FrameReader, coalesced, fr
 
 
 class Receiver(Protocol):
-    """The user of a connection."""
+    """Receives the messages and the loss of a connection."""
 
     def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
-        """Process a message. The body is valid while it is referenced."""
+        """Process a message. The bytes of ``body`` do not change as long as it is referenced."""
         ...
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
-        """Note that the connection has ended; ``reason`` is None if the peer closed it
-        cleanly."""
+        """Process the end of the connection; ``reason`` is None if the peer closed it cleanly."""
         ...
 
 
 class Link(asyncio.BufferedProtocol):
-    """One network connection. Its receiver gets the messages, and the loss of the connection."""
+    """One network connection. It passes messages, and the loss of the connection, to its
+    receiver."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -45,8 +45,9 @@ class Link(asyncio.BufferedProtocol):
         self.schemas: dict[int, pa.Schema] = {}
         """Schemas that the server has announced on this connection, by number."""
         self.announced: set[int] = set()
-        """Numbers of the schemas that the client has announced."""
+        """Numbers of the schemas that the client has announced on this connection."""
         self.heard_s = self._loop.time()
+        """Time of the event loop at which data was last received."""
 
     @property
     def is_open(self) -> bool:
@@ -64,6 +65,7 @@ class Link(asyncio.BufferedProtocol):
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
+        """Write the queued frames to the socket."""
         self._flush_is_due = False
         out, self._out = self._out, []
         if not out or self.transport is None or self.transport.is_closing():
@@ -72,15 +74,15 @@ class Link(asyncio.BufferedProtocol):
             self.transport.write(part)
 
     def finish(self) -> None:
-        """Send the queued frames, then close the sending direction; the peer's data is still
-        read."""
+        """Send the queued frames, then close the sending direction. Data of the peer is still
+        received."""
         self.flush()
         if self.is_open and self.transport is not None and self.transport.can_write_eof():
             self.transport.write_eof()
 
     async def wait_closed(self, silent_s: float) -> None:
-        """Wait until the peer has closed its direction, too; abort after ``silent_s`` seconds
-        without data."""
+        """Wait until the peer has closed its direction, too. Abort the connection if no data
+        arrives for ``silent_s`` seconds."""
         begun_s = self._loop.time()
         while not self._closed.is_set():
             remaining_s = max(begun_s, self.heard_s) + silent_s - self._loop.time()
@@ -104,7 +106,9 @@ class Link(asyncio.BufferedProtocol):
         # uvloop's transport has the methods of asyncio.Transport, but not the base class.
         transport = cast("asyncio.Transport", transport)
         self.transport = transport
+        # More than asyncio's 64 KB, so that a large batch does not stop the writer at once.
         transport.set_write_buffer_limits(high=4 << 20)
+        # Written without waiting for the send queue: the preface must come before all frames.
         transport.write(PREFACE)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -124,7 +128,7 @@ class Link(asyncio.BufferedProtocol):
                 else:
                     self._receiver.received(self, message, body)
         except PenstockError as error:
-            # Before the abort, which reports the loss without a reason.
+            # Reported before the abort, which would report the loss without this reason.
             self._receiver.lost(self, error)
             self.abort()
 

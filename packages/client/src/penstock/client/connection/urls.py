@@ -1,4 +1,4 @@
-"""The URLs of realms: ``penstock://user:password@host:9000,host2:9001``.
+"""Parses the URLs of realms: ``penstock://user:password@host:9000,host2:9001``.
 
 ``penstocks://`` means TLS; ``?ca=FILE&certificate=FILE&key=FILE`` names its files, all optional.
 """
@@ -18,10 +18,12 @@ TLS_SCHEME = "penstocks://"
 _FILES = ("ca", "certificate", "key")
 _PORT = re.compile(r"\d{0,5}([,/?].*)?", re.DOTALL)
 _BEGINNING = re.compile(r"[A-Za-z0-9+.-]*:?/+|")
-"""A scheme, also a misspelt one, or none."""
+"""The scheme at the beginning of a URL, even if it is misspelt, or an empty text."""
 
 
 class Address(Struct, frozen=True):
+    """The host and port at which a realm listens."""
+
     host: str
     port: int
 
@@ -30,7 +32,7 @@ class Address(Struct, frozen=True):
 
 
 class RealmUrl(Struct, frozen=True):
-    """The addresses of a realm, to be tried in turn, and the user who signs in."""
+    """The parsed URL of a realm: its addresses, which are tried in order, and the credentials."""
 
     addresses: tuple[Address, ...]
     user: str = ""
@@ -41,7 +43,8 @@ class RealmUrl(Struct, frozen=True):
     certificate: str = ""
     """PEM file of the client's certificate, whose name is the user (SEM A5)."""
     key: str = ""
-    """PEM file of the certificate's key; empty means that the certificate's file has it."""
+    """PEM file of the certificate's key; empty means that the file of the certificate contains
+    it."""
 
     def __repr__(self) -> str:
         return f"RealmUrl({self})"
@@ -54,16 +57,19 @@ class RealmUrl(Struct, frozen=True):
 
 
 def parse_url(url: str) -> RealmUrl:
-    """Parse the URL of a realm. Raises ``InvalidArgument`` with an example of a URL; the text never
-    contains the password."""
+    """Parse the URL of a realm.
+
+    Raises ``InvalidArgument``, whose text has an example of a URL and never contains the password.
+    """
     if not isinstance(url, str) or not url.startswith((SCHEME, TLS_SCHEME)):
         raise InvalidArgument(
             f"{safe(url)!r} is not the URL of a realm; a URL looks like penstock://localhost:9000"
         )
     shown = safe(url)
-    scheme, _, rest = url.partition("://")
-    rest, _, query = rest.partition("?")
-    credentials, _, hosts = rest.rstrip("/").rpartition("@")
+    scheme, _, after_scheme = url.partition("://")
+    authority, _, query = after_scheme.partition("?")
+    # The last @, because a password may contain one.
+    credentials, _, hosts = authority.rstrip("/").rpartition("@")
     user, _, password = credentials.partition(":")
     addresses = tuple(_address(part, shown) for part in hosts.split(","))
     files = _files(query, shown, is_tls=scheme == "penstocks")
@@ -71,13 +77,13 @@ def parse_url(url: str) -> RealmUrl:
 
 
 def moved_to(url: str, place: str) -> str:
-    """Return the URL of another realm for the user of ``url``; ``place`` is the URL of that realm
-    without a user."""
-    _, _, rest = url.partition("://")
-    hosts, mark, query = rest.partition("?")
-    credentials, at_sign, _ = hosts.rpartition("@")
-    scheme, _, where = place.partition("://")
-    return f"{scheme}://{credentials}{at_sign}{where}{mark}{query}"
+    """Return the URL of another realm with the credentials of ``url``. ``place`` is the URL of that
+    realm without a user."""
+    _, _, after_scheme = url.partition("://")
+    authority, question_mark, query = after_scheme.partition("?")
+    credentials, at_sign, _ = authority.rpartition("@")
+    scheme, _, hosts = place.partition("://")
+    return f"{scheme}://{credentials}{at_sign}{hosts}{question_mark}{query}"
 
 
 def address_of(text: str) -> Address | None:
@@ -89,30 +95,34 @@ def address_of(text: str) -> Address | None:
 
 
 def safe(url: object) -> str:
-    """Return a URL for an error text: without its password, even if the URL is malformed.
+    """Return a URL for error texts, without its password, even if the URL is malformed.
 
     The password extends from the first ``:`` after the scheme to the last ``@``, and may contain
-    ``?`` and ``/``. Without an ``@``, it may be in the place of a port.
+    ``?`` and ``/``. If the URL has no ``@``, a password may be in the place of a port.
     """
     if not isinstance(url, str):
         return repr(url)
     head, at_sign, hosts = url.rpartition("@")
     beginning = _BEGINNING.match(head if at_sign else url)
     scheme = beginning[0] if beginning else ""
-    user, colon, rest = (head if at_sign else url)[len(scheme) :].partition(":")
+    user, colon, after_colon = (head if at_sign else url)[len(scheme) :].partition(":")
     if at_sign:
         return f"{scheme}{user}{':***' if colon else ''}@{hosts}"
-    is_host = not colon or user.startswith("[") or _PORT.fullmatch(rest)
+    is_host = not colon or user.startswith("[") or _PORT.fullmatch(after_colon)
     return url if is_host else f"{scheme}{user}:***"
 
 
 def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
-    """Return the files in the query of a URL, by name. Raises ``InvalidArgument``."""
+    """Return the TLS files that the query of a URL names, by parameter.
+
+    Raises ``InvalidArgument``, with the URL ``shown`` in its text, for other parameters.
+    """
     files = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(files.keys() - {*_FILES})
     if unknown:
-        named = repr(unknown[0]) if unknown[0] in shown else "the query"
-        raise InvalidArgument(f"{named} in {shown!r}: {', '.join(_FILES)} are allowed")
+        # A name that is not in the shown URL may be a part of the password.
+        subject = repr(unknown[0]) if unknown[0] in shown else "the query"
+        raise InvalidArgument(f"{subject} in {shown!r}: {', '.join(_FILES)} are allowed")
     if files and not is_tls:
         raise InvalidArgument(f"{shown!r} names files for TLS, so it must begin with {TLS_SCHEME}")
     if files.get("key") and not files.get("certificate"):
@@ -123,10 +133,10 @@ def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
 def _address(text: str, url: str) -> Address:
     """Parse ``host:port``. Raises ``InvalidArgument``, with ``url`` in its text."""
     if text.startswith("["):  # an IPv6 address
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or rest[:1] not in ("", ":"):
+        host, bracket, after_bracket = text[1:].partition("]")
+        if not bracket or after_bracket[:1] not in ("", ":"):
             raise InvalidArgument(f"{text!r} in {url!r}: an IPv6 address looks like [::1]:9000")
-        port = rest.removeprefix(":")
+        port = after_bracket.removeprefix(":")
     else:
         host, _, port = text.partition(":")
     if not host:
@@ -138,6 +148,7 @@ def _address(text: str, url: str) -> Address:
                 f"{url!r} cannot be read; write characters such as ? and / in a password as %3F "
                 f"and %2F"
             )
-        named = repr(port) if port.isdecimal() else "what follows the ':'"
-        raise InvalidArgument(f"{named} in {url!r} is not a port; give a number from 1 to 65535")
+        # Only digits are repeated: anything else may be a password.
+        subject = repr(port) if port.isdecimal() else "what follows the ':'"
+        raise InvalidArgument(f"{subject} in {url!r} is not a port; give a number from 1 to 65535")
     return Address(host, int(port) if port else DEFAULT_PORT)

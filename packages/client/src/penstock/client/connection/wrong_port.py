@@ -1,5 +1,5 @@
-"""Hints for sessions that cannot be opened although a server listens: a wrong port, TLS at a port
-without it or the reverse, or a certificate that the client does not trust."""
+"""Finds out why a session cannot be opened although a server listens, and returns hints: a wrong
+port, TLS at a port without TLS or the reverse, or a certificate that the client does not trust."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Final, cast
 from penstock.client.connection.urls import SCHEME, TLS_SCHEME, Address
 from penstock_core.vocabulary.errors import CannotConnect, ConnectionLost
 
-_PATIENCE_S: Final = 1.0
+_ANSWER_TIMEOUT_S: Final = 1.0
 _GET: Final = b"GET / HTTP/1.0\r\n\r\n"
 _HTTP: Final = b"HTTP/"
 _TLS: Final = b"\x16\x03"
-"""The first bytes of a server in a TLS handshake."""
+"""The first bytes that a server sends in a TLS handshake."""
 _WRONG_NAME: Final = (62, 64)
 """OpenSSL's codes for a certificate that is for another host or address."""
 
 
 def certificate_hint(error: ssl.SSLCertVerificationError, address: Address) -> str:
-    """Return what is wrong with the certificate of a realm, and how to fix it."""
+    """Return a text that describes what is wrong with the certificate of a realm, and how to fix
+    it."""
     if error.verify_code in _WRONG_NAME:
         return (
             f"its certificate is not for {address.host} ({error.verify_message}); connect with a "
@@ -38,7 +39,11 @@ def certificate_hint(error: ssl.SSLCertVerificationError, address: Address) -> s
 
 
 async def explained(failures: Mapping[Address, Exception], *, is_tls: bool) -> CannotConnect | None:
-    """Return an error that tells how to correct the URL; None without a hint."""
+    """Return an error with a hint for each address that tells how to correct the URL; None if no
+    address has a hint.
+
+    ``failures`` has the error of each address that was tried.
+    """
     hints = [
         f"{address}: {text}"
         for address, failure in failures.items()
@@ -48,8 +53,11 @@ async def explained(failures: Mapping[Address, Exception], *, is_tls: bool) -> C
 
 
 async def hint(address: Address, error: BaseException, *, is_tls: bool) -> str:
-    """Return what answers at an address in the place of a realm, and how to correct the URL; empty
-    if that is unknown. It makes one or two more connections, so it is only used after an error."""
+    """Return a text about the server that answers at an address instead of a realm, and how to
+    correct the URL; empty if this is unknown.
+
+    The function makes one or two more connections, so it is only called after ``error``.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return certificate_hint(error, address)
     may_be_wrong = (ssl.SSLError,) if is_tls else (ConnectionLost, TimeoutError)
@@ -72,7 +80,7 @@ async def hint(address: Address, error: BaseException, *, is_tls: bool) -> str:
 
 
 def _client_hello(host: str) -> bytes:
-    """Return the first message of a TLS client."""
+    """Return the first message that a TLS client sends."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     handshake = context.wrap_bio(incoming, outgoing, server_hostname=host)
@@ -83,10 +91,11 @@ def _client_hello(host: str) -> bytes:
 
 
 async def _answer(address: Address, request: bytes) -> bytes:
-    """Send a request to an address, and return the first bytes of the answer; empty without one."""
+    """Send a request to an address, and return the first bytes of the answer; empty if no answer
+    arrives within a second."""
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             _, probe = await loop.create_connection(
                 lambda: _Probe(request), address.host, address.port
             )
@@ -96,7 +105,7 @@ async def _answer(address: Address, request: bytes) -> bytes:
 
 
 class _Probe(asyncio.Protocol):
-    """Sends a request, and receives the first bytes of the answer."""
+    """A connection that sends a request and receives only the first bytes of the answer."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request

@@ -1,1 +1,1 @@
-"""Copies of a realm: exports, imports, backups, and the object stores they go to."""
+"""Copies of a realm: exports, imports and backups, and the places where they are stored."""

@@ -1,8 +1,8 @@
-"""Backups of a running realm in a folder or tar of the client, and data directories restored from
-them.
+"""Backs up a running realm to a folder or tar file of the client, and restores data directories
+from backups.
 
-A folder with an earlier backup is updated: files that are in it already are not read
-from the realm again.
+A folder with an earlier backup is updated: the files that it already contains are not read from the
+realm again.
 """
 
 from __future__ import annotations
@@ -37,23 +37,27 @@ from penstock_core.columns.schema.moments import moment_of
 from penstock_core.vocabulary.errors import DamagedBackup, InvalidArgument
 
 _COPY_BYTES = 4 << 20
-_SECRET = frozenset(("registry", "quarantine"))
+_SECRET_FOLDERS = frozenset(("registry", "quarantine"))
 """Folders of a data directory that only the operating system's user of the realm may read."""
 
 
 class BackupResult(Struct, frozen=True, kw_only=True):
-    """The content of a backup, and how much of it was read from the realm."""
+    """The content of a backup, and the part of it that was read from the realm."""
 
     folder: str
     realm: str
     """Identity of the realm."""
     at: str
-    """The time of the backup, in UTC. It includes everything that the realm confirmed before."""
+    """Time of the backup, in UTC. The backup includes everything that the realm had confirmed by
+    then."""
     files: int
+    """Number of files in the backup."""
     bytes: int
+    """Total size of these files."""
     files_read: int
-    """Files that were not in the backup before."""
+    """Number of files that were read from the realm, because the folder did not contain them."""
     bytes_read: int
+    """Total size of the files that were read."""
 
 
 async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResult:
@@ -71,16 +75,18 @@ async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResu
     with closing(kind(target)) as sink:
         async with realm_capture(connection, DamagedBackup) as capture:
             begun = capture.begun
-            earlier = await asyncio.to_thread(sink.kept, begun.realm)
+            existing_files = await asyncio.to_thread(sink.kept, begun.realm)
             files: list[KeptFile] = []
-            read: list[KeptFile] = []
-            for number, file in enumerate(begun.files):
-                path = path_in_backup(file.name, file.stamp, begun.at_us)
-                kept = earlier.get(path)
-                if kept is None:
-                    kept = await _receive(capture, number, sink, path=path)
-                    read.append(kept)
-                files.append(kept)
+            read_files: list[KeptFile] = []
+            for number, captured in enumerate(begun.files):
+                # Files that never change have a path that depends on their stamp only. All others
+                # have a path with the time, so that a failure does not damage the earlier backup.
+                path = path_in_backup(captured.name, captured.stamp, begun.at_us)
+                file = existing_files.get(path)
+                if file is None:
+                    file = await _receive(capture, number, sink, path=path)
+                    read_files.append(file)
+                files.append(file)
             manifest = BackupManifest(
                 format=FORMAT,
                 realm=begun.realm,
@@ -97,15 +103,15 @@ async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResu
         at=manifest.at,
         files=len(files),
         bytes=sum(file.size for file in files),
-        files_read=len(read),
-        bytes_read=sum(file.size for file in read),
+        files_read=len(read_files),
+        bytes_read=sum(file.size for file in read_files),
     )
 
 
 async def _receive(
     capture: RealmCapture, number: int, sink: BackupFolder | BackupTar, path: str
 ) -> KeptFile:
-    """Write one file of the realm to the sink, and return its entry in the manifest."""
+    """Write the file ``number`` of the capture to the sink, and return its manifest entry."""
     file = capture.begun.files[number]
     await asyncio.to_thread(sink.begin, path, file.size, capture.begun.at_us)
     async for part in capture.read(number):
@@ -120,8 +126,9 @@ async def _receive(
 def restore(backup: FolderLike, directory: FolderLike) -> BackupManifest:
     """Create a data directory from a backup, and compare all checksums. Return the manifest.
 
-    The directory must be empty or missing. If the restore fails, it is emptied again. Raises
-    ``InvalidArgument``, and ``DamagedBackup`` with the name of a damaged file.
+    The directory must be empty or missing. If the restore fails, everything in it is removed.
+    Raises ``InvalidArgument`` if ``backup`` is not a backup or ``directory`` cannot be used, and
+    ``DamagedBackup`` with the name of a damaged file.
     """
     source, target = Path(backup), Path(directory)
     if not source.is_file():
@@ -130,14 +137,15 @@ def restore(backup: FolderLike, directory: FolderLike) -> BackupManifest:
             raise InvalidArgument(f"{source} is not a backup: it has no {MANIFEST}")
         _copy_all(manifest, lambda path: (source / path).open("rb"), target)
         return manifest
-    with usable(source), _opened_tar(source) as tar:
+    with usable(source), _open_tar(source) as tar:
         manifest = manifest_from(_member(tar, MANIFEST).read(), source)
         _copy_all(manifest, lambda path: _member(tar, path), target)
         return manifest
 
 
 @contextmanager
-def _opened_tar(source: Path) -> Iterator[tarfile.TarFile]:
+def _open_tar(source: Path) -> Iterator[tarfile.TarFile]:
+    """Open a tar file for the block. Raises ``DamagedBackup`` if it is not a valid tar file."""
     try:
         with tarfile.open(source, "r:") as tar:
             yield tar
@@ -146,7 +154,7 @@ def _opened_tar(source: Path) -> Iterator[tarfile.TarFile]:
 
 
 def _member(tar: tarfile.TarFile, path: str) -> IO[bytes]:
-    """Open a file in a tar. Raises ``DamagedBackup``."""
+    """Open the file ``path`` in a tar. Raises ``DamagedBackup`` if the tar does not contain it."""
     try:
         file = tar.extractfile(path)
     except KeyError:
@@ -156,25 +164,31 @@ def _member(tar: tarfile.TarFile, path: str) -> IO[bytes]:
     return file
 
 
-def _copy_all(manifest: BackupManifest, opened: Callable[[str], IO[bytes]], target: Path) -> None:
-    """Copy all files of a backup to a new folder, which is emptied again after a failure."""
+def _copy_all(
+    manifest: BackupManifest, open_file: Callable[[str], IO[bytes]], target: Path
+) -> None:
+    """Copy all files of a backup to a new folder. After a failure, everything in it is removed.
+
+    ``open_file`` opens a file of the backup by its path.
+    """
     sink = NewFolder(target, mode=0o750, purpose="a realm is restored into a new folder")
     try:
         for file in manifest.files:
-            _copy(opened, sink, file)
+            _copy(open_file, sink, file)
         sink.sync_directories()
     except BaseException:
         sink.clear()
         raise
 
 
-def _copy(opened: Callable[[str], IO[bytes]], sink: NewFolder, file: KeptFile) -> None:
-    """Copy one file, and compare its checksum. Raises ``DamagedBackup``."""
+def _copy(open_file: Callable[[str], IO[bytes]], sink: NewFolder, file: KeptFile) -> None:
+    """Copy one file to the data directory. Raises ``DamagedBackup`` if it cannot be read or has
+    another checksum than in the manifest."""
     name = PurePosixPath(file.name)
-    is_secret = name.parts[0] in _SECRET or name.match("audit*.ndjson")
+    is_secret = name.parts[0] in _SECRET_FOLDERS or name.match("audit*.ndjson")
     sink.begin(file.name, is_secret=is_secret)
     try:
-        with opened(file.path) as source:
+        with open_file(file.path) as source:
             while part := source.read(_COPY_BYTES):
                 sink.write(part)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Destinations of backups: a folder that is updated, and a tar.
+"""Destinations of backups: a folder that is updated, and a tar file.
 
-A folder contains ``backup.json``, files that never change in ``kept/``, and all other files in a
-folder named after the time of the backup. The manifest is replaced last, so that the earlier backup
-stays complete if a new one fails.
+A folder contains the manifest ``backup.json``, a folder ``kept`` with the files that never change,
+and a folder with all other files, which is named after the time of the backup. The manifest is
+replaced last, so that the earlier backup stays complete if a new one fails.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ TAR = ".tar"
 
 
 class BackupFolder(FolderSink):
-    """A folder with one backup, open for one writer at a time. It must be closed, also after an
-    error."""
+    """A folder with one backup, locked for one writer. It must be closed, also after an error."""
 
     _flag = os.O_TRUNC  # the file may be a part of an interrupted backup
 
     def __init__(self, path: Path) -> None:
-        """Open the folder, or create it with access for its owner only. Raises ``InvalidArgument``
-        if it cannot be used or has another writer."""
+        """Open and lock the folder. A missing folder is created with access for its owner only.
+
+        Raises ``InvalidArgument`` if the folder cannot be used or has another writer.
+        """
         super().__init__(path)
         with usable(path):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # The system releases the lock if the process dies, so no lock file can be left behind.
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -49,10 +51,10 @@ class BackupFolder(FolderSink):
         os.close(self._lock)
 
     def kept(self, realm: str) -> dict[str, KeptFile]:
-        """Return the existing files of the earlier backup, by path.
+        """Return those files of the earlier backup that exist, by path.
 
-        Raises ``DamagedBackup``, and ``InvalidArgument`` unless the folder is empty or contains a
-        backup of this realm.
+        Raises ``DamagedBackup`` if the manifest cannot be read, and ``InvalidArgument`` unless the
+        folder is empty or contains a backup of this realm.
         """
         manifest = read_manifest(self.path)
         if manifest is None:
@@ -65,19 +67,23 @@ class BackupFolder(FolderSink):
         return {file.path: file for file in manifest.files if self._has(file)}
 
     def finish(self, manifest: BackupManifest) -> None:
-        """Replace the manifest once all files are on disk, then remove files that are not in it."""
+        """Replace the manifest once all files are on disk, then remove the files that the new
+        manifest does not list."""
         self.publish(MANIFEST, encoded(manifest))
-        wanted = {self.path / file.path for file in manifest.files}
+        listed_paths = {self.path / file.path for file in manifest.files}
         with usable(self.path):
             for root, directories, names in os.walk(self.path, topdown=False):
                 for name in names:
-                    if Path(root) != self.path and Path(root) / name not in wanted:
+                    # Other files in the folder itself, such as notes, are not touched.
+                    if Path(root) != self.path and Path(root) / name not in listed_paths:
                         (Path(root) / name).unlink()
                 for name in directories:
                     with suppress(OSError):  # the folder is not empty
                         (Path(root) / name).rmdir()
 
     def _has(self, file: KeptFile) -> bool:
+        """Return whether the folder has the file in its full size; an interrupted backup may have
+        written a part of it."""
         try:
             return (self.path / file.path).stat().st_size == file.size
         except OSError:
@@ -85,14 +91,14 @@ class BackupFolder(FolderSink):
 
 
 class BackupTar(Sink):
-    """A backup in one file: a tar of a backup's folder, with the manifest last.
+    """A backup in one tar file, with the manifest last.
 
-    The file appears when it is complete, and then replaces an earlier one. It must be closed, also
-    after an error.
+    The file gets its name when it is complete, and then replaces an earlier one. The object must be
+    closed, also after an error.
     """
 
     def __init__(self, path: Path) -> None:
-        """Create the file. Raises ``InvalidArgument``."""
+        """Create the file under a temporary name. Raises ``InvalidArgument`` if this fails."""
         super().__init__(path)
         if path.is_dir():
             raise InvalidArgument(f"{path} is a folder; a name that ends in {TAR} must be a file")
@@ -110,7 +116,7 @@ class BackupTar(Sink):
         self._digest.reset()
 
     def end(self) -> str:
-        """Return the file's XXH3-64 in hexadecimal."""
+        """End the file begun last. Return its XXH3-64 digest in hexadecimal."""
         self._append(padding(self._size))
         return self._digest.hexdigest()
 
@@ -119,7 +125,7 @@ class BackupTar(Sink):
         return {}
 
     def finish(self, manifest: BackupManifest) -> None:
-        """Write the manifest, and rename the file to its final name once it is on disk."""
+        """Write the manifest, sync the tar file to disk, and give it its final name."""
         content = encoded(manifest)
         self.begin(MANIFEST, len(content), self._at_us)
         self.write(content)
@@ -131,7 +137,7 @@ class BackupTar(Sink):
             sync_directory(self.path.parent)
 
     def close(self) -> None:
-        """Close the file, and remove it unless it is complete."""
+        """Close the tar file, and remove it unless :meth:`finish` has completed it."""
         if self._file is not None and not self._file.closed:
             self._partial.unlink(missing_ok=True)
         super().close()
@@ -164,8 +170,11 @@ def read_manifest(folder: Path) -> BackupManifest | None:
 
 
 def manifest_from(content: bytes, backup: Path) -> BackupManifest:
-    """Decode the manifest of the backup at a path. Raises ``DamagedBackup``, and
-    ``InvalidArgument`` for a format of a newer version."""
+    """Decode the manifest of the backup at the path ``backup``.
+
+    Raises ``DamagedBackup`` if it cannot be decoded, and ``InvalidArgument`` if a newer version of
+    Penstock wrote it.
+    """
     manifest = decode_json(
         content,
         BackupManifest,
@@ -183,7 +192,9 @@ def manifest_from(content: bytes, backup: Path) -> BackupManifest:
 
 
 def _check_paths(file: KeptFile) -> None:
-    """Raise ``DamagedBackup`` for a path outside the backup, or outside a data directory."""
+    """Raise ``DamagedBackup`` if an entry of a manifest names a path outside the backup, or a name
+    outside a data directory."""
+    # A forged manifest could otherwise overwrite any file of the user who restores it.
     if not is_data_file(file.name):
         raise DamagedBackup(
             f"the manifest names {file.name[:200]!r}, which cannot be a file of a data directory"
@@ -197,12 +208,12 @@ def _check_paths(file: KeptFile) -> None:
 
 
 def _foreign_names(folder: Path) -> list[str]:
-    """Return the names in a folder that cannot come from an interrupted backup."""
+    """Return the names in a folder that an interrupted backup cannot have created, sorted."""
     if not folder.is_dir():
         return []
-    ours = {"kept", f"{MANIFEST}.partial", "lost+found"}
+    own_names = {"kept", f"{MANIFEST}.partial", "lost+found"}
     return sorted(
         entry.name
         for entry in folder.iterdir()
-        if entry.name not in ours and not entry.name.isdecimal()
+        if entry.name not in own_names and not entry.name.isdecimal()
     )

@@ -1,8 +1,8 @@
-"""Copies of a realm's sealed files, updated from the running realm.
+"""Updates copies of a realm's sealed files while the realm is in use.
 
 A copy is for readers of events (:mod:`penstock_spark.reading.copies`). It is not a backup: it has
-no unsealed events, durables or users. A separate blob, the label, has the realm's identity and the
-stamp of each file.
+no unsealed events, durables or users. A separate blob, the label, records the realm's identity and
+the stamp of each file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ FILES: Final = "segments/"
 LABEL: Final = f"{FILES}copied-from.json"
 """The blob that marks a place as a copy. It is written before the first file."""
 END_BYTES: Final = 64 << 10
-"""Files of the same name and length are equal if their ends are: the end contains the ids, times
-and positions of all batches, and no file has the name of another with the same ids and times."""
+"""Number of bytes at the end of a file that are compared. Two files of the same name and length are
+equal if their ends are equal: the end contains the ids, times and positions of all batches, and a
+name is not used again for a file with the same ids and times."""
 SAVED_EVERY: Final = 64
-"""Files after which the label is saved, so that an interrupted copy continues there."""
+"""The label is saved after this many copied files, so that an interrupted copy can continue."""
 
 
 class CopyResult(Struct, frozen=True, kw_only=True):
@@ -39,19 +40,28 @@ class CopyResult(Struct, frozen=True, kw_only=True):
     realm: str
     """Identity of the realm."""
     files: int
+    """Number of sealed files of the realm."""
     bytes: int
+    """Total size of these files."""
     files_copied: int
-    """Files that were new, or longer than in the copy."""
+    """Number of files that were copied because they were new or had changed."""
     bytes_copied: int
+    """Total size of the copied files."""
     files_removed: int
+    """Number of files that ``prune`` removed from the copy."""
     files_left: int
-    """Files in the copy that the realm no longer has; ``prune`` removes them."""
+    """Number of files in the copy that the realm no longer has; ``prune`` would remove them."""
 
 
 class _Label(Struct):
+    """The content of the label of a copy."""
+
     realm: str
+    """Identity of the realm."""
     name: str
+    """Name of the realm."""
     stamps: dict[str, int]
+    """The stamp of each copied file, by name. A file with the same stamp has not changed."""
 
 
 async def copy_files(
@@ -59,11 +69,11 @@ async def copy_files(
 ) -> CopyResult:
     """Update a copy of the realm's sealed files while the realm is in use.
 
-    Readers see each file complete, or as it was before. The next update continues an interrupted
-    one. With ``prune``, files that the realm no longer has are removed. Only one writer may run at
-    a time. Needs the right ``full`` on the realm.
+    Readers see each file either complete or in its earlier state. The next update continues an
+    interrupted one. With ``prune``, files that the realm no longer has are removed. Only one
+    program may write to a copy at a time. Needs the right ``full`` on the realm.
 
-    Raises ``InvalidArgument`` if the place contains anything but a copy of this realm,
+    Raises ``InvalidArgument`` if ``target`` contains something other than a copy of this realm,
     ``StorageFailed`` if writing fails, ``IllegalState`` if the realm is in memory, ``Unavailable``
     during a backup, ``ConnectionLost``.
     """
@@ -71,13 +81,15 @@ async def copy_files(
     stored_label = await _label(target, existing)
     async with realm_capture(connection, InvalidArgument) as capture:
         begun = capture.begun
-        label = _checked(begun, stored_label)
+        label = _checked_label(begun, stored_label)
         if stored_label is None:
-            # Before the first file: after an interruption, the next update refuses files without a
-            # label.
+            # Written before the first file, because the next update refuses files without a label,
+            # also after an interruption.
             await target.put(LABEL, [msgspec.json.encode(label)])
         existing.pop(LABEL, None)
-        files = [(n, f) for n, f in enumerate(begun.files) if f.name.startswith(FILES)]
+        files = [
+            (number, file) for number, file in enumerate(begun.files) if file.name.startswith(FILES)
+        ]
         copied: list[CapturedFile] = []
         for number, file in files:
             copy = existing.get(file.name)
@@ -91,8 +103,8 @@ async def copy_files(
             copied.append(file)
             if len(copied) % SAVED_EVERY == 0:
                 await _save(target, label)
-        extra = sorted(existing.keys() - {file.name for _, file in files})
-        for name in extra if prune else ():
+        extra_names = sorted(existing.keys() - {file.name for _, file in files})
+        for name in extra_names if prune else ():
             await target.delete(name)
             label.stamps.pop(name, None)
         if stored_label is None or label.stamps != stored_label.stamps:
@@ -103,14 +115,17 @@ async def copy_files(
         bytes=sum(file.size for _, file in files),
         files_copied=len(copied),
         bytes_copied=sum(file.size for file in copied),
-        files_removed=len(extra) if prune else 0,
-        files_left=0 if prune else len(extra),
+        files_removed=len(extra_names) if prune else 0,
+        files_left=0 if prune else len(extra_names),
     )
 
 
 async def _label(target: Blobs, existing: Mapping[str, BlobInfo]) -> _Label | None:
-    """Return the label of a copy; None if the place is empty. Raises ``InvalidArgument`` for other
-    content, which may be the data directory of a realm and must not be changed."""
+    """Return the label of a copy; None if ``target`` is empty.
+
+    Raises ``InvalidArgument`` if ``target`` has files but no label: they may be the data directory
+    of a realm, which must not be changed.
+    """
     if LABEL not in existing:
         if existing:
             raise InvalidArgument(
@@ -128,8 +143,11 @@ async def _label(target: Blobs, existing: Mapping[str, BlobInfo]) -> _Label | No
     )
 
 
-def _checked(begun: BackupBegun, stored: _Label | None) -> _Label:
-    """Return the label to continue with. Raises ``InvalidArgument`` for a copy of another realm."""
+def _checked_label(begun: BackupBegun, stored: _Label | None) -> _Label:
+    """Return the label for this update: a new one, or a copy of ``stored``.
+
+    Raises ``InvalidArgument`` if ``stored`` is the label of another realm's copy.
+    """
     if stored is None:
         return _Label(begun.realm, begun.name, {})
     if stored.realm != begun.realm:
@@ -143,7 +161,8 @@ def _checked(begun: BackupBegun, stored: _Label | None) -> _Label:
 async def _is_same(
     target: Blobs, copy: BlobInfo, capture: RealmCapture, number: int, *, label: _Label
 ) -> bool:
-    """Return whether the copy of a file is up to date, without reading the whole file."""
+    """Return whether ``copy`` equals the file ``number`` of the capture. At most the end of the
+    file is read."""
     file = capture.begun.files[number]
     if copy.size != file.size:
         return False
@@ -155,7 +174,7 @@ async def _is_same(
 
 
 async def _copy(target: Blobs, capture: RealmCapture, number: int, *, is_new: bool) -> None:
-    """Copy one file of the capture to the target, through a temporary file."""
+    """Copy the file ``number`` of the capture to the target, through a temporary file."""
     file = capture.begun.files[number]
     with tempfile.TemporaryFile() as spool:
         async for part in capture.read(number):
@@ -163,7 +182,7 @@ async def _copy(target: Blobs, capture: RealmCapture, number: int, *, is_new: bo
         spool.flush()
         chunks: Sequence[Buffer] = ()
         if file.size:
-            # Mapped, as the file may be larger than memory.
+            # Mapped, because the file may be larger than memory.
             chunks = (memoryview(mmap.mmap(spool.fileno(), file.size, prot=mmap.PROT_READ)),)
         if is_new:
             await target.put(file.name, chunks)

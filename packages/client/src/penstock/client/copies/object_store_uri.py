@@ -1,8 +1,8 @@
-"""Places in object stores and file systems, named by a URI: ``s3://bucket/prefix``, ``gs://``,
+"""Resolves URIs of folders in object stores and file systems: ``s3://bucket/prefix``, ``gs://``,
 ``hdfs://``, ``file:///mnt``.
 
 Credentials come from the environment variables of the store's client (``AWS_ACCESS_KEY_ID``,
-profiles, roles, …) or from the URI. Credentials in a URI are never shown.
+profiles, roles, …) or from the URI. Credentials in a URI are never part of an error text.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+|/.+", re.DOTALL)
 
 
 class CopyLocation(NamedTuple):
-    """A place in an Arrow file system."""
+    """A folder in an Arrow file system."""
 
     files: fs.FileSystem
     folder: str
-    """Path of the place in the file system, without a ``/`` at the end."""
+    """Path of the folder in the file system, without a ``/`` at the end."""
     shown: str
     """The URI for error texts, without credentials."""
 
@@ -35,8 +35,10 @@ class CopyLocation(NamedTuple):
 
 
 def check_place(uri: str, what: str) -> str:
-    """Return ``uri`` if it has the form of a URI, without connecting to the store. Raises
-    ``InvalidArgument``, whose text calls it ``what``."""
+    """Return ``uri`` if it has the form of a URI. The store is not contacted.
+
+    Raises ``InvalidArgument`` otherwise; its text calls the URI ``what``.
+    """
     if not _URI.fullmatch(uri):
         raise InvalidArgument(
             f"{what} is {shown(uri)!r}; give a URI such as s3://bucket/prefix, gs://bucket/prefix, "
@@ -46,10 +48,13 @@ def check_place(uri: str, what: str) -> str:
 
 
 def place(uri: str, what: str) -> CopyLocation:
-    """Return the place of a URI; this may connect to the store. Raises ``InvalidArgument``, whose
-    text calls the URI ``what`` and contains no credentials."""
+    """Return the folder that a URI names. This may connect to the store.
+
+    Raises ``InvalidArgument``, whose text calls the URI ``what`` and contains no credentials.
+    """
     check_place(uri, what)
-    from pyarrow import fs  # late: it loads the clients of all stores
+    # Imported here, because it loads the clients of all stores.
+    from pyarrow import fs
 
     try:
         files, folder = fs.FileSystem.from_uri(uri)
@@ -61,7 +66,7 @@ def place(uri: str, what: str) -> CopyLocation:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error of a store's client; further lines are often a stack
-    trace."""
+    """Return the first line of an error's text; its name if the text is empty. Further lines of
+    errors of a store's client are often a stack trace."""
     text = f"{error}" or type(error).__name__
     return text.splitlines()[0]

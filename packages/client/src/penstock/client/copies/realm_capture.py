@@ -1,4 +1,4 @@
-"""Captures: the data directory of a running realm at one moment, read over the connection."""
+"""Captures the data directory of a running realm at one moment and reads it over the connection."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from penstock_core.vocabulary.errors import DamagedBackup, PenstockError
 
 
 class RealmCapture:
-    """A set of files that the realm does not change until the capture ends."""
+    """The files of a realm at one moment. The realm does not change them until the capture
+    ends."""
 
     def __init__(self, connection: RealmConnection, begun: BackupBegun) -> None:
         self._connection = connection
         self.begun = begun
         self.is_complete = False
-        """Whether the realm may count the capture as a backup; set by the user of the capture."""
+        """Whether the realm may count the capture as a backup. The caller sets it when it has
+        stored all files."""
 
     async def read(self, number: int, offset: int = 0) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file from ``offset`` on. Raises ``DamagedBackup`` if the file does
-        not have the announced size, ``ConnectionLost``."""
+        """Yield the bytes of the file ``number`` from ``offset`` to its end.
+
+        Raises ``DamagedBackup`` if the file does not have the announced size, ``ConnectionLost``.
+        """
         file = self.begun.files[number]
         while offset < file.size:
             message = ReadBackup(self.begun.backup, number, offset)
@@ -40,10 +44,10 @@ class RealmCapture:
 async def realm_capture(
     connection: RealmConnection, refusal: type[PenstockError]
 ) -> AsyncIterator[RealmCapture]:
-    """Have the realm capture its data directory, and end the capture with the block.
+    """Have the realm capture its data directory, and end the capture after the block.
 
-    Raises ``refusal`` for an invalid answer, ``IllegalState`` if the realm is in memory,
-    ``Unavailable`` during another backup, ``ConnectionLost``.
+    Raises an error of the class ``refusal`` if the realm's answer is not valid, ``IllegalState`` if
+    the realm is in memory, ``Unavailable`` during another backup, ``ConnectionLost``.
     """
     begun = await connection.ask(BeginBackup(), BackupBegun, resend=False)
     capture = RealmCapture(connection, begun)
@@ -52,6 +56,7 @@ async def realm_capture(
             raise refusal(
                 f"the realm reports a backup made at {begun.at_us}, which is not a valid time"
             )
+        # A hostile realm must not make the client write outside its folder.
         for file in begun.files:
             if not is_data_file(file.name) or file.size < 0 or file.stamp < 0:
                 raise refusal(

@@ -1,7 +1,7 @@
-"""Writers of captures and exports: files one after another, and a manifest at the end.
+"""Writes the files of backups and exports one after another, and a manifest at the end.
 
-A folder or tar without a manifest does not count, so that an interrupted capture is never taken for
-a complete one. The methods block: asynchronous callers run them in a thread.
+A folder or tar file without a manifest is not valid, so that an interrupted copy is never mistaken
+for a complete one. The methods block; asynchronous callers run them in a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOST_AND_FOUND = "lost+found"
 
 @contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Convert an ``OSError`` of the block into ``InvalidArgument`` with the path."""
+    """Convert an ``OSError`` in the block into ``InvalidArgument`` that names the path."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ class Sink:
         self._digest = xxh3_64()
 
     def write(self, part: Buffer) -> None:
-        """Append bytes to the file begun last."""
+        """Append bytes to the file that was begun last."""
         self._digest.update(part)
         self._append(part)
 
@@ -54,20 +54,20 @@ class Sink:
 
     def _open(self, path: Path, flag: int, mode: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag
-        # A file object, not a descriptor: a thread that still writes after close() gets an error,
-        # and cannot write to another file that has been given the same descriptor.
+        # A file object instead of a descriptor: if a thread still writes after close(), it gets an
+        # error and cannot write to another file that has received the same descriptor.
         self._file = FileIO(os.open(path, flags, mode), "w")
 
     def _append(self, part: Buffer) -> None:
         assert self._file is not None, "a file was begun"
         view = memoryview(part).cast("B")
         with usable(self.path):
-            # A raw file may write fewer bytes than it gets.
+            # One call may write fewer bytes than it was passed.
             while view:
                 view = view[self._file.write(view) :]
 
     def _sync(self) -> None:
-        """Close the open file once its bytes are on disk."""
+        """Sync the open file to disk, then close it."""
         assert self._file is not None, "a file was begun"
         with usable(self.path), self._file:
             os.fsync(self._file.fileno())
@@ -79,7 +79,10 @@ class FolderSink(Sink):
     _flag = os.O_EXCL
 
     def begin(self, name: str, size: int = 0, at_us: int = 0, *, is_secret: bool = True) -> None:
-        """Begin a file. Only a tar needs the size and the time."""
+        """Begin the file ``name``. With ``is_secret`` only the owner may read it.
+
+        ``size`` and ``at_us`` are ignored; only a tar file needs them in advance.
+        """
         path = self.path / name
         with usable(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if is_secret else 0o750)
@@ -87,18 +90,19 @@ class FolderSink(Sink):
         self._digest.reset()
 
     def end(self) -> str:
-        """Return the file's XXH3-64 in hexadecimal once the file is on disk."""
+        """Sync the file to disk, and return its XXH3-64 digest in hexadecimal."""
         self._sync()
         return self._digest.hexdigest()
 
     def put(self, name: str, content: Buffer) -> str:
-        """Write a whole file and return its XXH3-64 in hexadecimal."""
+        """Write a whole file, and return its XXH3-64 digest in hexadecimal."""
         self.begin(name)
         self.write(content)
         return self.end()
 
     def publish(self, manifest: str, content: bytes) -> None:
-        """Replace the manifest, once all other files would survive a crash."""
+        """Replace the file ``manifest`` atomically. Before that, the names of all other files are
+        synced, so that a crash leaves no manifest without its files."""
         self.sync_directories()
         partial = f"{manifest}.partial"
         self.put(partial, content)
@@ -114,10 +118,14 @@ class FolderSink(Sink):
 
 
 class NewFolder(FolderSink):
-    """Writes to a folder that is empty or missing; :meth:`clear` restores that after a failure."""
+    """Writes to a folder that is empty or missing. After a failure, :meth:`clear` removes all
+    files."""
 
     def __init__(self, path: Path, *, mode: int, purpose: str) -> None:
-        """``purpose`` ends the error for a folder with content. Raises ``InvalidArgument``."""
+        """``mode`` has the access rights of a folder that is created.
+
+        Raises ``InvalidArgument`` if the folder is not empty; ``purpose`` is the end of its text.
+        """
         super().__init__(path)
         with usable(path):
             self._existed = path.is_dir()
@@ -126,7 +134,7 @@ class NewFolder(FolderSink):
             path.mkdir(parents=True, exist_ok=True, mode=mode)
 
     def clear(self) -> None:
-        """Remove everything that was written."""
+        """Remove everything in the folder, and the folder itself if this object created it."""
         self.close()
         with suppress(OSError):
             for entry in self.path.iterdir():

@@ -1,7 +1,7 @@
-"""Exports of channels and queues to a folder of the client, and their import (SEM C7).
+"""Exports channels and queues to a folder of the client, and imports them (SEM C7).
 
-The manifest is written last, once everything else is on disk, so that an incomplete export is never
-taken for a complete one.
+The manifest is written last, when all other files are on disk, so that an incomplete export is
+never mistaken for a complete one.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from penstock_core.realm.exported_file import ExportedFile
 from penstock_core.vocabulary.errors import DamagedExport, InvalidArgument, PenstockError
 
 MANIFEST_IN_HEADER_BYTES_MAX = 512 << 10
-"""Bytes of a manifest in the header of a request; a larger one is sent as the body."""
+"""Largest manifest, in bytes, that is sent in the header of a request; a larger one is sent as the
+body."""
 PART_BYTES = 4 << 20
-"""Bytes sent in one request of an import."""
+"""Largest number of bytes that one request of an import sends."""
 
 
 async def export(
     connection: RealmConnection, name: str, kind: Kind, folder: FolderLike
 ) -> Manifest:
-    """Write the present state of a channel or queue to a new or empty folder. Return the manifest.
+    """Export the present state of a channel or queue to a new or empty folder. Return the manifest.
 
     The channel or queue may be in use; events published after the call are not included. If the
     export fails, the files written so far are removed. Raises ``InvalidArgument`` if the folder
@@ -57,12 +58,12 @@ async def export(
     """
     sink = await asyncio.to_thread(_new_export, Path(folder))
     try:
-        begun = await _begun(connection, name, kind)
+        begun = await _begin_export(connection, name, kind)
         files = [await _receive(connection, begun, n, sink=sink) for n in range(begun.files + 1)]
         manifest = manifest_of(begun, kind, files)
         await asyncio.to_thread(sink.publish, MANIFEST, manifest.encoded())
     except BaseException:
-        # The shield keeps a further cancellation from leaving files behind.
+        # Without the shield, a further cancellation could leave files behind.
         await asyncio.shield(asyncio.to_thread(sink.clear))
         raise
     with suppress(PenstockError):  # if this fails, the realm ends the export with the connection
@@ -73,16 +74,17 @@ async def export(
 async def import_from(
     connection: RealmConnection, folder: FolderLike, kind: Kind, name: str = ""
 ) -> ChannelOpened:
-    """Create a channel or queue from an exported folder. ``name`` is its new name; empty means the
-    exported one.
+    """Create a channel or queue from an export. ``name`` is the name of the new channel or queue;
+    empty means the exported name.
 
     Event ids, durables with their outstanding events, producers and counters continue as they were.
-    The import is complete, or changes nothing: it raises ``DamagedExport``, ``NameAlreadyBound``,
-    ``InvalidArgument``, ``MemoryLimit``, ``StorageFailed``, and ``NameDoesNotExist`` if the dead
-    event store is missing. After ``ConnectionLost`` the channel exists completely, or not at all.
+    The import is complete, or it changes nothing and raises ``DamagedExport``,
+    ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``, ``StorageFailed``, or
+    ``NameDoesNotExist`` if the dead event store is missing. After ``ConnectionLost`` the channel
+    exists completely or not at all.
     """
     source = Path(folder)
-    manifest = await asyncio.to_thread(_checked, source)
+    manifest = await asyncio.to_thread(_read_checked_manifest, source)
     if manifest.kind != kind:
         raise InvalidArgument(
             f"{source} is an export of the {manifest.kind} {manifest.name}; "
@@ -113,13 +115,15 @@ async def import_from(
 
 
 def _new_export(folder: Path) -> NewFolder:
+    """Create the folder of an export. Raises ``InvalidArgument`` if it is not empty."""
     sink = NewFolder(folder, mode=0o700, purpose="an export needs an empty folder")
     with usable(folder):
         (folder / EVENTS).mkdir(mode=0o700)
     return sink
 
 
-async def _begun(connection: RealmConnection, name: str, kind: Kind) -> ExportBegun:
+async def _begin_export(connection: RealmConnection, name: str, kind: Kind) -> ExportBegun:
+    """Begin an export in the realm. Raises ``DamagedExport`` if the answer is not valid."""
     begun = await connection.ask(BeginExport(name, kind), ExportBegun, resend=False)
     if not 0 <= begun.at_us < YEAR_10000_US:
         raise DamagedExport(
@@ -131,7 +135,8 @@ async def _begun(connection: RealmConnection, name: str, kind: Kind) -> ExportBe
 async def _receive(
     connection: RealmConnection, begun: ExportBegun, number: int, sink: NewFolder
 ) -> ExportedFile:
-    """Write one file of the export, and return when it is on disk."""
+    """Write the file ``number`` of the export to the sink, and return its description once it is on
+    disk. Raises ``DamagedExport`` if the received bytes do not match the description."""
     file: ExportedFile | None = None
     offset = 0
     while file is None or offset < file.size:
@@ -153,18 +158,21 @@ async def _receive(
 # --- the import's files -------------------------------------------------------------------
 
 
-def _checked(folder: Path) -> Manifest:
-    """Check that an export is complete, and return its manifest. Raises ``DamagedExport``, and
-    ``InvalidArgument`` if the folder does not exist."""
+def _read_checked_manifest(folder: Path) -> Manifest:
+    """Return the manifest of an export after checking all its files.
+
+    Raises ``DamagedExport`` if a file is missing, unknown or damaged, and ``InvalidArgument`` if
+    the folder does not exist.
+    """
     if not folder.is_dir():
         raise InvalidArgument(f"folder {folder} does not exist; give the folder of an export")
     manifest = manifest_from(_read(folder, MANIFEST))
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     expected = {MANIFEST, manifest.state.name, *(file.name for file in manifest.files)}
-    if missing := sorted(expected - names):
-        raise DamagedExport(f"{folder}: {missing[0]} is missing")
-    if extra := sorted(names - expected):
-        raise DamagedExport(f"{folder}: {extra[0]} is not part of the export")
+    if missing_names := sorted(expected - names):
+        raise DamagedExport(f"{folder}: {missing_names[0]} is missing")
+    if extra_names := sorted(names - expected):
+        raise DamagedExport(f"{folder}: {extra_names[0]} is not part of the export")
     state = state_from(manifest, _read(folder, manifest.state.name))
     ids = [
         events_from(file, facts, _read(folder, file.name)).ids
@@ -175,7 +183,8 @@ def _checked(folder: Path) -> Manifest:
 
 
 def _read(folder: Path, name: str) -> bytes:
-    """Return the content of a file of an export. Raises ``DamagedExport``."""
+    """Return the content of the file ``name`` of an export. Raises ``DamagedExport`` if it is
+    missing or cannot be read."""
     try:
         return (folder / name).read_bytes()
     except FileNotFoundError:

@@ -88,24 +88,29 @@ class Access:
         return user
 
     async def _user(self, name: str) -> UserInfo:
+        """Return the description of a user. Raises ``NameDoesNotExist``."""
         for user in await self.users():
             if user.name == name:
                 return user
         raise NameDoesNotExist(f"user {name} does not exist")
 
     async def set_password(self, name: str, password: str, old: str | None = None) -> None:
-        """Set the password of a user. To change one's own password, ``old`` has to be the present
-        one. Neither password leaves this process. Raises ``NameDoesNotExist``,
-        ``InvalidArgument``, and ``AuthenticationFailed`` if ``old`` is wrong."""
+        """Set the password of a user. Users who change their own password pass the present one as
+        ``old``.
+
+        Neither password leaves this process. Raises ``NameDoesNotExist``, ``InvalidArgument``, and
+        ``AuthenticationFailed`` if ``old`` is wrong.
+        """
         verifier = await self._verifier(password)
         proof = b"" if old is None else await self._proof(name, verifier, old)
         message = SetPassword(name, verifier, proof)
         async with near_names(name, self._user_names):
-            await self._connection.request(message, resend=old is None)  # a proof is valid once
+            # A proof is valid once, so a request with a proof cannot be sent again.
+            await self._connection.request(message, resend=old is None)
 
     async def _proof(self, name: str, verifier: Verifier, old: str) -> bytes:
-        """Return a proof of the old password, bound to a nonce of the realm and to the new
-        verifier."""
+        """Return a proof that the caller knows the old password. It is valid only for a nonce of
+        the realm and for the new verifier."""
         challenge = await self._connection.ask(BeginPassword(), PasswordChallenge)
         # A hostile server could ask for so many rounds that the client computes for hours.
         check_rounds(challenge.rounds)
@@ -152,15 +157,17 @@ class Access:
             return await self._connection.ask(message, GroupInfo, resend=resend)
 
         def check(group: GroupInfo) -> None:
-            if lacking := sorted({*message.members} - {*group.members}):
+            if missing_members := sorted({*message.members} - {*group.members}):
                 raise NameAlreadyBound(
-                    f"group {name} exists without {', '.join(lacking)}; change_group adds members"
+                    f"group {name} exists without {', '.join(missing_members)}; change_group adds "
+                    f"members"
                 )
 
         find = partial(self._group, name)
         return await created(find, create, check, if_missing=if_missing)
 
     async def _group(self, name: str) -> GroupInfo:
+        """Return the description of a group. Raises ``NameDoesNotExist``."""
         for group in await self.groups():
             if group.name == name:
                 return group
@@ -188,8 +195,8 @@ class Access:
     # --- rights --------------------------------------------------------------------------
 
     async def entries(self, *, channel: str = "", queue: str = "", topic: str = "") -> AclInfo:
-        """Return the rights granted on a channel, a queue or an MQTT topic filter; without one of
-        them, on the realm."""
+        """Return the rights granted on a channel, a queue or an MQTT topic filter. If none of the
+        three is named, return the rights granted on the realm."""
         kind, name = _resource(channel, queue, topic)
         return await self._connection.ask(ListEntries(kind, name), AclInfo)
 
@@ -209,8 +216,8 @@ class Access:
     async def grant(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Grant rights on a channel, a queue or an MQTT topic filter (SEM M15); without one of
-        them, on the realm. Return all rights granted there now::
+        """Grant rights on a channel, a queue or an MQTT topic filter (SEM M15), or on the realm if
+        none of the three is named. Return all rights granted there now::
 
             await session.access.grant("ann@*", "publish", "subscribe", channel="orders")
 
@@ -225,9 +232,11 @@ class Access:
     async def revoke(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Revoke rights of a subject, or all of its rights if ``rights`` is empty. Return all
-        rights granted there now. Subscriptions that lose a right they need end at once with
-        ``AccessDenied``."""
+        """Revoke rights of a subject on a channel, queue, MQTT topic filter or the realm; if
+        ``rights`` is empty, all its rights there. Return all rights granted there now.
+
+        Subscriptions that lose a required right end at once with ``AccessDenied``.
+        """
         kind, name = _resource(channel, queue, topic)
         message = Revoke(kind, name, subject, rights=rights)
         return await self._connection.ask(message, AclInfo)
@@ -235,14 +244,17 @@ class Access:
     async def audit(
         self, limit: int = 100, *, before: int | None = None, kind: str = "acts"
     ) -> list[AuditRecord]:
-        """Return up to ``limit`` audit records, newest first; with ``before``, the newest of those
-        with a lower number. ``kind`` is ``"acts"`` (administration), ``"sign-ins"`` or
-        ``"refusals"``."""
+        """Return up to ``limit`` audit records, newest first. With ``before``, only records with a
+        lower number are returned.
+
+        ``kind`` is ``"acts"`` (administration), ``"sign-ins"`` or ``"refusals"``.
+        """
         return await self._connection.ask(ReadAudit(limit, before, kind), _RECORDS)
 
 
 def _resource(channel: str, queue: str, topic: str) -> tuple[str, str]:
-    """Return the kind and name of the resource that is named; the realm if none is."""
+    """Return the kind and name of the resource whose argument is not empty; the kind ``realm`` if
+    all are empty. Raises ``InvalidArgument`` if several are not empty."""
     names = {"channel": channel, "queue": queue, "topic": topic}
     resources = [(kind, name) for kind, name in names.items() if name]
     if len(resources) > 1:

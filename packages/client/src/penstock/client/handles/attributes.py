@@ -1,5 +1,5 @@
-"""Types of the attributes of channels, queues and durables, for type checkers, and the checks of a
-durable's attributes before they are sent.
+"""Types of the attributes of channels, queues and durables, for type checkers, and the checks of
+durable attributes that the client makes before it sends them.
 
 :mod:`penstock.client.handles.definitions` checks the attributes of channels and queues. A test
 compares the names here with those of ``Definition`` and ``DurableAttributes`` in the core, which
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ChannelType: TypeAlias = Literal[
     "mixed", "persistent", "reliable", "simple", "transient", "off_heap", "paged"
 ]
-"""Type of a channel: the place of its events, and whether they survive a restart (SEM C1)."""
+"""Type of a channel: where its events are stored, and whether they survive a restart (SEM C1)."""
 
 Engine: TypeAlias = Literal["default", "jms", "merge"]
 """Rules for the retention and delivery of events (SEM J, K)."""
@@ -65,12 +65,14 @@ class BackoffTimes(TypedDict, total=False):
     most: int | str | timedelta
     """Longest delay, in the same forms as ``first``."""
     jitter: float
-    """Largest random reduction of a delay, as a share of it from 0 to 1."""
+    """Largest random reduction of a delay, as a share of the delay from 0 to 1."""
     seed: int
     """Seed of the random reductions."""
 
 
 class _Changeable(TypedDict, total=False):
+    """Attributes that channels and queues have in common, and that can be changed later."""
+
     ttl: int | str | timedelta
     """Time to live of events: milliseconds, a text such as ``"1h"``, or a ``timedelta``."""
     capacity: int
@@ -88,7 +90,7 @@ class EditedAttributes(_Changeable, total=False):
     """Attributes that can be edited (SEM C3)."""
 
     archive: str
-    """Channels only: URI of the table that keeps events after they have left the channel."""
+    """Channels only: URI of the table that still has events after they have left the channel."""
     topics: str | Sequence[str]
     """Channels only: MQTT topic filters; the channel stores the messages of matching topics."""
     payload: Payload
@@ -100,6 +102,8 @@ class EditedAttributes(_Changeable, total=False):
 
 
 class _Fixed(_Changeable, total=False):
+    """Attributes of a new store, including those that cannot be changed later."""
+
     type: ChannelType
     engine: Engine
     keys: Mapping[str, int]
@@ -133,8 +137,8 @@ class NewDurableAttributes(TypedDict, total=False):
 
 
 def with_durable_attributes(method: F) -> F:
-    """Replace ``**attributes`` in the signature of ``method`` by the durable attributes and their
-    defaults, for ``help`` and editors."""
+    """Replace ``**attributes`` in the signature of ``method`` by the durable attributes with their
+    defaults, so that ``help`` and editors show them."""
     signature = inspect.signature(method)
     *parameters, _ = signature.parameters.values()
     annotations = NewDurableAttributes.__annotations__
@@ -147,31 +151,35 @@ def with_durable_attributes(method: F) -> F:
         )
         for field in fields(DurableAttributes)
     ]
-    shown = signature.replace(parameters=[*parameters, *attributes])
-    method.__signature__ = shown  # type: ignore[attr-defined]
+    full_signature = signature.replace(parameters=[*parameters, *attributes])
+    method.__signature__ = full_signature  # type: ignore[attr-defined]
     return method
 
 
 def durable_attributes_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a durable as they are sent. Raises ``InvalidArgument`` for an
-    unknown attribute and for a value that cannot be sent."""
+    """Convert the attributes of a durable to the values that requests contain, such as durations in
+    milliseconds.
+
+    Raises ``InvalidArgument`` for an unknown attribute and for a value that cannot be sent.
+    """
     names = DurableAttributes.__struct_fields__
     if unknown := sorted(attributes.keys() - {*names}):
         raise InvalidArgument(
             f"durables have no attribute {', '.join(unknown)}; allowed are type, start, selector, "
             f"persistent, {', '.join(names)}"
         )
-    limit = attributes.get("max_deliveries", 0)
-    if type(limit) is not int or limit < 0:
+    max_deliveries = attributes.get("max_deliveries", 0)
+    if type(max_deliveries) is not int or max_deliveries < 0:
         raise InvalidArgument(
-            f"max_deliveries is {limit!r}; give a whole number of deliveries, or 0 for no limit"
+            f"max_deliveries is {max_deliveries!r}; give a whole number of deliveries, or 0 for no "
+            f"limit"
         )
-    lanes = attributes.get("order_by", "")
-    if not isinstance(lanes, str):
-        raise InvalidArgument(f"order_by is {lanes!r}; give the name of a property")
-    sent = dict(attributes)
+    lane_property = attributes.get("order_by", "")
+    if not isinstance(lane_property, str):
+        raise InvalidArgument(f"order_by is {lane_property!r}; give the name of a property")
+    request_values = dict(attributes)
     if "backoff" in attributes:
-        sent["backoff"] = backoff_of(attributes["backoff"])
+        request_values["backoff"] = backoff_of(attributes["backoff"])
     if "ack_timeout" in attributes:
-        sent["ack_timeout"] = milliseconds(attributes["ack_timeout"], "ack_timeout")
-    return sent
+        request_values["ack_timeout"] = milliseconds(attributes["ack_timeout"], "ack_timeout")
+    return request_values

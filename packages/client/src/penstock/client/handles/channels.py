@@ -61,18 +61,18 @@ class Channels:
 
         The attributes, all optional:
 
-        - ``type``: where events are kept: ``"mixed"`` (the default), ``"persistent"``,
+        - ``type``: where events are stored: ``"mixed"`` (the default), ``"persistent"``,
           ``"reliable"``, ``"simple"``, ``"transient"``, ``"off_heap"`` or ``"paged"`` (SEM C1)
         - ``engine``: ``"default"``, ``"jms"`` or ``"merge"`` (SEM J, K)
         - ``ttl``: time to live of events: milliseconds, a text such as ``"1h"``, or a
           ``timedelta``
-        - ``capacity``: the most events the channel stores
+        - ``capacity``: the largest number of events that the channel stores
         - ``dead_event_store``: name of the channel or queue for events that leave unconsumed
         - ``keys``: the publish keys, a dictionary of property names and depths
         - ``retain_consumed``, ``event_ttl``, ``cluster_wide``: booleans
         - ``start_event_id``: id of the first event
         - ``topics``, ``payload``: the MQTT topics that the channel stores, and their content
-        - ``archive``: URI of the table that keeps events after they have left the channel
+        - ``archive``: URI of the table that still has events after they have left the channel
         - ``descriptors``: Protocol Buffers descriptors
         - ``storage``: a dictionary of storage properties (SEM S)
 
@@ -114,8 +114,8 @@ class Channels:
         return await export(self._connection, name, "channel", folder=folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Channel:
-        """Create a channel from an exported one and return it. Event ids are kept (SEM C7). The
-        import is complete, or changes nothing.
+        """Create a channel from an export and return it. Its events have the exported ids (SEM C7).
+        The import is complete, or it changes nothing.
 
         ``name`` is the name of the new channel; empty means the name of the exported one. Raises
         ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``, and
@@ -128,7 +128,7 @@ class Channels:
 
 
 class Channel(Destination):
-    """A handle of a channel. The channel itself, with its events and durables, is in the realm."""
+    """A handle of a channel. The realm stores the channel itself, its events and its durables."""
 
     _kind: ClassVar[Kind] = "channel"
     durables: Durables
@@ -164,7 +164,8 @@ class Channel(Destination):
         return await self._publisher.publish_one(event)
 
     async def publish_many(self, events: Many) -> range:
-        """Publish several events in one step, all or none. Return their ids, which are consecutive.
+        """Publish several events in one step: all of them or none. Return their ids, which are
+        consecutive.
 
         ``events`` is a sequence, or any other iterable such as a generator, asynchronous or not.
         From an iterable, the client reads a few thousand events at a time, and the realm stages
@@ -176,8 +177,8 @@ class Channel(Destination):
     async def publish_table(self, table: Any, *, delta: bool = False) -> range:
         """Publish the rows of a table as events, in one step. Return their ids.
 
-        The table is of Arrow, pandas or polars, a dictionary of columns, or a list of dictionaries
-        with a row in each, where a missing key is a null.
+        ``table`` is an Arrow, pandas or polars table, a dictionary of columns, or a list with a
+        dictionary for each row, in which a missing key means null.
 
         The columns ``data``, ``tag``, ``ttl``, ``priority`` and ``persistent`` set the attributes
         of the same name; every other column is a property. With ``delta`` each row changes the
@@ -192,8 +193,8 @@ class Channel(Destination):
     async def register(
         self, key: Any, properties: Mapping[str, Any] | None = None, /, **named: Any
     ) -> Registered:
-        """Publish the full event of a value of the publish key, and return an object that publishes
-        updates of it (SEM K2)::
+        """Publish the complete state of a key on a merge channel. Return an object that publishes
+        changes of this state (SEM K2)::
 
             eur = await rates.register("EUR", bid=1.0, ask=2.0)
             await eur.update(ask=2.5)
@@ -221,8 +222,8 @@ class Channel(Destination):
     async def state(
         self, key: Any, *, as_of: int | None = None, archive: str | None = None
     ) -> KeyState:
-        """Return the state of a key of a merge channel: the present one, or the one after event
-        ``as_of`` of this channel.
+        """Return the state of a key of a merge channel: the present state or, with ``as_of``, the
+        state after the event with this id.
 
         A state that is no longer on the channel is read from the channel's archive, or from
         ``archive``: the URI of a table that an archive pipeline writes, or the name of a channel or
@@ -239,8 +240,8 @@ class Channel(Destination):
     # --- publishing in two steps ---------------------------------------------------------
 
     async def stage(self, table: Any) -> list[str]:
-        """Store the rows of a table in the realm without publishing them, and return the names of
-        these stages, in order. :meth:`commit_stages` publishes them.
+        """Store the rows of a table in the realm without publishing them. Return the names of the
+        stages that contain them, in order; :meth:`commit_stages` publishes stages.
 
         The realm drops a stage after one hour without a commit, and when it restarts. Columns are
         those of :meth:`publish_table`.
@@ -261,8 +262,8 @@ class Channel(Destination):
 
         A repeated call with the same ``producer`` and ``sequence`` returns the ids of the first
         call, although its stages no longer exist (SEM X3). ``content`` may identify the published
-        events, such as the positions they were read from: a repeated call with other ``content``
-        raises ``DifferentContent``. Also raises ``NoSuchStage``, ``SequenceTooOld``.
+        events, for example by the positions from which they were read: a repeated call with other
+        ``content`` raises ``DifferentContent``. Also raises ``NoSuchStage``, ``SequenceTooOld``.
         """
         name = with_content(producer, content)
         message = CommitStages(self.number, name, sequence, stages=tuple(stages))
@@ -310,8 +311,8 @@ class Channel(Destination):
           (``event.is_delta``) (SEM K3)
         - ``archive``: URI of the table to read older events from; None means the channel's
           archive, an empty text means no archive
-        - ``buffer_bytes``: limit of the unread events held here or in transit; a larger single
-          event is delivered alone
+        - ``buffer_bytes``: largest number of bytes of events that are in transit or received and
+          not read yet; a larger single event is delivered alone
 
         If the archive contains events from ``start`` on, they are delivered first, under their
         ids, followed by those of the channel without a gap. Errors of an archive are raised when
@@ -376,19 +377,24 @@ class Channel(Destination):
         the exact columns. Events that have left the channel are read from its archive or from
         ``archive``, as in :meth:`subscribe`.
         """
-        # Imported late: most programs never read a table.
+        # Imported here, because most programs never read a table.
         from penstock_core.columns.events.lifted_columns import flat_table, until_time
 
         schema = ChannelSchema.empty().grown(await self.columns())
-        until = end if isinstance(end, datetime) else None
-        last = end if not isinstance(end, datetime) else await self._last_id_at(end)
+        end_time = end if isinstance(end, datetime) else None
+        last_id = end if not isinstance(end, datetime) else await self._last_id_at(end)
         batches = []
         # browse() would refuse the empty range of a time before the first event.
-        if until is None or last is None or last >= (start if isinstance(start, int) else 0):
-            reading = self.browse(start=start, end=last, selector=selector, archive=archive)
-            batches = [batch.to_arrow() async for batch in reading.batches()]
-        if until is not None:  # the end id bounds the channel; the archive may hold later events
-            batches = [until_time(batch, until) for batch in batches]
+        if (
+            end_time is None
+            or last_id is None
+            or last_id >= (start if isinstance(start, int) else 0)
+        ):
+            subscription = self.browse(start=start, end=last_id, selector=selector, archive=archive)
+            batches = [batch.to_arrow() async for batch in subscription.batches()]
+        # The end id follows from the stored events only; the archive may contain later events.
+        if end_time is not None:
+            batches = [until_time(batch, end_time) for batch in batches]
         # The archive, and events published since the schema was read, may have further properties.
         for batch in batches:
             schema = schema.grown(batch.schema)

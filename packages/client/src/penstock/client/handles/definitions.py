@@ -1,4 +1,4 @@
-"""Creation and deletion of channels and queues, and the definitions made from their attributes."""
+"""Creates and deletes channels and queues, and converts their attributes to definitions."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ async def create_store(
     attributes: Mapping[str, Any],
     if_missing: bool,
 ) -> ChannelOpened:
-    """Create a channel or queue; with ``if_missing``, open an existing one that has these
-    attributes.
+    """Create a channel or queue. With ``if_missing``, open the existing one instead if it has the
+    given attributes.
 
-    Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
+    Raises ``InvalidName``, ``InvalidArgument``, and ``NameAlreadyBound`` if the name is in use or
+    the existing store has other attributes.
     """
-    wanted = definition_of(attributes, kind)
+    definition = definition_of(attributes, kind)
 
     async def find() -> ChannelOpened:
         return await connection.ask(OpenChannel(name, kind), ChannelOpened)
 
     async def create(*, resend: bool) -> ChannelOpened:
-        return await connection.ask(CreateChannel(name, wanted), ChannelOpened, resend=resend)
+        return await connection.ask(CreateChannel(name, definition), ChannelOpened, resend=resend)
 
     def check(existing: ChannelOpened) -> None:
-        differing = differing_attributes(attributes, wanted, existing.definition)
-        refuse_differences(f"{kind} {existing.name}", differing)
+        differences = differing_attributes(attributes, definition, existing.definition)
+        refuse_differences(f"{kind} {existing.name}", differences)
 
     return await created(find, create, check, if_missing=if_missing)
 
@@ -70,9 +71,12 @@ def definition_of(
     *,
     words: Mapping[str, str] = PYTHON,
 ) -> Definition:
-    """Return a new definition made from ``attributes``, or the ``current`` one changed by them.
-    Raises ``InvalidArgument``; its text uses ``words`` for types of values, as Python or JSON
-    calls them."""
+    """Return the definition of a channel or queue with ``attributes``. With ``current``, all other
+    attributes are those of this definition.
+
+    Raises ``InvalidArgument``. Its text names types of values as in ``words``, which are those of
+    Python or of JSON.
+    """
     tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
     allowed = attributes_of(kind)
     names = [name for name in Definition.__struct_fields__ if name in allowed]
@@ -85,7 +89,7 @@ def definition_of(
     if storage is not None and not isinstance(storage, Mapping):
         raise InvalidArgument(f"storage must be a dictionary, not {type(storage).__name__}")
     _check_storage(storage or {})
-    changed = {**tree.get("storage", {}), **(storage or {})}
+    merged_storage = {**tree.get("storage", {}), **(storage or {})}
     if attributes.get("backoff") is not None:
         attributes = {**attributes, "backoff": backoff_of(attributes["backoff"], words=words)}
     if "ttl" in attributes:
@@ -94,15 +98,18 @@ def definition_of(
         attributes = {**attributes, "descriptors": _descriptors(attributes["descriptors"])}
     if isinstance(topics := attributes.get("topics"), str):
         attributes = {**attributes, "topics": [topics] if topics else []}
-    tree = {**tree, **attributes, "storage": changed, "kind": kind}
+    tree = {**tree, **attributes, "storage": merged_storage, "kind": kind}
     definition = _converted(tree, Definition, f"the {kind}", words=words)
     _check_integers(tree)
     return definition
 
 
 def backoff_of(value: object, *, words: Mapping[str, str] = PYTHON) -> Backoff | None:
-    """Return the backoff described by ``value``: a dictionary with times in milliseconds, as texts
-    such as ``"5s"`` or as timedeltas. Raises ``InvalidArgument``."""
+    """Convert the backoff that a user passes: a dictionary whose times are milliseconds, texts such
+    as ``"5s"`` or timedeltas. None means no backoff.
+
+    Raises ``InvalidArgument``; its text names types of values as in ``words``.
+    """
     if value is None or isinstance(value, Backoff):
         return value
     if not isinstance(value, Mapping):
@@ -124,8 +131,11 @@ def backoff_of(value: object, *, words: Mapping[str, str] = PYTHON) -> Backoff |
 
 
 def _converted(tree: Mapping[str, Any], kind: type[T], whole: str, words: Mapping[str, str]) -> T:
-    """Return a ``kind`` with the values of ``tree``. Raises ``InvalidArgument`` that names the
-    wrong value, or the ``whole`` if no single value is wrong."""
+    """Convert ``tree`` to an object of the class ``kind``.
+
+    Raises ``InvalidArgument``, which names the wrong value, or ``whole`` if the error concerns no
+    single value.
+    """
     try:
         return msgspec.convert(tree, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -133,7 +143,8 @@ def _converted(tree: Mapping[str, Any], kind: type[T], whole: str, words: Mappin
 
 
 def _check_integers(tree: Mapping[str, Any], prefix: str = "") -> None:
-    """Raise ``InvalidArgument`` for an integer that MessagePack cannot encode."""
+    """Raise ``InvalidArgument`` if ``tree`` contains an integer that MessagePack cannot encode.
+    ``prefix`` begins the names in the error."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             _check_integers(value, f"{prefix}{name}.")
@@ -142,8 +153,12 @@ def _check_integers(tree: Mapping[str, Any], prefix: str = "") -> None:
 
 
 def _descriptors(value: object) -> bytes:
-    """Return serialized descriptors of limited size. Raises ``InvalidArgument``."""
-    from penstock_core.columns.protobuf import descriptor_set  # late: it imports Arrow
+    """Return the serialized Protocol Buffers descriptors of ``value``.
+
+    Raises ``InvalidArgument`` if ``value`` does not contain descriptors, or if they are too large.
+    """
+    # Imported here, because it loads Arrow.
+    from penstock_core.columns.protobuf import descriptor_set
     from penstock_core.columns.protobuf.descriptors import check_size
 
     try:

@@ -54,7 +54,8 @@ from penstock_core.vocabulary.start_positions import FromId
 
 
 class Destination:
-    """A handle of a channel or queue. The store itself, with its events, is in the realm."""
+    """A handle of a channel or queue. The realm stores the channel or queue itself and its
+    events."""
 
     _kind: ClassVar[Kind]
     name: str
@@ -64,7 +65,7 @@ class Destination:
     """Identifies the sequence of event ids. It changes when the channel or queue is deleted and
     created again, when its ids restart with the realm (SEM C1d), and differs between realms."""
     scheduled: Schedule
-    """The scheduled events: published at a later time."""
+    """The events that the realm will publish at a later time."""
 
     def __init__(self, connection: RealmConnection, opened: ChannelOpened) -> None:
         self.name = opened.name
@@ -83,6 +84,7 @@ class Destination:
         return await self._publisher.publish_one(event)
 
     async def _publish_many(self, events: Many) -> range:
+        # The events of a sequence are in memory anyway, so they need no stages in the realm.
         if not isinstance(events, Sequence):
             return await publish_streamed(self._publisher, events)
         return await self._publisher.publish(bodies_of_events(events))
@@ -127,12 +129,12 @@ class Destination:
         linger_ms: float = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> Producer:
-        """Return a pipelined producer, which sends events without waiting for each one to be
-        stored.
+        """Return a pipelined producer. It sends events without waiting until each event is stored.
 
-        It sends a batch when it has ``batch_events`` events or ``batch_bytes`` bytes, or
-        ``linger_ms`` milliseconds after the first event. ``on_error`` is called for events that
-        the realm refuses; without it, the session's error listeners are.
+        The producer sends a batch when it has collected ``batch_events`` events or ``batch_bytes``
+        bytes, or ``linger_ms`` milliseconds after the first event of the batch. ``on_error`` is
+        called for events that the realm refuses; without it, the session's error listeners are
+        called.
         """
         return Producer(
             self._connection,
@@ -156,7 +158,7 @@ class Destination:
 
     def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
         """Read the stored events with ids from ``start`` up to and including ``end``, then end the
-        subscription. Nothing is consumed, from a queue either.
+        subscription. No event is consumed, not even those of a queue.
 
         Raises ``InvalidArgument`` for an empty range.
         """
@@ -187,8 +189,8 @@ class Destination:
         return await self._connection.ask(LocateTable(self.number), TableFiles)
 
     async def published_at(self, event_id: int) -> datetime | None:
-        """Return the time at which the first stored event with this id or a later one was
-        published; None if no such event is stored."""
+        """Return the time of publication of the first stored event whose id is at least
+        ``event_id``; None if no such event is stored."""
         subscription = Subscription(
             self._connection, self.number, start_of(event_id), browse=True, first_credit=1
         )
@@ -235,19 +237,21 @@ class Destination:
         return await self._connection.ask(DescribeChannel(self.name, self._kind), ChannelInfo)
 
     async def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
-        """Change attributes, effective at once (SEM C3)::
+        """Change attributes. The changes take effect at once (SEM C3)::
 
             await orders.edit(ttl="7d", capacity=1_000_000)
 
         Raises ``InvalidArgument`` for an attribute that does not exist or cannot be changed.
         """
         current = (await self.info()).definition
-        wanted = definition_of(attributes, self._kind, current)
+        edited = definition_of(attributes, self._kind, current)
         try:
-            await self._connection.request(EditChannel(self.name, wanted), resend=False)
+            await self._connection.request(EditChannel(self.name, edited), resend=False)
         except ConnectionLost:
-            if (await self.info()).definition != wanted:
-                raise  # the request may still take effect
+            # Not repeated: the request may still take effect, and a repetition could undo a later
+            # edit of another client.
+            if (await self.info()).definition != edited:
+                raise
 
     async def messages(self) -> Messages:
         """Return the message types of the current descriptors, to encode and decode events that

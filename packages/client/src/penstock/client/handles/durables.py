@@ -75,7 +75,7 @@ class Durables:
           ``"exclusive"``, ``"priority"`` or ``"shared_queued"``
         - ``start``: position of the first event: ``"earliest"``, ``"latest"``, an event id, or a
           ``datetime``
-        - ``selector``: only matching events are for this durable
+        - ``selector``: the durable receives only matching events
         - ``persistent``: whether the durable survives a restart of the realm; None means that the
           type of the channel decides
         - ``max_deliveries``: an event that is rolled back this many times is dead for this durable
@@ -87,16 +87,16 @@ class Durables:
           the same time
         - ``backoff``: delay before a rolled-back event is delivered again, longer each time:
           ``{"first": "1s", "factor": 2, "most": "5m", "jitter": 0.2, "seed": 7}`` (SEM D18)
-        - ``ack_timeout``: the time a client has to settle an event, in seconds or as a text such
-          as ``"30s"``; after it the event is delivered again with one more redelivery, and a later
-          acknowledgement is refused (SEM D19)
+        - ``ack_timeout``: the time in which a client has to settle an event, in seconds or as a
+          text such as ``"30s"``; after this time the event is delivered again with one more
+          redelivery, and a later acknowledgement is refused (SEM D19)
 
         With ``if_missing`` an existing durable is returned, at its present position, if it has this
         type, this selector and the attributes given here.
 
         Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
-        sent = durable_attributes_of(attributes)
+        request_values = durable_attributes_of(attributes)
         message = CreateDurable(
             self._channel,
             name,
@@ -104,17 +104,17 @@ class Durables:
             start=start_of(start),
             selector=selector,
             persistent=persistent,
-            **sent,
+            **request_values,
         )
 
         async def create(*, resend: bool) -> DurableInfo:
             return await self._connection.ask(message, DurableInfo, resend=resend)
 
         def check(existing: DurableInfo) -> None:
-            required = {"type": type, "selector": selector, **sent}
+            required = {"type": type, "selector": selector, **request_values}
             required |= {} if persistent is None else {"persistent": persistent}
-            what = f"durable {existing.name} of {self._channel_name}"
-            refuse_differences(what, differing_fields(required, existing))
+            description = f"durable {existing.name} of {self._channel_name}"
+            refuse_differences(description, differing_fields(required, existing))
 
         find = self._durable(name).info
         info = await created(find, create, check, if_missing=if_missing)
@@ -148,8 +148,8 @@ _INFOS: Any = list[DurableInfo]
 
 
 class Durable:
-    """A handle of a durable. The durable itself, with its position and its outstanding events, is
-    in the realm."""
+    """A handle of a durable. The realm stores the durable itself, with its position and its
+    outstanding events."""
 
     name: str
 
@@ -161,6 +161,7 @@ class Durable:
         self._connection = connection
         self._channel = channel
         self._puller: DurableSubscription | None = None
+        """The subscription that :meth:`fetch` uses; None before the first call."""
         self._fetching = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -191,14 +192,14 @@ class Durable:
         - ``handler``: a function that is called with each event while the subscription is open.
           With ``auto_ack`` its return acknowledges the event; an exception rolls the event back
           and is reported to the session's error listeners
-        - ``window``: the most unsettled events. Without it the realm decides: it begins with 10
-          or 1,000, depending on the type, and for most types grows to as much as 5,000 for a
-          client that acknowledges quickly
+        - ``window``: the largest number of unsettled events. Without it the realm decides: it
+          begins with 10 or 1,000, depending on the type, and for most types grows to as much as
+          5,000 for a client that acknowledges quickly
         - ``auto_ack``: acknowledge an event when the next one is requested, or the handler returns
         - ``selector``: only matching events are delivered to this client
         - ``timeout``: ends an iteration if no event arrives for this many seconds
-        - ``buffer_bytes``: limit of the unread events held here or in transit; a larger single
-          event is delivered alone
+        - ``buffer_bytes``: largest number of bytes of events that are in transit or received and
+          not read yet; a larger single event is delivered alone
         """
         if window is not None:
             check_count(window, "window")
@@ -220,14 +221,14 @@ class Durable:
         )
 
     async def fetch(self, count: int, timeout: Duration = 0.0) -> list[DeliveredEvent]:
-        """Return up to ``count`` events, as many as arrive within ``timeout`` seconds (SEM D5)::
+        """Return up to ``count`` events that arrive within ``timeout`` seconds (SEM D5)::
 
             for event in await billing.fetch(100, timeout=1):
                 bill(event)
                 await event.ack()
 
-        The first call takes a seat at the durable, which is kept until :meth:`close` or the end of
-        the session.
+        The first call attaches the session to the durable. It stays attached until :meth:`close` or
+        the end of the session.
         """
         batches = await self.fetch_batches(count, timeout)
         return [event for batch in batches for event in batch]
@@ -236,7 +237,8 @@ class Durable:
         """Return events as :meth:`fetch` does, in batches with Arrow columns."""
         check_count(count, "count")
         seconds = timeout_s(timeout)
-        async with self._fetching:  # all callers share one seat, so they take turns
+        # All callers share one seat, so they take turns.
+        async with self._fetching:
             if self._puller is None:
                 puller = DurableSubscription(
                     self._connection,
@@ -265,8 +267,8 @@ class Durable:
         """Return the ids of outstanding events from ``start`` up to and including ``end``, and
         their redelivery counts, without changing anything (SEM D16)."""
         check_range(start, end)
-        last = (1 << 62) if end is None else end
-        message = DescribeOutstanding(self._channel, self.name, start, end_id=last + 1)
+        last_id = (1 << 62) if end is None else end
+        message = DescribeOutstanding(self._channel, self.name, start, end_id=last_id + 1)
         return await self._connection.ask(message, Outstanding)
 
     def hold(self) -> DurableHold:
@@ -300,12 +302,13 @@ class Durable:
         ``InvalidArgument`` for the id of an event that does not exist yet, and ``DurableInUse``
         while a client holds the durable (:meth:`hold`).
         """
-        place = start_of(to)
+        position = start_of(to)
         if preview:
             return await self._connection.ask(
-                PreviewSeek(self._channel, self.name, place), SeekOutcome
+                PreviewSeek(self._channel, self.name, position), SeekOutcome
             )
-        message = SeekDurable(self._channel, self.name, place, key=secrets.token_hex(16))
+        # By the key the realm recognizes a repeated request.
+        message = SeekDurable(self._channel, self.name, position, key=secrets.token_hex(16))
         return await self._connection.ask(message, SeekOutcome)
 
     async def unbind(self) -> int:
@@ -318,8 +321,8 @@ class Durable:
         return await self._connection.ask(message, int, resend=False)
 
     async def close(self) -> None:
-        """Leave the seat that :meth:`fetch` has taken. Raises, as :meth:`flush` does, the first
-        refused or lost settlement that has not been raised yet."""
+        """Detach from the durable to which :meth:`fetch` has attached. Raises, as :meth:`flush`
+        does, the error of the first refused or lost settlement that was not raised yet."""
         puller, self._puller = self._puller, None
         if puller is not None:
             await puller.close()

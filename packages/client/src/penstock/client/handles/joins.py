@@ -1,4 +1,4 @@
-"""Joins: events published on one store are copied to another (SEM L)."""
+"""Creates, lists and deletes joins, which copy published events to another store (SEM L)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Joins:
         archive: bool = False,
         if_missing: bool = False,
     ) -> JoinInfo:
-        """Create a join: from now on, events published on channel ``source`` that match
-        ``selector`` are copied to a channel or queue (SEM L1, L4).
+        """Create a join: from now on, events that are published on the channel ``source`` and match
+        ``selector`` are copied to the channel or queue ``destination`` (SEM L1, L4).
 
         With ``archive``, the destination is a queue and receives duplicates, too (SEM L3). With
         ``if_missing``, an existing join is returned if it has this ``selector`` and ``archive``.
@@ -52,8 +52,8 @@ class Joins:
 
         def check(join: JoinInfo) -> None:
             required = {"selector": selector, "archive": archive}
-            what = f"the join from {join.source} to {join.destination}"
-            refuse_differences(what, differing_fields(required, join))
+            description = f"the join from {join.source} to {join.destination}"
+            refuse_differences(description, differing_fields(required, join))
 
         find = partial(self._find, source, destination)
         async with near_names(source, self._channels), near_names(destination, self._stores):
@@ -68,6 +68,7 @@ class Joins:
         return [*await self._channels(), *queues]
 
     async def _find(self, source: str, destination: str) -> JoinInfo:
+        """Return the description of a join. Raises ``NameDoesNotExist``."""
         ends = destination_name(source), destination_name(destination)
         for join in await self.list():
             if (join.source, join.destination) == ends:
@@ -79,7 +80,7 @@ class Joins:
         return await self._connection.ask(ListJoins(), _INFOS)
 
     async def delete(self, source: str, destination: str) -> None:
-        """Delete a join. Events it has copied stay. Raises ``NameDoesNotExist``."""
+        """Delete a join. Events that it has copied are not removed. Raises ``NameDoesNotExist``."""
         message = DeleteJoin(source, destination)
         find = partial(self._find, source, destination)
         async with near_names(f"{source} to {destination}", self._pairs):

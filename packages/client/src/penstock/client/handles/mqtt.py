@@ -22,7 +22,8 @@ from penstock_core.vocabulary.topic_templates import selector_of
 PAGE: Final = 1_000
 """Maximum number of sessions in one answer of the realm."""
 CHANNEL: Final = "mqtt"
-"""The channel of all topics, unless ``listen.mqtt_channel`` names another."""
+"""Name of the channel that stores the messages of all topics, unless the setting
+``listen.mqtt_channel`` has another name."""
 
 
 class Mqtt:
@@ -60,8 +61,8 @@ class Mqtt:
         return await self._connection.ask(message, int, resend=False)
 
     async def sessions(self) -> list[MqttSessionInfo]:
-        """Return all MQTT sessions by client id and user: connected ones, and stored ones whose
-        client is not connected."""
+        """Return all MQTT sessions, ordered by client id and user. They include stored sessions
+        whose clients are not connected."""
         sessions: list[MqttSessionInfo] = []
         after: str | None = ""
         while after is not None:

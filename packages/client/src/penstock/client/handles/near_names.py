@@ -1,4 +1,4 @@
-"""Suggestions of similar names in errors about a name that does not exist."""
+"""Suggests similar names in errors about a name that does not exist."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 _SHOWN_MAX: Final = 3
+"""Largest number of names that an error suggests."""
 _COMPARED_MAX: Final = 2_000
-"""Maximum number of names to compare with; with more of them no name is suggested, as comparing
-takes time."""
+"""Largest number of names that are compared. If the realm has more names, none is suggested,
+because comparing takes time."""
 
 
 @asynccontextmanager
 async def near_names(
     name: str, list_names: Callable[[], Awaitable[Sequence[str]]]
 ) -> AsyncIterator[None]:
-    """Add names similar to ``name`` to a ``NameDoesNotExist`` that the block raises. The realm
-    lists only names that the caller may see, so a suggestion reveals nothing."""
+    """If the block raises ``NameDoesNotExist``, add the existing names that are similar to ``name``
+    to its text.
+
+    The realm lists only names that the caller may see, so a suggestion reveals nothing.
+    """
     try:
         yield
     except NameDoesNotExist as error:
@@ -43,7 +47,7 @@ async def _hint(name: str, list_names: Callable[[], Awaitable[Sequence[str]]]) -
         return ""
     if not isinstance(name, str) or len(names) > _COMPARED_MAX or name in names:
         return ""
-    by_folded = {candidate.casefold(): candidate for candidate in names}
-    matches = difflib.get_close_matches(name.casefold(), by_folded, n=_SHOWN_MAX)
-    near = [by_folded[folded] for folded in matches if by_folded[folded] != name]
-    return f"did you mean {' or '.join(near)}?" if near else ""
+    names_by_folded = {candidate.casefold(): candidate for candidate in names}
+    matches = difflib.get_close_matches(name.casefold(), names_by_folded, n=_SHOWN_MAX)
+    similar = [names_by_folded[folded] for folded in matches if names_by_folded[folded] != name]
+    return f"did you mean {' or '.join(similar)}?" if similar else ""

@@ -12,27 +12,28 @@ from penstock.client.handles.session import Session
 class Opening(Coroutine[Any, Any, Session]):
     """The result of ``connect``: ``await`` returns the session; ``async with`` also closes it.
 
-    Like any coroutine it can be run as a task, and used only once.
+    Like any coroutine, it can be run as a task, and can be used only once.
     """
 
-    def __init__(self, opened: Coroutine[Any, Any, Session]) -> None:
-        self._opened = opened
+    def __init__(self, coroutine: Coroutine[Any, Any, Session]) -> None:
+        """``coroutine`` opens the session."""
+        self._coroutine = coroutine
         self._session: Session | None = None
 
     def __await__(self) -> Generator[Any, Any, Session]:
-        return self._opened.__await__()
+        return self._coroutine.__await__()
 
     def send(self, value: Any) -> Any:
-        return self._opened.send(value)
+        return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:
-        return self._opened.throw(*error)
+        return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        self._opened.close()
+        self._coroutine.close()
 
     async def __aenter__(self) -> Session:
-        self._session = await self._opened
+        self._session = await self._coroutine
         return await self._session.__aenter__()
 
     async def __aexit__(

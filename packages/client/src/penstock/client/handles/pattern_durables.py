@@ -31,8 +31,8 @@ _INFOS: Any = list[PatternDurableInfo]
 
 
 class PatternDurables:
-    """The pattern durables of a realm: ``session.durables``. Each gives every channel that fits its
-    pattern a durable of one name."""
+    """The pattern durables of a realm: ``session.durables``. A pattern durable creates a durable of
+    one name on every channel that fits its pattern."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
@@ -63,7 +63,7 @@ class PatternDurables:
         different durable of this name; ``InvalidArgument``, also if a channel cannot have such a
         durable.
         """
-        sent = durable_attributes_of(attributes)
+        request_values = durable_attributes_of(attributes)
         message = CreatePatternDurable(
             pattern,
             name,
@@ -71,7 +71,7 @@ class PatternDurables:
             start=start_of(start),
             selector=selector,
             persistent=persistent,
-            **sent,
+            **request_values,
         )
 
         async def create() -> PatternDurableInfo:
@@ -81,27 +81,32 @@ class PatternDurables:
             return await create()
         info, existed = await found_or_created(lambda: self.get(pattern, name), create)
         if existed:
-            required = {"type": type, "selector": selector, **sent}
+            required = {"type": type, "selector": selector, **request_values}
             required |= {} if persistent is None else {"persistent": persistent}
-            what = f"durable {info.name} over the pattern {info.pattern}"
-            refuse_differences(what, differing_fields(required, info))
+            description = f"durable {info.name} over the pattern {info.pattern}"
+            refuse_differences(description, differing_fields(required, info))
         return info
 
     async def get(self, pattern: str, name: str) -> PatternDurableInfo:
         """Return the description of a pattern durable. Raises ``NameDoesNotExist``,
         ``InvalidName``."""
-        wanted = choice_of(pattern).text, durable_name(name)
+        pattern_text, normal_name = choice_of(pattern).text, durable_name(name)
         for info in await self.list():
-            if (info.pattern, info.name) == wanted:
+            if (info.pattern, info.name) == (pattern_text, normal_name):
                 return info
-        raise NameDoesNotExist(f"durable {wanted[1]} over the pattern {wanted[0]} does not exist")
+        raise NameDoesNotExist(
+            f"durable {normal_name} over the pattern {pattern_text} does not exist"
+        )
 
     async def list(self) -> list[PatternDurableInfo]:
         """Return descriptions of all pattern durables, by pattern and name."""
         return await self._connection.ask(ListPatternDurables(), _INFOS)
 
     async def delete(self, pattern: str, name: str) -> None:
-        """Delete a pattern durable and its durables on all channels, except durables that a channel
-        has through another pattern, too. Events that only these durables kept are removed. Raises
-        ``NameDoesNotExist``."""
+        """Delete a pattern durable and its durables on all channels. A channel that also fits
+        another pattern durable of this name keeps its durable.
+
+        Events for which only the deleted durables still waited are removed. Raises
+        ``NameDoesNotExist``.
+        """
         await self._connection.request(DeletePatternDurable(pattern, name), resend=False)

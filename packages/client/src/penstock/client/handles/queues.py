@@ -92,8 +92,8 @@ class Queues:
         return await export(self._connection, name, "queue", folder=folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Queue:
-        """Create a queue from an exported one and return it. Event ids are kept (SEM C7). The
-        import is complete, or changes nothing.
+        """Create a queue from an export and return it. Its events have the exported ids (SEM C7).
+        The import is complete, or it changes nothing.
 
         ``name`` is the name of the new queue; empty means the name of the exported one. Raises
         ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``, and
@@ -106,7 +106,7 @@ class Queues:
 
 
 class Queue(Destination):
-    """A handle of a queue. The queue itself, with its events, is in the realm."""
+    """A handle of a queue. The realm stores the queue itself and its events."""
 
     _kind: ClassVar[Kind] = "queue"
 
@@ -115,7 +115,7 @@ class Queue(Destination):
         self._relays = opened.definition.type == "transient"
         """Whether events are delivered to connected readers only, and never stored (SEM C1e)."""
         self._idle: list[Reader] = []
-        """Readers of :meth:`pop` that are not in use."""
+        """Readers that :meth:`pop` has opened and that no call uses at present."""
 
     # --- events going in -----------------------------------------------------------------
 
@@ -142,8 +142,8 @@ class Queue(Destination):
         return await self._publisher.publish_one(event)
 
     async def push_many(self, events: Many) -> range:
-        """Put several events on the queue in one step, all or none. Return their ids, which are
-        consecutive. ``events`` may be any iterable, as for :meth:`Channel.publish_many`."""
+        """Put several events on the queue in one step: all of them or none. Return their ids, which
+        are consecutive. ``events`` may be any iterable, as for :meth:`Channel.publish_many`."""
         return await self._publish_many(events)
 
     async def push_table(self, table: Any) -> range:
@@ -169,15 +169,15 @@ class Queue(Destination):
                     handle(event)
                     await reader.commit(event)
 
-        A plain reader removes an event from the queue by receiving it, a transactional reader by
-        committing it (SEM Q1, Q2).
+        With a plain reader, an event leaves the queue when the reader receives it; with a
+        transactional reader, when the reader commits it (SEM Q1, Q2).
 
-        - ``window``: the most uncommitted events of a transactional reader
+        - ``window``: the largest number of uncommitted events of a transactional reader
         - ``selector``: only matching events are delivered
         - ``timeout``: ends an iteration if no event arrives for this many seconds
-        - ``ack_timeout``: the time a transactional reader has to commit an event, in seconds or as
-          a text such as ``"30s"``; after it the event returns to the queue with one more
-          redelivery, and a later commit is refused (SEM D19)
+        - ``ack_timeout``: the time in which a transactional reader has to commit an event, in
+          seconds or as a text such as ``"30s"``; after this time the event returns to the queue
+          with one more redelivery, and a later commit is refused (SEM D19)
         """
         return Reader(
             self._connection,
@@ -195,8 +195,8 @@ class Queue(Destination):
         """Remove the next event from the queue and return it; return None if no event arrives
         within ``timeout`` seconds. Without ``timeout`` the call waits indefinitely.
 
-        The call takes a seat at the queue. Later calls use the same seat, until :meth:`close` or
-        the end of the session.
+        The call attaches a reader to the queue. Later calls use the same reader, until
+        :meth:`close` or the end of the session.
         """
         timeout = timeout_s(timeout)
         reader = self._idle.pop() if self._idle else Reader(self._connection, self.number)
@@ -212,18 +212,18 @@ class Queue(Destination):
         """Return the first ``count`` events, and whether the queue has more, without changing
         anything (SEM Q4).
 
-        The events after those: call again with ``selector="event_id > 41"``, where 41 is the last
-        id returned.
+        To see the following events, call again with ``selector="event_id > 41"``, where 41 is the
+        last returned id.
         """
         return await peek(self._connection, self.number, count, selector=selector)
 
     async def close(self) -> None:
-        """Leave the seats that :meth:`pop` has taken. Raises ``ConnectionLost`` if the connection
-        was lost before the realm confirmed the removal of an event: that event may be delivered
-        again."""
-        idle, self._idle = self._idle, []
-        # All seats are left before the first error is raised.
-        for reader in idle:
+        """Close the readers that :meth:`pop` has opened. Raises ``ConnectionLost`` if the
+        connection was lost before the realm confirmed the removal of an event: that event may be
+        delivered again."""
+        readers, self._idle = self._idle, []
+        # All readers are closed before the first error is raised.
+        for reader in readers:
             await reader._close_quietly()
-        for reader in idle:
+        for reader in readers:
             reader._settlements.raise_first()

@@ -1,4 +1,4 @@
-"""The requests of a session, and the temporary queue that receives their replies (SEM R)."""
+"""Sends the requests of a session, and reads their replies from a temporary queue (SEM R)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _RESERVED: Final = ("reply_to", "correlation_id", "message_id")
 
 
 class Requester:
-    """Sends the requests of one session and matches the replies. The first request creates the
-    reply queue, which all later ones share."""
+    """Sends the requests of one session and matches replies with them. The first request creates
+    the reply queue, which all later requests share."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
@@ -36,10 +36,12 @@ class Requester:
         self._queue = ""
         """Name of the reply queue."""
         self._reading: asyncio.Task[None] | None = None
+        """The task that reads the reply queue."""
         self.waiting: dict[str, asyncio.Future[ReceivedEvent]] = {}
-        """Requests without a reply, by correlation id."""
+        """Futures of the replies that have not arrived, by correlation id."""
         self._identity = uuid.uuid4().hex
         self._requests = 0
+        """Number of requests so far; makes their correlation ids unique."""
 
     async def request(
         self,
@@ -49,10 +51,13 @@ class Requester:
         timeout: Duration,
         attributes: Mapping[str, Any],
     ) -> ReceivedEvent:
-        """Publish a request and return its reply. ``to`` is the name of the publisher's channel or
-        queue, for error texts. Raises ``NoReply``, ``InvalidArgument``, and the errors of
-        publishing."""
-        wait = wait_s(timeout, "timeout")
+        """Publish a request and return its reply.
+
+        ``to`` is the name of the publisher's channel or queue, for error texts. Raises ``NoReply``
+        if no reply arrives within ``timeout`` seconds, ``InvalidArgument``, and the errors of
+        publishing.
+        """
+        timeout_seconds = wait_s(timeout, "timeout")
         headers = dict(attributes.get("headers") or {})
         if reserved := [name for name in _RESERVED if name in headers]:
             raise InvalidArgument(
@@ -65,15 +70,18 @@ class Requester:
         reply: asyncio.Future[ReceivedEvent] = asyncio.get_running_loop().create_future()
         event_id: int | None = None
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(timeout_seconds):
                 headers["reply_to"] = await self._reply_queue()
+                # Registered before the request is published, because the reply may be fast.
                 self.waiting[correlation] = reply
                 request = Event(data, **{**attributes, "headers": headers})
                 event_id = await publisher.publish_one(request)
                 return await reply
         except TimeoutError:
-            what = "the request" if event_id is None else f"request {event_id}"
-            raise NoReply(f"no reply to {what} on {to} arrived within {wait:g} s") from None
+            request_text = "the request" if event_id is None else f"request {event_id}"
+            raise NoReply(
+                f"no reply to {request_text} on {to} arrived within {timeout_seconds:g} s"
+            ) from None
         finally:
             self.waiting.pop(correlation, None)
 
@@ -91,7 +99,8 @@ class Requester:
             await self._connection.request(CloseReplyQueue(self._queue), resend=False, waits=False)
 
     async def _reply_queue(self) -> str:
-        """Return the name of the reply queue; create it and its reader first if necessary."""
+        """Return the name of the reply queue. The first call creates the queue and a reader, and so
+        does a call after the reader has failed."""
         async with self._opening:
             if self._reading is None or self._reading.done():
                 name = REPLY_QUEUE_PREFIX + uuid.uuid4().hex
@@ -115,7 +124,7 @@ class Requester:
                 await reader.close()
 
     def _resolve(self, event: ReceivedEvent) -> None:
-        """Complete the request that ``event`` replies to; drop a late or a second reply."""
+        """Pass a reply to the request that waits for it. A late or second reply is dropped."""
         reply = self.waiting.get(event.headers.get("correlation_id") or "")
         if reply is not None and not reply.done():
             reply.set_result(event)

@@ -1,4 +1,4 @@
-"""Scheduled events: events of a channel or queue to be published later (SEM X4)."""
+"""Lists and cancels scheduled events, which the realm publishes later (SEM X4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPENED: Any = ChannelOpened | None
 
 
 class Scheduled(Struct, frozen=True):
-    """A scheduled event, not published yet."""
+    """An event that the realm will publish at a later time."""
 
     number: int
     """The event's number in the schedule; the event gets its id when it is published."""
@@ -47,9 +47,11 @@ class Schedule:
         return [_scheduled(event) async for event in waiting]
 
     async def cancel(self, number: int) -> bool:
-        """Cancel a scheduled event. ``number`` is the number that ``publish`` or ``push`` returned
-        for it. Return False if it was published or cancelled already. Raises ``InvalidArgument``
-        if ``number`` is not a whole number of 0 or more."""
+        """Cancel a scheduled event. Return False if the event was published or cancelled already.
+
+        ``number`` is the number that ``publish`` or ``push`` returned. Raises ``InvalidArgument``
+        if it is not a whole number of 0 or more.
+        """
         if type(number) is not int or number < 0:
             raise InvalidArgument(
                 f"{number!r} is not the number of a scheduled event; publish returns that number"
@@ -57,6 +59,7 @@ class Schedule:
         store = await self._store()
         if store is None:
             return False
+        # The number of a scheduled event is its id in the hidden store.
         message = PurgeChannel(store, number, number)
         return await self._connection.ask(message, int, resend=False) > 0
 

@@ -73,8 +73,8 @@ class Session:
     durables: PatternDurables
     """The pattern durables of the realm: one durable on each channel that fits a pattern."""
     connection: RealmConnection
-    """The connection below the session, for requests of ``penstock_core.api`` that no method makes.
-    It belongs to the session's event loop, and may change with any version."""
+    """The connection that the session uses, for requests of ``penstock_core.api`` that have no
+    method here. It must be used on the session's event loop, and may change with any version."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self.connection = connection
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def session_id(self) -> str:
-        """Identity of this session, new for every session."""
+        """Identity of this session. Each session has a new one."""
         return self.connection.session_id
 
     @property
@@ -103,13 +103,13 @@ class Session:
 
     @property
     def event_bytes_max(self) -> int:
-        """Bytes of the largest event that the realm accepts (SEM E7)."""
+        """Size in bytes of the largest event that the realm accepts (SEM E7)."""
         return self.connection.event_bytes_max
 
     @property
     def is_connected(self) -> bool:
-        """Whether the session is connected now. Calls made while it is not wait for the next
-        connection, up to ``reconnect_timeout`` seconds."""
+        """Whether the session is connected now. While it is not, calls wait for the next connection
+        for up to ``reconnect_timeout`` seconds."""
         return self.connection.is_connected
 
     @property
@@ -130,11 +130,12 @@ class Session:
         try:
             await self.close()
         except PenstockError:
+            # The error of the block must not be hidden. That of the close was reported.
             if error is None:
-                raise  # otherwise it was reported, and the earlier error matters
+                raise
 
     async def close(self) -> None:
-        """End the session. Settlements sent so far are kept; all other delivered events are
+        """End the session. Settlements that were sent take effect; all other delivered events are
         available to other clients again (SEM D13).
 
         Waits without a time limit until the realm has confirmed the settlements in transit. Raises
@@ -149,7 +150,8 @@ class Session:
             finally:
                 await self.connection.close()
         except PenstockError:
-            listeners.forget_owed()  # one error is raised, once
+            # A close raises a single error, and raises it once.
+            listeners.forget_owed()
             raise
         listeners.raise_owed()
 
@@ -180,8 +182,8 @@ class Session:
         return await self.connection.ask(DescribeCluster(), ClusterInfo)
 
     async def wait_for_events(self, starts: Mapping[Destination, int], timeout: Duration) -> bool:
-        """Wait until one of the channels or queues has an event with the id mapped to it or a later
-        one. Return False if that does not happen within ``timeout`` seconds::
+        """Wait until a channel or queue in ``starts`` has an event whose id is at least the one
+        given for it. Return False if this does not happen within ``timeout`` seconds::
 
             await session.wait_for_events({orders: 42, invoices: 7}, timeout=5)
         """
@@ -244,9 +246,9 @@ class Session:
         session's user may not read are left out. ``buffer_bytes`` applies to each channel.
         Archives are not read.
 
-        With ``durable`` the subscription takes a seat at the durable of that name on each channel
-        that has one. Its events have to be acknowledged; at most ``window`` events of each channel
-        are unsettled at a time.
+        With ``durable`` the subscription receives events of the durable of this name on each
+        channel that has one. The events have to be acknowledged; at most ``window`` events of each
+        channel are unsettled at a time.
 
         Raises ``InvalidArgument`` if ``start`` or ``merged`` is combined with ``durable``, or
         ``window`` or ``auto_ack`` is used without it.
@@ -306,13 +308,13 @@ class Session:
     async def stage(
         self, store: Named, bodies: Sequence[pa.RecordBatch], *, group: str = ""
     ) -> list[str]:
-        """Store batches in the realm without publishing them, and return the names of these stages,
-        in order. :meth:`commit_stages` publishes them.
+        """Store batches in the realm without publishing them. Return the names of the stages that
+        contain them, in order; :meth:`commit_stages` publishes stages.
 
         ``store`` is the channel or queue to publish on. The batches have the layout of
         :mod:`penstock_core.columns.schema.layout`. The realm drops a stage after one hour without a
         commit, and when it restarts. ``group`` names a piece of work that several sessions may
-        stage, such as the retries of a task: a commit also drops all other stages of the group.
+        stage, such as the attempts of one task: a commit also drops all other stages of the group.
         """
         parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
@@ -333,8 +335,8 @@ class Session:
 
         A repeated call with the same ``producer`` and ``sequence`` returns the ids of the first
         call, whatever stages it names (SEM X3). A producer has one sequence for the whole realm.
-        ``content`` may identify the published events, such as the positions they were read from: a
-        repeated call with other ``content`` raises ``DifferentContent``.
+        ``content`` may identify the published events, for example by the positions from which they
+        were read: a repeated call with other ``content`` raises ``DifferentContent``.
 
         Raises ``NoSuchStage``, ``SequenceTooOld``, ``DifferentContent``, ``CapacityReached``, and
         ``NameDoesNotExist`` if a channel or queue was deleted.
@@ -353,8 +355,8 @@ class Session:
     async def redrive(
         self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
     ) -> Redriven:
-        """Publish dead events again, each once, and remove them from the dead event store
-        ``source`` (SEM T10).
+        """Publish the events of the dead event store ``source`` again, each once, and remove them
+        from it (SEM T10).
 
         Each event is published on the channel or queue that it died on, or, if ``to`` is not
         empty, on the channel or queue of that name. Events without an origin stay in ``source``
@@ -377,8 +379,8 @@ class Session:
         await self.connection.request(PausePublishing(paused=False))
 
     async def back_up(self, folder: FolderLike) -> BackupResult:
-        """Write a consistent copy of everything the realm has stored to ``folder``, while the realm
-        is in use.
+        """Write a consistent copy of everything that the realm stores to ``folder``, while the
+        realm is in use.
 
         If the folder contains an earlier backup of this realm, only new segment files are read. A
         path that ends in ``.tar`` produces one file instead of a folder. Needs the right ``full``
@@ -395,11 +397,11 @@ class Session:
         """Update a copy of the realm's sealed files for readers on other machines, while the realm
         is in use.
 
-        ``penstock store copy`` is the command for it, with a URI in the place of ``place``. Only
-        files that the copy lacks are read. Readers of the copy see a file once it is complete.
+        The command ``penstock store copy`` does the same for a URI. Only files that the copy does
+        not have are read from the realm. Readers of the copy see a file once it is complete.
         ``prune`` removes files that the realm no longer has. Needs the right ``full`` on the realm.
 
-        Raises ``InvalidArgument`` if ``place`` contains anything but a copy of this realm,
+        Raises ``InvalidArgument`` if ``place`` contains something other than a copy of this realm,
         ``StorageFailed``, ``IllegalState`` if the realm is in memory, ``Unavailable`` during a
         backup, ``AccessDenied``, ``ConnectionLost``.
         """
@@ -415,10 +417,11 @@ async def open_session(
     connector: Connector | None = None,
     token: Token | None = None,
 ) -> Session:
-    """Connect to a realm and return the session. ``reconnect_timeout`` is in seconds; with 0 each
+    """Connect to a realm and return the session. With a ``reconnect_timeout`` of 0 seconds each
     address is tried once.
 
-    Raises ``InvalidArgument``, and ``CannotConnect`` with the failure of each address.
+    ``connector`` makes the connections to an embedded realm; None means network connections. Raises
+    ``InvalidArgument``, and ``CannotConnect`` with the failure of each address.
     """
     connection = RealmConnection(
         url, reconnect_timeout=reconnect_timeout, connector=connector, token=token

@@ -1,4 +1,4 @@
-"""Waiting until one of several channels and queues has new events."""
+"""Waits until one of several channels and queues has new events."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from penstock.client.reading.subscription import Subscription
 from penstock_core.vocabulary.start_positions import FromId
 
 QUEUE_POLL_S = 0.1
-"""Seconds between two polls of a queue. The realm notifies only readers of a queue, so queues are
-polled; with several queues the pause is longer, so that the polling rate stays the same."""
+"""Seconds between two polls if there is one queue. The realm notifies only readers of a queue, so
+queues are polled. With several queues each is polled less often, so that the total rate of polls
+stays the same."""
 
 
 async def wait_for_events(
     connection: RealmConnection, starts: Mapping[Destination, int], timeout: Duration
 ) -> bool:
-    """Return whether one of the stores has an event of its start id or a later one within
-    ``timeout`` seconds."""
+    """Wait until a store in ``starts`` has an event whose id is at least the one given for it.
+    Return False if this does not happen within ``timeout`` seconds."""
     has_events = asyncio.Event()
     pause = QUEUE_POLL_S * sum(not isinstance(store, Channel) for store in starts)
-    async with AsyncExitStack() as opened:
+    async with AsyncExitStack() as subscriptions:
         waits = [
             _wait_for_channel(
-                await opened.enter_async_context(
+                await subscriptions.enter_async_context(
                     Subscription(connection, store.number, FromId(start), first_credit=1)
                 ),
                 has_events,
@@ -49,6 +50,7 @@ async def wait_for_events(
 
 
 async def _wait_for_channel(subscription: Subscription, has_events: asyncio.Event) -> None:
+    """Set ``has_events`` when the first event of a subscription arrives."""
     if await subscription.next_batch() is not None:
         has_events.set()
 
@@ -56,7 +58,9 @@ async def _wait_for_channel(subscription: Subscription, has_events: asyncio.Even
 async def _wait_for_queue(
     queue: Destination, start: int, has_events: asyncio.Event, pause: float
 ) -> None:
-    # No local event could end this wait, so it has to poll the realm.
+    """Set ``has_events`` when the last id of a queue is at least ``start``. ``pause`` is the time
+    between two polls, in seconds."""
+    # The realm does not report new events of a queue, so this polls the realm.
     while (await queue.info()).last_event_id < start:  # noqa: ASYNC110
         await asyncio.sleep(pause)
     has_events.set()

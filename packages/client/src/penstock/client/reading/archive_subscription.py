@@ -327,8 +327,8 @@ def _from(batch: ReceivedBatch, event_id: int) -> ReceivedBatch | None:
 
 
 def _split(batch: ReceivedBatch, event_id: int) -> tuple[ReceivedBatch, ReceivedBatch | None]:
-    """Split a batch at ``event_id``. Return the events with lower ids, of which at least one must
-    exist, and the others or None."""
+    """Split a batch at ``event_id``. Return the events with lower ids, at least one, and the
+    other events; None if there are no others."""
     count = int(np.searchsorted(batch.event_ids, event_id))
     later = _from(batch, event_id)
     return (batch if later is None else batch._part(0, count)), later

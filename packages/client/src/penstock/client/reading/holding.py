@@ -51,7 +51,7 @@ class DurableHold(Closing):
         self._durable = durable
         self._attachment = Attachment(connection)
         self._seat_reconnects = -1
-        """Number of reconnects of the session before the connection to which the seat belongs; -1
+        """Number of reconnects of the session before the connection of the seat; -1
         before the seat is taken."""
         self._failure: PenstockError | None = None
         self._changed = asyncio.Event()

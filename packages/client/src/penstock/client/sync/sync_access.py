@@ -43,9 +43,12 @@ class Access:
         return self._loop.call(self._inner.create_user(name, password, if_missing=if_missing))
 
     def set_password(self, name: str, password: str, old: str | None = None) -> None:
-        """Set the password of a user. To change one's own password, ``old`` has to be the present
-        one. Neither password leaves this process. Raises ``NameDoesNotExist``,
-        ``InvalidArgument``, and ``AuthenticationFailed`` if ``old`` is wrong."""
+        """Set the password of a user. Users who change their own password pass the present one as
+        ``old``.
+
+        Neither password leaves this process. Raises ``NameDoesNotExist``, ``InvalidArgument``, and
+        ``AuthenticationFailed`` if ``old`` is wrong.
+        """
         self._loop.call(self._inner.set_password(name, password, old))
 
     def delete_user(self, name: str) -> None:
@@ -77,8 +80,8 @@ class Access:
         self._loop.call(self._inner.delete_group(name))
 
     def entries(self, *, channel: str = "", queue: str = "", topic: str = "") -> AclInfo:
-        """Return the rights granted on a channel, a queue or an MQTT topic filter; without one of
-        them, on the realm."""
+        """Return the rights granted on a channel, a queue or an MQTT topic filter. If none of the
+        three is named, return the rights granted on the realm."""
         return self._loop.call(self._inner.entries(channel=channel, queue=queue, topic=topic))
 
     def topics(self) -> list[str]:
@@ -88,8 +91,8 @@ class Access:
     def grant(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Grant rights on a channel, a queue or an MQTT topic filter (SEM M15); without one of
-        them, on the realm. Return all rights granted there now::
+        """Grant rights on a channel, a queue or an MQTT topic filter (SEM M15), or on the realm if
+        none of the three is named. Return all rights granted there now::
 
             session.access.grant("ann@*", "publish", "subscribe", channel="orders")
 
@@ -103,9 +106,11 @@ class Access:
     def revoke(
         self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Revoke rights of a subject, or all of its rights if ``rights`` is empty. Return all
-        rights granted there now. Subscriptions that lose a right they need end at once with
-        ``AccessDenied``."""
+        """Revoke rights of a subject on a channel, queue, MQTT topic filter or the realm; if
+        ``rights`` is empty, all its rights there. Return all rights granted there now.
+
+        Subscriptions that lose a required right end at once with ``AccessDenied``.
+        """
         return self._loop.call(
             self._inner.revoke(subject, *rights, channel=channel, queue=queue, topic=topic)
         )
@@ -113,7 +118,9 @@ class Access:
     def audit(
         self, limit: int = 100, *, before: int | None = None, kind: str = "acts"
     ) -> list[AuditRecord]:
-        """Return up to ``limit`` audit records, newest first; with ``before``, the newest of those
-        with a lower number. ``kind`` is ``"acts"`` (administration), ``"sign-ins"`` or
-        ``"refusals"``."""
+        """Return up to ``limit`` audit records, newest first. With ``before``, only records with a
+        lower number are returned.
+
+        ``kind`` is ``"acts"`` (administration), ``"sign-ins"`` or ``"refusals"``.
+        """
         return self._loop.call(self._inner.audit(limit, before=before, kind=kind))

@@ -28,7 +28,8 @@ from penstock_core.vocabulary.identities import ChannelId
 
 
 class Destination:
-    """A handle of a channel or queue. The store itself, with its events, is in the realm."""
+    """A handle of a channel or queue. The realm stores the channel or queue itself and its
+    events."""
 
     name: str
     number: ChannelId
@@ -37,7 +38,7 @@ class Destination:
     """Identifies the sequence of event ids. It changes when the channel or queue is deleted and
     created again, when its ids restart with the realm (SEM C1d), and differs between realms."""
     scheduled: Schedule
-    """The scheduled events: published at a later time."""
+    """The events that the realm will publish at a later time."""
 
     def __init__(self, inner: aio_destination.Destination, loop: LoopThread) -> None:
         self._inner = inner
@@ -77,12 +78,12 @@ class Destination:
         linger_ms: float = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> Producer:
-        """Return a pipelined producer, which sends events without waiting for each one to be
-        stored.
+        """Return a pipelined producer. It sends events without waiting until each event is stored.
 
-        It sends a batch when it has ``batch_events`` events or ``batch_bytes`` bytes, or
-        ``linger_ms`` milliseconds after the first event. ``on_error`` is called for events that
-        the realm refuses; without it, the session's error listeners are.
+        The producer sends a batch when it has collected ``batch_events`` events or ``batch_bytes``
+        bytes, or ``linger_ms`` milliseconds after the first event of the batch. ``on_error`` is
+        called for events that the realm refuses; without it, the session's error listeners are
+        called.
         """
         return Producer(
             self._inner.producer(
@@ -105,7 +106,7 @@ class Destination:
 
     def browse(self, *, start: int = 0, end: int | None = None, selector: str = "") -> Subscription:
         """Read the stored events with ids from ``start`` up to and including ``end``, then end the
-        subscription. Nothing is consumed, from a queue either.
+        subscription. No event is consumed, not even those of a queue.
 
         Raises ``InvalidArgument`` for an empty range.
         """
@@ -127,8 +128,8 @@ class Destination:
         return self._loop.call(self._inner.locate_table())
 
     def published_at(self, event_id: int) -> datetime | None:
-        """Return the time at which the first stored event with this id or a later one was
-        published; None if no such event is stored."""
+        """Return the time of publication of the first stored event whose id is at least
+        ``event_id``; None if no such event is stored."""
         return self._loop.call(self._inner.published_at(event_id))
 
     def missing(self, first_id: int, end_id: int) -> tuple[Missing, ...]:
@@ -156,7 +157,7 @@ class Destination:
         return self._loop.call(self._inner.info())
 
     def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
-        """Change attributes, effective at once (SEM C3)::
+        """Change attributes. The changes take effect at once (SEM C3)::
 
             orders.edit(ttl="7d", capacity=1_000_000)
 
@@ -189,7 +190,9 @@ class Schedule:
         return self._loop.call(self._inner.list())
 
     def cancel(self, number: int) -> bool:
-        """Cancel a scheduled event. ``number`` is the number that ``publish`` or ``push`` returned
-        for it. Return False if it was published or cancelled already. Raises ``InvalidArgument``
-        if ``number`` is not a whole number of 0 or more."""
+        """Cancel a scheduled event. Return False if the event was published or cancelled already.
+
+        ``number`` is the number that ``publish`` or ``push`` returned. Raises ``InvalidArgument``
+        if it is not a whole number of 0 or more.
+        """
         return self._loop.call(self._inner.cancel(number))

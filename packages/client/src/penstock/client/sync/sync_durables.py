@@ -49,7 +49,7 @@ class Durables:
           ``"exclusive"``, ``"priority"`` or ``"shared_queued"``
         - ``start``: position of the first event: ``"earliest"``, ``"latest"``, an event id, or a
           ``datetime``
-        - ``selector``: only matching events are for this durable
+        - ``selector``: the durable receives only matching events
         - ``persistent``: whether the durable survives a restart of the realm; None means that the
           type of the channel decides
         - ``max_deliveries``: an event that is rolled back this many times is dead for this durable
@@ -61,9 +61,9 @@ class Durables:
           the same time
         - ``backoff``: delay before a rolled-back event is delivered again, longer each time:
           ``{"first": "1s", "factor": 2, "most": "5m", "jitter": 0.2, "seed": 7}`` (SEM D18)
-        - ``ack_timeout``: the time a client has to settle an event, in seconds or as a text such
-          as ``"30s"``; after it the event is delivered again with one more redelivery, and a later
-          acknowledgement is refused (SEM D19)
+        - ``ack_timeout``: the time in which a client has to settle an event, in seconds or as a
+          text such as ``"30s"``; after this time the event is delivered again with one more
+          redelivery, and a later acknowledgement is refused (SEM D19)
 
         With ``if_missing`` an existing durable is returned, at its present position, if it has this
         type, this selector and the attributes given here.
@@ -99,8 +99,8 @@ class Durables:
 
 
 class Durable(DurableReceiving):
-    """A handle of a durable. The durable itself, with its position and its outstanding events, is
-    in the realm."""
+    """A handle of a durable. The realm stores the durable itself, with its position and its
+    outstanding events."""
 
     name: str
 
@@ -177,6 +177,6 @@ class Durable(DurableReceiving):
         return self._loop.call(self._inner.unbind())
 
     def close(self) -> None:
-        """Leave the seat that :meth:`fetch` has taken. Raises, as :meth:`flush` does, the first
-        refused or lost settlement that has not been raised yet."""
+        """Detach from the durable to which :meth:`fetch` has attached. Raises, as :meth:`flush`
+        does, the error of the first refused or lost settlement that was not raised yet."""
         self._loop.call(self._inner.close())

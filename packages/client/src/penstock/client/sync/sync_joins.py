@@ -29,8 +29,8 @@ class Joins:
         archive: bool = False,
         if_missing: bool = False,
     ) -> JoinInfo:
-        """Create a join: from now on, events published on channel ``source`` that match
-        ``selector`` are copied to a channel or queue (SEM L1, L4).
+        """Create a join: from now on, events that are published on the channel ``source`` and match
+        ``selector`` are copied to the channel or queue ``destination`` (SEM L1, L4).
 
         With ``archive``, the destination is a queue and receives duplicates, too (SEM L3). With
         ``if_missing``, an existing join is returned if it has this ``selector`` and ``archive``.
@@ -48,7 +48,7 @@ class Joins:
         return self._loop.call(self._inner.list())
 
     def delete(self, source: str, destination: str) -> None:
-        """Delete a join. Events it has copied stay. Raises ``NameDoesNotExist``."""
+        """Delete a join. Events that it has copied are not removed. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(source, destination))
 
 
@@ -80,8 +80,8 @@ class Mqtt:
         return self._loop.call(self._inner.forget(filter, channel=channel))
 
     def sessions(self) -> list[MqttSessionInfo]:
-        """Return all MQTT sessions by client id and user: connected ones, and stored ones whose
-        client is not connected."""
+        """Return all MQTT sessions, ordered by client id and user. They include stored sessions
+        whose clients are not connected."""
         return self._loop.call(self._inner.sessions())
 
     def end_session(self, client: str, user: str = "") -> None:

@@ -18,8 +18,8 @@ from penstock_core.api.patterns import PatternDurableInfo
 
 
 class PatternDurables:
-    """The pattern durables of a realm: ``session.durables``. Each gives every channel that fits its
-    pattern a durable of one name."""
+    """The pattern durables of a realm: ``session.durables``. A pattern durable creates a durable of
+    one name on every channel that fits its pattern."""
 
     def __init__(self, inner: aio_pattern_durables.PatternDurables, loop: LoopThread) -> None:
         self._inner = inner
@@ -74,7 +74,10 @@ class PatternDurables:
         return self._loop.call(self._inner.list())
 
     def delete(self, pattern: str, name: str) -> None:
-        """Delete a pattern durable and its durables on all channels, except durables that a channel
-        has through another pattern, too. Events that only these durables kept are removed. Raises
-        ``NameDoesNotExist``."""
+        """Delete a pattern durable and its durables on all channels. A channel that also fits
+        another pattern durable of this name keeps its durable.
+
+        Events for which only the deleted durables still waited are removed. Raises
+        ``NameDoesNotExist``.
+        """
         self._loop.call(self._inner.delete(pattern, name))

@@ -80,8 +80,8 @@ class Queues:
         return self._loop.call(self._inner.export(name, folder))
 
     def import_from(self, folder: FolderLike, name: str = "") -> Queue:
-        """Create a queue from an exported one and return it. Event ids are kept (SEM C7). The
-        import is complete, or changes nothing.
+        """Create a queue from an export and return it. Its events have the exported ids (SEM C7).
+        The import is complete, or it changes nothing.
 
         ``name`` is the name of the new queue; empty means the name of the exported one. Raises
         ``DamagedExport``, ``NameAlreadyBound``, ``InvalidArgument``, ``MemoryLimit``, and
@@ -91,7 +91,7 @@ class Queues:
 
 
 class Queue(QueueStreaming, Destination):
-    """A handle of a queue. The queue itself, with its events, is in the realm."""
+    """A handle of a queue. The realm stores the queue itself and its events."""
 
     def __init__(self, inner: aio_queues.Queue, loop: LoopThread) -> None:
         super().__init__(inner, loop)
@@ -133,15 +133,15 @@ class Queue(QueueStreaming, Destination):
                     handle(event)
                     reader.commit(event)
 
-        A plain reader removes an event from the queue by receiving it, a transactional reader by
-        committing it (SEM Q1, Q2).
+        With a plain reader, an event leaves the queue when the reader receives it; with a
+        transactional reader, when the reader commits it (SEM Q1, Q2).
 
-        - ``window``: the most uncommitted events of a transactional reader
+        - ``window``: the largest number of uncommitted events of a transactional reader
         - ``selector``: only matching events are delivered
         - ``timeout``: ends an iteration if no event arrives for this many seconds
-        - ``ack_timeout``: the time a transactional reader has to commit an event, in seconds or as
-          a text such as ``"30s"``; after it the event returns to the queue with one more
-          redelivery, and a later commit is refused (SEM D19)
+        - ``ack_timeout``: the time in which a transactional reader has to commit an event, in
+          seconds or as a text such as ``"30s"``; after this time the event returns to the queue
+          with one more redelivery, and a later commit is refused (SEM D19)
         """
         return Reader(
             self._inner.reader(
@@ -158,8 +158,8 @@ class Queue(QueueStreaming, Destination):
         """Remove the next event from the queue and return it; return None if no event arrives
         within ``timeout`` seconds. Without ``timeout`` the call waits indefinitely.
 
-        The call takes a seat at the queue. Later calls use the same seat, until :meth:`close` or
-        the end of the session.
+        The call attaches a reader to the queue. Later calls use the same reader, until
+        :meth:`close` or the end of the session.
         """
         result = self._loop.call(self._inner.pop(timeout))
         return None if result is None else ReceivedEvent(result, self._loop)
@@ -168,15 +168,15 @@ class Queue(QueueStreaming, Destination):
         """Return the first ``count`` events, and whether the queue has more, without changing
         anything (SEM Q4).
 
-        The events after those: call again with ``selector="event_id > 41"``, where 41 is the last
-        id returned.
+        To see the following events, call again with ``selector="event_id > 41"``, where 41 is the
+        last returned id.
         """
         return self._loop.call(self._inner.peek(count, selector=selector))
 
     def close(self) -> None:
-        """Leave the seats that :meth:`pop` has taken. Raises ``ConnectionLost`` if the connection
-        was lost before the realm confirmed the removal of an event: that event may be delivered
-        again."""
+        """Close the readers that :meth:`pop` has opened. Raises ``ConnectionLost`` if the
+        connection was lost before the realm confirmed the removal of an event: that event may be
+        delivered again."""
         self._loop.call(self._inner.close())
 
 

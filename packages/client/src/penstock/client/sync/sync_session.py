@@ -47,8 +47,8 @@ class Session(SessionEnd):
     durables: PatternDurables
     """The pattern durables of the realm: one durable on each channel that fits a pattern."""
     connection: RealmConnection
-    """The connection below the session, for requests of ``penstock_core.api`` that no method makes.
-    It belongs to the session's event loop, and may change with any version."""
+    """The connection that the session uses, for requests of ``penstock_core.api`` that have no
+    method here. It must be used on the session's event loop, and may change with any version."""
 
     def __init__(
         self, inner: AioSession, loop: LoopThread, on_close: Callable[[], None] | None = None
@@ -67,7 +67,7 @@ class Session(SessionEnd):
 
     @property
     def session_id(self) -> str:
-        """Identity of this session, new for every session."""
+        """Identity of this session. Each session has a new one."""
         return self._inner.session_id
 
     @property
@@ -77,13 +77,13 @@ class Session(SessionEnd):
 
     @property
     def event_bytes_max(self) -> int:
-        """Bytes of the largest event that the realm accepts (SEM E7)."""
+        """Size in bytes of the largest event that the realm accepts (SEM E7)."""
         return self._inner.event_bytes_max
 
     @property
     def is_connected(self) -> bool:
-        """Whether the session is connected now. Calls made while it is not wait for the next
-        connection, up to ``reconnect_timeout`` seconds."""
+        """Whether the session is connected now. While it is not, calls wait for the next connection
+        for up to ``reconnect_timeout`` seconds."""
         return self._inner.is_connected
 
     @property
@@ -123,13 +123,13 @@ class Session(SessionEnd):
     def stage(
         self, store: Named, bodies: Sequence[pa.RecordBatch], *, group: str = ""
     ) -> list[str]:
-        """Store batches in the realm without publishing them, and return the names of these stages,
-        in order. :meth:`commit_stages` publishes them.
+        """Store batches in the realm without publishing them. Return the names of the stages that
+        contain them, in order; :meth:`commit_stages` publishes stages.
 
         ``store`` is the channel or queue to publish on. The batches have the layout of
         :mod:`penstock_core.columns.schema.layout`. The realm drops a stage after one hour without a
         commit, and when it restarts. ``group`` names a piece of work that several sessions may
-        stage, such as the retries of a task: a commit also drops all other stages of the group.
+        stage, such as the attempts of one task: a commit also drops all other stages of the group.
         """
         return self._loop.call(self._inner.stage(store, bodies, group=group))
 
@@ -148,8 +148,8 @@ class Session(SessionEnd):
 
         A repeated call with the same ``producer`` and ``sequence`` returns the ids of the first
         call, whatever stages it names (SEM X3). A producer has one sequence for the whole realm.
-        ``content`` may identify the published events, such as the positions they were read from: a
-        repeated call with other ``content`` raises ``DifferentContent``.
+        ``content`` may identify the published events, for example by the positions from which they
+        were read: a repeated call with other ``content`` raises ``DifferentContent``.
 
         Raises ``NoSuchStage``, ``SequenceTooOld``, ``DifferentContent``, ``CapacityReached``, and
         ``NameDoesNotExist`` if a channel or queue was deleted.
@@ -165,8 +165,8 @@ class Session(SessionEnd):
     def redrive(
         self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
     ) -> Redriven:
-        """Publish dead events again, each once, and remove them from the dead event store
-        ``source`` (SEM T10).
+        """Publish the events of the dead event store ``source`` again, each once, and remove them
+        from it (SEM T10).
 
         Each event is published on the channel or queue that it died on, or, if ``to`` is not
         empty, on the channel or queue of that name. Events without an origin stay in ``source``
@@ -188,8 +188,8 @@ class Session(SessionEnd):
         self._loop.call(self._inner.resume_publishing())
 
     def back_up(self, folder: FolderLike) -> BackupResult:
-        """Write a consistent copy of everything the realm has stored to ``folder``, while the realm
-        is in use.
+        """Write a consistent copy of everything that the realm stores to ``folder``, while the
+        realm is in use.
 
         If the folder contains an earlier backup of this realm, only new segment files are read. A
         path that ends in ``.tar`` produces one file instead of a folder. Needs the right ``full``
@@ -204,11 +204,11 @@ class Session(SessionEnd):
         """Update a copy of the realm's sealed files for readers on other machines, while the realm
         is in use.
 
-        ``penstock store copy`` is the command for it, with a URI in the place of ``place``. Only
-        files that the copy lacks are read. Readers of the copy see a file once it is complete.
+        The command ``penstock store copy`` does the same for a URI. Only files that the copy does
+        not have are read from the realm. Readers of the copy see a file once it is complete.
         ``prune`` removes files that the realm no longer has. Needs the right ``full`` on the realm.
 
-        Raises ``InvalidArgument`` if ``place`` contains anything but a copy of this realm,
+        Raises ``InvalidArgument`` if ``place`` contains something other than a copy of this realm,
         ``StorageFailed``, ``IllegalState`` if the realm is in memory, ``Unavailable`` during a
         backup, ``AccessDenied``, ``ConnectionLost``.
         """
