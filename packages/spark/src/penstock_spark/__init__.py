@@ -1,4 +1,4 @@
-"""Spark as a client of the realm: sources, sinks, and a session tuned for them."""
+"""Spark as a client of the realm: sources, sinks, and a Spark session with suitable settings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def register(spark: SparkSession, url: str | None = None) -> None:
     """Register the format ``penstock`` in a Spark session.
 
     ``url`` is the realm for reads and writes without the option ``url``; by default it is the
-    present value of the environment variable ``PENSTOCK_URL``. If this package is installed,
-    Spark finds the format without this call, which sets the default URL, and helps in notebooks.
+    current value of the environment variable ``PENSTOCK_URL``. Spark finds the format of an
+    installed package without this call; the call sets the default URL, and helps in notebooks.
 
-    Raises ``Unavailable`` if PySpark is missing, ``InvalidArgument`` for an invalid URL.
+    Raises ``Unavailable`` if PySpark is not installed, and ``InvalidArgument`` if the URL is not
+    valid.
     """
     _check_installed()
     from penstock_spark.errors.errors import convert_errors
@@ -42,14 +43,14 @@ def table(
 ) -> DataFrame:
     """Return a channel or queue as a table: the events that it stores now (SEM B7).
 
-    Spark reads the table's Parquet files by itself if its executors can reach the realm's data
-    directory: with ``access="auto"`` if they run on this machine and this machine has the files,
-    with ``"local"`` always. Otherwise, and with ``"remote"``, it reads through the format
+    Spark's own Parquet reader reads the files of the table if the executors can reach the realm's
+    data directory: with ``access="auto"`` if they run on this machine and this machine has the
+    files, with ``"local"`` always. Otherwise, and with ``"remote"``, Spark reads through the format
     ``penstock``. Columns and rows are the same. ``url`` is the realm, by default the value of the
     environment variable ``PENSTOCK_URL``.
 
-    Raises ``Unavailable`` if PySpark is missing, or if ``access`` is ``"local"`` and this machine
-    does not have the files; ``InvalidArgument``, ``NameDoesNotExist``, ``CannotConnect``,
+    Raises ``Unavailable`` if PySpark is not installed, or if ``access`` is ``"local"`` and this
+    machine does not have the files; ``InvalidArgument``, ``NameDoesNotExist``, ``CannotConnect``,
     ``LimitReached``, ``StorageFailed``, ``Damaged``.
     """
     _check_installed()
@@ -62,14 +63,18 @@ def table(
 
 
 def _check_installed() -> None:
+    """Raise ``Unavailable`` if PySpark is not installed."""
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
 
 
 @contextlib.contextmanager
 def _own_python(spark: SparkSession) -> Iterator[None]:
-    """Make a local master run the format with this Python, in which the package is installed,
-    instead of the Python that ``PYSPARK_PYTHON`` named when Spark started."""
+    """Make a local Spark run the format with the Python of this process while the ``with`` block
+    runs.
+
+    The Python that ``PYSPARK_PYTHON`` named when Spark started may not have the package.
+    """
     from pyspark.sql.utils import is_remote
 
     from penstock_spark.session.pythons import python_for_spark
@@ -87,11 +92,12 @@ def _own_python(spark: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _complete_environment(spark: SparkSession) -> Iterator[None]:
-    """Register data sources with every variable that Spark adds when a query starts.
+    """Set every environment variable that Spark adds when a query starts, while the ``with`` block
+    registers a data source.
 
-    The queries of a session share the source's map of variables. A starting query adds its own
-    variables to it, without a lock, while another query serializes or copies the same map. A map
-    that grows at this moment is corrupted (``OptionalDataException``, a failing ``start``).
+    All queries of a session share the map of variables of the data source. A query that starts adds
+    its variables to the map without a lock, while another query may serialize or copy it. If the
+    map grows at this moment, it is corrupted (``OptionalDataException``, or ``start`` fails).
     Replacing the value of an existing key is safe.
     """
     from pyspark.sql.utils import is_remote

@@ -1,7 +1,7 @@
-"""One session with each realm in each process of Spark: planners, tasks, stream drivers.
+"""The sessions of Spark's processes: one session with each realm in each process.
 
-Spark starts these processes, reuses them for later tasks, and kills them without notice. So a
-session is opened when it is first needed, and kept for the next task.
+Spark starts processes for planning and tasks, reuses them for later tasks, and kills them without
+notice. A session is therefore opened when it is first needed, and stays open for the next task.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from penstock_spark.session.settling import settle_down
 T = TypeVar("T")
 
 sessions: dict[tuple[int, RealmAt], Session] = {}
-"""Sessions by process and realm, since a forked child cannot use its parent's."""
+"""Sessions by process id and realm. The process id is in the key because a forked process cannot
+use the sessions of its parent."""
 
 _existing: set[tuple[int, Where]] = set()
-"""Channels and queues that existed when this process first checked, by process id."""
+"""Process ids with the channels and queues that existed when the process checked."""
 
 
 class ChannelLink:
-    """An existing channel or queue, and the epoch that distinguishes it from another one of the
-    same name."""
+    """A channel or queue that exists, with its epoch. A channel that is created again under the
+    same name has another epoch."""
 
     def __init__(self, destination: Channel | Queue) -> None:
         self._destination = destination
         self.store: Destination = destination
-        """The channel or queue, for reads."""
+        """The channel or queue, for requests that both accept."""
         self.name = destination.name
         self.epoch = destination.epoch
 
     @property
     def channel(self) -> Channel:
-        """The channel. Raises ``IllegalState`` for a queue."""
+        """The channel. Raises ``IllegalState`` if this is a queue."""
         if isinstance(self._destination, Channel):
             return self._destination
         raise IllegalState(f"{self.name} is a queue; a channel is needed here")
@@ -70,25 +71,28 @@ class ChannelLink:
         return Span(end if info.first_event_id is None else info.first_event_id, end)
 
     def age_ms(self, event_id: int, now: datetime) -> int:
-        """Return the age in ms of the first stored event with this id or a later one; 0 without
-        such an event."""
+        """Return the age, in milliseconds, of the first stored event from ``event_id`` on; 0 if no
+        such event is stored."""
         published = self.store.published_at(event_id)
         return 0 if published is None else max(0, (now - published) // timedelta(milliseconds=1))
 
 
 def ask(where: Where, question: Callable[[ChannelLink], T], *, patient: bool = False) -> T:
-    """Call ``question`` with the channel; it may be called twice, so it must be safe to repeat.
+    """Return the result of ``question`` for a channel or queue.
 
-    Raises ``CannotConnect``, and ``NameDoesNotExist`` naming the channel.
+    ``question`` may be called twice, so it must be safe to repeat. ``patient`` is that of
+    :func:`ask_realm`. Raises ``CannotConnect``, and ``NameDoesNotExist`` if the channel does not
+    exist.
     """
     return ask_realm(where.realm, lambda session: question(link(session, where)), patient=patient)
 
 
 def check_exists(where: Where, *, patient: bool = False) -> None:
-    """Raise ``NameDoesNotExist`` naming the channel if it does not exist, or ``CannotConnect``.
+    """Raise ``NameDoesNotExist`` if a channel or queue does not exist. Raises ``CannotConnect``.
 
-    A channel that existed once is not checked again: Spark makes two writers for each micro-batch,
-    and tasks notice if the channel was deleted."""
+    A process checks each channel only until it exists: Spark makes two writers for each
+    micro-batch, and tasks notice if the channel was deleted since.
+    """
     key = (os.getpid(), where)
     if key not in _existing:
         ask(where, lambda link: link.epoch, patient=patient)
@@ -102,15 +106,16 @@ def ask_realm(
     patient: bool = False,
     realm_id: str = "",
 ) -> T:
-    """Call ``question`` with a session; it may be called twice, so it must be safe to repeat.
+    """Return the result of ``question`` for a session with the realm.
 
-    ``realm_id`` is the id of the realm that a task was connected to. If this process has a session
-    with a realm of another id, that session is out of date and a new one is opened.
+    ``question`` may be called twice, so it must be safe to repeat. ``realm_id`` is the id of the
+    realm that a task was connected to; if the open session of this process has another id, it is
+    replaced.
 
-    Tasks, and callers that are ``patient``, wait up to ``realm.reconnect_s`` for an unavailable
-    realm: the query has reached it before. All calls of a stream are patient except the first
-    read of its columns, because Spark may make each call in a new process, which has no session
-    that could wait. Raises ``CannotConnect``.
+    Tasks, and callers with ``patient``, wait up to ``realm.reconnect_s`` seconds for an unavailable
+    realm, because the query has reached the realm before. All calls of a stream are patient except
+    the first read of its columns: Spark may make each call in a new process, which has no session
+    that could reconnect. Raises ``CannotConnect``.
     """
     settle_down()
     realm = RealmAt(realm) if isinstance(realm, str) else realm
@@ -123,13 +128,15 @@ def ask_realm(
         try:
             return question(session)
         except (SessionClosed, CannotConnect):
-            sessions.pop(key, None)  # its reconnect timeout has passed; a new session may succeed
+            # The session ended because its reconnect timeout had passed; a new one may succeed.
+            sessions.pop(key, None)
     patient = patient or TaskContext.get() is not None
     session = sessions[key] = _connected(realm, realm.reconnect_s if patient else 0)
     return question(session)
 
 
 def _connected(realm: RealmAt, patience_s: float) -> Session:
+    """Open a session; retry for ``patience_s`` seconds before ``CannotConnect`` is raised."""
     pause_s, waited_s = 0.05, 0.0
     while True:
         try:
@@ -137,7 +144,8 @@ def _connected(realm: RealmAt, patience_s: float) -> Session:
         except CannotConnect:
             if waited_s >= patience_s:
                 raise
-        # An interruptible wait that doubles, because many tasks may wait for the same realm.
+        # `Event.wait` can be interrupted. The pause doubles, because many tasks may wait for the
+        # same realm.
         threading.Event().wait(pause_s)
         waited_s += pause_s
         pause_s = min(2 * pause_s, 2.0)
@@ -152,7 +160,10 @@ def disconnect() -> None:
 
 
 def link(session: Session, where: Where) -> ChannelLink:
-    """Return the channel or queue. Raises ``NameDoesNotExist``, which shows how to create it."""
+    """Return the channel or queue at ``where``.
+
+    Raises ``NameDoesNotExist`` if it does not exist; the text shows how to create it.
+    """
     kind = "queue" if where.kind == "queue" else "channel"
     try:
         if kind == "queue":

@@ -1,8 +1,8 @@
-"""Channels as tables that Spark reads by itself: Parquet files of one snapshot (SEM B7).
+"""Channels as tables that Spark's own Parquet reader reads: the files of one snapshot (SEM B7).
 
-The realm makes the files when a table is asked for. Spark's own Parquet reader reads them, with its
-filters and only the columns that a query needs. Executors that cannot reach the files read the
-columns through the format ``penstock``.
+The realm makes the files when a table is requested. Spark's reader then reads only the columns and
+row groups that a query needs. Executors that cannot reach the files read the same columns through
+the format ``penstock``.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ Access = Literal["auto", "local", "remote"]
 ACCESS: Final = ("auto", "local", "remote")
 _LOOKED_UP_HERE: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _setting_changes: Final = threading.Lock()
-"""Held while a setting of the session is changed."""
+"""Acquired while a setting of the session is changed, so that threads do not mix their values."""
 _IN_PATTERNS: Final = re.compile(r"([\\*?{}\[\]])")
-"""Characters with a meaning in Hadoop's patterns of paths."""
+"""Characters with a special meaning in paths, which Hadoop treats as patterns."""
 
 
 class _Streamed(NamedTuple):
-    """A channel or queue that is read through the format ``penstock``."""
+    """The columns of a channel or queue that is read through the format ``penstock``."""
 
     kind: Literal["channel", "queue"]
     name: str
     source: StructType
-    """The columns as the format has them."""
+    """The columns that the format returns."""
     shown: StructType
-    """The columns as the table has them, in the same order."""
+    """The columns of the table, in the same order."""
     end: int
+    """Id after the newest event of the table."""
 
 
 def native_table(spark: SparkSession, where: Where, access: Access) -> DataFrame:
-    """Return a channel or queue as a table of what it stores now.
+    """Return a channel or queue as a table of the events that it stores now.
 
     Raises ``InvalidArgument``, ``NameDoesNotExist``, ``CannotConnect``, ``LimitReached``,
     ``StorageFailed``, ``Damaged``, and ``Unavailable`` if ``access`` is ``local`` and this machine
@@ -85,7 +86,7 @@ def native_table(spark: SparkSession, where: Where, access: Access) -> DataFrame
         .option(streamed.kind, escaped(streamed.name))
         .load()
     )
-    # A cast also gives the fields of structs the names that they have in the table.
+    # A cast also renames the fields of structs to the names that they have in the table.
     return frame.select(
         *(
             functions.col(_quoted(field.name)).cast(shown.dataType).alias(shown.name)
@@ -95,7 +96,7 @@ def native_table(spark: SparkSession, where: Where, access: Access) -> DataFrame
 
 
 def _has_same_fields(kind: DataType, other: DataType) -> bool:
-    """Return whether structs have the same number of fields, at every depth."""
+    """Return whether structs inside the two types have equal numbers of fields, at every depth."""
     if isinstance(kind, StructType) and isinstance(other, StructType):
         return len(kind) == len(other) and all(
             _has_same_fields(field.dataType, other_field.dataType)
@@ -111,17 +112,18 @@ def _quoted(name: str) -> str:
 
 
 def _runs_here(spark: SparkSession) -> bool:
-    """Whether all executors are on this machine."""
+    """Return whether all executors run on this machine."""
     return not is_remote() and str(spark.sparkContext.master).startswith("local")
 
 
 def _files_of(link: ChannelLink, *, is_needed: bool) -> TableFiles | None:
-    """Return the files of the table; None if this machine cannot read them.
+    """Return the files of the table; None if this machine cannot read them, or if the realm does
+    not offer tables.
 
-    Raises ``Unavailable`` instead if ``is_needed``.
+    With ``is_needed``, raises ``Unavailable`` or the error of the realm instead.
     """
     sealed = link.store.locate(0, link.end).sealed
-    # Without this check, most tables of a realm elsewhere would have it write files in vain.
+    # The check avoids that a realm on another machine writes files that cannot be read here.
     if is_needed or not sealed or any(is_readable_here(part.path, part.size) for part in sealed):
         try:
             files = link.store.locate_table()
@@ -142,8 +144,8 @@ def _files_of(link: ChannelLink, *, is_needed: bool) -> TableFiles | None:
 
 
 def _is_readable(file: TableFile) -> bool:
-    """Return whether this machine has a file of a table, and this process may read it. A file that
-    is longer is another one, because files of tables do not grow."""
+    """Return whether this process can read a file of a table. The size must be equal, because files
+    of tables do not grow: a longer file is another one."""
     try:
         return Path(file.path).stat().st_size == file.size and os.access(file.path, os.R_OK)
     except OSError:
@@ -151,15 +153,17 @@ def _is_readable(file: TableFile) -> bool:
 
 
 def _read(spark: SparkSession, files: TableFiles) -> DataFrame:
+    """Return the files of a table as a DataFrame of Spark's Parquet reader."""
     schema: StructType = from_arrow_schema(schema_from(files.columns))
     if not files.files:
         return spark.createDataFrame([], schema)
     paths = ["file://" + _IN_PATTERNS.sub(r"\\\1", file.path) for file in files.files]
-    # A file that is gone is an error, whatever the session is configured to: without it, rows would
-    # be missing.
+    # A missing file must be an error, whatever the settings of the session are: otherwise rows
+    # would be missing without notice.
     reader = spark.read.options(ignoreMissingFiles=False, ignoreCorruptFiles=False).schema(schema)
-    # For more files than the setting Spark starts a job that looks them up, which takes longer than
-    # doing so here. Another thread that reads files meanwhile looks them up here, too.
+    # If the files are more than the setting allows, Spark starts a job that looks them up, which
+    # takes longer than a look-up in the driver. The raised setting also applies to other threads
+    # that read files in the meantime, which does no harm.
     with _setting_changes:
         files_max = spark.conf.get(_LOOKED_UP_HERE) or "32"
         if len(paths) <= int(files_max):
@@ -172,7 +176,9 @@ def _read(spark: SparkSession, files: TableFiles) -> DataFrame:
 
 
 def _streamed(link: ChannelLink) -> _Streamed:
-    end = link.end  # first: all columns of the events below it are known then
+    """Return the columns with which the format ``penstock`` reads a channel as a table."""
+    # Read before the columns, so that the columns of all events below `end` are known.
+    end = link.end
     stored = link.store.columns()
     typed = typed_properties({link.name: link}, {link.name: stored})
     columns = TableLayout(stored).columns_with(typed, ())

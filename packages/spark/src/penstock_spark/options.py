@@ -1,4 +1,4 @@
-"""The options of the format ``penstock``: their names, values, and errors."""
+"""Parses the options of the format ``penstock``, and explains errors in them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from penstock_spark.errors.error_marks import SECRET_OPTION, secret_in
 from penstock_spark.session.starts import StartPositions, parse_positions
 
 URL_VARIABLE: Final = "PENSTOCK_URL"
-"""Environment variable with the URL of the realm; the option ``url`` wins over it."""
+"""Environment variable with the URL of the realm. The option ``url`` overrides it."""
 
 REALM_RESTARTS: Final = 5
-"""Default number of restarts of the realm that one commit survives."""
+"""Default for the largest number of restarts of the realm during one commit."""
 
 DURABLE_ATTEMPTS: Final = 50
-"""Attempts to open a durable in use. A killed query may hold its durable for another moment: its
-process notices the kill at its next write to Spark."""
+"""Default number of attempts to open a durable that is in use. A killed query may hold its durable
+for another moment, because its process notices the kill only at its next write to Spark."""
 
 LONG_POLL_S: Final = 1.0
+"""Default for :attr:`SourceOptions.long_poll_s`, in seconds."""
 
 READ_LIMIT_EVENTS: Final = 1_000_000
-"""Default maximum of events in one micro-batch: a restart after a long stop must not read
-everything at once."""
+"""Default for the largest number of events in a micro-batch. Without a limit, a query would read
+everything at once after a long stop."""
 
 _SOURCE: Final = (
     "url",
@@ -85,22 +86,25 @@ _ACCESS: Final = ("auto", "local", "remote")
 
 
 class RealmAt(Struct, frozen=True):
-    """A realm, and the seconds that callers wait for it when it is unavailable."""
+    """The URL of a realm, and the time to wait for the realm while it is unavailable."""
 
     url: str
     reconnect_s: float = RECONNECT_TIMEOUT_S
+    """Time to wait for an unavailable realm, in seconds."""
 
     def __repr__(self) -> str:
         return f"RealmAt({safe(self.url)!r})"
 
 
 class Where(Struct, frozen=True):
-    """The location of a channel or queue: the realm's URL and a name."""
+    """The address of a channel or queue: the realm's URL and a name."""
 
     url: str
     channel: str
+    """Name of the channel or queue."""
     kind: Literal["channel", "queue", "either"] = "channel"
     reconnect_s: float = RECONNECT_TIMEOUT_S
+    """Time to wait for an unavailable realm, in seconds."""
 
     @property
     def realm(self) -> RealmAt:
@@ -111,43 +115,55 @@ class Where(Struct, frozen=True):
 
 
 class SourceOptions(Struct, frozen=True):
-    """The options of a read; see the table in the Spark guide."""
+    """The parsed options of a read. The Spark guide describes the options."""
 
     url: str
     choice: Choice
-    """The channels or queues."""
+    """The names and patterns of the channels or queues to read."""
     starting: StartPositions = StartPositions()
+    """Positions of the first events to read."""
     ending: StartPositions = StartPositions()
-    """End positions; an event id is exclusive."""
+    """Positions before which a batch read ends."""
     events_per_trigger: int = READ_LIMIT_EVENTS
+    """Largest number of events in a micro-batch."""
     bytes_per_trigger: int | None = None
-    """Approximate maximum of stored bytes in one micro-batch; None: unlimited."""
+    """Approximate limit for the stored bytes in a micro-batch; None means no limit."""
     partitions_min: int | None = None
+    """Smallest number of partitions; None means that the size of the read decides."""
     selector: str = ""
+    """A condition on the events; empty means all events."""
     columns: tuple[str, ...] = ()
-    """Chosen columns; none: all."""
+    """Names of the columns to read; empty means all columns."""
     include_headers: bool = False
+    """Whether to add a column with the headers of each event."""
     include_channel: bool = False
     """Whether to add a column with the name of each event's channel."""
     include_origin: bool = False
+    """Whether to add a column with the origin of each event."""
     fail_on_data_loss: bool | None = None
-    """Whether events removed before they were read end the query; None: only in streams."""
+    """Whether the query fails if events were removed before they could be read. None means that
+    streams fail and batch reads do not."""
     access: str = "auto"
+    """Whether tasks read sealed files: "auto" if they can reach the files, "local" always, "remote"
+    never."""
     durable: str = ""
-    """Name of a durable: of each channel, only its unacknowledged events are read."""
+    """Name of a durable of each channel, whose outstanding events are read; empty means that all
+    stored events are read."""
     durable_attempts: int = DURABLE_ATTEMPTS
-    """Attempts to open the durable while it is in use, before the last one."""
+    """Number of retries if the durable is in use."""
     long_poll_s: float = LONG_POLL_S
-    """Seconds that a stream waits for new events before it reports an unchanged position to
-    Spark."""
+    """Longest time, in seconds, that a stream waits for new events before it reports an unchanged
+    position to Spark."""
     include_nulls: bool = False
-    """Whether to add a column that distinguishes null from absent."""
+    """Whether to add a column that distinguishes null properties from absent ones."""
     files: str = ""
-    """URI of a copy of the realm's data directory; empty: read the realm's own files."""
+    """URI of a copy of the realm's data directory; empty means that the realm's own files are
+    read."""
     reconnect_s: float = RECONNECT_TIMEOUT_S
-    """Seconds that tasks and queries wait for an unavailable realm."""
+    """Time that tasks and queries wait for an unavailable realm, in seconds."""
     error_secret: str = ""
-    """Authenticates errors for the driver; empty: they are not marked."""
+    """Secret that authenticates errors of tasks for the driver; empty means that errors are not
+    marked."""
 
     def __repr__(self) -> str:
         return f"SourceOptions({safe(self.url)!r}, {self.choice!r})"
@@ -158,7 +174,8 @@ class SourceOptions(Struct, frozen=True):
 
     @property
     def where(self) -> Where:
-        """The channel. Raises ``InvalidArgument`` if the options may select several."""
+        """The address of the only channel. Raises ``InvalidArgument`` if the options may select
+        several channels."""
         if not self.choice.is_one:
             raise InvalidArgument(
                 f"exactly one channel is needed here; this reads {self.choice.text}"
@@ -174,7 +191,7 @@ class SourceOptions(Struct, frozen=True):
         )
 
     def where_is(self, name: str) -> Where:
-        """Return the location of one of the channels or queues."""
+        """Return the address of the selected channel or queue ``name``."""
         return Where(
             self.url,
             name,
@@ -184,38 +201,44 @@ class SourceOptions(Struct, frozen=True):
 
 
 class SinkOptions(Struct, frozen=True):
-    """The options of a write."""
+    """The parsed options of a write."""
 
     where: Where
-    """The default target; without a channel, every row must name one."""
+    """The default target. If it has no channel, every row must name one."""
     app: str = ""
-    """Name of this writer's transactions; empty: the query's id, or a new id for each write."""
+    """Name of the writer, which identifies its transactions together with the number. Empty means
+    the id of the streaming query, or a new id for a batch write."""
     version: int | None = None
-    """Number of a batch write within ``app``."""
+    """Number of a batch write of ``app``; None for a write without a number."""
     channel_column: str = ""
-    """The column that names the channel of a row; empty: all rows go to one channel."""
+    """Column with the target channel of each row; empty means that all rows go to one channel."""
     delta: bool = False
-    """Whether all rows are changes to events of a merge channel (SEM K2)."""
+    """Whether all rows are deltas, which change the state of a key in a merge channel (SEM K2)."""
     delta_column: str = ""
-    """The boolean column that marks rows that are changes."""
+    """Boolean column that is true for rows that are deltas; empty without such a column."""
     nulls_are_absent: bool = False
     """Whether a null in a column means that the event does not have the property."""
     value: Literal["", "data", "property"] = ""
-    """The meaning of a column ``value``: the event's data or a property; empty if the option is not
+    """Whether a column ``value`` is the data of the event or a property; empty if the option is not
     given."""
     realm_restarts: int = REALM_RESTARTS
-    """Number of restarts of the realm that one commit survives."""
+    """Largest number of restarts of the realm during one commit."""
     content: str = ""
-    """Digest of the content of a batch write under ``app`` and ``version``."""
+    """Digest that identifies the content of a batch write; empty if it is unknown."""
     checkpoint: str = ""
-    """The checkpoint of a stream; its entries identify the content of micro-batches."""
+    """Path or URI of the checkpoint of a stream, whose entries identify the content of
+    micro-batches."""
     error_secret: str = ""
-    """Authenticates errors for the driver; empty: they are not marked."""
+    """Secret that authenticates errors of tasks for the driver; empty means that errors are not
+    marked."""
 
 
 def source_options(options: Mapping[str, str], default_url: str = "") -> SourceOptions:
-    """Parse the options of a read. Raises ``InvalidArgument``, which names the option and its
-    possible values."""
+    """Parse the options of a read. ``default_url`` is used without the option ``url``.
+
+    Raises ``InvalidArgument`` for an unknown option or a wrong value; the text names the option and
+    the possible values.
+    """
     texts = _parse_names(options, _SOURCE, _SINK)
     url = _url(texts, default_url)
     choice = _parse_choice(options, texts)
@@ -248,8 +271,11 @@ def source_options(options: Mapping[str, str], default_url: str = "") -> SourceO
 
 
 def sink_options(options: Mapping[str, str], default_url: str = "") -> SinkOptions:
-    """Parse the options of a write. Raises ``InvalidArgument``, which names the option and its
-    possible values."""
+    """Parse the options of a write. ``default_url`` is used without the option ``url``.
+
+    Raises ``InvalidArgument`` for an unknown option or a wrong value; the text names the option and
+    the possible values.
+    """
     texts = _parse_names(options, _SINK, _SOURCE)
     version = texts.get("txnVersion")
     if version is not None and not version.isdecimal():
@@ -279,8 +305,11 @@ def sink_options(options: Mapping[str, str], default_url: str = "") -> SinkOptio
 def with_routes(
     options: SinkOptions, names: Sequence[str], texts: Mapping[str, str]
 ) -> SinkOptions:
-    """Return the options for rows with these columns: without another target, a column
-    ``channel`` names the target of each row. Raises ``InvalidArgument`` if rows have no target."""
+    """Return the options of a write for rows with the columns ``names``.
+
+    If the options ``texts`` name no target, a column ``channel`` names the target of each row.
+    Raises ``InvalidArgument`` if rows have no target, or two.
+    """
     has_channel_column = any(key.lower() == "channelcolumn" for key in texts)
     if "channel" not in names or has_channel_column:
         if not options.where.channel and not options.channel_column:
@@ -300,7 +329,8 @@ def with_routes(
 
 
 def nearest(name: str, names: tuple[str, ...]) -> str:
-    """Return the hint for an unknown name: the most similar allowed name, or all of them."""
+    """Return a hint for error texts about an unknown name: the most similar of ``names``, or all of
+    them."""
     by_lower_case = {candidate.lower(): candidate for candidate in names}
     matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
     return (
@@ -311,7 +341,11 @@ def nearest(name: str, names: tuple[str, ...]) -> str:
 def _parse_names(
     options: Mapping[str, str], allowed: tuple[str, ...], other_side: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return the options under their documented names; Spark passes names in lower case."""
+    """Return the options by their documented names, because Spark passes names in lower case.
+
+    Raises ``InvalidArgument`` for an unknown option, or one that is not ``allowed`` but belongs to
+    ``other_side``: a read or a write.
+    """
     names = {name.lower(): name for name in allowed}
     other_names = {name.lower(): name for name in other_side}
     texts = {}
@@ -334,7 +368,8 @@ def _parse_names(
 
 
 def _target(options: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
-    """Return the target; its channel may be empty, because rows can name theirs."""
+    """Return the target of a write. Its channel may be empty, because rows can name their
+    targets."""
     return Where(
         _url(texts, default_url),
         _destination_of(options, texts, "channel"),
@@ -343,6 +378,7 @@ def _target(options: Mapping[str, str], texts: Mapping[str, str], default_url: s
 
 
 def _seconds(option: str, texts: Mapping[str, str]) -> float:
+    """Return the value of an option in seconds; the reconnect timeout if it is not given."""
     text = texts.get(option)
     try:
         seconds = RECONNECT_TIMEOUT_S if text is None else float(text)
@@ -361,7 +397,8 @@ def _restarts(texts: Mapping[str, str]) -> int:
 
 
 def _content(texts: Mapping[str, str]) -> str:
-    """Return a digest of ``txnContent``: the realm stores it with the number of the write."""
+    """Return a digest of the option ``txnContent``; empty if it is not given. The realm stores the
+    digest with the number of the write."""
     text = texts.get("txnContent", "")
     if text and "txnVersion" not in texts:
         raise InvalidArgument("txnContent is for batch writes with txnAppId and txnVersion")
@@ -379,8 +416,10 @@ def _url(texts: Mapping[str, str], default_url: str) -> str:
 
 
 def realm_url(url: str) -> str:
-    """Return the URL of the realm; if ``url`` is empty, that of the environment. Raises
-    ``InvalidArgument``."""
+    """Return ``url``, or the URL of the environment variable if ``url`` is empty.
+
+    Raises ``InvalidArgument`` if neither is set or the URL is not valid.
+    """
     url = url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise InvalidArgument(
@@ -392,6 +431,7 @@ def realm_url(url: str) -> str:
 
 
 def _parse_choice(options: Mapping[str, str], texts: Mapping[str, str]) -> Choice:
+    """Return the channels or queues that a read selects."""
     if texts.get("channel") and texts.get("queue"):
         raise InvalidArgument("give the option channel or the option queue, not both")
     option = "queue" if texts.get("queue") else "channel"
@@ -425,6 +465,8 @@ def _required_destination(options: Mapping[str, str], texts: Mapping[str, str], 
 
 
 def _destination_of(options: Mapping[str, str], texts: Mapping[str, str], option: str) -> str:
+    """Return the channel or queue that the option names, or the path of ``load`` or ``save``; empty
+    if neither is given."""
     path = next((text for key, text in options.items() if key.lower() == "path"), "")
     destination = texts.get(option) or path.strip("/")
     if texts.get(option) and path and path.strip("/") != texts[option]:
@@ -435,6 +477,7 @@ def _destination_of(options: Mapping[str, str], texts: Mapping[str, str], option
 
 
 def _count(option: str, texts: Mapping[str, str]) -> int | None:
+    """Return the value of an option that is a positive number; None if it is not given."""
     text = texts.get(option)
     if text is None:
         return None
@@ -444,11 +487,13 @@ def _count(option: str, texts: Mapping[str, str]) -> int | None:
 
 
 def _flag(option: str, texts: Mapping[str, str], *, otherwise: bool = False) -> bool:
+    """Return the value of an option that is true or false; ``otherwise`` if it is not given."""
     text = texts.get(option, str(otherwise))
     return _one_of(option, {option: text}, ("false", "true")) == "true"
 
 
 def _one_of(option: str, texts: Mapping[str, str], choices: tuple[str, ...]) -> str:
+    """Return the value of an option, in lower case; the first of ``choices`` if it is not given."""
     text = texts.get(option, choices[0]).strip().lower()
     if text not in choices:
         raise InvalidArgument(f"{option} is {text!r}; it must be {' or '.join(choices)}")

@@ -1,7 +1,7 @@
 """The format ``penstock``: reads and writes channels as Spark tables.
 
-Spark starts a process for each call of a source, and another one to list the formats. So each
-method imports what it needs, and this module imports almost nothing.
+Spark starts a process for each call of a source, and another one to list the formats. To keep these
+starts fast, this module imports almost nothing, and each method imports the modules that it needs.
 """
 
 from __future__ import annotations
@@ -23,23 +23,28 @@ if TYPE_CHECKING:
     from penstock_spark.writing.writing import ChannelStreamWriter, ChannelWriter
 
 
-settle_down()  # before the methods load more
+settle_down()  # must be called before the methods import more modules
 
 
 @converts_errors
 class PenstockSource(DataSource):
-    """A channel of a realm. Columns: ``event_id``, ``published``, ``tag``, ``data``, then one for
-    each property; the options are those of :mod:`penstock_spark.options`."""
+    """Spark's data source for channels and queues.
+
+    The columns are ``event_id``, ``published``, ``tag``, ``data`` and one for each property.
+    :mod:`penstock_spark.options` parses the options.
+    """
 
     default_url: ClassVar[str] = ""
-    """URL used without the option ``url``; empty: that of the environment."""
+    """URL of the realm for uses without the option ``url``; empty means the URL of the
+    environment variable."""
 
     @classmethod
     def name(cls) -> str:
         return "penstock"
 
     def schema(self) -> StructType:
-        """Return the present columns of the channels, or those that ``columns`` chooses."""
+        """Return the columns that the channels have now, or those that the option ``columns``
+        names."""
         from penstock_spark.columns.projection import extras_of, spark_schema
         from penstock_spark.connections import ask_realm
 
@@ -106,8 +111,8 @@ class PenstockSource(DataSource):
 
 
 def _stored_schemas(session: Session, options: SourceOptions) -> tuple[list[pa.Schema], set[str]]:
-    """Return the schemas of the channels, and the properties whose integers and floats need
-    separate columns."""
+    """Return the schema of each channel, and the properties whose integers and floats need separate
+    columns. Raises ``NameDoesNotExist`` if no channel matches."""
     from penstock_core.vocabulary.errors import NameDoesNotExist
     from penstock_spark.reading.channels import links_of, typed_properties
 
@@ -124,14 +129,16 @@ def _stored_schemas(session: Session, options: SourceOptions) -> tuple[list[pa.S
 
 
 def source_with(url: str) -> type[PenstockSource]:
-    """Return the format with ``url`` as its default realm. Raises ``InvalidArgument``."""
+    """Return a class of the format with ``url`` as its default realm. Raises ``InvalidArgument`` if
+    the URL is not valid."""
     if not url:
         return PenstockSource
     from penstock.client.connection.urls import parse_url
 
     parse_url(url)
 
-    # A class defined in a function is pickled by value, so Spark's processes get the URL, too.
+    # A class that is defined in a function is pickled by value, with its URL. A class variable of
+    # an importable class would be lost in Spark's processes.
     class PenstockSourceWithRealm(PenstockSource):
         default_url = url
 

@@ -1,8 +1,8 @@
-"""Delta and Parquet tables that Spark reads and writes: each micro-batch once.
+"""Delta and Parquet tables that Spark reads and writes, each micro-batch exactly once.
 
-Tasks write Parquet files that are invisible to readers; the driver adds them to the table in one
-commit, with the writer's name and version. The rows of a batch stay in the tasks. All executors
-must reach the folder of the table.
+Tasks write Parquet files that are not part of the table yet. The driver adds the files to the table
+in one commit, with the writer's name and version. The rows of a micro-batch do not leave the tasks.
+All executors must reach the folder of the table.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from penstock_spark.writing.batch_content import QUERY_ID
 
 
 class Table(ArrowTable):
-    """A table whose rows may be Spark's; see :class:`penstock.tables.Table`."""
+    """A :class:`penstock.tables.Table` that also accepts rows as DataFrames of Spark."""
 
     def append(self, rows: Any, app: str, version: int, content: str = "") -> bool:
-        """Append rows once; return False if the table has this version of ``app`` already.
+        """Append rows once. Return False if the table already has this version of ``app``.
 
         ``rows`` are a DataFrame, or rows that :meth:`penstock.tables.Table.append` accepts.
         """
@@ -43,7 +43,7 @@ class Table(ArrowTable):
             self.uri, self.format, partition_by, columns=columns, error_secret=secret
         )
         results = rows.mapInArrow(write, _RESULT).collect()
-        # The schema of the frame counts, too: without rows, no task reports any columns.
+        # The columns of the DataFrame are added, too: without rows, no task reports any columns.
         schema = self.with_columns(pa.schema([]), to_arrow_schema(rows.schema, timezone="UTC"))
         files: list[DataFile] = []
         for (encoded,) in results:
@@ -55,7 +55,7 @@ class Table(ArrowTable):
     def merge(
         self, rows: Any, key: str | Sequence[str], app: str, version: int, content: str = ""
     ) -> bool:
-        """Replace the rows with the same keys; see :meth:`penstock.tables.Table.merge`. The rows
+        """Replace the rows with equal keys, as :meth:`penstock.tables.Table.merge` does. The rows
         of a DataFrame are collected on the driver."""
         if isinstance(rows, DataFrame):
             if self.is_stored(app, version, content):
@@ -65,7 +65,7 @@ class Table(ArrowTable):
         return super().merge(rows, key, app, version=version, content=content)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Return the present table, read by Spark's Parquet reader: exactly its committed files.
+        """Return the committed files of the table as a DataFrame of Spark's Parquet reader.
 
         Raises ``NameDoesNotExist`` if the table does not exist yet.
         """
@@ -79,10 +79,10 @@ class Table(ArrowTable):
 
 
 def _compute_rows(rows: DataFrame) -> None:
-    """Compute the rows of a micro-batch that is stored already.
+    """Compute the rows of a micro-batch that the table has already, without storing them.
 
     After each micro-batch of a query with state, Spark checks that tasks have committed all parts
-    of the state. If they did not run, the query ends in error, again at each start.
+    of the state. If the tasks did not run, the query fails, and fails again at each start.
     """
     # Spark Connect has no local properties, so a query with state cannot be recognised.
     if is_remote() or rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID):
@@ -90,30 +90,33 @@ def _compute_rows(rows: DataFrame) -> None:
 
 
 class _TaskFiles(msgspec.Struct, frozen=True):
-    """Data files written by one task."""
+    """The data files that one task has written."""
 
     files: tuple[DataFile, ...]
     columns: bytes
-    """The columns of the table after its rows are added."""
+    """Arrow schema of the table after the rows of the task are added."""
 
 
 _RESULT: Final = "files binary"
+"""Schema of the row that a task returns."""
 
 
 class _TaskWriter(msgspec.Struct, frozen=True):
     """Writes the rows of a task to data files of a table, and returns one row that lists the files.
 
-    Spark uses one result of each task, however often it runs; files of other attempts stay
-    uncommitted.
+    Spark uses the result of one attempt of each task. The files of other attempts are never
+    committed.
     """
 
     uri: str
     format: Format
     partition_by: tuple[str, ...]
     columns: pa.Schema
-    """Present columns of the table, from the driver, so that tasks do not read the table's log."""
+    """Current columns of the table. The driver passes them, so that tasks need not read the table's
+    log."""
     error_secret: str = ""
-    """Authenticates errors for the driver; empty: they are not marked."""
+    """Secret that authenticates errors of the task for the driver; empty means that errors are not
+    marked."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with marking(self.error_secret):

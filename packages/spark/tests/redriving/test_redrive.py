@@ -436,5 +436,5 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
 def test_a_record_among_the_dead_is_refused(client: Session) -> None:
     buried(client, numbered(1))
 
-    with pytest.raises(InvalidArgument, match="record is 'dead', which holds the dead events"):
+    with pytest.raises(InvalidArgument, match="record is 'dead', which stores the dead events"):
         redrive(client, record="dead")

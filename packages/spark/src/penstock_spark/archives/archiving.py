@@ -1,9 +1,9 @@
 """Archives channels: tasks write files, and the driver commits them.
 
-The rows of this source are not events, but the files that tasks have written. Events are copied
-from the channel to Parquet as columns, not through the JVM, so that everything about them is kept,
-including properties that appeared after the query began. Positions, triggers and checkpoints are
-those of the format ``penstock``.
+Each row of this source describes files that a task has written; the events themselves do not pass
+through the JVM. Tasks copy events to Parquet as columns, so that all parts of the events are
+archived, including properties that appeared after the query began. Positions, triggers and
+checkpoints are those of the format ``penstock``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from penstock_spark.reading.reading import read_whole_batches
 from penstock_spark.source import PenstockSource
 
 FORMAT: Final = "penstock-archive"
-"""Name of the format; only :func:`archive_stream` uses it."""
+"""Name of the Spark format. Only :func:`archive_stream` uses it."""
 OPTION: Final = "archive"
-"""The option with the settings of the archive; other options are those of the format
-``penstock``."""
+"""Name of the option with the settings of the archive, as JSON. All other options are those of the
+format ``penstock``."""
 
 _ROW_SCHEMA: Final = pa.schema(
     [
@@ -51,18 +51,24 @@ _ROW_SCHEMA: Final = pa.schema(
 
 
 class Written(Struct, frozen=True):
-    """Files of one task for one channel."""
+    """The files that one task has written for one channel."""
 
     channel: str
     epoch: str
+    """Epoch of the channel when its events were read."""
     events: int
+    """Number of events in the files."""
     files: tuple[DataFile, ...]
     columns: pa.Schema
+    """Columns of the archive after these events are added."""
 
 
 def archive_stream(spark: SparkSession, lake: Lake, options: dict[str, str]) -> DataFrame:
-    """Return a stream of the files that tasks write; pass each of its batches to :func:`commit`.
-    ``options`` are those of a read with the format ``penstock``."""
+    """Return a stream whose rows describe the files that tasks write.
+
+    The caller passes each micro-batch to :func:`written_in` and the result to :func:`commit`.
+    ``options`` are the options of a read with the format ``penstock``.
+    """
     spark.dataSource.register(ArchiveSource)
     lake_json = msgspec.json.encode(lake).decode()
     return spark.readStream.format(FORMAT).options(**options, **{OPTION: lake_json}).load()
@@ -77,8 +83,11 @@ def commit(
     *,
     check: Callable[[Table], object] = lambda table: None,
 ) -> dict[str, Table]:
-    """Add the files of a micro-batch to their tables, once; return the tables that got events, by
-    channel. ``check`` is called with each table before its commit."""
+    """Commit the files of a micro-batch to their tables, once.
+
+    Return the tables that received events, by name of the channel. ``check`` is called with each
+    table before its commit.
+    """
     by_channel: dict[str, list[Written]] = {}
     tables: dict[str, Table] = {}
     for task_files in written:
@@ -97,7 +106,7 @@ def commit(
 
 
 def written_in(frame: DataFrame) -> list[Written]:
-    """Run the tasks of a micro-batch, and return the files that they have written."""
+    """Run the tasks of a micro-batch, and return the files that they write."""
     return [
         Written(
             row.channel,
@@ -111,20 +120,22 @@ def written_in(frame: DataFrame) -> list[Written]:
 
 
 def compact(lake: Lake, channel: str, keep_hours: int) -> Compacted:
-    """Merge small files of a channel's archive, and remove unneeded files after ``keep_hours``."""
+    """Merge the small files of a channel's archive, and remove files that were replaced more than
+    ``keep_hours`` ago."""
     return lake.table_of(channel).compact(keep_hours=keep_hours)
 
 
 def register(url: str, lake: Lake, channel: str) -> None:
-    """Set the channel's attribute ``archive``, unless it is set."""
+    """Set the channel's attribute ``archive`` to the table in ``lake``, unless it is set."""
     ask(Where(url, channel), lambda link: lake.register(channel, link.store))
 
 
-# --- Spark's side: source and reader ------------------------------------------------------
+# --- data source and reader for Spark -----------------------------------------------------
 
 
 class ArchiveSource(PenstockSource):
-    """The source whose rows are files of archives."""
+    """Spark's data source of the format ``penstock-archive``, whose rows describe files of
+    archives."""
 
     @classmethod
     def name(cls) -> str:
@@ -148,7 +159,8 @@ class ArchiveSource(PenstockSource):
 
 @converts_errors
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans like the reader of the format ``penstock``; its tasks write the events to files."""
+    """Plans micro-batches as the reader of the format ``penstock`` does, but its tasks write the
+    events to files."""
 
     def __init__(self, inner: Any, options: SourceOptions, lake: Lake) -> None:
         self._inner = inner
@@ -180,14 +192,16 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._inner.stop()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, EventRange):  # otherwise Spark's placeholder for no partition
+        # Spark passes a placeholder for a micro-batch without partitions.
+        if isinstance(partition, EventRange):
             yield from write_partition(self._options, self._lake, partition)
 
 
 def write_partition(
     options: SourceOptions, lake: Lake, partition: EventRange
 ) -> Iterator[pa.RecordBatch]:
-    """Write the events of a partition to files; yield one row that lists them. Runs in a task."""
+    """Write the events of a partition to files, and yield one row that describes the files; no row
+    if no event matches. Runs in a task."""
     table = lake.table_of(partition.channel)
     lake.check_identity(table, partition.channel, partition.epoch)
     layout = ArchiveLayout(

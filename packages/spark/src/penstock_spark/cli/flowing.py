@@ -16,20 +16,24 @@ if TYPE_CHECKING:
     from penstock_spark.pipelines.step import Progress
 
 LINES_EVERY_S: Final = 10.0
-"""Seconds between two lines of a step if the output is not a terminal."""
+"""Seconds between two lines about the progress of a step if the output is not a terminal."""
 
 
 class RunDisplay(Protocol):
-    """Shows the reports of a run."""
+    """Shows the state changes and the progress of a run."""
 
-    def told(self, step: str, text: str) -> None: ...
+    def told(self, step: str, text: str) -> None:
+        """Show a change of a step's state."""
+        ...
 
-    def moved(self, progress: Sequence[Progress]) -> None: ...
+    def moved(self, progress: Sequence[Progress]) -> None:
+        """Show the progress of all steps."""
+        ...
 
 
 class Lines:
-    """Prints a line for each change of state, and a line for each progressed step every
-    ``LINES_EVERY_S``."""
+    """Prints a line for each change of state and, every ``every_s`` seconds, a line for each step
+    that has read rows since."""
 
     def __init__(self, every_s: float = LINES_EVERY_S) -> None:
         self._every_s = every_s
@@ -51,7 +55,7 @@ class Lines:
 
 
 class LiveTable:
-    """Draws a table on standard error, and erases it at the end."""
+    """Draws a table of all steps on standard error, and erases it at the end of the run."""
 
     def __init__(self, live: Any) -> None:
         self._live = live
@@ -79,7 +83,8 @@ class LiveTable:
 
 @contextmanager
 def displayed() -> Iterator[RunDisplay]:
-    """Show a run on standard error."""
+    """Show a run on standard error while the ``with`` block runs: as a table at a terminal, as
+    lines elsewhere."""
     if not is_visible():
         yield Lines()
         return
@@ -91,7 +96,8 @@ def displayed() -> Iterator[RunDisplay]:
 
 
 def _facts(progress: Progress) -> list[tuple[str, str]]:
-    """Return names and figures of a step; an unknown figure is empty."""
+    """Return the name and the text of each figure of a step; the text of an unknown figure is
+    empty."""
     rows = f"{progress.rows:,}" + (f" of {progress.total:,}" if progress.total else "")
     return [
         ("rows in", rows),

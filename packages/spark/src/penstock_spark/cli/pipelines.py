@@ -50,7 +50,7 @@ Realm = Annotated[
 T = TypeVar("T")
 
 SIGNAL_CHECK_S: Final = 0.2
-"""Maximum number of seconds until a signal is handled."""
+"""Longest time until a signal is handled, in seconds."""
 
 commands = command_group("Run pipelines on Spark, and show their states.")
 
@@ -190,10 +190,10 @@ def _load(file: Path) -> Pipeline:
 
 
 def _run_until_signal(work: Callable[[threading.Event], T]) -> T:
-    """Run ``work`` until Ctrl-C or SIGTERM sets its event; a second Ctrl-C ends the process at
-    once.
+    """Run ``work`` in a thread and return its result.
 
-    ``work`` runs in a thread, because Spark would handle Ctrl-C itself in the main thread.
+    Ctrl-C or SIGTERM sets the event that ``work`` receives; a second Ctrl-C ends the process at
+    once. ``work`` does not run in the main thread, because Spark would handle Ctrl-C there.
     """
     with stopped_by_signals() as stopping, ThreadPoolExecutor(1, "pipeline") as worker:
         result = worker.submit(work, stopping)
@@ -219,7 +219,8 @@ def _step_result(step: StepReport) -> str:
 
 
 def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
-    """Return the document of a step, from its definition and its status file."""
+    """Return the facts about a step for ``list`` and ``show``, from its definition, its status file
+    and its checkpoint."""
     from penstock_spark.pipelines.standing import StepFiles
 
     files = StepFiles(pipeline, step.name)
@@ -239,6 +240,7 @@ def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
 
 
 def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> str:
+    """Return the state of a step; "broken off" if the process that wrote the status is gone."""
     from penstock_spark.pipelines.standing import runner_of
 
     if status is None:
@@ -249,7 +251,8 @@ def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> s
 
 
 def realm_of(pipeline: Pipeline, url: str) -> str:
-    """Return the realm's URL for a command; by default that of this machine."""
+    """Return the URL of the realm for a command: ``url``, the definition's, or that of a realm on
+    this machine."""
     return url or pipeline.url or DEFAULT_URL
 
 
@@ -278,7 +281,8 @@ def _add_lags(documents: list[dict[str, Any]], url: str) -> bool:
 
 
 def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
-    """Return the facts about a step; ``unknown`` replaces an unknown lag."""
+    """Return names and texts of the facts about a step. ``unknown`` is the text for an unknown
+    lag."""
     status = document["status"]
     facts = [
         ("step", document["step"]),
@@ -299,7 +303,7 @@ def _facts(document: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
 
 
 def _run_facts(status: Status) -> list[tuple[str, str]]:
-    """Return the facts in the status of the last run."""
+    """Return names and texts of the facts about the last run, from its status."""
     facts = [("started", moment(status.started)), ("seen", moment(status.at))]
     if status.restarts:
         facts.append(("restarts", str(status.restarts)))

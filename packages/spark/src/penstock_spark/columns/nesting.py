@@ -1,7 +1,7 @@
-"""Chooses some fields of structs, at any depth and in lists.
+"""Selects fields of structs, at any depth and inside lists.
 
-``address.city`` chooses the column ``address`` with that one field, so that SQL still reads
-``address.city``. Fields whose names differ in case only get names that Spark distinguishes.
+``address.city`` selects the column ``address`` with only the field ``city``, so that SQL still
+reads ``address.city``. Spark ignores case, so fields whose names differ only in case are renamed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.options import nearest
 
 Kinds = dict[str, pa.DataType]
+"""Types of columns by name."""
 
 
 def match_fields(names: Iterable[str], stored: Sequence[str]) -> dict[str, str]:
-    """Map the wanted fields of a struct to its stored fields; leave out fields that are not stored.
+    """Return the stored field for each of ``names``, without names that are not stored.
 
-    Two channels may have the fields in different orders, so a name with the prefix also matches
+    ``names`` are names of fields as Spark knows them, where a prefix may distinguish two fields.
+    Two channels may have such fields in different orders, so a name with the prefix also matches
     the stored name without it.
     """
     stored_names = set(stored)
@@ -43,10 +45,10 @@ def choose_columns(
     columns: Sequence[str],
     hidden: Mapping[str, pa.DataType] | None = None,
 ) -> Kinds:
-    """Return the chosen columns in their order, each with its chosen fields.
+    """Return the columns that ``columns`` names, in this order, each with the named fields.
 
-    ``hidden`` columns are included only if ``columns`` names them. Raises ``InvalidArgument`` for
-    an unknown column, with the most similar known name.
+    ``kinds`` has the types of all columns. ``hidden`` has those of columns that are only included
+    by name. Raises ``InvalidArgument`` for an unknown column; the text has the most similar name.
     """
     paths: dict[str, list[tuple[str, ...]]] = {}
     all_kinds = {**(hidden or {}), **kinds}
@@ -57,7 +59,8 @@ def choose_columns(
 
 
 def _split(kinds: Mapping[str, pa.DataType], column: str) -> tuple[str, tuple[str, ...]]:
-    """Split a column into the longest known column name, which may have dots, and a path."""
+    """Split a path with dots into a column and the path of a field. The longest name that is a
+    column counts, because names of columns may have dots. Raises ``InvalidArgument``."""
     parts = column.split(".")
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
@@ -67,6 +70,11 @@ def _split(kinds: Mapping[str, pa.DataType], column: str) -> tuple[str, tuple[st
 
 
 def _prune(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.DataType:
+    """Return the type ``kind`` with only the fields at ``paths``; an empty path selects all fields.
+
+    ``name`` is the path of the column or field, for error texts. Raises ``InvalidArgument`` for an
+    unknown field.
+    """
     if () in paths:
         return kind
     if pa.types.is_list(kind):
@@ -89,8 +97,8 @@ def _prune(kind: pa.DataType, paths: list[tuple[str, ...]], name: str) -> pa.Dat
 def _field_in(
     fields: Mapping[str, pa.DataType], path: tuple[str, ...], name: str
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the field that a path begins with, with or without the prefix, and the rest of the
-    path."""
+    """Return the field at the beginning of a path, and the remaining path. The longest name that is
+    a field, with or without the prefix, counts. Raises ``InvalidArgument``."""
     for count in range(len(path), 0, -1):
         prefix = ".".join(path[:count])
         for field in (prefix, f"{PREFIX}{prefix}"):
@@ -100,8 +108,8 @@ def _field_in(
 
 
 def narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return ``array`` with only the fields of ``kind``, in their order; missing fields are null.
-    Arrays other than structs and lists of structs are returned unchanged."""
+    """Return ``array`` with only the fields that the type ``kind`` has, in its order. Fields that
+    the array lacks are null. Arrays without structs are returned unchanged."""
     if array.type.equals(kind):
         return array
     if pa.types.is_struct(array.type) and pa.types.is_struct(kind):

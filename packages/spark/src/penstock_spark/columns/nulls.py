@@ -1,8 +1,8 @@
-"""The column ``nulls``: the names of the columns that an event sets to null.
+"""Computes the column ``nulls``: the names of the columns that an event sets to null.
 
-Spark has one kind of null, events have two: a property can be null or absent (SEM E2). The
-difference matters to merges: a null changes a property, an absent property stays as it was (SEM
-K2). The column ``nulls`` distinguishes the two.
+Spark has one kind of null, but a property of an event can be null or absent (SEM E2). The
+difference matters to merges: a null changes a property, while an absent property stays as it was
+(SEM K2). The column ``nulls`` distinguishes the two.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ NULLS_TYPE: Final = pa.list_(pa.string())
 
 
 def nulls_of(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, pa.Array]]) -> pa.Array:
-    """Return the names of the columns that each event of a stored batch sets to null, else null.
+    """Return, for each event of a stored batch, the list of columns that the event sets to null;
+    null if it sets none.
 
-    ``columns`` maps the name of each read column to its property and values. An event whose
-    property has another type, or fits no column, sets the property's other columns to null.
+    ``columns`` has the property and the values of each column, by name. If a property has a value
+    of another type, or one that fits no column, the event sets the property's other columns to
+    null.
     """
     explicit = _ExplicitProperties(batch)
     names, rows_and_codes = list(columns), []
@@ -80,14 +82,14 @@ def _shape_of(struct: pa.StructArray) -> StructShape:
 
 
 def _explicit_null_rows(batch: pa.RecordBatch, struct: Any) -> Bools:
-    """Return a mask of the events whose null properties are explicit nulls."""
+    """Return a mask of the events whose null properties are explicit nulls, and not absent."""
     if struct is None:
         return np.zeros(batch.num_rows, dtype=np.bool_)
     return _as_mask(struct.is_valid()) & dense_rows(batch)
 
 
 def _listed_nulls(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the rows of the events that list a path as null, by path."""
+    """Return the rows of the events that list a property as null, by path of the property."""
     if "nulls" not in batch.schema.names:
         return {}
     column = batch.column("nulls")
@@ -101,8 +103,8 @@ def _listed_nulls(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:
 
 
 def _overflowing(batch: pa.RecordBatch) -> dict[str, list[int]]:
-    """Return the rows whose value fits no column, by property. A loop suffices: few rows have
-    such values."""
+    """Return the rows of the events with a value that fits no column, by property. Few events have
+    such values, so a loop over them is fast enough."""
     if "more" not in batch.schema.names:
         return {}
     column = batch.column("more")

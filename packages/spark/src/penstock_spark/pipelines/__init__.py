@@ -1,6 +1,7 @@
 """Pipelines: continuous queries from channels and tables to channels and tables.
 
-``penstock pipeline run FILE`` runs a TOML file; in Python the same is::
+``penstock pipeline run FILE`` runs a pipeline that is defined in a TOML file. A Python program
+imports::
 
     from penstock_spark.pipelines import Pipeline, Query, Source, run
 """

@@ -1,4 +1,4 @@
-"""The target of a query's micro-batches: a table, a channel, or both; each stored exactly once."""
+"""Stores the micro-batches of a query in a table, a channel, or both, each exactly once."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ if TYPE_CHECKING:
 
 
 class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
-    """A target that appends rows."""
+    """Appends the rows of micro-batches to a table and publishes them on a channel."""
 
     url: str
+    """URL of the realm."""
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
-    """The table, with its path made absolute."""
+    """The table; its path is absolute or a URI."""
     folder: str = ""
-    """The folder of the step, with the list of its tables; empty: no list is kept."""
+    """The folder of the step, which contains the list of written tables. Empty means that no list
+    is stored."""
 
     def __call__(self, rows: DataFrame, batch: MicroBatch) -> None:
-        """Store a micro-batch once."""
-        # Persist rows for two targets: Spark refuses to compute a stateful query twice.
+        """Store ``rows`` in each target that has not stored ``batch`` yet."""
+        # Rows are persisted for two targets, because Spark refuses to compute a stateful query
+        # twice.
         is_written_twice = self.table is not None and self.channel is not None
         rows = rows.persist() if is_written_twice else rows
         try:
             if self.table is not None:
                 self.written.check(self.opened, batch)
                 self.to_table(self.opened, rows, batch)
+                # Recorded after the commit: a record of a table that does not have the commit would
+                # look like a removed table.
                 self.written.wrote(self.opened, batch)
             if self.channel is not None:
                 publish(rows, self.channel, self.url, batch=batch)
@@ -54,8 +59,8 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def opened(self) -> Table:
-        """The table; it stays open, so that later micro-batches read only new entries of its
-        log."""
+        """The open table. It stays open, so that later micro-batches read only the new entries of
+        the table's log."""
         from penstock_spark.tables import Table
 
         assert self.table is not None, "only flows with a table open it"
@@ -63,7 +68,7 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: MicroBatch) -> None:
-    """Publish rows once: the realm recognises ``batch`` if it is repeated."""
+    """Publish rows on a channel once: the realm recognises a repeated ``batch`` and skips it."""
     options = {"url": url, **target.sink_options(), **secret_options()}
     transaction = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
     if batch.content:

@@ -1,4 +1,4 @@
-"""Parses bounds of steps (ids, times and selectors), and formats times."""
+"""Parses the bounds of steps (ids, times and selectors), and formats times for display."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from penstock_core.vocabulary.errors import InvalidArgument, InvalidSelector
 
 
 def parse_bound(key: str, value: Any) -> int | datetime | dict[str, int] | None:
-    """Parse a bound. Raises ``InvalidArgument`` if it is not one."""
+    """Return the parsed value of ``key``: an id, a time, an id for each channel, or None.
+
+    Raises ``InvalidArgument`` for another value.
+    """
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -32,20 +35,22 @@ def parse_bound(key: str, value: Any) -> int | datetime | dict[str, int] | None:
 
 
 def bound(value: Any, channel: str) -> int | datetime | None:
-    """Return the bound that applies to a channel."""
+    """Return the bound of one channel, from a value that may have a bound for each channel; None if
+    the channel has no bound."""
     parsed = parse_bound("from", value)
     return parsed.get(channel) if isinstance(parsed, dict) else parsed
 
 
 def check_selector(text: str) -> None:
-    """Raise ``InvalidArgument`` for an invalid selector; an empty selector matches all events."""
+    """Raise ``InvalidArgument`` if ``text`` is not a selector. An empty text is allowed."""
     try:
         if text:
             Selector(text)
     except InvalidSelector as error:
-        raise InvalidArgument(str(error)) from error  # it begins with the key
+        # The text already begins with the key, as errors about definitions do.
+        raise InvalidArgument(str(error)) from error
 
 
 def format_time(us: int) -> str:
-    """Return a readable time in UTC."""
+    """Return a time, given in microseconds since 1970, as a readable text in UTC."""
     return f"{moment_of(us):%Y-%m-%d %H:%M:%S}"

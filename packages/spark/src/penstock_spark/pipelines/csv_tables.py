@@ -1,4 +1,4 @@
-"""Reads a CSV file that is the table of a pipeline, without changing identifiers."""
+"""Reads a CSV file as a table of a pipeline, and keeps identifiers such as ``007`` unchanged."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 _DEFAULTS: Final = {"header": "true", "inferSchema": "true"}
 _SUFFIXED: Final = "[dDfF]$"
-"""Numbers with a suffix of Java, which only Spark reads as numbers: 12F would become 12.0."""
+"""Matches numbers with a type suffix of Java. Spark reads 12F as the number 12.0."""
 
 
 def read_csv(spark: SparkSession, path: str, options: Mapping[str, str]) -> DataFrame:
-    """Return a CSV file as a DataFrame; ``options`` are those of Spark's format ``csv``.
+    """Return a CSV file as a DataFrame. ``options`` are options of Spark's format ``csv``.
 
-    Types are inferred, unless the options say otherwise. A column of numbers remains text if a
-    number in it is not written as a plain number or would be rounded (SEM E11): such a column holds
-    identifiers. Looking for them takes one more job.
+    Types are inferred, unless the option ``inferSchema`` is false. A column of numbers remains text
+    if a cell is not written as a plain number or would be rounded (SEM E11), because such a column
+    contains identifiers. The search for such cells needs one more Spark job.
     """
-    chosen = _DEFAULTS | {_known_spelling(option): text for option, text in options.items()}
-    inferred = spark.read.format("csv").options(**chosen).load(path)
-    if chosen["inferSchema"].lower() != "true":
+    csv_options = _DEFAULTS | {_known_spelling(option): text for option, text in options.items()}
+    inferred = spark.read.format("csv").options(**csv_options).load(path)
+    if csv_options["inferSchema"].lower() != "true":
         return inferred
-    texts = spark.read.format("csv").options(**chosen | {"inferSchema": "false"}).load(path)
+    texts = spark.read.format("csv").options(**csv_options | {"inferSchema": "false"}).load(path)
     identifiers = _identifier_columns(inferred, texts)
     if not identifiers:
         return inferred
@@ -39,36 +39,38 @@ def read_csv(spark: SparkSession, path: str, options: Mapping[str, str]) -> Data
             for column in inferred.schema
         ]
     )
-    return spark.read.format("csv").options(**chosen).schema(schema).load(path)
+    return spark.read.format("csv").options(**csv_options).schema(schema).load(path)
 
 
 def _known_spelling(option: str) -> str:
-    """Return a default option's own spelling; Spark ignores the case of options."""
+    """Return the spelling of an option in ``_DEFAULTS``, so that a given option replaces a default
+    as Spark would, which ignores case."""
     return next((name for name in _DEFAULTS if name.lower() == option.lower()), option)
 
 
 def _identifier_columns(inferred: DataFrame, texts: DataFrame) -> set[str]:
-    """Return the columns of numbers in which a cell would change as a number. ``texts`` has the
-    cells as they are written."""
+    """Return the names of number columns with a cell whose text would change if it were read as a
+    number. ``texts`` has the cells as they are written."""
     from pyspark.sql import functions
     from pyspark.sql.types import NumericType
 
-    numbers = {
+    number_types = {
         column.name: column.dataType
         for column in inferred.schema
         if isinstance(column.dataType, NumericType)
     }
-    if not numbers:
+    if not number_types:
         return set()
-    found = texts.agg(
-        *[functions.max(_changes(texts, name, kind)) for name, kind in numbers.items()]
+    row = texts.agg(
+        *[functions.max(_changes(texts, name, kind)) for name, kind in number_types.items()]
     ).first()
-    assert found is not None, "an aggregate without groups has one row"
-    return {name for name, changes in zip(numbers, found, strict=True) if changes}
+    assert row is not None, "an aggregate without groups has one row"
+    return {name for name, changes in zip(number_types, row, strict=True) if changes}
 
 
 def _changes(texts: DataFrame, name: str, kind: DataType) -> Column:
-    """Return whether a cell changes when it is read as a number of a type."""
+    """Return a condition: the cell of column ``name`` changes when it is read as a number of type
+    ``kind``."""
     from pyspark.sql import functions
     from pyspark.sql.types import FractionalType
 

@@ -1,7 +1,7 @@
-"""A pipeline: its sources and steps, read from a TOML file or made in Python.
+"""The definition of a pipeline: its sources and steps, read from a TOML file or made in Python.
 
-This module finds all mistakes that can be found without Spark and the realm. Its errors name the
-file, the step and the key, and the allowed values.
+This module finds all mistakes that can be found without Spark and the realm. The errors name the
+file, the step, the key, and the allowed values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Struct)
 LOCAL_MASTER: Final = "local[*]"
 CHECKPOINTS: Final = "checkpoints"
 RESTARTS: Final = 5
-"""Default number of restarts in a row after transient failures."""
+"""Default for the largest number of restarts in a row after transient failures."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -52,25 +52,26 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps: tuple[Step, ...]
     sources: tuple[Source, ...] = ()
     url: str = ""
-    """URL of the realm; empty: that of the command line or of ``PENSTOCK_URL``."""
+    """URL of the realm. Empty means the URL of the command line or of ``PENSTOCK_URL``."""
 
     master: str = LOCAL_MASTER
-    """Any Spark master, or ``sc://host`` for Spark Connect."""
+    """Spark's master URL, or ``sc://host`` for Spark Connect."""
 
     checkpoints: str = CHECKPOINTS
-    """Folder with a folder for each pipeline, which has a folder for each step."""
+    """Path or URI of the folder for checkpoints. It contains a folder for each pipeline, with a
+    folder for each step."""
 
     restarts: int = RESTARTS
-    """Number of times in a row that a step is started again after a transient failure."""
+    """Largest number of times in a row that a step is started again after a transient failure."""
 
     spark: dict[str, str | int | bool] = field(default_factory=dict)
     """Further settings of Spark."""
 
     folder: Path = Path()
-    """The folder that paths are relative to: that of the definition's file."""
+    """The folder of the definition's file. Paths in the definition are relative to it."""
 
     file: str = ""
-    """The file that the definition was read from, for messages."""
+    """Path of the definition's file, for error texts; empty for a pipeline made in Python."""
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r}, {safe(self.url)!r}, {self.file!r})"
@@ -81,9 +82,11 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if self.url:
                 parse_url(self.url)
             if self.restarts < 0:
-                raise InvalidArgument(f"restarts is {self.restarts}; 0 or more is needed")
+                raise InvalidArgument(f"restarts is {self.restarts}; it must be 0 or more")
             if not self.steps:
-                raise InvalidArgument("it has no steps; add a [[step]] with a name and sql")
+                raise InvalidArgument(
+                    "the pipeline has no steps; add a [[step]] with a name and sql"
+                )
             _check_distinct("source", self.sources)
             _check_distinct("step", self.steps)
         by_name = self.by_name
@@ -99,8 +102,8 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     self.bound_source(step)
 
     def _check_cycles(self) -> None:
-        """Refuse a step that reads a channel it writes, itself or through other steps: each row
-        would be read again, for ever."""
+        """Raise ``InvalidArgument`` if a step reads a channel that the step itself writes, directly
+        or through other steps: the step would read its own rows without end."""
         read = {step.name: self._channels_read(step) for step in self.steps}
         for step in self.steps:
             cycle = self._cycle_through(step, read)
@@ -111,8 +114,10 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     )
 
     def _cycle_through(self, step: Step, read: Mapping[str, Mapping[str, str]]) -> str | None:
-        """Return how the rows of a step come back to it, by name of each step on the way; None if
-        they do not. ``read`` has the sources of the channels that each step reads."""
+        """Describe a path on which the rows of ``step`` return to the step; None without one.
+
+        ``read`` has, for each step, the name of the source for each channel that the step reads.
+        """
         pending: list[tuple[Step, tuple[str, ...]]] = [(step, ())]
         visited: set[str] = set()
         while pending:
@@ -129,7 +134,7 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return None
 
     def _channels_read(self, step: Step) -> dict[str, str]:
-        """Return the sources of the channels that a step reads as streams, by channel."""
+        """Return the channels that a step reads as streams, each with the name of its source."""
         by_name = self.by_name
         sources = [by_name[read] for read in self._names_read(step) if read in by_name]
         return {
@@ -142,7 +147,8 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         }
 
     def _check_durables(self) -> None:
-        """Refuse two steps with the same durable: they would take events from each other."""
+        """Raise ``InvalidArgument`` if two steps read one durable: each event would reach only one
+        of them."""
         for source in self.sources:
             if not source.durable:
                 continue
@@ -155,9 +161,10 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 )
 
     def bound_source(self, step: Step) -> Source:
-        """Return the source whose events a step with ``poison`` buries: its only stream.
+        """Return the source whose events a step with ``poison`` buries: the step's only stream.
 
-        Raises ``InvalidArgument`` without such a source, or if it has no durable.
+        Raises ``InvalidArgument`` if the step does not read exactly one stream, or if this source
+        has no durable.
         """
         sources = self.by_name
         read = [sources[name] for name in self._names_read(step) if name in sources]
@@ -171,6 +178,9 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return streams[0]
 
     def _names_read(self, step: Step) -> Sequence[str]:
+        """Return the names of the sources that a step reads, and descriptions of other inputs."""
+        # Only the pipeline knows the folder of a Python function's file, so `Step.reads` cannot
+        # parse it.
         if isinstance(step, Query) and step.python:
             return step.parameters(self.folder)
         return step.reads(self.by_name)
@@ -181,11 +191,13 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return {source.name: source for source in self.sources}
 
     def source(self, name: str) -> Source:
-        """Return the source. Raises ``InvalidArgument`` with a hint for an unknown name."""
+        """Return the source ``name``. Raises ``InvalidArgument`` if it does not exist; the text
+        suggests a similar name."""
         return known_source(self.by_name, name)
 
     def step(self, name: str) -> Step:
-        """Return the step. Raises ``InvalidArgument`` with a hint for an unknown name."""
+        """Return the step ``name``. Raises ``InvalidArgument`` if it does not exist; the text
+        suggests a similar name."""
         for step in self.steps:
             if step.name == name:
                 return step
@@ -200,17 +212,19 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def located(self, path: str) -> str:
-        """Return a path made absolute; a URI is returned unchanged."""
+        """Return ``path`` relative to the definition's folder as an absolute path. A URI is
+        returned unchanged."""
         return path if _URI.match(path) else str((self.folder / path).absolute())
 
     @property
     def place(self) -> str:
-        """The folder, or URI, of the pipeline's checkpoints; each step has a folder in it."""
+        """Path or URI of the folder with the pipeline's checkpoints, a folder for each step."""
         return f"{self.located(self.checkpoints).rstrip('/')}/{self.name}"
 
 
 def known_source(sources: Mapping[str, Source], name: str) -> Source:
-    """Return the source. Raises ``InvalidArgument`` with a hint for an unknown name."""
+    """Return the source ``name``. Raises ``InvalidArgument`` if it does not exist; the text
+    suggests a similar name."""
     source = sources.get(name)
     if source is None:
         hint = nearest(name, tuple(sources)) if sources else "no [[source]] is defined"
@@ -219,9 +233,10 @@ def known_source(sources: Mapping[str, Source], name: str) -> Source:
 
 
 def load(path: Path | str) -> Pipeline:
-    """Return the pipeline of a TOML file.
+    """Read the pipeline from a TOML file.
 
-    Raises ``InvalidArgument`` naming the file, the source or step, the key, and the allowed values.
+    Raises ``InvalidArgument`` if the file cannot be read or has a mistake. The text names the file,
+    the source or step, the key, and the allowed values.
     """
     path = Path(path)
     try:
@@ -234,7 +249,11 @@ def load(path: Path | str) -> Pipeline:
 
 
 def parse(document: Mapping[str, Any], *, file: str = "", folder: Path = Path()) -> Pipeline:
-    """Return the pipeline of a parsed TOML document, with the keys ``source`` and ``step``."""
+    """Return the pipeline that a parsed TOML document describes.
+
+    ``file`` is the path for error texts. Paths in the document are relative to ``folder``.
+    Raises the errors of :func:`load`.
+    """
     top_keys = dict(document)
     sources = tuple(
         convert_table(Source, table, "the source", file, f"source {_name_or_number(table, number)}")
@@ -256,7 +275,7 @@ def parse(document: Mapping[str, Any], *, file: str = "", folder: Path = Path())
 
 
 class _TopLevel(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The top-level keys of a definition."""
+    """The top-level keys of a definition, without ``source`` and ``step``."""
 
     name: str
     url: str = ""
@@ -271,7 +290,8 @@ _TOP: Final = (*_TOP_TYPED, "source", "step")
 
 
 class _naming:  # noqa: N801 - used like a statement
-    """Prefixes errors raised inside with the file and the place."""
+    """Prefixes each ``InvalidArgument`` raised in the ``with`` block with the given places, such as
+    the file and the step."""
 
     def __init__(self, *places: str) -> None:
         self._place = ": ".join(place for place in places if place)
@@ -285,9 +305,10 @@ class _naming:  # noqa: N801 - used like a statement
 
 
 def convert_table(kind: type[T], table: Mapping[str, Any], whole: str, *places: str) -> T:
-    """Return a table of a definition as a struct; errors call the table ``whole``.
+    """Convert a TOML table of a definition to a struct of type ``kind``.
 
-    Raises ``InvalidArgument`` with ``places``, the key, and the allowed values.
+    ``whole`` is the phrase for the table in error texts, such as "the step". Raises
+    ``InvalidArgument`` with the ``places``, the key, and the allowed values.
     """
     with _naming(*places):
         refuse_unknown(table, tuple(item.encode_name for item in msgspec.structs.fields(kind)))
@@ -300,13 +321,15 @@ def convert_table(kind: type[T], table: Mapping[str, Any], whole: str, *places: 
 
 
 def refuse_unknown(table: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise ``InvalidArgument`` for an unknown key, with the most similar known key."""
+    """Raise ``InvalidArgument`` if a key is not in ``known``; the text has the most similar known
+    key."""
     for key in table:
         if key not in known:
             raise InvalidArgument(f"unknown key {key!r}: {nearest(key, tuple(known))}")
 
 
 def _step(table: Mapping[str, Any], file: str, place: str) -> Step:
+    """Convert the table of a ``[[step]]``; the key ``kind`` decides the class."""
     keys = dict(table)
     with _naming(file, place):
         kind = keys.pop("kind", "query")
@@ -317,24 +340,25 @@ def _step(table: Mapping[str, Any], file: str, place: str) -> Step:
 
 
 def _tables(top_keys: dict[str, Any], key: str, file: str) -> list[dict[str, Any]]:
+    """Remove the list of tables ``key`` from the top-level keys and return it."""
     tables = top_keys.pop(key, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         with _naming(file):
-            raise InvalidArgument(f"{key} is a list of tables, written [[{key}]]")
+            raise InvalidArgument(f"{key} must be a list of tables, written [[{key}]]")
     return tables
 
 
 def _name_or_number(table: Mapping[str, Any], number: int) -> str:
-    """Return the name of a source or step; without a name, its number."""
+    """Return the name of a source or step for error texts; ``number`` if it has no name."""
     name = table.get("name")
     return name if isinstance(name, str) and name else str(number)
 
 
 def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Return Spark's settings with dotted names: TOML reads ``spark.sql.x = 1`` as nested
-    tables."""
+    """Return the settings of Spark by their full dotted names. TOML reads ``spark.sql.x = 1`` as
+    nested tables."""
     if not isinstance(settings, dict):
-        raise InvalidArgument("spark is a table, written [spark], of settings of Spark")
+        raise InvalidArgument("spark must be a table of Spark's settings, written [spark]")
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         name = f"{prefix}{key}"
@@ -346,20 +370,24 @@ def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _channel_in(target: str) -> str:
-    """Return the channel that a target of a step names; empty for a table."""
+    """Return the name of the channel in a description such as ``channel delays``; empty for a
+    table."""
     noun, _, name = target.partition(" ")
     return name if noun == "channel" else ""
 
 
 def _check_name(key: str, name: str) -> None:
+    """Raise ``InvalidArgument`` if ``name`` cannot be the name of a folder for checkpoints."""
     if _NAME.fullmatch(name) is None:
         raise InvalidArgument(
-            f"{key} is {name!r}; it names a folder: it may have letters, digits, _, - and ., and "
-            f"must not begin with - or ."
+            f"{key} is {name!r}; it is used as the name of a folder: it may have letters, digits, "
+            f"_, - and ., and must not begin with - or ."
         )
 
 
 def _check_distinct(noun: str, definitions: Sequence[Source] | Sequence[Step]) -> None:
+    """Raise ``InvalidArgument`` if two definitions have the same name, apart from case: names of
+    sources are SQL names, and names of steps are names of folders."""
     names = set()
     for definition in definitions:
         if definition.name.lower() in names:

@@ -1,7 +1,7 @@
-"""Checks SQL expressions in definitions: some mistakes without Spark, the others by Spark.
+"""Checks the SQL expressions in definitions.
 
-Spark decides whether an expression is valid; but it starts late, and simple mistakes in a
-definition are better reported at once.
+Spark decides whether an expression is valid. Because Spark starts only when the pipeline runs, this
+module also finds simple mistakes without Spark, so that they are reported at once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _REFUSED_SIGNS: Final = {
 
 
 def tokens_of(key: str, text: str) -> list[str]:
-    """Return the words and signs of an expression: words in lower case, texts and quoted names as
-    ``'`` and `` ` ``.
+    """Return the tokens of an expression, without blanks and comments.
 
-    Raises ``InvalidArgument`` that begins with ``key`` for an invalid expression.
+    Words are in lower case. A text or quoted name is represented by its quote only. Raises
+    ``InvalidArgument``, with a text that begins with ``key``, if a quote or bracket is not closed,
+    or if the text is empty or a whole query.
     """
     tokens, open_brackets = [], []
     for token in _TOKENS.finditer(text):
@@ -60,14 +61,15 @@ def tokens_of(key: str, text: str) -> list[str]:
 
 
 def _token_word(token: re.Match[str]) -> str:
-    """Return a token as a word; empty for blanks and comments."""
+    """Return the form of a token in the result of :func:`tokens_of`; empty for blanks and
+    comments."""
     if token["text"] or token["quoted"]:
         return token[0][0]
     return token[0].lower() if token.lastgroup else ""
 
 
 def called_functions(words: list[str]) -> list[str]:
-    """Return the names of called functions."""
+    """Return the words that are followed by an opening bracket: the called functions."""
     return [
         word
         for word, following in itertools.pairwise(words)
@@ -77,7 +79,8 @@ def called_functions(words: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def explaining_sql(key: str, text: str) -> Iterator[None]:
-    """Convert Spark's error about an expression to ``InvalidArgument`` that begins with the key."""
+    """Convert an error of Spark about the expression ``text`` to ``InvalidArgument``, with a text
+    that begins with ``key``."""
     from pyspark.errors import AnalysisException, ParseException
 
     try:
@@ -87,5 +90,6 @@ def explaining_sql(key: str, text: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of a Spark error, without the position in the expression."""
     first = str(error).strip().partition("\n")[0]
     return first.partition("; line ")[0].rstrip(" ;:")

@@ -1,4 +1,4 @@
-"""Determines why a step failed: one readable line, and whether a retry may succeed."""
+"""Determines why a step failed, in one readable line, and whether a retry may succeed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from penstock_spark.errors.failure_text import (
 )
 
 JVM_ENDS_S: Final = 2.0
-"""Seconds to wait for the exit of a JVM that no longer answers."""
+"""Seconds to wait for the exit of a JVM whose connection is broken."""
 _PYTHON_ERROR: Final = re.compile(
     r"^(?:pyspark\.errors\.exceptions\.\w+\.)?([A-Za-z_][\w.]*(?:Error|Exception|Exit)): ([^\n]*)",
     re.MULTILINE,
 )
 _SPARK_CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{3,})\] ")
 _JAVA_ERROR: Final = "Py4JJavaError"
-"""Python's error for an exception of Java; its first line only names the called method."""
+"""Python's error for an exception of Java. Its first line names only the called method."""
 _WRAPPERS: Final = frozenset(
     (
         "STREAM_FAILED",
@@ -59,18 +59,18 @@ _REMEDIES: Final = {
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _STATE_REMEDY,
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _STATE_REMEDY,
 }
-"""Remedies that Spark's message lacks, by error condition."""
+"""Remedies for error conditions of Spark whose messages do not contain one."""
 _VALUE_CONDITIONS: Final = frozenset(
     ("ARITHMETIC_OVERFLOW", "CAST_INVALID_INPUT", "CAST_OVERFLOW", "DIVIDE_BY_ZERO")
 )
-"""Conditions that values of some events cause; the message does not name the events."""
+"""Error conditions of Spark that values of events cause. Spark does not name the events."""
 FIND_EVENT: Final = (
     'to learn which event causes it, give the source a durable and the step poison = "bury"'
 )
 
 
 class FailureCause(Struct, frozen=True):
-    """Why something failed."""
+    """The cause of the failure of a step."""
 
     text: str
     """The failure in one readable line."""
@@ -79,11 +79,11 @@ class FailureCause(Struct, frozen=True):
     """Whether a retry may succeed."""
 
     is_of_value: bool = False
-    """Whether a value of an event causes it, and the text does not name the event."""
+    """Whether the cause is a value in an event that the text does not name."""
 
 
 def cause_of(error: BaseException) -> FailureCause:
-    """Return the original cause of an error, through all layers of exceptions."""
+    """Return the original cause of an error, searched through all errors that wrap it."""
     carried_error = carried(error) if isinstance(error, PenstockError) else None
     if (
         penstock_error := carried_error or marked_error(whole_text(error), active_secret())
@@ -96,17 +96,18 @@ def cause_of(error: BaseException) -> FailureCause:
 
 
 def _is_broken_connection(error: BaseException | None) -> bool:
-    """Return whether a call of the JVM got no answer; an exception of Java is an answer."""
+    """Return whether an error means that a call to the JVM got no answer. An exception of Java is
+    an answer."""
     kind = type(error)
     is_of_gateway = kind.__module__.startswith("py4j.") and kind.__name__ != "Py4JJavaError"
     return is_of_gateway or isinstance(error, OSError)
 
 
 def jvm_loss(error: BaseException | None = None) -> FailureCause | None:
-    """Return the failure of all steps if the JVM of this process has ended; None if it runs.
+    """Return the cause for all steps if the JVM of this process has ended; None if the JVM runs.
 
-    ``error`` is the first error: a connection may break before the JVM has ended, so this function
-    waits for the JVM's exit if ``error`` is a broken connection.
+    ``error`` is the error of a step. If it is a broken connection, this function waits up to
+    :data:`JVM_ENDS_S`, because the connection may break before the JVM has ended.
     """
     from pyspark import SparkContext
 
@@ -126,12 +127,17 @@ def jvm_loss(error: BaseException | None = None) -> FailureCause | None:
 
 
 def _cause_of_penstock_error(error: CarriedError) -> FailureCause:
+    """Return the cause that an error of Penstock states itself."""
     first_line = error.text.partition("\n")[0]
     return FailureCause(f"{first_line} [{error.code}]", error.may_pass)
 
 
 def _outermost_text(error: BaseException) -> tuple[str, str]:
-    """Return the first text among an error and its causes; see :func:`_innermost_error`."""
+    """Return the text and condition of the outermost error that has a text of its cause.
+
+    The errors are ``error`` and its causes; see :func:`_innermost_error`. If none has a text, the
+    name of the class is returned.
+    """
     texts = (_innermost_error(layer, unmarked(str(layer))) for layer in layers(error))
     return next(
         (text_and_condition for text_and_condition in texts if text_and_condition[0]),
@@ -140,8 +146,11 @@ def _outermost_text(error: BaseException) -> tuple[str, str]:
 
 
 def _innermost_error(error: BaseException, text: str) -> tuple[str, str]:
-    """Return the innermost information in a text: a Python error, a condition of Spark, or a line;
-    and the condition, if any."""
+    """Return the cause that ``text``, the text of ``error``, names last, and Spark's condition.
+
+    The cause is a Python error, otherwise a condition of Spark, otherwise a line of the text. The
+    condition is empty if the cause is not a condition of Spark.
+    """
     raised = [
         (kind, message)
         for kind, message in _PYTHON_ERROR.findall(text)
@@ -158,7 +167,8 @@ def _innermost_error(error: BaseException, text: str) -> tuple[str, str]:
 
 
 def _user_line(text: str) -> str:
-    """Return the last line of the user's code in a traceback."""
+    """Return the last place in a traceback that is in the user's code, in brackets; empty if no
+    place is."""
     places = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
     user_places = [
         place

@@ -1,8 +1,8 @@
 """Writes rows that replace earlier rows of the same key: to a Delta table, a channel, or both.
 
-A query with running values outputs the keys that a micro-batch has changed. The table merges these
-rows, the channel gets them as events. Both recognise the micro-batch by its query and number, so a
-repetition changes nothing.
+A query with running values outputs a row for each key that a micro-batch has changed. The table
+merges these rows; the channel receives them as events. Both recognise a repeated micro-batch by its
+query and number, and skip it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 
 class KeyedTarget(BatchTarget, frozen=True, kw_only=True):
-    """A target whose rows replace earlier rows of the same key."""
+    """Merges the rows of micro-batches into a table by key, and publishes them on a channel."""
 
     key: tuple[str, ...]
+    """Names of the columns that identify a row of the table."""
 
     def to_table(self, table: Table, rows: DataFrame, batch: MicroBatch) -> None:
         table.merge(rows, self.key, batch.app, version=batch.number, content=batch.content)
@@ -38,7 +39,8 @@ class KeyedTarget(BatchTarget, frozen=True, kw_only=True):
 def check_keyed(
     channel: ChannelTarget | str | None, table: TableTarget | str | None, why: str
 ) -> None:
-    """Raise ``InvalidArgument`` for targets whose rows cannot be replaced."""
+    """Raise ``InvalidArgument`` if the targets cannot replace rows. ``why`` states in the error
+    text why the step needs this."""
     if channel is None and table is None:
         raise InvalidArgument("channel, table: none is given; give at least one target of the rows")
     target = table_target(table)
@@ -50,6 +52,8 @@ def check_keyed(
 
 
 def _refuse_transaction_options(channel: ChannelTarget | None) -> None:
+    """Raise ``InvalidArgument`` if the options of the channel set the identity of micro-batches,
+    which the step sets itself."""
     names = {name.lower() for name in (channel.options if channel is not None else ())}
     reserved: Sequence[str] = sorted(names & {"txnappid", "txnversion"})
     if reserved:

@@ -1,7 +1,8 @@
-"""Runs a pipeline: one session, and a query or a thread for each step, until it is done or stopped.
+"""Runs a pipeline until all steps are done or the run is stopped.
 
-A step whose failure may pass is restarted after a delay, while the others continue. A step that
-fails permanently ends the pipeline: the others are stopped, and the error names the step.
+All steps share one Spark session; each step is a query or a thread. A step with a transient failure
+is restarted after a delay, while the others continue. A step that fails permanently ends the
+pipeline: the others are stopped, and the error names the step.
 """
 
 from __future__ import annotations
@@ -44,22 +45,27 @@ if TYPE_CHECKING:
 CHECK_S: Final = 0.25
 """Seconds between two checks of the steps."""
 STOP_S: Final = 10.0
-"""Seconds that running micro-batches get to finish when the pipeline is stopped."""
+"""Seconds that running micro-batches have to finish when the pipeline is stopped."""
 STATUS_EVERY_S: Final = 2.0
 """Seconds between two writes of a step's status file."""
 BACKOFF_MAX_S: Final = 30.0
+"""Longest wait before a restart, in seconds."""
 SEARCH_REPORT_S: Final = 10.0
 """Seconds between two reports about a search for events that make a step fail."""
 CONNECT: Final = "sc://"
+"""Beginning of a master URL for Spark Connect."""
 LOG_LEVEL: Final = "spark.log.level"
-"""The setting of Spark that enables its log."""
+"""The setting that turns Spark's log on."""
 
 
 class PipelineWatcher(Protocol):
-    """An observer of a running pipeline."""
+    """Receives the state changes and the progress of a running pipeline."""
 
     def told(self, step: str, text: str) -> None:
-        """Handle a change of a step's state: it runs, restarts or has stopped."""
+        """Handle a change of a step's state, such as started, restarting or stopped.
+
+        ``text`` describes the change in one line.
+        """
         ...
 
     def moved(self, progress: Sequence[Progress]) -> None:
@@ -68,7 +74,7 @@ class PipelineWatcher(Protocol):
 
 
 class IgnoringWatcher:
-    """A watcher that ignores everything."""
+    """A watcher that does nothing."""
 
     def told(self, step: str, text: str) -> None:
         pass
@@ -84,24 +90,29 @@ class StepReport(Struct, frozen=True, kw_only=True):
     state: str
     """``done``, ``stopped`` or ``failed``."""
     rows: int
+    """Number of rows read in this run."""
     rows_out: int | None
+    """Number of rows stored in this run; None if unknown."""
     rows_late: int = 0
-    """Rows dropped because they were older than the watermark."""
+    """Number of rows dropped because they were older than the watermark."""
     batch: int | None
+    """Number of the last micro-batch; None if the step is not a query."""
     restarts: int
+    """Number of restarts in this run."""
     text: str = ""
-    """The result of work that ends, or the reason for a failure."""
+    """The result of work that ends by itself, or the cause of a failure."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The result of a run."""
+    """The result of a run of a pipeline."""
 
     pipeline: str
     steps: tuple[StepReport, ...]
 
 
 class StepContext:
-    """The context of a step; see :class:`penstock_spark.pipelines.step.Context`."""
+    """The context of a step in a run; its methods are those of
+    :class:`penstock_spark.pipelines.step.Context`."""
 
     def __init__(self, run: Run, step: Step) -> None:
         self._run = run
@@ -113,8 +124,9 @@ class StepContext:
         self.checkpoint = StepFiles(run.pipeline, step.name).checkpoint
         self.folder: Path = run.pipeline.folder
         self.work: RunningWork | None = None
+        """The thread of the step; None for a query."""
         self.replacements: dict[str, DataFrame] = {}
-        """Tables that replace sources, by name."""
+        """Tables that :meth:`table` returns instead of a source, by name of the source."""
 
     @property
     def spark(self) -> SparkSession:
@@ -161,15 +173,17 @@ class Run:
         self.once = once
         self.stopping = stopping
         self.clock = clock
-        """Seconds, for the time between restarts."""
+        """Returns the current time in seconds, for the time between restarts."""
         self._master = master
         self._session = session
         self._is_own_session = session is None and not _has_session()
+        """Whether the run ends the session. A session that existed before stays."""
         self._starting = threading.Lock()
 
     def spark(self) -> SparkSession:
-        """The session, started at the first call."""
-        # Work calls this from its threads, and a second session must not be started.
+        """Return the Spark session; the first call starts it."""
+        # The threads of several steps may call this at the same time, but only one session must be
+        # started.
         with self._starting:
             if self._session is None:
                 self._session = session_for(self.pipeline, self._master, self.url)
@@ -181,12 +195,13 @@ class Run:
             try:
                 self._session.stop()
             except Exception:
+                # A session whose JVM has ended cannot be stopped, and need not be.
                 if jvm_loss() is None:
                     raise
 
 
 class Supervised:
-    """A supervised step: its running query or work, and the time of its next restart."""
+    """Starts, restarts and stops one step of a run, and records its state."""
 
     def __init__(self, run: Run, step: Step) -> None:
         self.name = step.name
@@ -195,15 +210,21 @@ class Supervised:
         self._files = StepFiles(run.pipeline, step.name)
         self._status = Status()
         self._running: Running | None = None
+        """The query or work that was started last; None after a failure."""
         self._restart_at_s: float | None = None
+        """Time of the run's clock for the next restart; None if none is planned."""
         self._at_end: Callable[[], bool] | None = None
+        """:attr:`Flow.at_end` of the running query."""
         self._failures_in_row = 0
+        """Number of transient failures since the step last made progress."""
         self._written_at_s = 0.0
+        """Time of ``perf_counter`` at which the status file was written last."""
         self._is_burying = False
         """Whether to bury events that make the step fail."""
         self._reported_left_out: dict[str, list[str]] = {}
-        """Left-out properties that were reported."""
+        """Properties that the step leaves out and that the watcher was told about, by channel."""
         self.failure: FailureCause | None = None
+        """The permanent failure of the step; None if it has not failed."""
         self.progress = Progress(step=step.name, text="starts")
 
     @property
@@ -213,11 +234,12 @@ class Supervised:
 
     @property
     def runs(self) -> Running | None:
-        """The running query or work; None if the step is over, or waits for its restart."""
+        """The running query or work; None if the step is over, or waits for a restart."""
         return None if self.is_over or self._restart_at_s is not None else self._running
 
     @property
     def is_busy(self) -> bool:
+        """Whether the step is doing work that should be finished rather than interrupted."""
         if self.is_over or self._running is None:
             return False
         try:
@@ -236,7 +258,7 @@ class Supervised:
         self._change_state("runs", watch)
 
     def check(self, watch: PipelineWatcher) -> None:
-        """Handle changes since the last check."""
+        """Update the progress, and handle an end, a failure or a due restart of the step."""
         try:
             self._check(watch)
         except Exception as error:  # noqa: BLE001 - Spark no longer answers
@@ -251,6 +273,8 @@ class Supervised:
             return
         running = self._running
         assert running is not None, "a step that is not over runs, or waits for its restart"
+        # Read before the progress, which otherwise could miss the last micro-batch of a step that
+        # ends in between.
         is_over = running.is_over
         self.progress = running.progress()
         if running.has_moved:
@@ -266,7 +290,7 @@ class Supervised:
             self._finish(running, watch)
 
     def stop(self, watch: PipelineWatcher) -> None:
-        """Stop the query or work, also in the middle of a micro-batch."""
+        """Stop the query or work, even in the middle of a micro-batch."""
         if self.is_over:
             return
         if self._running is not None:
@@ -276,6 +300,7 @@ class Supervised:
         self._change_state("stopped", watch)
 
     def report(self) -> StepReport:
+        """Return the result of the step."""
         return StepReport(
             name=self.name,
             state=self._status.state,
@@ -288,6 +313,7 @@ class Supervised:
         )
 
     def _start(self) -> Running:
+        """Plan the step, and start its query or its thread."""
         self._files.prepare()
         context = StepContext(self._run, self._step)
         planned = self._step.plan(context)
@@ -305,7 +331,8 @@ class Supervised:
         return context.work
 
     def _finish(self, running: Running, watch: PipelineWatcher) -> None:
-        """Start the step once more if its ``at_end`` requests this; otherwise end it."""
+        """Start a step that has ended without an error once more if its ``at_end`` requests this;
+        otherwise record the end."""
         at_end = None if self._run.stopping.is_set() else self._at_end
         try:
             is_repeated = at_end is not None and at_end()
@@ -318,6 +345,8 @@ class Supervised:
             self._end(running, watch)
 
     def _handle_failure(self, error: BaseException, watch: PipelineWatcher) -> None:
+        """Plan a restart if events were buried or the failure is transient; otherwise record a
+        permanent failure."""
         lost_jvm = jvm_loss(error)
         cause = lost_jvm or cause_of(error)
         self._status.error = cause.text
@@ -332,7 +361,7 @@ class Supervised:
             )
             return
         if cause.may_pass and self._failures_in_row < self._run.pipeline.restarts:
-            # `_failures_in_row` is reset by progress, so only failures in a row lengthen the wait.
+            # Progress resets `_failures_in_row`, so only failures in a row lengthen the wait.
             wait_s = min(BACKOFF_MAX_S, 2.0**self._failures_in_row)
             self._failures_in_row += 1
             self._status.restarts += 1
@@ -343,17 +372,19 @@ class Supervised:
         self._change_state("failed", watch, self.failure.text)
 
     def _bury_poison(self, watch: PipelineWatcher) -> str:
-        """Bury the events that made the step fail, if its definition allows this; return their
-        description, or an empty text."""
+        """Bury the events that made the step fail, if its definition allows this.
+
+        Return a description of the buried events; empty if none was buried.
+        """
         if not self._is_burying:
             return ""
         context = StepContext(self._run, self._step)
-        reported_at: float | None = None
+        reported_at_s: float | None = None
 
         def report_search(run: int) -> None:
-            nonlocal reported_at
-            if reported_at is None or self._run.clock() - reported_at >= SEARCH_REPORT_S:
-                reported_at = self._run.clock()
+            nonlocal reported_at_s
+            if reported_at_s is None or self._run.clock() - reported_at_s >= SEARCH_REPORT_S:
+                reported_at_s = self._run.clock()
                 so_far = f", run {run} over a part of the micro-batch" if run > 1 else ""
                 watch.told(self.name, f"searches for the events that make it fail{so_far}")
 
@@ -366,6 +397,7 @@ class Supervised:
         return burial.text
 
     def _end(self, running: Running, watch: PipelineWatcher) -> None:
+        """Record that the step is done or stopped."""
         if running.outcome is not None:
             self._status.text = running.outcome.text
             self.progress = (
@@ -377,11 +409,13 @@ class Supervised:
         self._change_state("stopped" if is_stopped else "done", watch, self._status.text)
 
     def _change_state(self, state: str, watch: PipelineWatcher, text: str = "") -> None:
+        """Write a new state to the status file and report it to the watcher."""
         self._status.state = state
         self._write_status(now=True)
         watch.told(self.name, text or state)
 
     def _write_status(self, *, now: bool = False) -> None:
+        """Write the status file; without ``now``, only if the last write is old enough."""
         if now or perf_counter() - self._written_at_s > STATUS_EVERY_S:
             self._written_at_s = perf_counter()
             self._status.progress = self.progress
@@ -399,19 +433,21 @@ def run(
     stopping: threading.Event | None = None,
     spark: SparkSession | None = None,
 ) -> Report:
-    """Run a pipeline until all steps are done, ``stopping`` is set, or one fails permanently.
+    """Run a pipeline until all steps are done, ``stopping`` is set, or a step fails permanently.
 
-    ``url`` and ``master`` win over the definition's; ``once`` processes the stored events and ends;
-    ``steps`` are the only ones to run. ``spark`` is the session to use, which is left running.
+    ``url`` and ``master`` override the definition. With ``once``, the run ends after the events
+    that are stored now. If ``steps`` are named, only these run. ``spark`` is the session to use; it
+    is not ended.
 
-    Raises ``StepFailed`` naming the step and the cause, ``InvalidArgument`` for unknown names of
-    steps, ``IllegalState`` if the pipeline runs already, ``Unavailable`` without PySpark.
+    Raises ``StepFailed`` with the step and the cause, ``InvalidArgument`` for an unknown name of a
+    step, ``IllegalState`` if the pipeline is already running, and ``Unavailable`` if PySpark is not
+    installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable(
             'pipelines run on PySpark, which is not installed: pip install "penstock-realm[spark]"'
         )
-    chosen_steps = [pipeline.step(name) for name in dict.fromkeys(steps)] or list(pipeline.steps)
+    steps_to_run = [pipeline.step(name) for name in dict.fromkeys(steps)] or list(pipeline.steps)
     run = Run(
         pipeline,
         url=realm_of(pipeline, url),
@@ -423,9 +459,9 @@ def run(
     if spark is not None:
         from penstock_spark.session.session import activate
 
-        activate(spark)  # the caller may be another thread than the one that made the session
+        activate(spark)  # the session may have been started in another thread
     with pipeline_locked(pipeline):
-        supervised = [Supervised(run, step) for step in chosen_steps]
+        supervised = [Supervised(run, step) for step in steps_to_run]
         try:
             _supervise(run, supervised, watch or IgnoringWatcher())
         finally:
@@ -440,17 +476,21 @@ def run(
 
 
 def realm_of(pipeline: Pipeline, url: str = "") -> str:
-    """Return the realm's URL for a run. Raises ``InvalidArgument`` if none is set."""
+    """Return the URL of the realm: ``url``, the definition's, or that of the environment.
+
+    Raises ``InvalidArgument`` if none is set.
+    """
     realm_url = url or pipeline.url or os.environ.get(URL_VARIABLE, "")
     if not realm_url:
         raise InvalidArgument(
             f"pipeline {pipeline.name} names no realm: set url in its definition, or "
-            f"{URL_VARIABLE}; it looks like penstock://localhost:9000"
+            f"{URL_VARIABLE}, for example to penstock://localhost:9000"
         )
     return realm_url
 
 
 def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
+    """Start all steps, check them regularly, and stop them when the run is over."""
     try:
         for step in steps:
             if not run.stopping.is_set():
@@ -468,7 +508,7 @@ def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) ->
 
 def _wait(run: Run, steps: Sequence[Supervised]) -> None:
     """Wait until the next check is due. A run with ``once`` stops waiting when a step ends, so that
-    it ends with its last step."""
+    the run ends with its last step."""
     running = next(filter(None, (step.runs for step in steps)), None)
     if run.once and running is not None and not run.stopping.is_set():
         running.join(CHECK_S)
@@ -477,12 +517,13 @@ def _wait(run: Run, steps: Sequence[Supervised]) -> None:
 
 
 def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:
-    failed = any(step.failure is not None for step in steps)
-    return failed or run.stopping.is_set() or all(step.is_over for step in steps)
+    """Return whether a step has failed, the run was stopped, or all steps are over."""
+    has_failed_step = any(step.failure is not None for step in steps)
+    return has_failed_step or run.stopping.is_set() or all(step.is_over for step in steps)
 
 
 def _stop(steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
-    """Give running micro-batches ``STOP_S`` to finish, then stop all steps."""
+    """Wait up to :data:`STOP_S` until running micro-batches are finished, then stop all steps."""
     deadline_s = perf_counter() + STOP_S
     waiting = threading.Event()
     while any(step.is_busy for step in steps) and perf_counter() < deadline_s:
@@ -503,7 +544,10 @@ def _has_session() -> bool:
 
 
 def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
-    """Return a session for a pipeline; several runs may share it by ``run(spark=…)``."""
+    """Start the Spark session for a pipeline, with the format ``penstock`` registered.
+
+    Several runs can share the session: pass it as ``run(spark=…)``.
+    """
     from penstock_spark import register
     from penstock_spark.session.session import activate, session
 
@@ -524,7 +568,8 @@ def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
 
 
 def _silence_spark(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
-    """Silence Spark's reports of failures: the run reports each in one line."""
+    """Turn off Spark's own reports of failures, because the run reports each failure in one line.
+    Spark's log stays on if the definition sets its level."""
     for name in ("SQLQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     if not master.startswith(CONNECT):
@@ -535,15 +580,15 @@ def _silence_spark(spark: SparkSession, pipeline: Pipeline, master: str) -> None
 
 
 def is_not_of_gateway(record: logging.LogRecord) -> bool:
-    """Return False for records of py4j, on the root logger, about a broken connection to the
-    JVM."""
+    """Return False for log records about a broken connection to the JVM. Py4j writes them to the
+    root logger."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("py4j.")
 
 
 def _silence_accumulators(context: SparkContext) -> None:
-    """Print no traceback of the connection that a killed JVM breaks: the run reports it in one
-    line."""
+    """Turn off the traceback that Spark prints when a killed JVM breaks the connection for
+    accumulators, because the run reports the loss in one line."""
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is None:
         return
@@ -566,18 +611,21 @@ class Replaceable(Context, Protocol):
 
 
 class Burial(Struct, frozen=True):
-    """The result of burying events."""
+    """The result of a search for events that make a step fail."""
 
     text: str = ""
-    """Description of the buried events; empty: none."""
+    """Description of the buried events; empty if none was buried."""
     why_none: str = ""
+    """Why no event was buried; empty if an event was buried."""
 
 
 def bury(
     pipeline: Pipeline, step: Step, context: Replaceable, watch: Callable[[int], object]
 ) -> Burial:
-    """Find and bury the events that made the last micro-batch of a step's query fail; ``watch`` is
-    called with the number of each run of the search."""
+    """Find and bury the events that made the last micro-batch of a step's query fail.
+
+    ``watch`` is called before each run of the query during the search, with the number of the run.
+    """
     from penstock_spark.reading.poison import bury_poison
 
     source = pipeline.bound_source(step)

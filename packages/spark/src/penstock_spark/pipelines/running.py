@@ -1,4 +1,4 @@
-"""A running step: a query of Spark, or work in a thread."""
+"""Running steps: queries of Spark, and work in threads."""
 
 from __future__ import annotations
 
@@ -21,46 +21,54 @@ PROCESSING: Final = "Processing new data"
 
 
 class Running(Protocol):
-    """A started step."""
+    """A step that was started."""
 
     @property
-    def is_over(self) -> bool: ...
+    def is_over(self) -> bool:
+        """Whether the step has ended, with or without an error."""
+        ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether the step has work that should be finished rather than interrupted."""
+        """Whether the step is doing work that should be finished rather than interrupted."""
         ...
 
     @property
     def error(self) -> BaseException | None:
-        """The error of a failed step."""
+        """The error of a failed step; None if it has not failed."""
         ...
 
     @property
-    def outcome(self) -> WorkOutcome | None: ...
+    def outcome(self) -> WorkOutcome | None:
+        """The result of work that has ended; None for queries."""
+        ...
 
     @property
     def has_moved(self) -> bool:
-        """Whether the step has made progress since its start, so that an earlier failure has
-        passed."""
+        """Whether the step has made progress since its start, which proves that the cause of an
+        earlier failure is gone."""
         ...
 
-    def progress(self) -> Progress: ...
+    def progress(self) -> Progress:
+        """Return the current progress."""
+        ...
 
     def join(self, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` seconds for its end."""
+        """Wait up to ``timeout_s`` seconds for the end of the step."""
         ...
 
     def stop(self) -> None:
-        """End it now. The next run repeats an interrupted micro-batch, whose rows are stored
+        """End the step now. The next run repeats an interrupted micro-batch, whose rows are stored
         once."""
         ...
 
 
 class RunningQuery:
-    """A query of Spark's."""
+    """A running streaming query of Spark."""
 
     def __init__(self, step: str, query: StreamingQuery, before: Progress | None = None) -> None:
+        """``before`` is the progress of the step before this query was started; its counts are
+        continued."""
         self._query = query
         self._counted_batch = -1
         """Number of the last counted micro-batch."""
@@ -94,7 +102,7 @@ class RunningQuery:
         if last is None:
             return self._progress
         number = last["batchId"]
-        # Reading all hundred recent reports is expensive, and usually only one is new.
+        # Reading all hundred recent reports from the JVM is slow, and usually only one is new.
         reports = [last] if number <= self._counted_batch + 1 else self._query.recentProgress
         rows = rows_late = 0
         rows_out: int | None = None
@@ -115,7 +123,7 @@ class RunningQuery:
             rows_per_s=_rate(last, _rows_in(last)) or 0.0,
             rows_out_per_s=_rate(last, _rows_out(last)),
             batch=self._counted_batch if self._counted_batch >= 0 else earlier.batch,
-            batch_ms=_duration(last),
+            batch_ms=_duration_ms(last),
             lag_events=lag_events,
             lag_ms=lag_ms,
             text="runs" if _rows_of(last) else "waits",
@@ -128,24 +136,25 @@ class RunningQuery:
             self._query.awaitTermination(timeout_s)  # type: ignore[arg-type]  # seconds may be fractions
 
     def stop(self) -> None:
-        with contextlib.suppress(Exception):  # a thread that does not end in time
+        with contextlib.suppress(Exception):  # the query's thread may not end in time
             self._query.stop()
 
 
 class RunningWork:
-    """Work with an end, in a separate thread."""
+    """Work that runs in a separate thread."""
 
     def __init__(self, step: str, work: Work) -> None:
         self.error: BaseException | None = None
         self.outcome: WorkOutcome | None = None
         self._latest = Progress(step=step, text="runs")
         self._rows: int | None = None
-        """Rows in the first report, which may include the work of earlier runs."""
+        """Number of rows in the first report, which may include the work of earlier runs."""
         self._work = work
         self._thread = threading.Thread(target=self._run, name=f"step-{step}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; listeners for its reports must be registered before."""
+        """Start the thread. The step's context must refer to this object before, because the work
+        reports to it."""
         self._thread.start()
 
     @property
@@ -164,7 +173,7 @@ class RunningWork:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the work has reported more rows than at first."""
+        """Whether the work has reported more rows than in its first report."""
         return self._rows is not None and self._latest.rows > self._rows
 
     def progress(self) -> Progress:
@@ -185,8 +194,8 @@ class RunningWork:
 
 
 def _left_out_properties(progress: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the properties that a query leaves out; an archive, whose rows are files, keeps
-    all."""
+    """Return the properties that a query leaves out, by channel; none for an archive, which stores
+    all. The rows of an archive's query are files."""
     if _observed(progress, READ) is not None:
         return {}
     from penstock_spark.reading.progress import later_columns
@@ -195,12 +204,14 @@ def _left_out_properties(progress: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _rows_in(progress: Mapping[str, Any]) -> int:
+    """Return the number of events that a micro-batch has read."""
     events = _observed(progress, READ)
     return _rows_of(progress) if events is None else events
 
 
 def _rows_of(progress: Mapping[str, Any]) -> int:
-    """Return the rows of a progress report; over Spark Connect only its sources have the number."""
+    """Return the number of input rows in a progress report. Over Spark Connect, only the sources in
+    the report have the number."""
     rows = progress.get("numInputRows")
     if rows is None:
         rows = sum(source.get("numInputRows") or 0 for source in progress.get("sources") or ())
@@ -208,27 +219,31 @@ def _rows_of(progress: Mapping[str, Any]) -> int:
 
 
 def _rows_out(progress: Mapping[str, Any]) -> int | None:
+    """Return the number of rows that a micro-batch has written; None if it was not counted."""
     events = _observed(progress, READ)
     return _observed(progress, COUNTED) if events is None else events
 
 
 def _observed(progress: Mapping[str, Any], name: str) -> int | None:
+    """Return the count that the query observes under ``name``; None if it does not."""
     metrics = (progress.get("observedMetrics") or {}).get(name)
     rows = getattr(metrics, "rows", None)
-    if rows is None and metrics is not None:  # Spark Connect has fields and values apart
+    if rows is None and metrics is not None:  # Spark Connect lists names and values separately
         fields = getattr(metrics, "schema", {}).get("fields", ())
         values = dict(zip((f["name"] for f in fields), getattr(metrics, "values", ()), strict=True))
         rows = values.get("rows")
     return None if rows is None else int(rows)
 
 
-def _duration(progress: Mapping[str, Any]) -> int | None:
-    took = (progress.get("durationMs") or {}).get("triggerExecution")
-    return None if took is None else int(took)
+def _duration_ms(progress: Mapping[str, Any]) -> int | None:
+    """Return the time that a micro-batch took, in milliseconds; None if unknown."""
+    duration_ms = (progress.get("durationMs") or {}).get("triggerExecution")
+    return None if duration_ms is None else int(duration_ms)
 
 
 def late_rows(progress: Mapping[str, Any]) -> int:
-    """Return the number of rows that a micro-batch dropped as older than the watermark."""
+    """Return the number of rows that a micro-batch dropped because they were older than the
+    watermark."""
     return sum(
         int(operator.get("numRowsDroppedByWatermark", 0))
         for operator in progress.get("stateOperators", ())
@@ -236,12 +251,14 @@ def late_rows(progress: Mapping[str, Any]) -> int:
 
 
 def _rate(progress: Mapping[str, Any], rows: int | None) -> float | None:
-    took_ms = _duration(progress)
-    return None if rows is None or not took_ms else round(rows * 1_000 / took_ms, 1)
+    """Return ``rows`` per second of a micro-batch; None if the rows or the time are unknown."""
+    duration_ms = _duration_ms(progress)
+    return None if rows is None or not duration_ms else round(rows * 1_000 / duration_ms, 1)
 
 
 def lag_of(progress: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return the number of unprocessed events of all sources, and the age in ms of the oldest."""
+    """Return the number of unprocessed events of all sources, and the age of the oldest one in
+    milliseconds; None for a value that is unknown."""
     events: list[int] = []
     ages_ms: list[int] = []
     for source in progress.get("sources") or ():
@@ -252,6 +269,8 @@ def lag_of(progress: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def _values_in_offset(offset: Any, key: str) -> list[int]:
+    """Return the integers under ``key`` of each channel in a position; empty if the position is not
+    of the format ``penstock``."""
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         decoded = msgspec.json.decode(offset) if isinstance(offset, str) else offset
         channels = decoded.get("c") if isinstance(decoded, dict) else None
@@ -265,7 +284,8 @@ def _values_in_offset(offset: Any, key: str) -> list[int]:
 
 
 def _events_behind(source: Mapping[str, Any]) -> list[int]:
-    """Return the events between the end of the micro-batch and the newest event, by position."""
+    """Return, for each channel, the number of ids between the end of the micro-batch and the newest
+    event."""
     newest, processed = (
         positions_in(source.get("latestOffset")),
         positions_in(source.get("endOffset")),

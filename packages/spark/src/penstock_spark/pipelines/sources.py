@@ -1,4 +1,4 @@
-"""The sources of a pipeline: ``[[source]]``, one or several channels, a queue, or a table."""
+"""The sources of a pipeline: each ``[[source]]`` reads channels, a queue, or a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SOURCE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names are used in SQL and as parameters of Python functions."""
+"""Allowed names of sources, which are used in SQL and as parameters of Python functions."""
 
 _DELAY: Final = re.compile(r"\s*\d+(\.\d+)?\s*(millisecond|second|minute|hour|day|week)s?\s*")
 
@@ -29,8 +29,9 @@ class Watermark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The delay that rows may have: Spark drops rows older than the newest time minus the delay."""
 
     column: str
+    """The column with the time of a row."""
     delay: str
-    """``"10 minutes"``."""
+    """The delay with its unit, such as ``"10 minutes"``."""
 
     def __post_init__(self) -> None:
         if _DELAY.fullmatch(self.delay) is None:
@@ -40,23 +41,23 @@ class Watermark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[source]]``: exactly one of ``channel``, ``queue`` and ``table``."""
+    """One ``[[source]]``. Exactly one of ``channel``, ``queue`` and ``table`` is set."""
 
     name: str
     """The name of the source in SQL: letters, digits and ``_``."""
 
     channel: str | tuple[str, ...] = ""
-    """A channel, several, or a pattern such as ``flights/*``."""
+    """The name of a channel, several names, or a pattern such as ``flights/*``."""
 
     queue: str = ""
-    """A queue, read by peeking: its events stay in the queue."""
+    """The name of a queue. It is read by peeking: events stay in the queue."""
 
     table: str = ""
     """The path of a table, relative to the definition's file, or a URI."""
 
     format: Literal["", "delta", "parquet", "csv", "json"] = ""
-    """The table's format. Empty: determined by the suffix of its name; other names mean a table
-    that a pipeline has written, or a Delta table."""
+    """The format of the table. If it is empty, the suffix of the table's name decides; a name
+    without such a suffix means a table that a pipeline has written, or a Delta table."""
 
     durable: str = ""
     """The durable that the query is bound to: the realm keeps events until they are processed."""
@@ -66,25 +67,29 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     each channel. Later runs continue where the last one ended."""
 
     selector: str = ""
+    """A condition on the events to read; empty means all events."""
     columns: tuple[str, ...] = ()
-    """Only these columns; empty: all."""
+    """The columns to read; empty means all columns."""
 
     max_events: int | None = None
-    """Maximum number of events of one micro-batch."""
+    """Largest number of events in a micro-batch; None means the default of the format
+    ``penstock``."""
 
     bounded: bool = False
-    """Read completely at each use, not as a stream; tables are always bounded."""
+    """Whether the source is read completely at each use, instead of as a stream. Tables are always
+    bounded."""
 
     watermark: Watermark | None = None
+    """Delay that events may have; None means that no event is too late."""
 
     options: dict[str, str | int | bool] = field(default_factory=dict)
-    """Further options of the Spark format, as in ``.option(…)``."""
+    """Further options of the Spark format, by the names that ``.option(…)`` accepts."""
 
     def __post_init__(self) -> None:
         if SOURCE_NAME.fullmatch(self.name) is None:
             raise InvalidArgument(
-                f"name is {self.name!r}; it is used in SQL, so it may have letters, digits and _, "
-                f"and must not begin with a digit"
+                f"name is {self.name!r}; names are used in SQL, so they may have letters, digits "
+                f"and _, and must not begin with a digit"
             )
         keys = [key for key in ("channel", "queue", "table") if getattr(self, key)]
         if len(keys) != 1:
@@ -94,15 +99,17 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def is_table(self) -> bool:
+        """Whether the source reads a table, and not a channel or queue."""
         return bool(self.table)
 
     @property
     def is_stream(self) -> bool:
+        """Whether a query reads the source as a stream."""
         return not (self.is_table or self.bounded)
 
     @property
     def reads(self) -> str:
-        """Description for display: ``channel flights``, ``table airports.csv``."""
+        """A description for display, such as ``channel flights`` or ``table airports.csv``."""
         if self.table:
             return f"table {self.table}"
         if self.queue:
@@ -111,6 +118,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"channel {', '.join(names)}"
 
     def _check_table(self) -> None:
+        """Raise ``InvalidArgument`` if a key is set that does not apply to tables."""
         for key in ("durable", "starting", "selector", "max_events", "watermark"):
             if getattr(self, key):
                 raise InvalidArgument(
@@ -118,6 +126,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 )
 
     def _check_channel(self) -> None:
+        """Raise ``InvalidArgument`` if keys of a channel or queue contradict each other."""
         if self.format:
             raise InvalidArgument("format applies to a table, but this reads a channel or queue")
         _start_options(self.starting)
@@ -131,10 +140,11 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.durable and self.bounded:
             raise InvalidArgument("durable applies to a stream, but bounded is true")
         if self.max_events is not None and self.max_events < 1:
-            raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
+            raise InvalidArgument(f"max_events is {self.max_events}; it must be 1 or more")
 
     def format_options(self) -> dict[str, str]:
-        """Return the options of the format ``penstock`` that read it; not for tables."""
+        """Return the options of the format ``penstock`` that read this channel or queue. Must not
+        be called for tables."""
         options = {
             **_destination(self),
             **_start_options(self.starting),
@@ -147,24 +157,29 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return non_empty | _option_texts(self.options)
 
     def frame(self, spark: SparkSession, url: str, path: str = "", **options: str) -> DataFrame:
-        """Return the source as a DataFrame, a stream if it is one. ``path`` is the table's absolute
-        path."""
+        """Return the source as a DataFrame, which is streaming if :attr:`is_stream`.
+
+        ``url`` is that of the realm. ``path`` is the absolute path of a table. ``options`` override
+        the options of the source.
+        """
         if self.is_table:
             return self._table(spark, path or self.table)
         reader = spark.readStream if self.is_stream else spark.read
-        chosen = {"url": url, **self.format_options(), **options, **secret_options()}
-        frame = reader.format("penstock").options(**chosen).load()
+        reader_options = {"url": url, **self.format_options(), **options, **secret_options()}
+        frame = reader.format("penstock").options(**reader_options).load()
         if self.watermark is not None and self.is_stream:
             frame = frame.withWatermark(self.watermark.column, self.watermark.delay)
         return frame
 
     @property
     def table_format(self) -> str:
-        """The table's format: explicit, else by the suffix of its name; "" for a Penstock table."""
-        end = PurePosixPath(self.table).suffix.removeprefix(".").lower()
-        return self.format or (end if end in ("csv", "json", "parquet") else "")
+        """The format of the table: the key ``format``, otherwise the suffix of the name; empty for
+        a table that a pipeline has written."""
+        suffix = PurePosixPath(self.table).suffix.removeprefix(".").lower()
+        return self.format or (suffix if suffix in ("csv", "json", "parquet") else "")
 
     def _table(self, spark: SparkSession, path: str) -> DataFrame:
+        """Return the table at ``path`` as a DataFrame."""
         if self.table_format in ("", "delta") or _is_penstock_table(path):
             from penstock_spark.tables import Table
 
@@ -179,12 +194,13 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def _is_penstock_table(path: str) -> bool:
-    """Return whether the folder has a commit log, so that only committed Parquet files count."""
+    """Return whether the folder at ``path`` has a commit log of Penstock. Of such a table, only
+    committed Parquet files are read."""
     return (Path(path) / "_penstock").is_dir()
 
 
 def _option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """Return options as texts for Spark."""
+    """Return the values of options as texts, because Spark accepts only texts."""
     return {
         option: str(value).lower() if isinstance(value, bool) else str(value)
         for option, value in options.items()
@@ -192,11 +208,13 @@ def _option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
 
 
 def joined_names(names: Sequence[str]) -> str:
-    """Return names and patterns as the text of one option, with commas in names escaped."""
+    """Return names and patterns as the text of one option, separated by commas. Commas in names are
+    escaped."""
     return ",".join(name.replace(",", "%2C") for name in names)
 
 
 def _destination(source: Source) -> dict[str, str]:
+    """Return the option that names the channels or the queue of a source."""
     if source.queue:
         return {"queue": source.queue}
     if not isinstance(source.channel, str):
@@ -205,7 +223,8 @@ def _destination(source: Source) -> dict[str, str]:
 
 
 def _start_options(starting: Any) -> dict[str, str]:
-    """Return the options of the start position. Raises ``InvalidArgument`` for an invalid one."""
+    """Return the option for the start of a read. Raises ``InvalidArgument`` if ``starting`` is not
+    a valid start."""
     if isinstance(starting, dict) and starting and all(map(_is_position, starting.values())):
         return {"startingOffsets": json.dumps(starting, sort_keys=True)}
     if isinstance(starting, str) and starting in ("", "earliest", "latest"):
@@ -227,6 +246,7 @@ def _start_options(starting: Any) -> dict[str, str]:
 
 
 def _is_position(value: Any) -> bool:
+    """Return whether a value is an event id, as a number or text, or "earliest" or "latest"."""
     if isinstance(value, str):
         return value in ("earliest", "latest") or value.isdecimal()
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,8 +1,8 @@
-"""The state of a pipeline's steps, read from files in the folder of checkpoints.
+"""The state of a pipeline's steps, stored in files in the folder of checkpoints.
 
-Each pipeline has a folder there, with a folder for each step, which contains Spark's checkpoint,
-``query``. The file ``<step>.json`` next to a step's folder is the status that its last run wrote.
-On an object store, only Spark's checkpoint is kept.
+The folder contains a folder for each pipeline, with a folder for each step; ``query`` in a step's
+folder is Spark's checkpoint. The file ``<step>.json`` next to a step's folder is the status that
+the step's last run wrote. On an object store, only Spark's checkpoints are stored.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from penstock_spark.pipelines.step import Progress
 from penstock_spark.session.cache import cache_directory
 
 QUERY: Final = "query"
-"""Spark's checkpoint in the folder of a step."""
+"""Name of Spark's checkpoint in the folder of a step."""
 
 _LOCK: Final = "lock"
 _URI: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class Status(Struct, kw_only=True):
-    """The status that a step's last run wrote."""
+    """The content of the status file of a step, which its last run wrote."""
 
     state: str = "starts"
     """``starts``, ``runs``, ``restarts``, ``stopped``, ``done`` or ``failed``."""
@@ -44,7 +44,9 @@ class Status(Struct, kw_only=True):
     """The time at which the status was written."""
 
     pid: int = field(default_factory=os.getpid)
+    """Id of the process of the run."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """The time at which the run started."""
     restarts: int = 0
     """Number of times that this run has started the step again."""
 
@@ -52,42 +54,43 @@ class Status(Struct, kw_only=True):
     """The last progress of the run."""
 
     error: str = ""
-    """The last failure; kept after a successful restart."""
+    """The last failure of the run. A successful restart does not clear it."""
 
     text: str = ""
-    """The result of work that ends."""
+    """The result of work that ends by itself."""
 
 
 class Positions(Struct, kw_only=True):
-    """The position of a query, from its checkpoint."""
+    """The position of a query, read from Spark's checkpoint."""
 
     batch: int | None = None
-    """Number of the last finished micro-batch."""
+    """Number of the last finished micro-batch; None before the first."""
 
     channels: dict[str, int] = field(default_factory=dict)
     """The id of the next event to read, by channel."""
 
 
 class StepFiles:
-    """The files of one step."""
+    """Reads and writes the files of one step."""
 
     def __init__(self, pipeline: Pipeline, step: str) -> None:
         self.is_local = _URI.match(pipeline.place) is None
+        """Whether the files are on this machine, and not in an object store."""
         self._place = pipeline.place.removeprefix("file://")
         self._step = step
 
     @property
     def checkpoint(self) -> str:
-        """The folder of the step, or its URI."""
+        """Path or URI of the folder of the step."""
         return f"{self._place}/{self._step}"
 
     def prepare(self) -> None:
-        """Create the folder."""
+        """Create the folder of the step, if the files are on this machine."""
         if self.is_local:
             Path(self.checkpoint).mkdir(parents=True, exist_ok=True)
 
     def write(self, status: Status) -> None:
-        """Write the status atomically."""
+        """Write the status file atomically; do nothing on an object store."""
         if not self.is_local:
             return
         status.at = datetime.now(UTC)
@@ -117,6 +120,8 @@ class StepFiles:
 
 
 def _newest(folder: Path) -> int | None:
+    """Return the highest number that is the name of a file in a log of Spark; None if the log is
+    empty or does not exist."""
     try:
         numbers = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
     except OSError:
@@ -125,7 +130,8 @@ def _newest(folder: Path) -> int | None:
 
 
 def _channels(path: Path) -> dict[str, int]:
-    """Return the positions in an entry of Spark's offset log, which has a JSON line per source."""
+    """Return the next event id of each channel, from an entry of Spark's log of offsets. The entry
+    has a JSON line for each source."""
     next_ids: dict[str, int] = {}
     try:
         lines = path.read_text().splitlines()
@@ -138,9 +144,11 @@ def _channels(path: Path) -> dict[str, int]:
 
 @contextlib.contextmanager
 def pipeline_locked(pipeline: Pipeline) -> Iterator[None]:
-    """Hold the lock of a pipeline, so that no other process runs it; the end of the process
-    releases it. For checkpoints on an object store, the lock covers this machine only. Raises
-    ``IllegalState``, which names the holder."""
+    """Lock a pipeline while the ``with`` block runs, so that no other process runs the pipeline.
+
+    The lock also ends with the process. For checkpoints on an object store, it covers this machine
+    only. Raises ``IllegalState`` if another process has the lock; the text names the process.
+    """
     path = _lock(pipeline)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
@@ -160,22 +168,26 @@ def pipeline_locked(pipeline: Pipeline) -> Iterator[None]:
 
 
 def _try_lock(file: IO[str]) -> bool:
+    """Lock the file exclusively; return False if another process keeps it locked."""
     for wait_s in (0.02, 0.1, 0.2):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        threading.Event().wait(wait_s)  # `runner_of` in another process holds the lock for a moment
+        # `runner_of` in another process locks the file for a moment, which is not a run.
+        threading.Event().wait(wait_s)
     return False
 
 
 def is_running(pipeline: Pipeline) -> bool:
-    """Return whether a process runs the pipeline now."""
+    """Return whether a process is running the pipeline."""
     return runner_of(pipeline) is not None
 
 
 def runner_of(pipeline: Pipeline) -> int | None:
-    """Return the id of the process that runs the pipeline, or some of its steps; 0 if it has not
-    written its id yet; None without such a process."""
+    """Return the id of the process that is running the pipeline, or some of its steps.
+
+    0 means that the process has not written its id yet; None means that no process runs it.
+    """
     try:
         with _lock(pipeline).open() as file:
             try:
@@ -189,6 +201,8 @@ def runner_of(pipeline: Pipeline) -> int | None:
 
 
 def _lock(pipeline: Pipeline) -> Path:
+    """Return the path of the lock file. For checkpoints on an object store, the file is in this
+    machine's cache directory."""
     if _URI.match(pipeline.place) is None:
         return Path(pipeline.place.removeprefix("file://")) / _LOCK
     digest = sha256(pipeline.place.encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Computes the state of each key from its events by Spark's aggregates.
 
-The value of each column is that of the newest event that sets it, as in the merge engine (SEM K2);
-``max_by`` computes this. So no Python runs for events or keys, and events may arrive in any order,
-and twice.
+A column of a state has the value of the newest event that sets the column, as in the merge engine
+(SEM K2). Spark's ``max_by`` computes this, so no Python code runs for each event or key, and events
+may arrive in any order and more than once.
 """
 
 from __future__ import annotations
@@ -27,35 +27,37 @@ RENAMED: Final[Mapping[str, str]] = {
     "published": "last_published",
     "channel": "from_channel",
 }
-"""Columns of a key's newest event that are not properties, and their names in a result. They are
-renamed because the target channel assigns these columns itself, and uses ``channel`` for
-routing."""
+"""Columns of a key's newest event that are not properties, with their names in a result. They are
+renamed because the target channel sets ``event_id`` and ``published`` itself, and uses ``channel``
+for routing."""
 
 
 class StateRules(Struct, frozen=True, kw_only=True):
-    """The rules by which the events of a key become its state."""
+    """The rules that compute the state of a key from its events."""
 
     key: tuple[str, ...]
+    """Names of the columns of the key."""
     order: str = BY_ID
-    """SQL expression: the greater value belongs to the newer event. Events with null are left
-    out."""
+    """SQL expression that orders events: of two events, the one with the greater value is newer.
+    Events with null are left out."""
     deltas: bool = False
-    """Whether events have only the changed columns; otherwise each event is a complete state."""
+    """Whether events contain only the changed columns; otherwise each event is a complete state."""
     replaces: str = ""
-    """SQL condition: among deltas, the events that are complete states."""
+    """SQL condition that is true for the deltas that are complete states."""
     deleted: str = ""
-    """SQL condition: the events that delete their key."""
+    """SQL condition that is true for events that delete their key."""
 
 
 def states(events: DataFrame, rules: StateRules) -> DataFrame:
-    """Return one row with the state of each key; a stream (output mode update) if ``events`` is
-    one.
+    """Return a table with one row for each key, its state.
 
-    Columns: the key, ``last_event_id`` and ``last_published`` if the events have them, all others,
-    and ``deleted`` if ``rules.deleted`` is set. A null in a delta changes nothing unless the column
-    ``nulls`` (option ``includeNulls``) names it.
+    If ``events`` is a stream, the result is a stream for the output mode ``update``. Its columns
+    are the key, ``last_event_id`` and ``last_published`` if the events have ids and times, all
+    other columns of the events, and ``deleted`` if ``rules.deleted`` is set. A null in a delta
+    changes nothing unless the event's column ``nulls`` (option ``includeNulls``) names the column.
 
-    Raises ``InvalidArgument`` naming the rule that does not fit the events' columns.
+    Raises ``InvalidArgument`` with the name of the rule that does not fit the columns of
+    ``events``.
     """
     from pyspark.sql import functions as sf
 
@@ -64,7 +66,7 @@ def states(events: DataFrame, rules: StateRules) -> DataFrame:
             raise InvalidArgument(
                 f"key is {name!r}, which is not a column: {nearest(name, tuple(events.columns))}"
             )
-    # Results have the original types; only the query's state has the wider ones.
+    # Results have the original types; only the stored state of the query has the wider ones.
     original_types = {name: kind for name, kind in events.dtypes if kind in WIDER}
     events = widen_numbers(events)
     aggregation = _Aggregation(events, rules)
@@ -90,14 +92,16 @@ WIDER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("tinyint", "smallint", "int"), "bigint"),
     "float": "double",
 }
-"""Wider types of numbers in a query's state. Types of the state can never change, so without these
-a channel whose numbers become wider would end its queries."""
+"""Types of numbers in a query's state, by original type. Spark never lets a type of the state
+change, so without the wider types a query would end when a channel gets larger numbers."""
 
 
 def widen_numbers(events: DataFrame) -> DataFrame:
-    """Return the events with integers as BIGINT and floats as DOUBLE."""
-    narrow = {name: WIDER[kind] for name, kind in events.dtypes if kind in WIDER}
-    return events.withColumns({name: column_of(name).cast(kind) for name, kind in narrow.items()})
+    """Return the events with all integers as BIGINT and all floats as DOUBLE."""
+    wider_types = {name: WIDER[kind] for name, kind in events.dtypes if kind in WIDER}
+    return events.withColumns(
+        {name: column_of(name).cast(kind) for name, kind in wider_types.items()}
+    )
 
 
 _NEWEST: Final = "__newest"
@@ -105,7 +109,7 @@ _DELETED_AT: Final = "__gone"
 
 
 class _Aggregation:
-    """The aggregates that compute a state."""
+    """Builds the aggregate expressions that compute the columns of a state."""
 
     def __init__(self, events: DataFrame, rules: StateRules) -> None:
         self._rules = rules
@@ -121,10 +125,12 @@ class _Aggregation:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns of a result, without the key."""
+        """Names of the columns of a result, without those of the key."""
         return [*(RENAMED[name] for name in self._renamed_columns), *self._columns]
 
     def values(self) -> list[Column]:
+        """Return the aggregate for each of :attr:`names`, and two more if events can delete their
+        key: the order of the newest event and of the newest deletion."""
         from pyspark.sql import functions as sf
 
         newest = [
@@ -141,20 +147,21 @@ class _Aggregation:
         return [*newest, *values, *deletion_columns]
 
     def _value(self, name: str) -> Column:
+        """Return the aggregate that computes the value of a column."""
         from pyspark.sql import functions as sf
 
         column = column_of(name)
         if self._rules.deleted:
-            column = sf.when(~self._deleted, column)
+            column = sf.when(~self._deleted, column)  # null for an event that deletes the key
         if not self._rules.deltas:
             return sf.max_by(column, self.order)
         is_set = self._is_set(name) | self._replaces | self._deleted
-        # max_by ignores rows whose order is null, here the events that do not set the column.
+        # `max_by` ignores rows whose order is null: here, the events that do not set the column.
         value = sf.max_by(column, sf.when(is_set, self.order))
         return sf.coalesce(value, sf.lit(b"")) if self._is_payload(name) else value
 
     def _is_set(self, name: str) -> Column:
-        """Return a condition: the event sets the column, to a value or to null."""
+        """Return a condition that is true for events that set the column, to a value or to null."""
         from pyspark.sql import functions as sf
 
         is_set = column_of(name).isNotNull()
@@ -165,13 +172,13 @@ class _Aggregation:
         return is_set | sf.coalesce(sf.array_contains(column_of(NULLS), name), sf.lit(col=False))
 
     def _is_payload(self, name: str) -> bool:
-        """Return whether it is the column ``data``, which is never null; an empty value sets
-        nothing."""
+        """Return whether the column is the event part ``data``. It is never null; an empty value
+        means that the event does not set it."""
         return name == "data" and self._kinds[name] == "binary"
 
 
 def column_of(name: str) -> Column:
-    """Return the column of exactly this name, with any characters."""
+    """Return the column with this name, which may contain any characters."""
     from pyspark.sql import functions as sf
 
     quoted = name.replace("`", "``")
@@ -179,9 +186,10 @@ def column_of(name: str) -> Column:
 
 
 def expression_of(events: DataFrame, key: str, text: str) -> Column:
-    """Return an expression over the columns of ``events``.
+    """Return the SQL expression ``text`` over the columns of ``events``.
 
-    Raises ``InvalidArgument`` that begins with ``key`` if the text is not an expression.
+    Raises ``InvalidArgument``, with a text that begins with ``key``, if Spark refuses the
+    expression.
     """
     from pyspark.sql import functions as sf
 
@@ -192,7 +200,11 @@ def expression_of(events: DataFrame, key: str, text: str) -> Column:
 
 
 def _condition(events: DataFrame, key: str, text: str) -> Column:
-    """Return a condition over events that is never null."""
+    """Return the SQL condition ``text`` over events, with null replaced by false; always false for
+    an empty text.
+
+    Raises ``InvalidArgument`` if the expression is not a condition.
+    """
     from pyspark.sql import functions as sf
 
     if not text:

@@ -1,9 +1,9 @@
 """A step of a pipeline: its definition, its context and its result.
 
-A kind of step is one class in :mod:`penstock_spark.pipelines.steps`: its fields are the keys of its
-TOML table, and its :meth:`Step.plan` returns the query or the work. The runner does the rest: it
-starts the query or the thread, keeps the checkpoint, shows progress, restarts and stops. This
-module does not import PySpark, so that definitions are read and checked without it.
+A kind of step is one class in :mod:`penstock_spark.pipelines.steps`. The fields of the class are
+the keys of the step's TOML table, and :meth:`Step.plan` returns the query or the work. The runner
+starts the query or the thread, places the checkpoint, shows progress, restarts and stops. This
+module does not import PySpark, so that definitions can be read and checked without PySpark.
 """
 
 from __future__ import annotations
@@ -23,160 +23,179 @@ if TYPE_CHECKING:
     from penstock_spark.pipelines.sources import Source
 
 ASAP: Final = "as soon as possible"
-"""The trigger that starts a micro-batch when the last one is done and new events are stored."""
+"""The trigger that starts a micro-batch as soon as the last one is done and new events are
+stored."""
 AVAILABLE_NOW: Final = "available now"
-"""The trigger that processes all stored events, and ends."""
+"""The trigger of a query that processes all stored events and then ends."""
 
 _INTERVAL: Final = re.compile(r"\s*\d+\s*(ms|millisecond|second|minute|hour|day)s?\s*")
 
 
 class MicroBatch(Struct, frozen=True):
-    """The identity of a micro-batch; a retry of the micro-batch has an equal identity."""
+    """The identity of a micro-batch. A retry of the micro-batch has an equal identity."""
 
     app: str
-    """Id of the query: unchanged by restarts, new with a new checkpoint."""
+    """Id of the query. It does not change at a restart, but a new checkpoint has a new id."""
 
     number: int
-    """Counts from 0 within ``app``; a target that has stored it already skips it."""
+    """Number of the micro-batch in the query, from 0. A target skips a number that it has stored
+    already."""
 
     content: str = ""
-    """Identity of the content; a target that has stored other content under the number refuses
-    it. Empty: unknown."""
+    """Identity of the content; empty if unknown. A target refuses a stored number with other
+    content."""
 
 
 class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A channel to publish to: ``channel = "delays"``, or a table with these keys."""
+    """A channel to publish to: in TOML ``channel = "delays"``, or a table with these keys."""
 
     name: str = ""
+    """Name of the channel."""
     column: str = ""
-    """The column with the target channel of each row; ``name`` is used if it is null."""
+    """The column with the target channel of each row. Rows with null go to the channel ``name``."""
 
     delta: bool = False
-    """Whether rows change events of a merge channel, by their key."""
+    """Whether rows are deltas: in a merge channel, they change the state of their key."""
 
     options: dict[str, str] = field(default_factory=dict)
-    """Further options of the sink, as in ``.option(…)``."""
+    """Further options of the Spark sink, by the names that ``.option(…)`` accepts."""
 
     def __post_init__(self) -> None:
         if not self.name and not self.column:
-            raise InvalidArgument("channel has no name: give a name, or a column that holds names")
+            raise InvalidArgument(
+                "channel has neither name nor column; give a name, or a column that holds names"
+            )
 
     @property
     def text(self) -> str:
-        """Description of the target, for display."""
+        """A description of the target for display."""
         return f"channel {self.name}" if self.name else f"channels of column {self.column}"
 
     def sink_options(self) -> dict[str, str]:
-        """Return the options of the format ``penstock`` that write to it."""
+        """Return the options of the format ``penstock`` for writing to this target."""
         options = {"channel": self.name, "channelColumn": self.column}
         non_empty = {option: text for option, text in options.items() if text}
         return non_empty | ({"delta": "true"} if self.delta else {}) | self.options
 
 
 class TableTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table to append to: ``table = "lake/delays"``, or a table with these keys."""
+    """A table to append to: in TOML ``table = "lake/delays"``, or a table with these keys."""
 
     path: str
-    """A path, relative to the definition's file, or a URI."""
+    """Path of the table, relative to the definition's file, or a URI."""
 
     format: Literal["delta", "parquet"] = "delta"
     partition_by: tuple[str, ...] = ()
+    """Names of the columns that partition the table."""
 
 
 class Flow(Struct, frozen=True, kw_only=True):
-    """A streaming query for the runner to start.
+    """A streaming query that the runner starts.
 
-    Either ``write``, or ``channel`` and/or ``table``: both of them are written by one query, each
-    exactly once.
+    Its target is either ``write``, or ``channel``, ``table`` or both of these. One query writes to
+    both, exactly once to each.
     """
 
     frame: DataFrame
-    """A streaming table."""
+    """The streaming DataFrame whose rows are written."""
 
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
     write: Callable[[DataFrame, MicroBatch], None] | None = None
-    """Called on the driver for each micro-batch. It must store each batch once, and compute all
-    rows even if they are stored already: otherwise Spark ends a query that has state."""
+    """Function that the driver calls for each micro-batch. It must store each micro-batch once. It
+    must compute all rows even if they are stored already: otherwise Spark ends a query that has
+    state."""
 
     events: str = ""
-    """An aggregate that counts the events of ``frame`` if its rows are not events:
-    ``"sum(events)"``. The progress then shows these counts as rows in and rows out."""
+    """SQL aggregate that counts the events in ``frame`` if its rows are not events, for example
+    ``"sum(events)"``. The progress then shows this count as rows in and as rows out."""
 
     output_mode: Literal["append", "update", "complete"] = "append"
+    """Spark's output mode."""
     trigger: str = ASAP
-    """See :func:`check_trigger`."""
+    """The trigger, in the form that :func:`check_trigger` accepts."""
 
     poison: Literal["", "bury"] = ""
-    """Treatment of an event that makes its micro-batch fail: "" lets the step fail, ``bury``
-    moves the event to the dead event store."""
+    """How to handle an event that makes its micro-batch fail. Empty means that the step fails;
+    ``bury`` means that the event is moved to the dead event store."""
 
     at_end: Callable[[], bool] | None = None
-    """Called when a run that ends by itself has ended without an error; True: the step is planned
-    and started once more."""
+    """Function to call when the query has ended by itself without an error. If it returns True, the
+    step is planned and started once more."""
 
 
 class WorkOutcome(Struct, frozen=True, kw_only=True):
-    """The result of work that ends by itself; shown at the end, and kept in the step's status."""
+    """The result of work that ends by itself. It is shown at the end and stored in the status of
+    the step."""
 
     text: str
-    """The result in one line: "1,200 events replayed to flights"."""
+    """The result in one line, such as "1,200 events replayed to flights"."""
 
     rows: int = 0
+    """Number of rows that were stored."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Figures for programs; they go to ``--format json``."""
+    """Figures for programs, which ``--format json`` prints."""
 
 
 Work: TypeAlias = Callable[[], WorkOutcome]
-"""Work with an end. It runs in a separate thread, checks ``context.stopping`` often enough to end
-within seconds, and stores its position in ``context.checkpoint``, where the next run continues."""
+"""A function that does the work of a step and returns when the work is done. It runs in a separate
+thread, must check ``context.stopping`` often enough to end within seconds, and stores its position
+in ``context.checkpoint``, from where the next run continues."""
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The progress of a step. The runner makes it for queries; work reports its own."""
+    """The progress of a step. The runner computes it for queries; work reports it itself."""
 
     step: str
+    """Name of the step."""
     rows: int = 0
-    """Rows read since this run of the pipeline began."""
+    """Number of rows read since this run of the pipeline began."""
     rows_out: int | None = None
-    """Rows stored since then; None if unknown."""
+    """Number of rows stored since this run began; None if unknown."""
     rows_late: int = 0
-    """Rows dropped since then because they were older than the watermark, as Spark counts them:
-    in an aggregation, after each task has aggregated its rows."""
+    """Number of rows dropped since this run began because they were older than the watermark. Spark
+    counts them after each task has aggregated its rows."""
     rows_per_s: float = 0.0
-    """Rows per second of the last micro-batch, or over the last second or so."""
+    """Rows read per second, in the last micro-batch or in about the last second."""
     rows_out_per_s: float | None = None
+    """Rows stored per second in the same time; None if unknown."""
     batch: int | None = None
-    """Number of the last micro-batch."""
+    """Number of the last micro-batch; None if the step is not a query."""
     batch_ms: int | None = None
+    """Duration of the last micro-batch, in milliseconds; None if unknown."""
     lag_events: int | None = None
-    """Stored events that are not processed; None if unknown."""
+    """Number of stored events that are not processed yet; None if unknown."""
     lag_ms: int | None = None
-    """Age of the oldest of them."""
+    """Age of the oldest event that is not processed yet, in milliseconds; None if unknown."""
     total: int | None = None
-    """Total of rows to process, if known."""
+    """Total number of rows to process; None if unknown."""
     text: str = ""
-    """State in a few words: ``running``, ``waits``, ``restarts in 4 s``."""
+    """The state in a few words, such as ``running``, ``waits`` or ``restarts in 4 s``."""
     later: dict[str, list[str]] = field(default_factory=dict)
-    """Properties, by channel, that appeared later and are left out until the step is restarted."""
+    """Properties, by channel, that appeared after the query started. They are left out until the
+    step is restarted."""
 
 
 def left_out(later: Mapping[str, Sequence[str]]) -> str:
-    """Return a line about the properties that a step leaves out."""
+    """Return a line for display about the properties that a step leaves out, given by channel."""
     names = ", ".join(f"{name} of {channel}" for channel in later for name in later[channel])
     return f"leaves out {names}, published since it started; restart it to read them"
 
 
 class Stopping(Protocol):
-    """Signals that the pipeline must stop; a ``threading.Event`` is one."""
+    """Signals that the pipeline must stop, as a ``threading.Event`` does."""
 
-    def is_set(self) -> bool: ...
+    def is_set(self) -> bool:
+        """Return whether the pipeline must stop."""
+        ...
 
-    def wait(self, timeout: float | None = None) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait up to ``timeout`` seconds for the signal; return whether the pipeline must stop."""
+        ...
 
 
 class Context(Protocol):
-    """The context that a step is given when it starts."""
+    """The environment of a step: its sources, its folder, the session and the realm."""
 
     @property
     def pipeline(self) -> str:
@@ -190,17 +209,17 @@ class Context(Protocol):
 
     @property
     def url(self) -> str:
-        """The realm."""
+        """The URL of the realm."""
         ...
 
     @property
     def spark(self) -> SparkSession:
-        """The session; started at first use, so that work without Spark does not start it."""
+        """The Spark session. The first access starts it, so that work without Spark never does."""
         ...
 
     @property
     def checkpoint(self) -> str:
-        """The folder of this step: an existing path, or a URI on an object store.
+        """The folder of this step: the path of an existing folder, or a URI of an object store.
 
         It contains the checkpoint of a query, or the files of work.
         """
@@ -213,16 +232,18 @@ class Context(Protocol):
 
     @property
     def once(self) -> bool:
-        """Whether to process the stored events and end."""
+        """Whether the step ends when it has processed the events that are stored now."""
         ...
 
     @property
-    def stopping(self) -> Stopping: ...
+    def stopping(self) -> Stopping:
+        """The signal that work must end."""
+        ...
 
     def table(self, source: str, **options: str) -> DataFrame:
-        """Return the ``[[source]]`` of this name, as a stream if it is one, with its watermark.
+        """Return a ``[[source]]`` as a DataFrame with its watermark, streaming if it is a stream.
 
-        ``options`` override those of the definition, under the names of the Spark format:
+        ``options`` override the options of the definition, by the names of the format ``penstock``:
         ``context.table("flights", includeHeaders="true")``.
         """
         ...
@@ -233,25 +254,26 @@ class Context(Protocol):
         ...
 
     def source(self, name: str) -> Source:
-        """Return the definition of a source. Raises ``InvalidArgument`` for an unknown name."""
+        """Return the definition of a source. Raises ``InvalidArgument`` if the name is unknown."""
         ...
 
     def located(self, path: str) -> str:
-        """Return a path of the definition made absolute; a URI is returned unchanged."""
+        """Return the absolute path for a path in the definition. A URI is returned unchanged."""
         ...
 
     def report(self, progress: Progress) -> None:
-        """Report the progress of work; may be called often, from any thread."""
+        """Report the progress of work. Work may call this often, from any thread."""
         ...
 
 
 class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One step. A kind derives from it and adds its keys as fields, typed and with defaults.
+    """One step of a pipeline. Each kind of step derives from this class and adds its keys as
+    fields, with types and defaults.
 
-    The reader of definitions reports unknown keys and wrong types, with the file, the step and the
-    key. Other checks of a kind belong in ``__post_init__`` (contradicting keys) or :meth:`check`.
-    They raise ``InvalidArgument`` with a text that begins with the key: ``"from is '12x'; it must
-    be an event id or a time"``. The reader prefixes the file and the step.
+    Unknown keys and values of a wrong type are reported when the definition is read. Other checks
+    belong in ``__post_init__`` (for keys that contradict each other) or in :meth:`check`. They
+    raise ``InvalidArgument`` with a text that begins with the key: ``"from is '12x'; it must be an
+    event id or a time"``. The file and the step are added in front of the text.
     """
 
     kind: ClassVar[str] = ""
@@ -260,40 +282,46 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
-        """Return the names of the sources it reads, and descriptions of other inputs, such as
-        ``table lake``."""
+        """Return the names of the sources that the step reads, and descriptions of other inputs,
+        such as ``table lake``."""
         return ()
 
     def writes(self) -> tuple[str, ...]:
-        """Return descriptions of the targets: ``channel delays``, ``table lake/delays``."""
+        """Return descriptions of the targets, such as ``channel delays`` or ``table lake``."""
         return ()
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
-        """Raise ``InvalidArgument`` for mistakes that can be found without Spark and the realm."""
+        """Raise ``InvalidArgument`` for mistakes that can be found without Spark and the realm.
+
+        ``sources`` are the pipeline's sources by name; ``folder`` contains the definition's file.
+        """
 
     def plan(self, context: Context) -> Flow | Work:
-        """Return the query, or the work, of this step. Called again for each restart.
+        """Return the query or the work of this step. The runner calls this for each start.
 
-        Raises ``InvalidArgument`` and other errors that only Spark or the realm can detect.
+        Raises ``InvalidArgument`` and other errors for mistakes that only Spark or the realm can
+        detect.
         """
         raise NotImplementedError
 
 
 class StreamStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys shared by all kinds that run as a query."""
+    """A step that runs as a query, with the keys that all these kinds have."""
 
     trigger: str = ASAP
-    """``"1 second"``, ``"as soon as possible"`` or ``"available now"``."""
+    """When micro-batches start: an interval such as ``"1 second"``, ``"as soon as possible"`` or
+    ``"available now"``."""
 
     poison: Literal["", "bury"] = ""
-    """``"bury"``: an event that makes its micro-batch fail is moved to the dead event store."""
+    """With ``"bury"``, an event that makes its micro-batch fail is moved to the dead event
+    store."""
 
     def __post_init__(self) -> None:
         check_trigger(self.trigger)
 
 
 def check_trigger(text: str) -> None:
-    """Raise ``InvalidArgument`` for an invalid trigger."""
+    """Raise ``InvalidArgument`` unless ``text`` is an interval, ``ASAP`` or ``AVAILABLE_NOW``."""
     if text not in (ASAP, AVAILABLE_NOW) and _INTERVAL.fullmatch(text) is None:
         raise InvalidArgument(
             f'trigger is {text!r}; it must be an interval such as "1 second", "{ASAP}" or '

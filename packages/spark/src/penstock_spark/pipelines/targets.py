@@ -1,8 +1,8 @@
 """Writes the micro-batches of a query to a channel, a table, or both, each exactly once.
 
-Both targets remember the last stored micro-batch of each query under the query's id. The id is in
-Spark's checkpoint, so a query with a new checkpoint is a new writer. If Spark repeats a
-micro-batch, it is stored only in the targets that lack it.
+Both targets record the number of the last stored micro-batch of each query under the query's id.
+The id is in Spark's checkpoint, so a query with a new checkpoint is a new writer. If Spark repeats
+a micro-batch, the targets that have stored it already skip it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 COUNTED: Final = "penstock_rows"
-"""Name of the count of written rows in a query's progress."""
+"""Name of the metric in a query's progress that counts written rows."""
 READ: Final = "penstock_events"
-"""Name of the count of events, for rows that stand for several events each; the count is used for
-both rows in and rows out."""
+"""Name of the metric that counts events if each row stands for several events. It is used for both
+rows in and rows out."""
 
 
 class QueryTarget:
-    """The names that identify the target of a query."""
+    """The names and places that belong to a query: its realm, its folder and its checkpoint."""
 
     def __init__(self, pipeline: Pipeline, step: str, url: str, checkpoint: str) -> None:
         self.located = pipeline.located
@@ -42,7 +42,10 @@ class QueryTarget:
 
 
 def start(flow: Flow, target: QueryTarget, *, once: bool) -> StreamingQuery:
-    """Start the query of a step. Raises errors of Spark, and ``InvalidArgument``."""
+    """Start the query of a step. With ``once``, the query ends after the stored events.
+
+    Raises ``InvalidArgument`` if the flow cannot be written to its targets, and errors of Spark.
+    """
     from pyspark.sql.utils import is_remote
 
     _check(flow)
@@ -74,14 +77,14 @@ def start(flow: Flow, target: QueryTarget, *, once: bool) -> StreamingQuery:
 
 
 def trigger_of(text: str, *, once: bool) -> dict[str, Any]:
-    """Return the arguments of ``DataStreamWriter.trigger``."""
+    """Return the arguments of ``DataStreamWriter.trigger`` for a trigger of a definition."""
     if once or text == AVAILABLE_NOW:
         return {"availableNow": True}
     return {"processingTime": "0 seconds" if text == ASAP else text}
 
 
 def batch_target(flow: Flow, target: QueryTarget) -> BatchTarget:
-    """Return the function that stores micro-batches in the channel and the table of a flow."""
+    """Return the target that stores micro-batches in the channel and the table of a flow."""
     table = flow.table
     if table is not None:
         table = msgspec.structs.replace(table, path=target.located(table.path))
@@ -89,12 +92,13 @@ def batch_target(flow: Flow, target: QueryTarget) -> BatchTarget:
 
 
 def _can_write_directly(flow: Flow) -> bool:
-    """Return whether Spark can write to the sink itself, which saves milliseconds per
-    micro-batch."""
+    """Return whether Spark can write to the sink without ``foreachBatch``, which saves some
+    milliseconds for each micro-batch."""
     return flow.write is None and flow.table is None and flow.output_mode == "append"
 
 
 def _with_row_count(flow: Flow) -> DataFrame:
+    """Return the rows of a flow with a metric that counts them in the query's progress."""
     from pyspark.sql import functions
 
     name = READ if flow.events else COUNTED
@@ -102,13 +106,14 @@ def _with_row_count(flow: Flow) -> DataFrame:
 
 
 def _query_id(frame: DataFrame) -> str:
-    """Return the id of the query whose micro-batch ``frame`` is."""
+    """Return the id of the query that passes the micro-batch ``frame`` to ``foreachBatch``."""
     query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     assert query_id, "Spark names the query for each of its micro-batches"
     return str(query_id)
 
 
 def _check(flow: Flow) -> None:
+    """Raise ``InvalidArgument`` if the flow is not a stream or has no target."""
     if not flow.frame.isStreaming:
         raise InvalidArgument("sql reads no stream; read a channel or queue")
     if flow.write is None and flow.channel is None and flow.table is None:

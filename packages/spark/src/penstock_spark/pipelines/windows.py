@@ -1,9 +1,9 @@
 """Windows of time: parses lengths, and closes open windows after the last event.
 
-Spark emits a window's final row when the watermark passes its end, and only events move the
-watermark. So after the last event, :func:`close_windows` writes one more micro-batch into the
-query's log, without events and with a watermark after the end of the last open window. The query
-runs it like any other micro-batch, once, with the next number.
+Spark emits the final row of a window when the watermark passes the end of the window, and only
+events advance the watermark. Therefore, after the last event, :func:`close_windows` adds a
+micro-batch to the query's log, without events and with a watermark at the end of the last open
+window. The query runs this micro-batch once, like any other.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _LOG_VERSION: Final = "v1"
 _WATERMARK: Final = "batchWatermarkMs"
 _WINDOWS: Final = ("window", "session_window")
-"""Spark's names for the column of a window in its state: in the key, or in the value for
-sessions."""
+"""Names of the columns for windows in the state of a query."""
 
 
 def duration(key: str, text: str) -> timedelta:
-    """Return a length of time. Raises ``InvalidArgument`` that begins with ``key``."""
+    """Parse a length of time. Raises ``InvalidArgument``, with a text that begins with ``key``, if
+    ``text`` is not a positive length."""
     match = _DURATION.fullmatch(text)
     if match is None or not int(match[1]):
         raise InvalidArgument(
@@ -41,12 +41,12 @@ def duration(key: str, text: str) -> timedelta:
 
 
 def close_windows(spark: SparkSession, query: str) -> bool:
-    """Make the next start of a query close its open windows; return False if none is open.
+    """Plan a micro-batch that closes the open windows when the query is started next. Return False
+    if no window is open.
 
-    ``query`` is the path or URI of its checkpoint; the query must not be running.
-
-    Raises ``IllegalState`` if its last micro-batch has not ended, ``Corrupt`` for an unreadable
-    checkpoint.
+    ``query`` is the path or URI of the query's checkpoint. The query must not be running. Raises
+    ``IllegalState`` if its last micro-batch has not ended, and ``Corrupt`` if the checkpoint cannot
+    be read.
     """
     if _CheckpointLogs(query).last_done() is None:
         return False
@@ -59,8 +59,11 @@ def close_windows(spark: SparkSession, query: str) -> bool:
 
 
 def move_watermark(query: str, watermark_ms: int) -> None:
-    """Plan a micro-batch without events for a query that is not running, with a watermark of
-    ``watermark_ms`` since 1970 at least. Raises as :func:`close_windows`."""
+    """Plan a micro-batch without events for a query that is not running.
+
+    Its watermark is ``watermark_ms`` (milliseconds since 1970), or the current one if that is
+    later. Raises the errors of :func:`close_windows`.
+    """
     log = _CheckpointLogs(query)
     last = log.last_done()
     if last is None:
@@ -69,7 +72,8 @@ def move_watermark(query: str, watermark_ms: int) -> None:
 
 
 def _last_end_ms(spark: SparkSession, query: str) -> int | None:
-    """Return the end of the last open window in the query's state; None if none is open."""
+    """Return the latest end of an open window in the query's state, in milliseconds since 1970;
+    None if no window is open."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import StructType
 
@@ -89,7 +93,8 @@ def _last_end_ms(spark: SparkSession, query: str) -> int | None:
 
 
 def _with_watermark(entry: str, watermark_ms: int, query: str) -> str:
-    """Return the log entry with the same positions and another watermark."""
+    """Return a log entry with its watermark raised to ``watermark_ms``. Raises ``Corrupt`` if the
+    entry has another format."""
     version, _, after_version = entry.partition("\n")
     metadata, _, positions = after_version.partition("\n")
     try:
@@ -104,7 +109,7 @@ def _with_watermark(entry: str, watermark_ms: int, query: str) -> str:
 
 
 class _CheckpointLogs:
-    """The logs of a checkpoint at a path or URI."""
+    """Reads and extends the logs of a query's checkpoint at a path or URI."""
 
     def __init__(self, query: str) -> None:
         if _URI.match(query):
@@ -113,8 +118,10 @@ class _CheckpointLogs:
             self._files, self._path = fs.LocalFileSystem(), query
 
     def last_done(self) -> int | None:
-        """Return the number of the last micro-batch; None before the first one. Raises
-        ``IllegalState`` if it has not ended."""
+        """Return the number of the last micro-batch; None before the first one.
+
+        Raises ``IllegalState`` if this micro-batch has not ended.
+        """
         last = self._newest("offsets")
         if last is not None and self._newest("commits") != last:
             raise IllegalState(f"micro-batch {last} of {self._path} has not ended")
@@ -130,7 +137,7 @@ class _CheckpointLogs:
             return bytes(stream.read()).decode()
 
     def add(self, number: int, entry: str) -> None:
-        """Add an entry atomically."""
+        """Add the entry of micro-batch ``number`` to the log of offsets, atomically."""
         target = f"{self._path}/offsets/{number}"
         # Spark ignores files whose names are not numbers.
         temporary = f"{self._path}/offsets/.{number}.closing.tmp"

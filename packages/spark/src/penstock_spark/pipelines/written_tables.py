@@ -1,8 +1,8 @@
-"""Records the tables that a step has written, so that it does not recreate a removed table.
+"""Records the tables that a step has written, so that the step does not recreate a removed table.
 
 If a table was removed but the checkpoint remains, a recreated table would lack the earlier events.
-The step's folder has a list of its tables, each with the query that wrote it. A new checkpoint is a
-new query, which may begin a new table.
+The step's folder contains a list of the step's tables, each with the id of the query that wrote the
+table. A new checkpoint is a new query, which may begin a new table.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from penstock_spark.pipelines.step import MicroBatch
 
 TABLES: Final = "tables.json"
+"""Name of the file with the list."""
 
 
 class WrittenTables:
-    """The list of tables in the folder of a step; without a folder, all checks pass."""
+    """The list of the tables of a step. Without a folder, no list is stored and all checks pass."""
 
     def __init__(self, folder: str) -> None:
         self._folder_uri = folder
@@ -32,8 +33,8 @@ class WrittenTables:
         self._checked_uris: set[str] = set()
 
     def check(self, table: Table, batch: MicroBatch) -> None:
-        """Raise ``IllegalState`` if the query wrote the table, but the present table lacks its
-        commits."""
+        """Raise ``IllegalState`` if the query wrote the table earlier, but the table has none of
+        the query's commits, because it was removed or replaced."""
         if self._folder is None or table.uri in self._checked_uris:
             return
         is_known = table.last_of(batch.app) is not None
@@ -49,7 +50,7 @@ class WrittenTables:
             self._record(table, batch)
 
     def wrote(self, table: Table, batch: MicroBatch) -> None:
-        """Record that the query has written the table."""
+        """Record that the query of ``batch`` has written the table."""
         if self._folder is not None:
             self._record(table, batch)
 

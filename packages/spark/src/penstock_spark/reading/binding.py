@@ -1,4 +1,4 @@
-"""A query bound to a durable: the realm keeps its events until the query has committed them.
+"""Binds a streaming query to a durable: the realm keeps events until the query has committed them.
 
 While the query runs, the process that plans its micro-batches holds the durable exclusively; tasks
 only read. A micro-batch consists of the outstanding events of a range of ids. The query holds these
@@ -45,35 +45,42 @@ OPEN_RETRY_S: Final = 0.1
 """Seconds between attempts to open a durable that is in use."""
 
 OutstandingIds = Mapping[str, IdSet]
-"""The ids that are outstanding at a durable, by channel."""
+"""Ids of the events that the durable has not acknowledged, by channel."""
 
 
 class Binding(Protocol):
-    """The effect that a stream's positions have on the realm."""
+    """Applies the positions of a stream to a durable, if the stream is bound to one."""
 
     def first(self, session: Session, link: ChannelLink) -> int:
-        """Return the id at which a stream without a checkpoint begins in a channel."""
+        """Return the id of the first event that a stream without a checkpoint reads."""
         ...
 
     def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
-        """Acknowledge everything before these positions, which are in the checkpoint."""
+        """Acknowledge all events before the positions ``committed``, which are in the checkpoint.
+
+        Raises ``DurableInUse`` if another client holds the durable.
+        """
         ...
 
     def take(
         self, session: Session, links: Links, spans: Mapping[str, Span]
     ) -> OutstandingIds | None:
-        """Take the events of a micro-batch, so that the query holds them; None: all stored events
-        belong to it."""
+        """Reserve the outstanding events of ``spans`` for the query, and return their ids.
+
+        None means that the stream has no durable, so that a micro-batch has all stored events.
+        """
         ...
 
     def commit(self, committed: Positions) -> None:
-        """Acknowledge as :meth:`acknowledge` does, without raising, which would end the query."""
+        """Acknowledge as :meth:`acknowledge` does, but ignore errors, which would end the query."""
         ...
 
 
 def binding_of(options: SourceOptions) -> Binding:
-    """Return the binding of a stream. Raises ``InvalidArgument`` for options that contradict the
-    durable."""
+    """Return the binding for the options of a stream.
+
+    Raises ``InvalidArgument`` if the options set both a durable and a start.
+    """
     return Bound(options) if options.durable else Unbound(options)
 
 
@@ -99,11 +106,14 @@ class Unbound:
 
 
 class _HeldDurable(Struct):
+    """The exclusive hold on the durable of one channel."""
+
     session: Session
     epoch: str
+    """Epoch of the channel when the durable was opened."""
     hold: DurableHold
     acknowledged: int = 0
-    """Everything before this id is acknowledged."""
+    """All events before this id are acknowledged."""
 
 
 class Bound:
@@ -121,12 +131,14 @@ class Bound:
         self._held: dict[str, _HeldDurable] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the holds: tasks only read."""
+        """Return the state without the holds: Spark pickles the object for tasks, which only
+        read."""
         return {**self.__dict__, "_held": {}}
 
     def first(self, session: Session, link: ChannelLink) -> int:
-        self._hold(session, link)  # from now on, other readers take no events
-        # The end is read first: events published meanwhile are outstanding, or follow the end.
+        self._hold(session, link)  # from now on, other readers get no events
+        # The end is read before the outstanding ids: an event published in between is either
+        # outstanding or follows the end, so none is skipped.
         end = link.end
         lowest = durable_of(self._options, link).outstanding().id_set.lowest
         return end if lowest is None else lowest
@@ -135,7 +147,7 @@ class Bound:
         for name, position in committed.items():
             link = links.get(name)
             if link is None or link.epoch != position.epoch:
-                continue  # `resolve_positions` raises the error for it
+                continue  # the channel is deleted or recreated; `resolve_positions` reports that
             held_durable = self._hold(session, link)
             if held_durable.acknowledged < position.event_id:
                 held_durable.hold.ack(position.event_id - 1)
@@ -159,7 +171,11 @@ class Bound:
             ask_realm(self._options.realm, acknowledge)
 
     def _hold(self, session: Session, link: ChannelLink) -> _HeldDurable:
+        """Return the hold on the channel's durable; open it if necessary. Raises as
+        :func:`hold_durable`."""
         held_durable = self._held.get(link.name)
+        # A new session means that the old one, and its holds, ended. A new epoch means that the
+        # channel was recreated, with another durable.
         if (
             held_durable is None
             or held_durable.session is not session
@@ -171,6 +187,8 @@ class Bound:
 
 
 def _open_with_retries(durable: Durable, channel: str, attempts: int) -> DurableHold:
+    """Open the durable exclusively; while it is in use, retry ``attempts`` times. Then raise
+    ``DurableInUse``."""
     pause = threading.Event()
     hold = durable.hold()
     # The realm frees a killed query's durable only when its connection ends.
@@ -189,16 +207,18 @@ def _open_with_retries(durable: Durable, channel: str, attempts: int) -> Durable
 
 
 def hold_durable(options: SourceOptions, link: ChannelLink) -> DurableHold:
-    """Hold the durable of one channel; the caller closes the hold. Raises as :func:`durable_of`,
-    and ``DurableInUse``."""
+    """Open the durable of one channel exclusively. The caller closes the returned hold.
+
+    Raises the errors of :func:`durable_of`, and ``DurableInUse``.
+    """
     return _open_with_retries(durable_of(options, link), link.name, options.durable_attempts)
 
 
 def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
-    """Return the durable of a read on one of its channels.
+    """Return the durable named by ``options`` on one of the channels to read.
 
-    Raises ``NameDoesNotExist``, which shows how to create it, and ``IllegalState`` if its selector
-    differs from that of the read.
+    Raises ``NameDoesNotExist``, whose text shows how to create the durable, and ``IllegalState`` if
+    the durable's selector differs from that of the options.
     """
     name, channel = options.durable, link.name
     durable = existing_durable(link.channel, name)
@@ -216,7 +236,10 @@ def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
 def outstanding_events(
     options: SourceOptions, links: Links, spans: Mapping[str, Span]
 ) -> OutstandingIds | None:
-    """Return the outstanding events of the durable, which a batch reads; they stay outstanding."""
+    """Return the ids in ``spans`` that are outstanding at the durable; None without a durable.
+
+    A batch read uses these ids; it leaves the events outstanding.
+    """
     if not options.durable:
         return None
     return {
@@ -226,11 +249,11 @@ def outstanding_events(
     }
 
 
-# --- what tasks read ----------------------------------------------------------------------
+# --- restriction of tasks to outstanding events -------------------------------------------
 
 
 def restrict_location(location: Location, outstanding_ids: IdSet) -> Location:
-    """Return the parts of a location with outstanding events."""
+    """Return the location without events that are not outstanding."""
     sealed = []
     for part in location.sealed:
         spans = outstanding_ids.overlap(IdSet(part.spans)).spans
@@ -250,6 +273,8 @@ def restrict_partition(partition: EventRange, outstanding_ids: IdSet) -> EventRa
 
 
 def mask_of(outstanding_ids: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:
-    """Return a mask of the events of a batch that are outstanding."""
+    """Return a mask that is true for the events of ``batch`` that are outstanding."""
+    # Starts and ends of ranges alternate in `edges`: an id inside a range has an odd number of
+    # edges at or below it.
     edges = np.array(ranges(outstanding_ids), dtype=np.int64).reshape(-1)
     return pa.array(np.searchsorted(edges, ids_of(batch), side="right") % 2 == 1)

@@ -23,12 +23,14 @@ from penstock_spark.options import SourceOptions
 from penstock_spark.reading.offsets import Position, Positions
 
 Links = dict[str, ChannelLink]
-"""Channels by name, in order."""
+"""The channels of a read by name, in the order of the options."""
 
 
 def links_of(session: Session, options: SourceOptions) -> Links:
-    """Return the existing channels or queues of a read. Raises ``NameDoesNotExist`` if one that the
-    options name does not exist; patterns may match none."""
+    """Return the channels or queues that ``options`` name or match by a pattern.
+
+    Raises ``NameDoesNotExist`` if a named one does not exist. A pattern may match none.
+    """
     existing: list[str] = []
     if options.choice.patterns:
         existing = session.queues.list() if options.choice.queues else session.channels.list()
@@ -38,13 +40,16 @@ def links_of(session: Session, options: SourceOptions) -> Links:
             links[name] = link(session, options.where_is(name))
         except NameDoesNotExist:
             if name in options.choice.names:
-                raise  # otherwise it was deleted a moment ago
+                raise  # a channel that a pattern matched was deleted since it was listed
     return links
 
 
 def typed_properties(links: Links, stored: Mapping[str, pa.Schema]) -> set[str]:
-    """Return the properties that need separate columns for integers and floats, because some
-    integer has no exact double (SEM E10). Only channels that store both types are searched."""
+    """Return the properties that need separate columns for integers and floats (SEM E10).
+
+    These are properties with both types and with an integer that a double cannot represent exactly.
+    ``stored`` has the schema of each channel.
+    """
     joined_schema = ChannelSchema.empty()
     for schema_of_channel in stored.values():
         joined_schema = joined_schema.grown(schema_of_channel)
@@ -65,20 +70,25 @@ def typed_properties(links: Links, stored: Mapping[str, pa.Schema]) -> set[str]:
 
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Properties that a selector can name."""
+"""Matches names of properties that a selector can test."""
 
 
 def _has_inexact_integer(link: ChannelLink, property_name: str) -> bool:
+    """Return whether a stored event has an integer in this property beyond the exact doubles."""
     selector = f"{property_name} > {EXACT_MAX} OR {property_name} < -{EXACT_MAX}"
     try:
         with link.store.browse(selector=selector) as events:
+            # The selector also matches large floats, which are doubles anyway.
             return any(type(event.properties[property_name]) is int for event in events)
     except InvalidSelector:  # the name is a keyword of selectors; the tasks report inexact integers
         return False
 
 
 def first_id_to_read(options: SourceOptions, link: ChannelLink, default: str) -> int:
-    """Return the event id where a read without a checkpoint begins."""
+    """Return the id of the first event that a read without a checkpoint reads.
+
+    ``default`` is "earliest" or "latest"; it applies if the options set no start.
+    """
     starting = options.starting.position_of(link.name)
     if starting is None:
         starting = default
@@ -86,7 +96,7 @@ def first_id_to_read(options: SourceOptions, link: ChannelLink, default: str) ->
         return starting
     if starting == "latest":
         return link.end
-    if isinstance(starting, str):
+    if isinstance(starting, str):  # "earliest"
         return link.first_stored
     return link.store.first_id_at(starting)
 
@@ -102,9 +112,10 @@ def end_id_to_read(options: SourceOptions, link: ChannelLink) -> int:
 def resolve_positions(
     options: SourceOptions, positions: Positions, links: Mapping[str, ChannelLink]
 ) -> dict[str, Position]:
-    """Return the positions of a checkpoint for the present channels.
+    """Return the position of each existing channel, from the positions of a checkpoint.
 
-    New channels begin at their first event; so do recreated channels if data may be lost.
+    New channels begin at their first stored event. So do recreated channels if ``failOnDataLoss``
+    is false.
 
     Raises ``IllegalState`` for a channel that was deleted or recreated, and ``InvalidArgument`` for
     positions of channels that the query does not read.
@@ -119,7 +130,11 @@ def resolve_positions(
 def spans_between(
     options: SourceOptions, links: Mapping[str, ChannelLink], start: Positions, end: Positions
 ) -> dict[str, Span]:
-    """Return the ids of a micro-batch by channel. Raises as :func:`resolve_positions`."""
+    """Return the ids of the micro-batch from ``start`` to ``end``, by channel.
+
+    A channel that is missing in ``start`` begins at id 0. Raises the errors of
+    :func:`resolve_positions`.
+    """
     return {
         name: Span(
             start[name].event_id if name in start and start[name].epoch == position.epoch else 0,
@@ -132,8 +147,10 @@ def spans_between(
 def matching_positions(
     options: SourceOptions, positions: Positions, links: Mapping[str, ChannelLink]
 ) -> Positions:
-    """Return the positions whose channels exist with the same epoch. Raises as
-    :func:`resolve_positions`."""
+    """Return those of the ``positions`` whose channels exist with the same epoch.
+
+    Raises the errors of :func:`resolve_positions`.
+    """
     fails_on_loss = options.fail_on_data_loss
     foreign_names = [name for name in positions if not options.choice.takes(name)]
     if foreign_names and (fails_on_loss or len(foreign_names) == len(positions)):
@@ -151,6 +168,7 @@ def matching_positions(
 
 
 def _replaced_or_deleted(name: str, position: Position, *, exists: bool) -> str:
+    """Return the error text for a channel that was recreated (``exists``) or deleted."""
     remedy = "start with a new checkpoint, or set failOnDataLoss to false"
     if exists:
         return (
@@ -169,8 +187,12 @@ def _replaced_or_deleted(name: str, position: Position, *, exists: bool) -> str:
 def check_not_ahead(
     options: SourceOptions, positions: Positions, extents: Mapping[str, Span]
 ) -> None:
-    """Raise ``IllegalState`` for a position beyond the end of its channel."""
+    """Raise ``IllegalState`` if a position is beyond the end of its channel.
+
+    ``extents`` has the ids of the stored events of each channel.
+    """
     for name, position in positions.items():
+        # A start that the options set may be in the future; the stream then waits for that id.
         if extents[name].end < position.event_id != options.starting.position_of(name):
             raise IllegalState(
                 f"the checkpoint of this query is at event {position.event_id}, but the next "

@@ -1,9 +1,9 @@
 """Reads sealed files from a copy of the realm's data directory, such as one in an object store.
 
-The length of a file is requested once, when it is opened. Then the wanted record batches are read
-in ranges of some megabytes, adjacent ones together, and some ranges ahead of the one in use. A read
-waits at most :data:`ANSWER_S` for a store; after a failure this process does not use the store for
-:data:`PAUSE_S`.
+The length of a file is requested once, when the file is opened. Its record batches are read in
+ranges of up to :data:`RANGE_BYTES`, with up to :data:`RANGES_IN_FLIGHT` requests at a time. A read
+waits at most :data:`ANSWER_S` for the store; after a failure this process does not use the store
+for :data:`PAUSE_S`.
 """
 
 from __future__ import annotations
@@ -32,44 +32,49 @@ from penstock_core.vocabulary.uris import shown, without_secrets
 
 T = TypeVar("T")
 ReadBatch = tuple[pa.RecordBatch, Any, Any]
-"""A batch, a mask of its wanted rows, and their publishers."""
+"""A stored batch, a mask of the rows to read (None for all rows), and the publishers."""
 
 RANGE_BYTES: Final = 8 << 20
-"""Adjacent record batches are read together, up to about so many bytes."""
+"""Largest number of bytes that one request reads, unless a single record batch has more. Adjacent
+record batches are read together."""
 GAP_BYTES: Final = 256 << 10
-"""Largest gap between two wanted batches, in bytes, that one request reads across: another request
+"""Largest gap between two record batches, in bytes, that one request reads across: a second request
 would take as long."""
 RANGES_IN_FLIGHT: Final = 4
-"""Ranges in flight: a store with a latency of 50 ms then delivers 640 MB/s."""
+"""Number of ranges that are requested at the same time. With four, a store with a latency of 50 ms
+delivers 640 MB/s."""
 ANSWER_S: Final = 20.0
 """Seconds after which a store that has not answered counts as unavailable."""
 PAUSE_S: Final = 60.0
-"""Seconds without requests to an unavailable store."""
+"""Seconds without requests to a store after it was unavailable."""
 
 _log = logging.getLogger("penstock.spark")
 
 
 class MissingInCopy(Exception):
-    """The copy lacks a file, or a part of it; the text names the file and the reason."""
+    """The copy does not contain a file, or only its beginning. The text names the file."""
 
 
 class Range(NamedTuple):
-    """Bytes of a file that one request reads."""
+    """A range of a file that one request reads."""
 
     offset: int
     length: int
+    """Length in bytes."""
     batches: int
     """Number of record batches in the range."""
 
 
 class Copy:
-    """A copy of a realm's data directory; one object for each URI and process."""
+    """A copy of a realm's data directory. A process has one object for each URI."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._location: CopyLocation | None = None
         self._failure = ""
+        """Error text of the last failure; empty before the first."""
         self._paused_until_s = 0.0
+        """Time of ``time.perf_counter`` until which the store gets no requests."""
         self._is_reported = False
         self.answer_s = ANSWER_S
         self.pause_s = PAUSE_S
@@ -78,58 +83,74 @@ class Copy:
         return f"Copy({shown(self._uri)!r})"
 
     def is_first_report(self) -> bool:
-        """Return True at the first call after a failure of the store; the caller then warns."""
+        """Return whether this is the first call since the last failure of the store. The caller
+        logs a warning then, so that a failure causes one warning for each process."""
         was_reported, self._is_reported = self._is_reported, True
         return not was_reported
 
     def open(self, name: str, size: int) -> Any:
-        """Open a file of the copy that must have at least ``size`` bytes.
+        """Open a file of the copy.
 
-        Raises ``MissingInCopy``, and ``OSError`` for a store that does not answer or refuses; for
-        ``pause_s`` after that, it raises without a request to the store.
+        Raises ``MissingInCopy`` if the copy does not have the file with at least ``size`` bytes,
+        and ``OSError`` if the store does not answer or refuses. For ``pause_s`` seconds after such
+        a failure, every call raises ``OSError`` without a request to the store.
         """
         if self._failure and time.perf_counter() < self._paused_until_s:
             raise OSError(self._failure)
-        location = self._location or self._ask(lambda: place(self._uri, "option files"), name)
+        location = self._location or self._call_store(
+            lambda: place(self._uri, "option files"), name
+        )
         self._location = location
         try:
-            file, length = self._ask(lambda: _open_file(location, name), name)
+            file, length = self._call_store(lambda: _open_file(location, name), name)
         except FileNotFoundError:
             raise MissingInCopy(f"{location.shown} has no {name}") from None
-        if length < size:  # a single file grows, and the copy follows later
+        if length < size:  # the single file of a channel grows, and the copy follows later
             raise MissingInCopy(f"{name} at {location.shown} has {length} bytes of {size}")
         return file
 
     def messages(self, file: Any, name: str, places: Sequence[SegmentBatch]) -> Iterator[pa.Buffer]:
-        """Yield the bytes of record batches, in the order of the file. Raises ``OSError``."""
-        started: deque[tuple[Range, Future[bytes]]] = deque()
+        """Yield the bytes of each record batch of ``places``, in the order of the file.
+
+        Raises ``OSError`` if the store fails or the file is too short.
+        """
+        requests: deque[tuple[Range, Future[bytes]]] = deque()
         remaining_ranges = iter(ranges(places))
-        first = 0
+        batch_index = 0
         while True:
+            # Further requests start before the oldest answer is used, so that the store's latency
+            # is paid once and not for each range.
             while (
-                len(started) < RANGES_IN_FLIGHT
+                len(requests) < RANGES_IN_FLIGHT
                 and (part := next(remaining_ranges, None)) is not None
             ):
-                started.append((part, _start_call(partial(file.read_at, part.length, part.offset))))
-            if not started:
+                request = _start_call(partial(file.read_at, part.length, part.offset))
+                requests.append((part, request))
+            if not requests:
                 return
-            part, reading = started.popleft()
-            read = pa.py_buffer(self._answer(reading, name))
-            if read.size < part.length:
+            part, request = requests.popleft()
+            content = pa.py_buffer(self._result_of(request, name))
+            if content.size < part.length:
                 raise OSError(
                     f"option files: {name} at {shown(self._uri)} ends within bytes "
                     f"{part.offset}-{part.offset + part.length}"
                 )
-            for batch in places[first : first + part.batches]:
-                yield read.slice(batch.offset - part.offset, batch.length)
-            first += part.batches
+            for batch in places[batch_index : batch_index + part.batches]:
+                yield content.slice(batch.offset - part.offset, batch.length)
+            batch_index += part.batches
 
-    def _ask(self, question: Callable[[], T], name: str) -> T:
-        return self._answer(_start_call(question), name)
+    def _call_store(self, call: Callable[[], T], name: str) -> T:
+        """Run ``call``, a request for the file ``name``, with the timeout of the store."""
+        return self._result_of(_start_call(call), name)
 
-    def _answer(self, answer: Future[T], name: str) -> T:
+    def _result_of(self, request: Future[T], name: str) -> T:
+        """Return the result of a request for the file ``name``.
+
+        Raises ``OSError`` if the request fails or has no result in time, and pauses the store.
+        ``FileNotFoundError`` does not pause it, because the store works.
+        """
         try:
-            return answer.result(self.answer_s)
+            return request.result(self.answer_s)
         except FileNotFoundError:
             raise
         except TooLate:
@@ -144,7 +165,11 @@ class Copy:
 
 
 class Tally:
-    """Counts the events of a task by origin; logs the counts if a copy was requested."""
+    """Counts the events of a task by their source, and logs the counts if the task uses a copy.
+
+    Sources are files, the wire instead of an unreadable file, and the wire for events that are not
+    in a file yet.
+    """
 
     def __init__(self, channel: str, span: Span, copy: Copy | None) -> None:
         self._channel = channel
@@ -167,33 +192,35 @@ class Tally:
         _log.log(level, text, self._channel, self._span.first, self._span.end - 1, *counts, why)
 
     def read(self, batch: pa.RecordBatch, rows: Any) -> None:
-        """Count the wanted rows of a batch of a file (None: all)."""
+        """Count rows read from a file. ``rows`` is a mask of ``batch``; None counts all rows."""
         self._file_rows += batch.num_rows if rows is None else int(rows.sum())
 
     def tail(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
-        """Count events that are not in a file yet and are read over the wire."""
-        for read in batches:
-            self._tail_rows += read[0].num_rows
-            yield read
+        """Yield ``batches``, and count their events as not in a file yet."""
+        for batch in batches:
+            self._tail_rows += batch[0].num_rows
+            yield batch
 
     def instead(self, batches: Iterator[ReadBatch], why: str) -> Iterator[ReadBatch]:
-        """Count events that are read over the wire because their file could not be read."""
+        """Yield ``batches``, and count their events as read over the wire because a file could not
+        be read. ``why`` is the reason; the first one is logged."""
         self._wire_reason = self._wire_reason or why
-        for read in batches:
-            self._wire_rows += read[0].num_rows
-            yield read
+        for batch in batches:
+            self._wire_rows += batch[0].num_rows
+            yield batch
 
 
 _copies: dict[str, Copy] = {}
 
 
 def copy_at(uri: str) -> Copy:
-    """Return the copy at a URI; connections are kept for the life of the process."""
+    """Return the copy at a URI. Its connections stay open until the process ends."""
     return _copies.setdefault(uri, Copy(uri))
 
 
 def ranges(places: Sequence[SegmentBatch]) -> Iterator[Range]:
-    """Yield the ranges to read for these record batches; adjacent batches share a range."""
+    """Yield the ranges of a file that contain the record batches ``places``, in order. Record
+    batches that are close to each other share a range."""
     first, end, batches = 0, 0, 0
     for batch in places:
         batch_end = batch.offset + batch.length
@@ -208,6 +235,7 @@ def ranges(places: Sequence[SegmentBatch]) -> Iterator[Range]:
 
 
 def _open_file(location: CopyLocation, name: str) -> tuple[Any, int]:
+    """Open a file of a copy; return the file and its size in bytes."""
     file = location.files.open_input_file(location.path(name))
     return file, file.size()
 

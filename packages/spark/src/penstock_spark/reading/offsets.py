@@ -1,7 +1,7 @@
-"""The position of a read: for each channel the id of its next event.
+"""The positions of a read: for each channel, the id of the next event to read.
 
-Spark stores a stream's position as JSON text in its checkpoint and compares the texts. So equal
-positions must have equal texts: channels are sorted, numbers are integers.
+Spark stores a stream's positions as JSON text in its checkpoint and compares the texts. Equal
+positions must therefore have equal texts: channels are sorted, and numbers are integers.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ from msgspec import Struct
 from penstock_core.vocabulary.errors import InvalidArgument
 
 VERSION: Final = 1
+"""Version of the JSON format of positions."""
 
 Offset = dict[str, Any]
+"""The JSON value of positions, which Spark calls an offset."""
 
 
 class Position(Struct, frozen=True):
-    """The position before event ``event_id`` of a channel."""
+    """The position of a read in one channel."""
 
     epoch: str
-    """Identity of the channel; it changes when the channel is deleted and created again."""
+    """Identity of the channel, which changes when the channel is deleted and created again."""
     event_id: int
+    """Id of the next event to read."""
 
 
 Positions = dict[str, Position]
+"""Positions by name of the channel."""
 
 
 def encode(positions: Mapping[str, Position]) -> Offset:
@@ -39,8 +43,10 @@ def encode(positions: Mapping[str, Position]) -> Offset:
 
 
 def decode(offset: Offset) -> Positions:
-    """Return the positions in a value of :func:`encode`. Raises ``InvalidArgument`` for another
-    format."""
+    """Return the positions in a JSON value that :func:`encode` made.
+
+    Raises ``InvalidArgument`` if the value has another version of the format.
+    """
     version = offset.get("v")
     if version != VERSION:
         raise InvalidArgument(

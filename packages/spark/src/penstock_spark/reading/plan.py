@@ -1,6 +1,6 @@
-"""Plans a read: each task reads a range of events, and the ranges have about the same size.
+"""Plans a read: divides the events into partitions of about equal size, one for each task.
 
-Tasks read sealed events from their files if they can reach them, and all other events over the
+Tasks read sealed events from their files if they can reach the files, and all other events over the
 wire. A partition is a range of ids, and partitions are in id order, so that events are ordered by
 partition and row.
 """
@@ -23,34 +23,41 @@ from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.stored_ids import Ids
 
 PARTITION_EVENTS_MIN: Final = 50_000
-"""Fewest events of a task, unless ``minPartitions`` says otherwise."""
+"""Smallest number of events in a task, unless ``minPartitions`` requires more partitions."""
 PARTITION_BYTES_MAX: Final = 512 << 20
-"""A task costs about 20 ms of processor time; reading so many bytes takes half a second."""
+"""Largest size of a partition, in bytes. Reading this many bytes takes half a second, so that the
+20 ms of processor time that a task itself costs do not matter."""
 WIRE_EVENTS_MAX: Final = 16_384
-"""Maximum number of events of the smallest unit of a plan on the wire; in files it is a record
-batch."""
+"""Largest number of events in one unit of a plan that is read over the wire. In files, a unit is a
+record batch."""
 
 Spans = tuple[Span, ...]
 
 
 class FileRows(Struct, frozen=True):
-    """Events to be read from a sealed file."""
+    """The events that a task reads from one sealed file."""
 
     path: str
+    """Path of the file on the realm's machine; empty if only a copy can be read."""
     size: int
-    """Bytes of the file at planning; a smaller file is another one."""
+    """Size of the file in bytes when the read was planned. A file with fewer bytes is incomplete or
+    another file."""
     schema: bytes
+    """The Arrow schema of the file."""
     batches: tuple[SegmentBatch, ...]
+    """Places of the record batches to read."""
     spans: Spans
-    """The wanted events; others in these batches were removed, or belong to another task."""
+    """Ids of the events to read. Other events of the batches were removed, or belong to another
+    task."""
     publishers: Publishers | None = ()
-    """The publishers of the events; None: too many, so the events are read from the realm."""
+    """Publishers of the events; None means that they are too many for the plan, so that the task
+    reads the events from the realm."""
     name: str = ""
     """Name of the file in copies of the data directory."""
 
 
 class WireRows(Struct, frozen=True):
-    """Events to be read from the realm: all stored events of a range."""
+    """The stored events of a range of ids, which a task reads from the realm."""
 
     span: Span
 
@@ -63,20 +70,22 @@ class EventRange(InputPartition):
     """Name of the channel or queue."""
     parts: tuple[FileRows | WireRows, ...]
     stored: bytes
-    """The channel's schema, at least as new as these events."""
+    """The channel's Arrow schema, at least as new as these events."""
     epoch: str
-    """Epoch of the channel that the ids belong to."""
+    """Epoch of the channel when the read was planned."""
     now_us: int
-    """The time for selectors."""
+    """Current time for selectors, in microseconds since 1970. All tasks of a read use one time."""
     descriptors: bytes = b""
-    """The message types whose fields a selector can test (SEM P1)."""
+    """Descriptors of the Protocol Buffers messages whose fields a selector can test (SEM P1)."""
     files: str = ""
-    """URI of the place where a cluster keeps its files; empty: on the realm's machine."""
+    """URI of the object store with the files of a cluster; empty if the files are on the realm's
+    machine."""
     outstanding_ids: Ids | None = None
-    """Outstanding ids of the durable; None: the read has no durable."""
+    """Ids in the range that are outstanding at the durable; None means that all events are read."""
 
     @property
     def span(self) -> Span:
+        """The ids from the first event to the last."""
         spans = [
             span
             for part in self.parts
@@ -86,15 +95,20 @@ class EventRange(InputPartition):
 
 
 class _Unit(Struct, frozen=True):
-    """Adjacent events: of one record batch in a file, or of one range on the wire."""
+    """The smallest amount of events that a plan assigns, unless it splits one: the events of one
+    record batch of a file, or of one range on the wire."""
 
     spans: Spans
+    """Ids of the events."""
     rows: int
+    """Number of events."""
     size: int
-    """Stored bytes; 0 if unknown."""
+    """Stored bytes; 0 if unknown, as for events on the wire."""
     file: SealedPart | None = None
+    """The sealed file; None for events on the wire, as for the next two fields."""
     index: SegmentIndex | None = None
     batch: SegmentBatch | None = None
+    """The record batch that contains the events."""
 
 
 def partitions(
@@ -104,12 +118,13 @@ def partitions(
     access: str = "auto",
     may_match: Callable[[bytes], bool] = lambda summary: True,
 ) -> list[tuple[FileRows | WireRows, ...]]:
-    """Return the parts of each partition.
+    """Divide the events of ``location`` into partitions; return the parts of each.
 
-    ``parts_min`` is the least number of partitions, if the events suffice; None: one for each core
-    of the machine, if the events are many. With ``access`` "remote" no file is read.
-    ``may_match`` gets the summary of each record batch in a file; if it returns False, the batch
-    is left out.
+    ``parts_min`` is the smallest number of partitions, provided that the events suffice. None means
+    one partition for each core of the machine, but none with fewer than
+    :data:`PARTITION_EVENTS_MIN` events. With ``access`` "remote", all events are read over the
+    wire. ``may_match`` receives the summary of each record batch in a file; if it returns False,
+    the batch is left out.
     """
     units = _units(location, access, may_match)
     rows = sum(unit.rows for unit in units)
@@ -129,20 +144,23 @@ def rows_in(location: Location) -> int:
 
 
 class Sizes:
-    """Stored sizes, in bytes, of the events of a location."""
+    """The stored sizes of the events of a location, which limit a micro-batch by bytes."""
 
     def __init__(self, location: Location, event_bytes: float) -> None:
-        """``event_bytes`` is the average size of events that are not in a file yet."""
+        """``event_bytes`` is the average size, in bytes, of events that are not in a file yet."""
         self._units = [
             unit if unit.file is not None else _resize(unit, unit.spans, unit.rows, size=size)
             for unit in _units(location, "auto", lambda summary: True)
             for size in (int(unit.rows * event_bytes),)
         ]
         self.total = sum(unit.size for unit in self._units)
+        """Size of all events, in bytes."""
 
     def end_within(self, bytes_max: int) -> int:
-        """Return the end of the ids of the first events with about ``bytes_max`` bytes; the range
-        has at least one event."""
+        """Return the id after the longest run of first events that has about ``bytes_max`` bytes.
+
+        The run has at least one event.
+        """
         bytes_left, end = bytes_max, self._units[0].spans[0].first + 1
         for unit in self._units:
             if unit.size > bytes_left:
@@ -153,11 +171,12 @@ class Sizes:
         return end
 
 
-# --- the stored events of a location --------------------------------------------------------
+# --- units of a location --------------------------------------------------------------------
 
 
 def _units(location: Location, access: str, may_match: Callable[[bytes], bool]) -> list[_Unit]:
-    """Return all events of the location in small units, in id order."""
+    """Return the events of the location as units, in id order, without batches that cannot
+    match."""
     units: list[_Unit] = []
     over_the_wire: list[Span] = list(location.tail)
     for part in location.sealed:
@@ -175,8 +194,10 @@ def _units(location: Location, access: str, may_match: Callable[[bytes], bool]) 
 
 
 def _units_of_file(part: SealedPart) -> Iterator[_Unit]:
+    """Yield one unit for each record batch of the file that has events to read."""
     index = msgspec.msgpack.decode(part.index, type=SegmentIndex)
     span_index = 0
+    # Batches and spans both ascend, so one pass over the two finds all overlaps.
     for batch in index.batches:
         while span_index < len(part.spans) and part.spans[span_index].end <= batch.first_id:
             span_index += 1
@@ -198,8 +219,8 @@ def _units_of_file(part: SealedPart) -> Iterator[_Unit]:
 
 
 def _units_of_wire(spans: Sequence[Span], files: Sequence[_Unit]) -> Iterator[_Unit]:
-    """Yield ranges to request: adjacent spans are joined, unless a file's events lie between
-    them."""
+    """Yield one unit for each request over the wire. ``spans`` are ascending; a unit joins several
+    of them, up to :data:`WIRE_EVENTS_MAX` events, unless events of ``files`` lie in between."""
     borders = sorted(unit.spans[0].first for unit in files)
     border_index = 0
     run: list[Span] = []
@@ -221,16 +242,18 @@ def _units_of_wire(spans: Sequence[Span], files: Sequence[_Unit]) -> Iterator[_U
 
 
 def _cut(spans: Iterable[Span]) -> Iterator[Span]:
+    """Yield ``spans`` in pieces of at most :data:`WIRE_EVENTS_MAX` ids."""
     for span in spans:
         for first in range(span.first, span.end, WIRE_EVENTS_MAX):
             yield Span(first, min(span.end, first + WIRE_EVENTS_MAX))
 
 
-# --- their distribution over partitions -----------------------------------------------------
+# --- distribution of units over partitions --------------------------------------------------
 
 
 def _runs(units: list[_Unit], rows_max: int) -> Iterator[list[_Unit]]:
-    """Yield runs of up to ``rows_max`` events; a unit that does not fit is split."""
+    """Yield the units of each partition: all have ``rows_max`` events, except that the last may
+    have fewer. A unit that does not fit is split."""
     run: list[_Unit] = []
     rows_left = rows_max
     for next_unit in units:
@@ -247,24 +270,25 @@ def _runs(units: list[_Unit], rows_max: int) -> Iterator[list[_Unit]]:
 
 
 def _split(unit: _Unit, rows: int) -> tuple[_Unit, _Unit | None]:
-    """Return the first ``rows`` events of a unit, and the rest."""
+    """Split a unit after its first ``rows`` events; return both parts. The second is None if the
+    unit has no further events."""
     if unit.rows <= rows:
         return unit, None
     head: list[Span] = []
     rows_left = rows
-    for number, span in enumerate(unit.spans):
+    for span_index, span in enumerate(unit.spans):
         if span.size > rows_left:
-            rest_spans = (Span(span.first + rows_left, span.end), *unit.spans[number + 1 :])
+            tail = (Span(span.first + rows_left, span.end), *unit.spans[span_index + 1 :])
             if rows_left:
                 head.append(Span(span.first, span.first + rows_left))
             size = unit.size * rows // unit.rows
             return (
                 _resize(unit, tuple(head), rows, size=size),
-                _resize(unit, rest_spans, unit.rows - rows, size=unit.size - size),
+                _resize(unit, tail, unit.rows - rows, size=unit.size - size),
             )
         head.append(span)
         rows_left -= span.size
-    raise AssertionError("a unit has as many events as its spans")
+    raise AssertionError("the rows of a unit must be the number of ids in its spans")
 
 
 def _resize(unit: _Unit, spans: Spans, rows: int, size: int) -> _Unit:
@@ -272,7 +296,8 @@ def _resize(unit: _Unit, spans: Spans, rows: int, size: int) -> _Unit:
 
 
 def _parts(run: list[_Unit]) -> tuple[FileRows | WireRows, ...]:
-    """Return the parts of a task: units of one file together, ranges on the wire joined."""
+    """Return the parts of a partition: adjacent units of one file, or of the wire, become one
+    part."""
     parts: list[FileRows | WireRows] = []
     group: list[_Unit] = []
     for unit in run:
@@ -285,6 +310,7 @@ def _parts(run: list[_Unit]) -> tuple[FileRows | WireRows, ...]:
 
 
 def _part(group: list[_Unit]) -> FileRows | WireRows:
+    """Return one part for units of the same file, or for units on the wire."""
     first = group[0]
     if first.file is None or first.index is None:
         return WireRows(Span(first.spans[0].first, group[-1].spans[-1].end))

@@ -1,10 +1,10 @@
 """Finds the events that make a micro-batch fail, by bisection, and buries them.
 
 The search is for streams that are bound to a durable. The events of the failed micro-batch are
-still outstanding, so any part of it can be read again, as a batch, until the events that fail by
-themselves are found. Each of these goes to the dead event store with its error as the reason. A
-failure for another reason buries nothing: an unavailable realm, exhausted memory, a transformation
-that fails on any input.
+still outstanding, so any part of the micro-batch can be read again, as a batch, until the events
+that fail by themselves are found. Each of these is moved to the dead event store with its error as
+the reason. Nothing is buried if the failure has another cause: an unavailable realm, exhausted
+memory, or a transformation that fails on any input.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POISON_MAX: Final = 10
-"""Maximum number of events of a micro-batch that are buried; if more fail, the transformation is
-wrong."""
+"""Largest number of events of a micro-batch that are buried. If more events fail, the cause is
+probably the transformation, and none is buried."""
 
 _PYTHON_ERROR: Final = re.compile(
     r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M
@@ -62,28 +62,27 @@ EventKey = tuple[str, int]
 
 
 class Poison(Struct, frozen=True):
-    """An event that was buried."""
+    """An event that made a micro-batch fail and was buried."""
 
     channel: str
     event_id: int
     error: str
-    """The error that the event causes; it is the reason stored with its copy in the dead event
-    store."""
+    """The error that the event causes. It is stored as the reason in the dead event store."""
 
 
 class Verdict(Struct, frozen=True):
     """The result of a search for poison events."""
 
     buried: tuple[Poison, ...] = ()
-    """The buried events; if any, start the query again, which continues without them."""
+    """The buried events. If at least one was buried, a restarted query continues without them."""
     why_none: str = ""
-    """Why nothing was buried; the query's own error stands."""
+    """Why no event was buried; empty if an event was buried."""
     runs: int = 0
     """Number of times that the transformation was run."""
 
 
 class NotPoison(Exception):
-    """The failure has another cause than an event; the text names it."""
+    """The cause of the failure is not a single event. The text names the cause."""
 
 
 def bury_poison(
@@ -97,10 +96,11 @@ def bury_poison(
 ) -> Verdict:
     """Find and bury the events that made the last micro-batch of an ended query fail.
 
-    ``options`` are those of the query's source, including ``durable``; ``checkpoint`` is the folder
-    or URI of its checkpoint. If more than ``limit`` events fail, none is buried. ``watch`` is
-    called before each run of the transformation with the number of the run. Raises
-    ``InvalidArgument`` for a source without a durable.
+    ``options`` are the options of the query's source, including ``durable``. ``checkpoint`` is the
+    folder or URI of the query's checkpoint. ``attempt`` runs the query's transformation on a table.
+    If more than ``limit`` events fail, none is buried. ``watch`` is called before each run of the
+    transformation with the number of the run, from 1. Raises ``InvalidArgument`` if ``options``
+    name no durable.
     """
     parsed = source_options(options)
     if not parsed.durable:
@@ -111,7 +111,7 @@ def bury_poison(
         outstanding_keys = ask_realm(
             parsed.realm, lambda session: _outstanding_keys(session, parsed, *failed_range)
         )
-        error_of = _failing(
+        error_of = _trial(
             spark, options, sorted(failed_range[1]), attempt=attempt, runs=runs, watch=watch
         )
         errors = isolate(outstanding_keys, error_of, limit)
@@ -128,10 +128,11 @@ def bury_poison(
 def isolate(
     keys: Sequence[EventKey], error_of: Callable[[Sequence[EventKey]], str], limit: int
 ) -> dict[EventKey, str]:
-    """Return the keys that fail by themselves, and their errors.
+    """Find the events that fail by themselves; return the error of each.
 
-    ``error_of`` returns "" for events that do not fail. For one failing event among n it is called
-    about log2(n) times. Raises ``NotPoison``.
+    ``error_of`` runs the transformation on some of the events and returns the error text, or "" if
+    the run succeeds. If one of n events fails, the search needs about log2(n) runs. Raises
+    ``NotPoison`` if no single event causes the failure, or if more than ``limit`` do.
     """
     if not keys:
         raise NotPoison("the durable has no unacknowledged event of the micro-batch left")
@@ -140,7 +141,8 @@ def isolate(
     if not (error := error_of(keys)):
         raise NotPoison("the micro-batch does not fail when it is run again")
     errors: dict[EventKey, str] = {}
-    # A stack of failing parts, the first on top, with the error; "" if the failure is inferred.
+    # A stack of parts that fail, each with its error text. The text is "" if the failure is only
+    # inferred. The part with the lowest ids is on top, so that errors are found in id order.
     failing_parts = [(keys, error)]
     while failing_parts:
         part, error = failing_parts.pop()
@@ -158,7 +160,7 @@ def isolate(
             continue
         half = len(part) // 2
         head, tail = part[:half], part[half:]
-        # If the head does not fail, the tail must, which saves a run of the transformation.
+        # If the head does not fail, the tail must fail, which saves a run of the transformation.
         if error := error_of(head):
             if tail_error := error_of(tail):
                 failing_parts.append((tail, tail_error))
@@ -171,8 +173,10 @@ def isolate(
 def _outstanding_keys(
     session: Session, options: SourceOptions, start: Positions, end: Positions
 ) -> list[EventKey]:
-    """Return the outstanding events of the micro-batch. Raises ``NotPoison`` if some cannot be
-    buried."""
+    """Return the outstanding events of the micro-batch from ``start`` to ``end``.
+
+    Raises ``NotPoison`` if a channel with such events has no dead event store.
+    """
     links = links_of(session, options)
     spans = spans_between(options, links, start, end=end)
     outstanding_ids = outstanding_events(options, links, spans) or {}
@@ -183,6 +187,7 @@ def _outstanding_keys(
 
 
 def _check_dead_event_stores(links: Links, names: Sequence[str]) -> None:
+    """Raise ``NotPoison`` if a channel of ``names`` has no dead event store."""
     for name in names:
         if not links[name].channel.info().definition.dead_event_store:
             raise NotPoison(
@@ -192,6 +197,8 @@ def _check_dead_event_stores(links: Links, names: Sequence[str]) -> None:
 
 
 def _bury(options: SourceOptions, errors: Mapping[EventKey, str]) -> None:
+    """Reject the failing events at the durable, which moves them to the dead event store."""
+
     def bury(session: Session) -> None:
         links = links_of(session, options)
         for name, keys in groupby(errors, itemgetter(0)):
@@ -205,7 +212,7 @@ def _bury(options: SourceOptions, errors: Mapping[EventKey, str]) -> None:
 # --- runs of the transformation -----------------------------------------------------------
 
 
-def _failing(
+def _trial(
     spark: SparkSession,
     options: Mapping[str, str],
     channels: Sequence[str],
@@ -213,11 +220,14 @@ def _failing(
     runs: list[int],
     watch: Callable[[int], object],
 ) -> Callable[[Sequence[EventKey]], str]:
-    def fails(keys: Sequence[EventKey]) -> str:
+    """Return a function that runs ``attempt`` on some events and returns its error text, or "" if
+    the run succeeds. ``runs`` gets the number of events of each run."""
+
+    def error_of(keys: Sequence[EventKey]) -> str:
         runs.append(len(keys))
         watch(len(runs))
-        chosen = {**options, **ranges_of(keys, channels), **secret_options()}
-        reader = spark.read.format("penstock").options(**chosen)
+        read_options = {**options, **ranges_of(keys, channels), **secret_options()}
+        reader = spark.read.format("penstock").options(**read_options)
         try:
             attempt(reader.load())
         except Exception as error:
@@ -228,11 +238,14 @@ def _failing(
             return reason_of(error)
         return ""
 
-    return fails
+    return error_of
 
 
 def ranges_of(keys: Sequence[EventKey], channels: Sequence[str]) -> dict[str, str]:
-    """Return the options of a read of these events, which are adjacent in each channel."""
+    """Return the options for a read of the events ``keys``, which are adjacent in each channel.
+
+    Other ``channels`` get an empty range.
+    """
     starts, ends = dict.fromkeys(channels, 0), dict.fromkeys(channels, 0)
     for name, keys_of_channel in groupby(keys, itemgetter(0)):
         ids = [event_id for _, event_id in keys_of_channel]
@@ -241,10 +254,10 @@ def ranges_of(keys: Sequence[EventKey], channels: Sequence[str]) -> dict[str, st
 
 
 def is_of_realm(error: BaseException) -> bool:
-    """Return whether an error is of a kind that events cannot cause.
+    """Return whether an error is of a kind that the content of events cannot cause.
 
-    An error of Penstock carries this as data; for others the class decides. Words of its text are
-    not evidence, because they may be quoted from an event.
+    An error of Penstock states this itself; for other errors, the class decides. The words of the
+    text do not count, because the text may quote an event.
     """
     if isinstance(error, PenstockError):
         return blame_of(error) == "realm"
@@ -256,7 +269,7 @@ def is_of_realm(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the innermost of the errors that Spark has wrapped, in one line."""
+    """Return the text of the innermost error inside an error of Spark, in one line."""
     if (marked := marked_error(whole_text(error), active_secret())) is not None:
         return f"{marked.text} [{marked.code}]"
     texts = (_innermost_error(layer, unmarked(str(layer))) for layer in layers(error))
@@ -264,8 +277,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def _innermost_error(error: BaseException, text: str) -> str:
-    """Return the innermost error in a text, in one line; empty if the error only wraps its
-    cause."""
+    """Return the last error that ``text``, the text of ``error``, names, in one line; empty if the
+    error only wraps its cause."""
     raised = [match for match in _PYTHON_ERROR.findall(text) if match[1].strip() != FROM_THREAD]
     if raised and raised[-1][0] != "Py4JJavaError":
         kind, message = raised[-1]
@@ -281,9 +294,10 @@ def _innermost_error(error: BaseException, text: str) -> str:
 def unfinished_batch(
     spark: SparkSession, checkpoint: str | Path, options: SourceOptions
 ) -> tuple[Positions, Positions]:
-    """Return the bounds of the micro-batch that was begun and not finished.
+    """Return the start and end of the micro-batch that was begun and not finished.
 
-    Raises ``NotPoison`` if the last micro-batch is finished.
+    Raises ``NotPoison`` if the last micro-batch is finished, or if the checkpoint belongs to
+    another source.
     """
     offsets = _log(spark, checkpoint, "offsets")
     finished = _log(spark, checkpoint, "commits")
@@ -297,24 +311,28 @@ def unfinished_batch(
 
 
 def _positions(text: str, options: SourceOptions) -> Positions | None:
-    """Return the positions of the source that reads these channels; None if the entry has none.
+    """Return the positions of the source that reads the channels of ``options``.
 
-    An entry has two lines for the query, then a line for each source.
+    ``text`` is an entry of the checkpoint's log of offsets: two lines for the query, then a line
+    for each source. None means that no line has such positions.
     """
     for line in text.splitlines()[2:]:
         try:
             offset: Any = json.loads(line)
             positions = decode(offset)
         except (ValueError, LookupError, TypeError, AttributeError, InvalidArgument):
-            continue  # a position of another source
+            continue  # the line of a source of another format
         if positions and all(options.choice.takes(name) for name in positions):
             return positions
     return None
 
 
 def _qualified(spark: SparkSession, place: str) -> str:
-    """Return a path as Spark resolves it: a relative path begins in the working directory of its
-    JVM, or in the cluster's file system, not in this program's working directory."""
+    """Return an absolute path or URI for ``place``, resolved as Spark does.
+
+    Spark resolves a relative path in the working directory of its JVM, or in the cluster's file
+    system, and not in the working directory of this program.
+    """
     from pyspark.sql.utils import is_remote
 
     if urlsplit(place).scheme or Path(place).is_absolute() or is_remote():
@@ -327,7 +345,7 @@ def _qualified(spark: SparkSession, place: str) -> str:
 
 
 def _log(spark: SparkSession, checkpoint: str | Path, name: str) -> dict[int, str]:
-    """Return the entries of a log of the checkpoint, by number."""
+    """Return the texts of the log ``name`` of a checkpoint, by number of the micro-batch."""
     place = _qualified(spark, str(checkpoint))
     parts = urlsplit(place)
     if parts.scheme in ("", "file"):

@@ -1,4 +1,4 @@
-"""Reading channels as a Spark table, once or as a stream."""
+"""Reads channels as a Spark table, once or as a stream."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from penstock_core.columns.selectors import Selector
 
 BATCH_BYTES_MAX = 4 << 20
-"""Record batches for Spark are cut to about this size."""
+"""Largest size, in bytes, of the record batches that Spark receives."""
 
 
 @converts_errors
 class ChannelReader(DataSourceReader):
-    """Reads the events that are stored when the query is planned."""
+    """Spark's reader of a batch query: reads the events that are stored when it is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options.either(fails_on_loss=False)
@@ -94,7 +94,7 @@ class ChannelReader(DataSourceReader):
 
 @converts_errors
 class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads channels as an endless table; a position is the id of the next event of each
+    """Spark's reader of a streaming query. A position is the id of the next event of each
     channel."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -102,10 +102,12 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = arrow_schema(schema)
         self._binding = binding_of(options)
         self._end_ids: dict[str, int] | None = None
-        """The end of a query that reads the events present at its start and then ends."""
+        """Ids at which a query with the trigger ``availableNow`` ends, by channel; None for other
+        triggers."""
         self._batch_end: Positions = {}
         """The end of the newest micro-batch."""
         self._growth = PropertyGrowth(self._wanted, options)
+        """Finds the properties that appear while the query runs."""
 
     def initialOffset(self) -> Offset:  # noqa: N802
         def first(session: Session) -> Offset:
@@ -176,14 +178,16 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_rows(self._options, self._wanted, partition)
 
     def commit(self, end: Offset) -> None:
-        """Acknowledge events before ``end`` at the durable, if the query is bound to one. Spark's
-        checkpoint holds the position itself."""
+        """Acknowledge the events before ``end`` at the durable, if the query is bound to one. Spark
+        stores the position itself in its checkpoint."""
         self._binding.commit(decode(end))
 
     def stop(self) -> None:
-        """Do nothing: Spark ends the process, and the realm notices the end of its session."""
+        """Do nothing: Spark ends the process, and the realm notices the end of the session."""
 
     def _latest(self, session: Session, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the end of the next micro-batch. If all events were read, wait for new ones, up to
+        the long-poll time of the options."""
         links = links_of(session, self._options)
         committed = decode(start)
         positions = resolve_positions(self._options, committed, links)
@@ -225,18 +229,21 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _events_max(limit: ReadLimit) -> int | None:
+    """Return the largest number of events of a micro-batch; None for a limit that allows all."""
     if isinstance(limit, ReadMaxRows):
         return limit.max_rows
     if isinstance(limit, ReadAllAvailable):
         return None
-    raise InvalidArgument(f"read limit {limit}; use the option maxEventsPerTrigger")
+    raise InvalidArgument(
+        f"the read limit {limit} is not supported; use the option maxEventsPerTrigger"
+    )
 
 
 def ends_within_bytes(
     links: Mapping[str, ChannelLink], spans: Mapping[str, Span], bytes_max: int
 ) -> dict[str, int]:
-    """Return the end of a micro-batch of about ``bytes_max`` stored bytes, for each channel with
-    events."""
+    """Return the end of a micro-batch of about ``bytes_max`` stored bytes in all, for each channel
+    that has events in ``spans``."""
     sizes = {}
     for name, span in spans.items():
         if span.size > 0:
@@ -259,10 +266,12 @@ def plan_partitions(
     *,
     earlier: Container[str],
 ) -> list[EventRange]:
-    """Return partitions with the events of ``spans`` that are stored now and may match.
+    """Return partitions with the events of ``spans`` that are stored now and may match the
+    selector.
 
-    With ``outstanding_ids``, these are the outstanding events of the durable. Only channels in
-    ``earlier``, those of earlier positions, are checked for losses. Raises ``DataLost``.
+    If ``outstanding_ids`` is given, partitions contain only these events. Channels in ``earlier``
+    were part of the read before; only these are checked for lost events. Raises ``DataLost`` if
+    events were lost and ``failOnDataLoss`` is true.
     """
     locations = {
         name: links[name].store.locate(*span, publishers=options.include_headers)
@@ -310,13 +319,16 @@ def plan_partitions(
 
 
 def _batch_filter(selector: str, now_us: int) -> Callable[[bytes], bool]:
+    """Return a function that returns, from the summary of a record batch, whether an event of the
+    batch may match the selector."""
     if not selector:
         return lambda summary: True
     return partial(_compiled(selector).may_match_in, now_us=now_us)
 
 
 def _compiled(selector: str) -> Selector:
-    # Most reads have no selector, and the compiler is a tenth of what a task's process loads.
+    # Imported here because most reads have no selector, and the compiler is a tenth of the modules
+    # that the process of a task loads.
     from penstock_core.columns.selectors import Selector
 
     return Selector(selector)
@@ -325,8 +337,9 @@ def _compiled(selector: str) -> Selector:
 def read_rows(
     options: SourceOptions, wanted: pa.Schema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a partition in the wanted columns. Runs in a task."""
-    if not isinstance(partition, EventRange):  # Spark's placeholder for no partition
+    """Yield the events of a partition, with the columns of the schema ``wanted``. Runs in a
+    task."""
+    if not isinstance(partition, EventRange):  # Spark's placeholder for a read without partitions
         return
     settle_down()
     selector = _compiled(options.selector) if options.selector else None
@@ -345,6 +358,7 @@ def read_rows(
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in slices of about :data:`BATCH_BYTES_MAX`; nothing for an empty batch."""
     if not batch.num_rows:
         return
     # Slices share the batch's buffers, so cutting copies nothing.
@@ -354,11 +368,11 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 _ReadBatches = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None, Publishers]]
+"""Stored batches, each with a mask of the rows to read (None for all rows) and the publishers."""
 
 
 def read_whole_batches(options: SourceOptions, partition: EventRange) -> _ReadBatches:
-    """Yield stored batches, masks of the wanted rows (None: all), and publishers. Runs in a
-    task."""
+    """Yield the stored batches of a partition with all columns. Runs in a task."""
     selector = _compiled(options.selector) if options.selector else None
     return _read_parts(options, partition, selector)
 
@@ -366,7 +380,10 @@ def read_whole_batches(options: SourceOptions, partition: EventRange) -> _ReadBa
 def _read_parts(
     options: SourceOptions, partition: EventRange, selector: Selector | None
 ) -> _ReadBatches:
-    """Yield stored batches, masks of the wanted rows (None: all), and publishers."""
+    """Yield the stored batches of a partition, from files if possible, otherwise over the wire.
+
+    Raises ``InvalidArgument`` if ``access`` is "local" and a file cannot be read.
+    """
     files = options.files or partition.files
     copy = copy_at(files) if files else None
     with Tally(partition.channel, partition.span, copy) as tally:
@@ -386,7 +403,7 @@ def _read_parts(
                     options, partition, part, source=source, selector=selector, tally=tally
                 )
             else:
-                why = source.reason if isinstance(source, Absent) else "its publishers are too many"
+                why = source.reason if isinstance(source, Absent) else "it has too many publishers"
                 span = Span(part.spans[0].first, part.spans[-1].end)
                 yield from tally.instead(_from_wire(options, partition, span), why)
 
@@ -399,6 +416,8 @@ def _from_file(
     selector: Selector | None,
     tally: Tally,
 ) -> _ReadBatches:
+    """Yield the stored batches of one file. If the file is lost or damaged, continue over the
+    wire, unless ``access`` is "local"."""
     next_id = part.spans[0].first
     messages = fields_of(partition.descriptors)
     try:
@@ -413,7 +432,8 @@ def _from_file(
     except (Damaged, OSError) as error:
         if options.access == "local":
             raise
-        # The file was removed after planning, or is damaged: the realm has the remaining events.
+        # The file was removed after planning, or is damaged. The realm may still have the events:
+        # read the ids that were not yielded yet over the wire.
         first = next(
             (max(next_id, span.first) for span in part.spans if span.end > next_id), next_id
         )
@@ -422,6 +442,8 @@ def _from_file(
 
 
 def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _ReadBatches:
+    """Yield the stored batches of ``span``, read from the realm. Raises ``DataLost`` if events were
+    lost after planning and ``failOnDataLoss`` is true."""
     if not span.size:
         return
     where = options.where_is(partition.channel)
@@ -435,12 +457,16 @@ def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _Re
             None if partition.outstanding_ids is None else mask_of(partition.outstanding_ids, rows)
         )
         yield rows, mask, batch.publishers
-    # Events may also be removed between planning and reading; the plan's check cannot see that.
+    # The check at planning cannot find events that are removed between planning and reading.
     if options.fail_on_data_loss and first_id > span.first:
         ask(where, lambda link: check_first(link, span, first_id, bound=bool(options.durable)))
 
 
 def _browse(link: ChannelLink, selector: str, epoch: str, span: Span) -> Any:
+    """Start to browse the events of ``span``; return an iterator over the batches.
+
+    Raises ``IllegalState`` if the channel no longer has the epoch of the plan.
+    """
     if link.epoch != epoch:
         raise IllegalState(
             f"channel {link.name} was deleted and created again after this read was planned, or "
@@ -452,6 +478,7 @@ def _browse(link: ChannelLink, selector: str, epoch: str, span: Span) -> Any:
 
 
 def _closing(reading: Any) -> Iterator[Any]:
+    """Yield the batches of ``reading``, and close it at the end or when the iterator is closed."""
     with reading:
         yield from reading.batches()
 
@@ -460,9 +487,11 @@ def _closing(reading: Any) -> Iterator[Any]:
 
 
 def batch_ends(waiting: Mapping[str, Span], events_max: int | None) -> dict[str, int]:
-    """Return the end of a micro-batch of ``events_max`` events in each channel; None: no limit.
+    """Return the id at which a micro-batch ends in each channel.
 
-    Channels get equal shares; the others share the rest of a channel with fewer events.
+    ``waiting`` has the unread ids of each channel. ``events_max`` is the largest number of events
+    of all channels together; None means no limit. Channels get equal shares; if a channel has fewer
+    events, the others share the remainder.
     """
     sizes = {name: max(0, span.size) for name, span in waiting.items()}
     shares = sizes if events_max is None else fair_shares(sizes, events_max)
@@ -470,10 +499,11 @@ def batch_ends(waiting: Mapping[str, Span], events_max: int | None) -> dict[str,
 
 
 def fair_shares(wanted: Mapping[str, int], total: int) -> dict[str, int]:
-    """Divide ``total`` in max-min fair shares: equal, except that no share exceeds what is wanted.
-    Indivisible units make shares differ by one."""
+    """Divide ``total`` into max-min fair shares: equal shares, except that no share exceeds the
+    number in ``wanted``. Shares may differ by one because they are whole numbers."""
     shares = {}
     remaining = total
+    # Smallest first: what such a channel does not need is divided among all channels after it.
     for index, (name, size) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
         shares[name] = min(size, -(-remaining // (len(wanted) - index)))
         remaining -= shares[name]
@@ -481,8 +511,10 @@ def fair_shares(wanted: Mapping[str, int], total: int) -> dict[str, int]:
 
 
 def parts_of(parts_min: int | None, rows: Mapping[str, int]) -> dict[str, int | None]:
-    """Return the number of partitions of each channel, by its share of the rows; None: determined
-    by the channel's size."""
+    """Return the smallest number of partitions of each channel, in proportion to its rows.
+
+    None means that the size of the channel determines the number.
+    """
     total = sum(rows.values())
     if parts_min is None or not total:
         return dict.fromkeys(rows)
@@ -499,10 +531,10 @@ def check_front(
     *,
     bound: bool,
 ) -> None:
-    """Check that no event before the first stored one of each span was lost to the reader.
+    """Raise ``DataLost`` if events at the start of a span were removed before the reader got them.
 
-    ``bound``: whether the reader is bound to a durable. Raises ``DataLost`` naming the channel, the
-    ids, and the causes.
+    ``locations`` has the stored events of each span. ``bound`` states whether the reader is bound
+    to a durable. The error names the channel, the ids and the causes.
     """
     for name, location in locations.items():
         span = spans[name]
@@ -510,8 +542,11 @@ def check_front(
 
 
 def check_first(link: ChannelLink, span: Span, first_id: int, *, bound: bool) -> None:
-    """Check that events from the start of ``span``, which existed at planning, to ``first_id``, the
-    first event read, were not lost. Raises ``DataLost``."""
+    """Raise ``DataLost`` if events were lost between the start of ``span`` and ``first_id``.
+
+    ``first_id`` is the first event that was read. The event at the start of ``span`` was stored
+    when the read was planned, so the rest is only checked if this event was lost.
+    """
     if first_id > span.first and lost_events(
         link.store, Span(span.first, span.first + 1), bound=bound
     ):
@@ -519,7 +554,10 @@ def check_first(link: ChannelLink, span: Span, first_id: int, *, bound: bool) ->
 
 
 def check_losses(link: ChannelLink, span: Span, *, bound: bool = False) -> None:
-    """Raise ``DataLost`` if events of ``span`` were lost to readers."""
+    """Raise ``DataLost`` if events of ``span`` were removed before they could be read.
+
+    ``bound`` states whether the reader is bound to a durable, which acknowledges events itself.
+    """
     if not span.size > 0:
         return
     lost = lost_events(link.store, span, bound=bound)
@@ -533,5 +571,6 @@ def check_losses(link: ChannelLink, span: Span, *, bound: bool = False) -> None:
 
 
 def _first_of(location: Location, end: int) -> int:
+    """Return the first id in ``location``; ``end`` if it has no events."""
     firsts = [part.spans[0].first for part in location.sealed if part.spans]
     return min([*firsts, *(span.first for span in location.tail[:1]), end])

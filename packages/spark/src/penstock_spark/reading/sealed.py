@@ -1,7 +1,7 @@
 """Reads events from the realm's sealed files, without the realm.
 
-A file on this machine is memory-mapped: Spark gets slices of it, not copies. If the options name a
-copy of the data directory, files are read from the copy.
+A file on this machine is memory-mapped, so Spark receives slices of the file without copying. If
+the options name a copy of the data directory, files are read from the copy.
 """
 
 from __future__ import annotations
@@ -24,30 +24,34 @@ from penstock_spark.reading.copies import Copy, MissingInCopy
 from penstock_spark.reading.plan import FileRows, Spans
 
 Mask = npt.NDArray[np.bool_]
+"""True for the rows of a batch that are read."""
 
 VERIFIED_MAX = 1 << 20
-"""Maximum number of verified record batches that a process remembers: those of about 17 billion
+"""Largest number of verified record batches that a process remembers. They have about 17 billion
 events."""
 
 _verified: set[tuple[str, int, int, int]] = set()
-"""File, inode, offset and checksum of verified bytes. Written bytes of a file never change, and
-checksums take most of the time of a read."""
+"""Path, inode, offset and checksum of the record batches that this process has verified. They are
+verified once, because the written bytes of a file never change and checksums take most of the time
+of a read."""
 
 
 def is_readable_here(path: str, size: int) -> bool:
-    """Return whether this machine has the file with at least this size in bytes. An empty path is
-    that of no file."""
+    """Return whether this machine has the file with at least ``size`` bytes. False if ``path`` is
+    empty."""
     try:
-        return bool(path) and Path(path).stat().st_size >= size  # a single file grows
+        # More bytes are right: a file that grows keeps the bytes of the plan.
+        return bool(path) and Path(path).stat().st_size >= size
     except OSError:
         return False
 
 
 class CopiedFile(NamedTuple):
-    """A file in a copy."""
+    """An open file of a copy of the data directory."""
 
     copy: Copy
     file: Any
+    """The open Arrow file."""
 
 
 class Absent(NamedTuple):
@@ -57,8 +61,8 @@ class Absent(NamedTuple):
 
 
 def open_part(part: FileRows, copy: Copy | None) -> CopiedFile | Absent | None:
-    """Open a file in the ``copy``; None: read it in the realm's data directory. If neither is
-    possible, return the reason."""
+    """Open the file of ``part`` in ``copy``, or return None if there is no copy and the file can be
+    read in the realm's data directory. Otherwise return the reason why it cannot be read."""
     if copy is None:
         return (
             None
@@ -76,10 +80,10 @@ def open_part(part: FileRows, copy: Copy | None) -> CopiedFile | Absent | None:
 def stored_batches(
     part: FileRows, copied: CopiedFile | None = None
 ) -> Iterator[tuple[pa.RecordBatch, Mask | None, Span]]:
-    """Yield the record batches of a file, with masks of the wanted rows (None: all) and their ids.
+    """Yield each record batch of ``part``, a mask of the rows to read, and the span of their ids.
 
-    Raises ``Damaged`` for a batch that fails its checksum or cannot be unpacked, ``OSError`` for a
-    removed file.
+    A mask of None means all rows. Raises ``Damaged`` if a batch fails its checksum or cannot be
+    unpacked, and ``OSError`` if the file was removed.
     """
     schema = schema_from(part.schema)
     messages = _map_batches(part) if copied is None else _copied_batches(part, copied)
@@ -89,17 +93,18 @@ def stored_batches(
         while span_index < len(part.spans) and part.spans[span_index].first < batch_place.end_id:
             spans.append(part.spans[span_index].clipped(batch_place.span))
             span_index += 1
-        wanted = Span(spans[0].first, spans[-1].end)
+        ids_to_read = Span(spans[0].first, spans[-1].end)
         try:
             stored = file_batch_from(message, schema)
         except Damaged as error:
             where = f"{part.path}: events {batch_place.first_id}-{batch_place.end_id - 1}"
             raise Damaged(f"{where}: {error}") from error
-        yield *_select_rows(stored, batch_place, tuple(spans)), wanted
+        yield *_select_rows(stored, batch_place, tuple(spans)), ids_to_read
 
 
 def _map_batches(part: FileRows) -> Iterator[pa.Buffer]:
-    """Yield batches of a mapped file; each is verified once per process. Raises ``Damaged``."""
+    """Yield the bytes of each record batch, from the memory-mapped file. A process verifies each
+    batch once. Raises ``Damaged``."""
     with pa.memory_map(part.path) as file:
         buffer = file.read_buffer()
         inode = Path(part.path).stat().st_ino
@@ -116,8 +121,8 @@ def _map_batches(part: FileRows) -> Iterator[pa.Buffer]:
 
 
 def _copied_batches(part: FileRows, copied: CopiedFile) -> Iterator[pa.Buffer]:
-    """Yield batches from a copy, verified at each read, because the bytes are transferred each
-    time. Raises ``Damaged``."""
+    """Yield the bytes of each record batch, from a copy. Each is verified, because the bytes are
+    transferred at each read. Raises ``Damaged``, and ``OSError`` if the store fails."""
     messages = copied.copy.messages(copied.file, part.name, part.batches)
     for batch_place, message in zip(part.batches, messages, strict=True):
         _verify(message, batch_place, f"{part.name} in {copied.copy!r}")
@@ -125,6 +130,7 @@ def _copied_batches(part: FileRows, copied: CopiedFile) -> Iterator[pa.Buffer]:
 
 
 def _verify(message: pa.Buffer, place: SegmentBatch, path: str) -> None:
+    """Raise ``Damaged`` if the bytes of a record batch do not have the checksum of its place."""
     if xxh3_64_intdigest(message) != place.checksum:
         raise Damaged(
             f"{path}: events {place.first_id}-{place.end_id - 1}: bytes {place.offset}-"
@@ -135,16 +141,19 @@ def _verify(message: pa.Buffer, place: SegmentBatch, path: str) -> None:
 def _select_rows(
     batch: pa.RecordBatch, place: SegmentBatch, spans: Spans
 ) -> tuple[pa.RecordBatch, Mask | None]:
+    """Return ``batch``, or a slice of it, and a mask of the rows whose ids are in ``spans``; None
+    if all rows are read."""
     if sum(span.size for span in spans) == place.rows:
         return batch, None
     bounds = np.array(spans, dtype=np.int64).reshape(-1)
-    if place.end_id - place.first_id == place.rows:  # ids follow from positions
+    if place.end_id - place.first_id == place.rows:  # without gaps, row = id - first id
         bounds -= place.first_id
     else:
         bounds = np.searchsorted(ids_of(batch), bounds)
     if len(spans) == 1:
         return batch.slice(int(bounds[0]), int(bounds[1] - bounds[0])), None
-    # Even entries of `bounds` are starts and odd ones ends: the running sum is 1 in wanted rows.
+    # Even entries of `bounds` are starts and odd ones are ends, so the running sum is 1 in the rows
+    # to read and 0 elsewhere.
     steps = np.zeros(batch.num_rows + 1, dtype=np.int8)
     np.add.at(steps, bounds[0::2], 1)
     np.add.at(steps, bounds[1::2], -1)

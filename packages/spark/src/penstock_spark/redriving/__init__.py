@@ -1,1 +1,1 @@
-"""Redrive by a pipeline: dead events are changed and go back, in one step, with a record of it."""
+"""Redrive by a pipeline: dead events are changed and returned, in one step with a record of it."""

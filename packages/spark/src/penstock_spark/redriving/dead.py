@@ -1,4 +1,4 @@
-"""Reads dead events from a store, and shows them to transformations."""
+"""Reads dead events from a channel or queue, and converts them to tables for transformations."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ VIEW_COLUMNS: Final[dict[str, pa.DataType]] = {
     "headers": pa.struct(list(HEADERS.items())),
     "origin": FIELDS["origin"].type,
 }
-"""The columns of every dead event; its properties follow, one column each."""
+"""The first columns of a table of dead events. A column for each property follows."""
 ROUTING_COLUMNS: Final = ("outcome", "channel")
-"""Columns of a transformation that direct the redrive and are not properties."""
+"""Columns of a transformation's result that direct the redrive and are not properties."""
 
 
 class ChannelOfDead:
-    """A channel with dead events."""
+    """A channel that stores dead events."""
 
     def __init__(self, channel: Channel, selector: str = "") -> None:
+        """``selector`` restricts the events that :meth:`read` returns; empty means all."""
         self.name = channel.name
         self.store: Channel | Queue = channel
         self._channel = channel
         self._selector = selector
 
     def read(self, first_id: int, count: int) -> pa.RecordBatch | None:
+        """Return up to ``count`` events from ``first_id`` on; None if none is stored."""
         batches: list[pa.RecordBatch] = []
         with self._channel.browse(start=first_id, selector=self._selector) as events:
             rows = 0
@@ -52,15 +54,18 @@ class ChannelOfDead:
 
 
 class QueueOfDead:
-    """A queue with dead events; events that a reader holds are left out."""
+    """A queue that stores dead events. Events that a reader of the queue holds are left out."""
 
     def __init__(self, queue: Queue, selector: str = "") -> None:
+        """``selector`` restricts the events that :meth:`read` returns; empty means all."""
         self.name = queue.name
         self.store: Channel | Queue = queue
         self._queue = queue
         self._selector = selector
 
     def read(self, first_id: int, count: int) -> pa.RecordBatch | None:
+        """Return up to ``count`` events from ``first_id`` on; None if none is ready."""
+        # A peek has no start, so the selector skips the earlier events.
         selector = f"event_id >= {first_id}"
         if self._selector:
             selector += f" AND ({self._selector})"
@@ -69,7 +74,10 @@ class QueueOfDead:
 
 
 def dead_store(session: Session, name: str, selector: str = "") -> ChannelOfDead | QueueOfDead:
-    """Return the channel or the queue of this name. Raises ``NameDoesNotExist``."""
+    """Return the channel or queue ``name``, whose events are dead events.
+
+    Raises ``NameDoesNotExist`` if the realm has neither.
+    """
     try:
         return ChannelOfDead(session.channels.get(name), selector)
     except NameDoesNotExist:
@@ -83,7 +91,8 @@ def dead_store(session: Session, name: str, selector: str = "") -> ChannelOfDead
 
 
 def merge_batches(batches: Sequence[pa.RecordBatch], count: int) -> pa.RecordBatch | None:
-    """Return one stored batch from several, with at most ``count`` rows."""
+    """Concatenate stored batches, whose schemas may differ, and return the first ``count`` rows;
+    None if all are empty."""
     non_empty = [batch for batch in batches if batch.num_rows]
     if not non_empty:
         return None
@@ -95,9 +104,10 @@ def merge_batches(batches: Sequence[pa.RecordBatch], count: int) -> pa.RecordBat
 
 
 def transformation_view(batch: pa.RecordBatch) -> pa.Table:
-    """Return dead events as a flat table for a transformation, with their original TTLs.
+    """Return dead events as a flat table for a transformation.
 
-    Properties that do not fit columns are left out; the redriven event keeps them.
+    The column ``ttl`` has the original TTL, and not that of the dead event. Properties that do not
+    fit into columns are left out; the redriven event keeps them.
     """
     columns: dict[str, pa.Array] = {}
     for name, kind in VIEW_COLUMNS.items():
@@ -111,6 +121,7 @@ def transformation_view(batch: pa.RecordBatch) -> pa.Table:
     if index >= 0:
         struct = batch.column(index)
         for field, array in zip(struct.type, struct.flatten(), strict=True):
+            # The prefix distinguishes a property from a column of the same name.
             is_name_used = field.name in columns or field.name in ROUTING_COLUMNS
             name = f"properties.{field.name}" if is_name_used else field.name
             columns[name] = _with_spark_type(array)
@@ -118,15 +129,18 @@ def transformation_view(batch: pa.RecordBatch) -> pa.Table:
 
 
 def rows_by_id(batch: pa.RecordBatch, ids: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the row of each id in the batch; -1 for ids that it does not have."""
+    """Return the index of the row with each of the ``ids`` in ``batch``; -1 if no row has the
+    id."""
     stored_ids = ids_of(batch)
-    wanted_ids = np.asarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
-    rows = np.minimum(np.searchsorted(stored_ids, wanted_ids), len(stored_ids) - 1)
-    return np.where(stored_ids[rows] == wanted_ids, rows, -1).astype(np.int64)
+    searched_ids = np.asarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
+    # An id above all stored ones is found past the end; the comparison then rejects the last row.
+    rows = np.minimum(np.searchsorted(stored_ids, searched_ids), len(stored_ids) - 1)
+    return np.where(stored_ids[rows] == searched_ids, rows, -1).astype(np.int64)
 
 
 def _headers(array: pa.Array) -> pa.StructArray:
-    """Return the headers with all defined fields."""
+    """Return the headers as a struct with every defined field; fields that ``array`` lacks are
+    null."""
     arrays = {}
     if pa.types.is_struct(array.type):
         arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
@@ -136,6 +150,6 @@ def _headers(array: pa.Array) -> pa.StructArray:
 
 
 def _with_spark_type(array: pa.Array) -> pa.Array:
-    """Return a property with a type that Spark has: one that has only ever been null becomes a
-    string."""
+    """Return the values of a property with a type that Spark supports: a property that was null in
+    all events becomes a string."""
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array

@@ -1,9 +1,10 @@
-"""Redrives portions of dead events: reads them, decides, and commits the verdict in one step.
+"""Redrives portions of dead events: reads a portion, decides, and commits the verdict in one step.
 
 One transaction publishes and records the events of a portion, and removes them from the dead event
-store. So a redrive has no position: an event that is still dead was not redriven, and a redriven
-event is no longer dead, whichever process was killed in between. Two redrives of one store do not
-interfere: the second one to name an event is refused, and reads again.
+store. A redrive therefore needs no stored position: an event that is still in the store was not
+redriven, and a redriven event is no longer there, whichever process was killed in between. Two
+redrives of one store do not interfere: the realm refuses the second transaction that names an
+event, and that redrive reads again.
 """
 
 from __future__ import annotations
@@ -36,37 +37,44 @@ from penstock_spark.redriving.verdict import (
 from penstock_spark.replaying.pace import Timer
 
 PORTION: Final = 10_000
-"""Maximum number of dead events in one transaction, by default."""
+"""Default for the largest number of dead events in one transaction."""
 POLL_US: Final = 1_000_000
-"""Microseconds between two polls of a continuous redrive for new dead events, and between
-retries."""
+"""Microseconds between two reads of a continuous redrive that has found no dead events, and between
+a refused commit and its repetition."""
 ATTEMPTS_MAX: Final = 30
-"""Attempts in a row that may fail because other readers removed or hold events of the portion."""
+"""Largest number of commits in a row that may fail because other readers removed or hold events of
+the portion."""
 
 Transformation = Callable[[pa.RecordBatch], pa.Table]
-"""Makes rows to publish from stored dead events."""
+"""Returns the rows to publish for a portion of stored dead events."""
 
 
 class CommitVerdict(Protocol):
-    """Commits a verdict: all of it or nothing."""
+    """Commits a verdict in one step."""
 
     def __call__(self, verdict: RedriveVerdict) -> None:
-        """Commit. Raises ``IllegalState`` if an event is no longer stored, and ``Refused``."""
+        """Apply the whole verdict or nothing.
+
+        Raises ``IllegalState`` if an event is no longer stored, and ``Refused`` if the realm
+        refuses for another reason.
+        """
         ...
 
 
 class RedriveCounts(Struct, frozen=True):
-    """The counts of a redrive so far."""
+    """Numbers of events that a run of a redrive has processed so far."""
 
     looked_at: int = 0
+    """Dead events that were read and decided."""
     redriven: int = 0
     dropped: int = 0
     kept: int = 0
     homeless: int = 0
     """Number of kept events without a target channel."""
     published: int = 0
+    """Published events; a transformation may make several from one dead event."""
     is_refused: str = ""
-    """Why the realm refuses events at present."""
+    """Why the realm refuses the current portion; empty if it does not."""
 
 
 class RedriveOutcome(Struct, frozen=True):
@@ -74,13 +82,13 @@ class RedriveOutcome(Struct, frozen=True):
 
     done: RedriveCounts
     channels: dict[str, int]
-    """Events published, by channel."""
+    """Number of published events, by channel."""
     is_complete: bool
-    """Whether every dead event was processed."""
+    """Whether every dead event was processed; False if the run was stopped before."""
 
 
 class RedriveRun:
-    """Processes the events of a dead event store, each once in a run."""
+    """Processes the events of a dead event store. A run decides each event once."""
 
     def __init__(
         self,
@@ -93,6 +101,11 @@ class RedriveRun:
         report: Callable[[RedriveCounts], None] = lambda _: None,
         portion: int = PORTION,
     ) -> None:
+        """``rules`` is called for each portion, because the set of target channels can change.
+
+        Without a ``transformation``, events are published unchanged. ``portion`` is the largest
+        number of dead events in one transaction.
+        """
         self._source = source
         self._rules = rules
         self._commit = commit
@@ -103,12 +116,14 @@ class RedriveRun:
         self._counts: Counter[str] = Counter()
         self._channels: Counter[str] = Counter()
         self._next_id = 0
+        """Dead events before this id were decided in this run."""
 
     def run(self, *, once: bool) -> RedriveOutcome:
-        """Run until the timer stops it or, with ``once``, until every dead event was processed.
+        """Run until the timer stops the redrive or, with ``once``, until every dead event was
+        processed.
 
-        Raises ``InvalidArgument`` for a result that does not name its events, ``IllegalState`` if
-        other readers keep taking them.
+        Raises ``InvalidArgument`` if a result of the transformation is not valid, and
+        ``IllegalState`` if other readers removed events during :data:`ATTEMPTS_MAX` attempts.
         """
         is_complete = False
         while not self._timer.wait(0):
@@ -123,6 +138,8 @@ class RedriveRun:
         return RedriveOutcome(self._counts_so_far(), dict(self._channels), is_complete)
 
     def _process_portion(self, dead: pa.RecordBatch) -> None:
+        """Decide and commit a portion. After a refusal, read a portion again and retry, until the
+        commit succeeds, the timer stops the redrive, or no events are left."""
         attempts = 0
         size = self._portion
         portion: pa.RecordBatch | None = dead
@@ -131,15 +148,15 @@ class RedriveRun:
             try:
                 self._commit(verdict)
             except Refused as refusal:
-                # Only lost events count as attempts: a full or paused realm is waited for without a
-                # limit.
+                # Only refusals because of lost events are limited. The redrive waits without a
+                # limit for a realm that is full or paused.
                 attempts += isinstance(refusal, IllegalState)
                 has_lost_events = isinstance(refusal, IllegalState) and attempts < ATTEMPTS_MAX
                 if not (refusal.retryable or has_lost_events):
                     raise
                 self._report(self._counts_so_far(str(refusal)))
                 if isinstance(refusal, CapacityReached | MemoryLimit) and portion.num_rows > 1:
-                    size = portion.num_rows // 2  # a part may fit
+                    size = portion.num_rows // 2  # half of the portion may fit into the realm
                 elif self._timer.wait(POLL_US):
                     return
                 portion = self._source.read(self._next_id, size)
@@ -148,12 +165,14 @@ class RedriveRun:
                 return
 
     def _verdict(self, dead: pa.RecordBatch) -> RedriveVerdict:
+        """Decide a portion, with the transformation if the redrive has one."""
         rules = self._rules()
         if self._transformation is None:
             return verdict_unchanged(dead, rules)
         return verdict_of_result(dead, self._transformation(dead), rules)
 
     def _count(self, verdict: RedriveVerdict, dead: pa.RecordBatch) -> None:
+        """Add a committed portion to the counts, report them, and continue after the portion."""
         self._next_id = int(ids_of(dead)[-1]) + 1
         self._channels.update(verdict.published)
         self._counts.update(
@@ -171,16 +190,17 @@ class RedriveRun:
 
 
 class RealmCommit:
-    """Commits verdicts on a realm."""
+    """Commits each verdict as one transaction of a realm."""
 
     def __init__(
         self, session: Session, source: ChannelOfDead | QueueOfDead, record: str = ""
     ) -> None:
-        """``record`` is the channel that gets a record of every event that leaves; it is created
-        if it is missing. Raises ``InvalidArgument`` if it is the dead event store."""
+        """``record`` names the channel for records of the events that leave the store; empty means
+        no records. The channel is created if it does not exist. Raises ``InvalidArgument`` if it is
+        the dead event store itself."""
         if record == source.name:
             raise InvalidArgument(
-                f"record is {record!r}, which holds the dead events; name another channel"
+                f"record is {record!r}, which stores the dead events; name another channel"
             )
         self._session = session
         self._source = source
@@ -188,25 +208,27 @@ class RealmCommit:
         self._stores: dict[str, Channel | Queue] = {}
 
     def __call__(self, verdict: RedriveVerdict) -> None:
-        leaving = len(verdict.redriven) + len(verdict.dropped)
-        if not leaving:
+        leaving_count = len(verdict.redriven) + len(verdict.dropped)
+        if not leaving_count:
             return
-        with self._session.transaction() as unit:
+        with self._session.transaction() as transaction:
             for name, body in verdict.bodies.items():
-                unit.publish_bodies(self._store(name), [body])
+                transaction.publish_bodies(self._store(name), [body])
             if self._record is not None and verdict.record is not None:
-                unit.publish_bodies(self._record, [verdict.record])
+                transaction.publish_bodies(self._record, [verdict.record])
             if len(verdict.redriven):
-                unit.redrive(self._source.store, verdict.redriven.tolist())
+                transaction.redrive(self._source.store, verdict.redriven.tolist())
             if len(verdict.dropped):
-                unit.purge(self._source.store, verdict.dropped.tolist())
+                transaction.purge(self._source.store, verdict.dropped.tolist())
 
     def targets(self) -> frozenset[str]:
-        """Return all channels and queues that can be published to now."""
+        """Return the names of all channels and queues of the realm, without the dead event
+        store."""
         names = {*self._session.channels.list(), *self._session.queues.list()}
         return frozenset(names - {self._source.name})
 
     def _store(self, name: str) -> Channel | Queue:
+        """Return the channel or queue ``name``. Raises ``NameDoesNotExist``."""
         store = self._stores.get(name)
         if store is None:
             try:
@@ -218,10 +240,11 @@ class RealmCommit:
 
 
 def commit_nothing(verdict: RedriveVerdict) -> None:
-    """Commit nothing, as a dry run does."""
+    """Ignore the verdict: the ``CommitVerdict`` of a dry run."""
 
 
 def _record_channel(session: Session, name: str) -> Channel:
+    """Return the channel for records, which is created if it does not exist."""
     try:
         return session.channels.get(name)
     except NameDoesNotExist:

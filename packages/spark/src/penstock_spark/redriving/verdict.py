@@ -1,4 +1,4 @@
-"""The verdict on a portion of dead events: which are published where, dropped, or kept."""
+"""Decides a portion of dead events: published to a channel, dropped, or kept."""
 
 from __future__ import annotations
 
@@ -22,44 +22,47 @@ REDRIVEN: Final = "redriven"
 DROPPED: Final = "dropped"
 KEPT: Final = "kept"
 OUTCOMES: Final = (REDRIVEN, DROPPED, KEPT)
+"""The values that a transformation may return in its column ``outcome``."""
 
 MARK: Final = "redrive_of"
-"""The property with the id of the dead event."""
+"""Property of redriven events with the channel, id and time of the original event."""
 
 _NOT_PAYLOAD: Final = ("event_id", "origin", "published", *ROUTING_COLUMNS)
-"""Columns of a result that are not published with the event."""
+"""Columns of a transformation's result that are not published with the event."""
 
 Bools = npt.NDArray[np.bool_]
 
 
 class RedriveRules(Struct, frozen=True):
-    """The decisions that do not depend on the events."""
+    """The settings of a redrive that apply to all events."""
 
     step: str
-    """Name of the step, for the records."""
+    """Name of the pipeline step, which the records contain."""
     targets: Collection[str]
-    """All channels that can be published to."""
+    """Names of all channels and queues that events can be published to."""
     store: str
-    """The dead event store."""
+    """Name of the dead event store."""
     channel: str = ""
-    """The target of all events; empty: each event returns to its origin."""
+    """Name of the target of all events; empty means that each event returns to its origin."""
     unmatched: str = KEPT
     """Outcome of an event that is missing in the result of a transformation."""
     marks: bool = False
-    """Whether events have the property ``redrive_of``."""
+    """Whether redriven events get the property ``redrive_of``."""
 
 
 class RedriveVerdict(Struct, frozen=True):
-    """The verdict on a portion."""
+    """The decisions on a portion of dead events."""
 
     bodies: Mapping[str, pa.RecordBatch]
-    """The batches to publish, by channel."""
+    """The events to publish, by channel."""
     redriven: Int64s
+    """Ids of the dead events that are published again, and leave the store."""
     dropped: Int64s
+    """Ids of the dead events that are removed without being published."""
     kept: Int64s
-    """Ids of dead events."""
+    """Ids of the dead events that stay in the store."""
     record: pa.RecordBatch | None
-    """The body with a record of each event that leaves; None if all are kept."""
+    """Body with a record of each event that leaves the store; None if all events are kept."""
     homeless: int = 0
     """Number of kept events without a target channel."""
 
@@ -70,7 +73,8 @@ class RedriveVerdict(Struct, frozen=True):
 
 
 def verdict_unchanged(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
-    """Return the verdict to publish each event again as it was."""
+    """Return the verdict of a redrive without a transformation: each event is published again
+    unchanged, if it has a target."""
     body = restored(dead)
     rows = np.arange(dead.num_rows, dtype=np.int64)
     return _verdict(
@@ -86,15 +90,18 @@ def verdict_unchanged(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdi
 def verdict_of_result(
     dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules
 ) -> RedriveVerdict:
-    """Return the verdict to publish the rows of ``result`` for the events of their ``event_id``.
+    """Return the verdict that the result of a transformation describes.
 
-    The column ``outcome`` sets the outcome of the event (null: ``redriven``), the column
-    ``channel`` its target. Raises ``InvalidArgument`` for an invalid result.
+    Each row of ``result`` is published for the dead event with its ``event_id``. The column
+    ``outcome`` sets the outcome of the event (null means ``redriven``), the column ``channel`` its
+    target. Raises ``InvalidArgument`` if a row names no event of the portion, or has an unknown
+    outcome or channel, or if rows of one event contradict each other.
     """
     result = result.combine_chunks()
     columns = {name: _combined(result.column(name)) for name in result.column_names}
     rows = _rows(dead, columns)
-    order = np.argsort(rows, kind="stable")  # Spark does not keep the order of dead events
+    # Spark does not keep the order of rows; events are published in the order of the dead events.
+    order = np.argsort(rows, kind="stable")
     rows, columns = rows[order], {name: array.take(order) for name, array in columns.items()}
     outcomes = _outcomes(columns.get("outcome"), len(rows))
     rows_by_outcome = {name: np.unique(rows[outcomes == name]) for name in OUTCOMES}
@@ -120,11 +127,16 @@ def _verdict(
     targets: npt.NDArray[np.object_],
     rows_by_outcome: Mapping[str, Int64s] | None,
 ) -> RedriveVerdict:
-    """Return the verdict. ``rows`` has the dead event of each row of the body, ``targets`` its
-    target, and ``rows_by_outcome`` the decisions of a transformation."""
+    """Return the verdict on the portion ``dead``.
+
+    For each row of ``body``, ``rows`` has the index of its dead event and ``targets`` the channel.
+    ``rows_by_outcome`` has the indexes of the dead events with each outcome; None means that all
+    are redriven.
+    """
     ids = ids_of(dead)
     is_publishable = np.array([target in rules.targets for target in targets], dtype=np.bool_)
-    # If one row has no target, all rows of the event are kept back.
+    # If one row of an event has no target, none of its rows is published: a redrive of the event
+    # later would publish the others twice.
     homeless = np.unique(rows[~is_publishable])
     is_routed = ~np.isin(rows, homeless)
     outcome_of = np.full(len(ids), rules.unmatched, dtype=object)
@@ -157,13 +169,16 @@ def _verdict(
 
 
 def _rows(dead: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Int64s:
+    """Return the index of the dead event of each row of a result.
+
+    Raises ``InvalidArgument`` if a row has no valid ``event_id``.
+    """
     ids = columns.get("event_id")
     if ids is None or not pa.types.is_integer(ids.type):
         has = "no column event_id" if ids is None else f"event_id of type {ids.type}"
         raise InvalidArgument(
-            f"the result has {has}; keep event_id of the dead event in each row, so that its "
-            f"outcome is known (its columns are "
-            f"{', '.join(columns)})"
+            f"the result has {has}; each row must have the event_id of its dead event (the columns "
+            f"of the result are {', '.join(columns)})"
         )
     if ids.null_count:
         raise InvalidArgument(
@@ -180,6 +195,8 @@ def _rows(dead: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Int64s:
 
 
 def _outcomes(outcome_column: pa.Array | None, count: int) -> npt.NDArray[np.object_]:
+    """Return the outcome of each of the ``count`` rows of a result. Raises ``InvalidArgument`` for
+    an unknown outcome."""
     if outcome_column is None:
         return np.full(count, REDRIVEN, dtype=object)
     names = pc.fill_null(outcome_column.cast(pa.string()), REDRIVEN)
@@ -192,6 +209,7 @@ def _outcomes(outcome_column: pa.Array | None, count: int) -> npt.NDArray[np.obj
 
 
 def _check_agree(dead: pa.RecordBatch, rows_by_outcome: Mapping[str, Int64s]) -> None:
+    """Raise ``InvalidArgument`` if a dead event has rows with different outcomes."""
     counts = np.zeros(dead.num_rows, dtype=np.int64)
     for rows in rows_by_outcome.values():
         counts[rows] += 1
@@ -209,12 +227,16 @@ def _check_agree(dead: pa.RecordBatch, rows_by_outcome: Mapping[str, Int64s]) ->
 def _targets(
     dead: pa.RecordBatch, rules: RedriveRules, named_channels: pa.Array | None, rows: Int64s
 ) -> npt.NDArray[np.object_]:
-    """Return the channel of each row: from the row, else from the step, else its origin."""
+    """Return the name of the target of each row, or None if it has none.
+
+    The target is ``named_channels`` of the row, otherwise the channel of the step, otherwise the
+    origin of the dead event. Raises ``InvalidArgument`` if a named channel is not a target.
+    """
     if rules.channel:
         default = pa.repeat(pa.scalar(rules.channel), len(rows))
     else:
         origins = origins_of(dead)
-        # The dead event store itself is not a destination.
+        # The dead event store is never a target: the event would return to where it is.
         origins = pc.if_else(pc.equal(origins, rules.store), pa.scalar(None, pa.string()), origins)
         default = origins.take(pa.array(rows))
     if named_channels is not None:
@@ -224,6 +246,7 @@ def _targets(
 
 
 def _check_named(named_channels: pa.Array, rules: RedriveRules) -> None:
+    """Raise ``InvalidArgument`` if the result names a channel that is not a target."""
     for name in pc.unique(named_channels.cast(pa.string())).to_pylist():
         if name is not None and (name not in rules.targets or name == rules.store):
             raise InvalidArgument(
@@ -232,8 +255,8 @@ def _check_named(named_channels: pa.Array, rules: RedriveRules) -> None:
 
 
 def _with_overflow(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
-    """Restore the properties that did not fit into columns; the transformation did not get
-    them."""
+    """Return ``body`` with the properties of the dead events that did not fit into columns, which
+    the transformation did not receive."""
     index = dead.schema.get_field_index("more")
     if index < 0 or not len(rows):
         return body
@@ -242,6 +265,7 @@ def _with_overflow(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> 
 
 
 def _marked(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
+    """Return ``body`` with the property ``redrive_of``, which names the original of each event."""
     index = pa.array(rows)
     origin = _origin(dead)
     names = pc.struct_field(origin, "store").take(index)
@@ -251,6 +275,7 @@ def _marked(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.Reco
 
 
 def _origin(dead: pa.RecordBatch) -> pa.StructArray:
+    """Return the column ``origin``; nulls if the events were not moved here as dead events."""
     index = dead.schema.get_field_index("origin")
     if index >= 0:
         return dead.column(index)
@@ -265,7 +290,11 @@ def _record(
     targets: npt.NDArray[np.object_],
     counts: Int64s,
 ) -> pa.RecordBatch:
-    """Return a record for each event that leaves: its origin, cause of death and outcome."""
+    """Return a record of each event that leaves the store.
+
+    A record contains the event's origin, its cause of death, its outcome
+    (``state``), its target, and the number of events published for it (``counts``).
+    """
     origin = _origin(dead)
     count = dead.num_rows
     columns = {
@@ -283,10 +312,13 @@ def _record(
         "events": pa.array(counts, pa.int64()),
     }
     mask = pa.array(is_leaving)
-    leaving = {name: array.filter(mask) for name, array in columns.items()}
-    number = int(is_leaving.sum())
-    return with_columns(flat_body(leaving, number), {"tag": leaving["outcome"]})
+    leaving_columns = {name: array.filter(mask) for name, array in columns.items()}
+    leaving_count = int(is_leaving.sum())
+    return with_columns(
+        flat_body(leaving_columns, leaving_count), {"tag": leaving_columns["outcome"]}
+    )
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
+    """Return the chunks of a column as one array."""
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -1,1 +1,1 @@
-"""Replay: what an archive has is published again, in order, at a pace, once."""
+"""Replay: the events of an archive are published again, in order, at a pace, each once."""

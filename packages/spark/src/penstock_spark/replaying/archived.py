@@ -23,21 +23,23 @@ from penstock_spark.replaying.ordering import SortedRows, SortedRun, merged, ord
 from penstock_spark.replaying.rows import stored_rows
 
 ROWS: Final = 65_536
-"""Rows that are read at once, of all channels together."""
+"""Largest number of rows in a batch that is read from an archive or published at full speed."""
 
 
 class Bounds(Struct, frozen=True):
-    """Bounds of events of a channel: ``first_id`` and ``from_us`` are included, ``end_id`` and
-    ``until_us`` are not."""
+    """The ids and publication times of the events to read. None means no bound."""
 
     first_id: int = 0
+    """Lowest id."""
     end_id: int | None = None
+    """The id after the highest one."""
     from_us: int | None = None
-    """Microseconds since 1970."""
+    """Earliest time, in microseconds since 1970."""
     until_us: int | None = None
+    """The time before which events were published, in microseconds since 1970."""
 
     def within(self, first_id: int, end_id: int | None = None) -> Bounds:
-        """Return the bounds restricted to a range of ids."""
+        """Return bounds that also exclude ids before ``first_id`` and from ``end_id`` on."""
         ends = [end for end in (self.end_id, end_id) if end is not None]
         return replace(
             self, first_id=max(self.first_id, first_id), end_id=min(ends) if ends else None
@@ -48,6 +50,7 @@ class Bounds(Struct, frozen=True):
         expression = ds.field("event_id") >= self.first_id
         if self.end_id is not None:
             expression &= ds.field("event_id") < self.end_id
+        # Archives are partitioned by day: a condition on the day skips whole folders.
         by_day = DAY in schema.names
         if self.from_us is not None:
             expression &= ds.field("published") >= _moment(self.from_us)
@@ -60,7 +63,7 @@ class Bounds(Struct, frozen=True):
         return expression
 
     def may_have(self, statistics: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Return whether a row group with these statistics can have matching events."""
+        """Return whether a row group with these statistics can contain events within the bounds."""
         ids, times = statistics.get("event_id"), statistics.get("published")
         return _overlap(ids, self.first_id, self.end_id) and _overlap(
             times,
@@ -70,18 +73,21 @@ class Bounds(Struct, frozen=True):
 
 
 class History(Protocol):
-    """Stored events of a channel, in an archive or on the realm."""
+    """The stored events of a channel, in an archive or on the realm."""
 
     @property
-    def channel(self) -> str: ...
+    def channel(self) -> str:
+        """Name of the channel."""
+        ...
 
     def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield stored batches, ids ascending, from ``first_id`` to before ``end_id``."""
+        """Yield stored batches in ascending order of ids, from ``first_id`` to before
+        ``end_id``."""
         ...
 
 
 class Archived:
-    """The events of a channel in an archive."""
+    """The archived events of a channel."""
 
     def __init__(
         self,
@@ -92,6 +98,8 @@ class Archived:
         selector: str = "",
         rows: int = ROWS,
     ) -> None:
+        """Only events within ``bounds`` that match ``selector`` are read, in batches of up to
+        ``rows``."""
         self.channel = channel
         self._dataset = dataset
         self._bounds = bounds
@@ -99,19 +107,21 @@ class Archived:
         self._rows = rows
 
     def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield stored batches in ascending order of ids. Only one row group is in memory at a
-        time, or all row groups whose ids overlap. Raises ``InvalidArgument`` if the table is not an
-        archive."""
-        bounds = self._bounds
-        wanted = bounds.within(first_id, end_id)
+        """Yield stored batches in ascending order of ids.
+
+        One row group is in memory at a time; row groups whose ids overlap are in memory together.
+        Raises ``InvalidArgument`` if the table is not an archive.
+        """
+        bounds = self._bounds.within(first_id, end_id)
         schema = self._dataset.schema
-        for flat in rows_in_order(self._dataset, wanted, self._rows):
-            batch = filter_events(stored_rows(flat, schema), wanted, self._selector)
+        for flat in rows_in_order(self._dataset, bounds, self._rows):
+            batch = filter_events(stored_rows(flat, schema), bounds, self._selector)
             if batch.num_rows:
                 yield batch
 
     def count(self, first_id: int) -> int | None:
-        """Return the number of events from ``first_id`` on; None if it requires reading them."""
+        """Return the number of events from ``first_id`` on; None with a selector, because counting
+        would need to read the events."""
         if self._selector is not None:
             return None
         check_archive(self._dataset.schema)
@@ -122,7 +132,8 @@ class Archived:
 def filter_events(
     batch: pa.RecordBatch, bounds: Bounds, selector: Selector | None
 ) -> pa.RecordBatch:
-    """Return the events of a stored batch within the bounds of time that match the selector."""
+    """Return the events of a stored batch that are within the times of ``bounds`` and match
+    ``selector``."""
     if bounds.from_us is not None or bounds.until_us is not None:
         times = pc.cast(batch.column("published"), pa.int64()).to_numpy()
         mask = np.ones(len(times), dtype=np.bool_)
@@ -138,7 +149,7 @@ def filter_events(
 
 
 def check_archive(schema: pa.Schema) -> None:
-    """Raise ``InvalidArgument`` for a table that is not an archive of a channel."""
+    """Raise ``InvalidArgument`` if a table with this schema is not an archive of a channel."""
     missing = [name for name in STAMPED if name not in schema.names]
     if missing:
         raise InvalidArgument(
@@ -148,10 +159,10 @@ def check_archive(schema: pa.Schema) -> None:
 
 
 def rows_in_order(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield rows of an archive by ``event_id``, in batches of at most ``rows`` read rows.
+    """Yield the rows of an archive in the order of ``event_id``.
 
-    Files and row groups outside of the bounds are not read; batches may have rows outside of the
-    bounds of time.
+    A batch has up to ``rows`` rows of each overlapping row group. Files and row groups outside of
+    ``bounds`` are not read, but a batch may still have rows outside of the times of ``bounds``.
     """
     check_archive(dataset.schema)
     for portion in merged(list(_sources(dataset, bounds, rows))):
@@ -163,6 +174,8 @@ def rows_in_order(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[pa
 
 
 def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[SortedRun]:
+    """Yield a sorted source for each row group that may have events within ``bounds``. Raises
+    ``InvalidArgument`` if a file of the table is not a Parquet file."""
     schema = dataset.schema
     for fragment in dataset.get_fragments(filter=bounds.expression(schema)):
         if not isinstance(fragment, ds.ParquetFileFragment):
@@ -186,7 +199,9 @@ def _sources(dataset: ds.Dataset, bounds: Bounds, rows: int) -> Iterator[SortedR
 def _rows_of(
     part: ds.ParquetFileFragment, schema: pa.Schema, bounds: Bounds, rows: int
 ) -> Iterator[SortedRows]:
-    """Yield a row group by id. Row groups that were written in order are read in batches."""
+    """Yield the rows of a row group within the ids of ``bounds``, in the order of ids."""
+    # Reading the column of ids twice is cheap. It shows whether the rows were written in order: if
+    # so, the row group is read in batches instead of being loaded and sorted as a whole.
     all_ids = part.to_table(schema=schema, columns=["event_id"]).column(0).to_numpy()
     if np.all(all_ids[1:] > all_ids[:-1]):
         batches = part.to_batches(schema=schema, batch_size=rows, batch_readahead=1)
@@ -205,7 +220,8 @@ def _rows_of(
 
 
 def _overlap(statistics: Mapping[str, Any] | None, first: Any, end: Any) -> bool:
-    """Return whether values from ``first`` to before ``end`` can exist; None: no bound."""
+    """Return whether a column with these statistics may have values from ``first`` to before
+    ``end``. None for ``first`` or ``end`` means no bound; without statistics the answer is True."""
     if statistics is None:
         return True
     is_above_first = first is None or statistics["max"] >= first

@@ -1,7 +1,7 @@
-"""Merges sorted sources in portions of columns, without loops over rows and in bounded memory.
+"""Merges sorted sources of rows in portions: without Python loops over rows, in bounded memory.
 
 A source is a sequence of batches with ascending keys. All keys of a portion precede those of the
-next portion; equal keys are ordered by source.
+next portion. Rows with equal keys are ordered by source.
 """
 
 from __future__ import annotations
@@ -17,49 +17,55 @@ from penstock_core.columns.events.batch import Int64s
 
 
 class SortedRows(NamedTuple):
-    """Rows with the keys that order them; keys never decrease."""
+    """Rows in the order of their keys."""
 
     keys: Int64s
+    """The key of each row; keys never decrease."""
     batch: pa.RecordBatch
 
-    def up_to(self, key: int, *, including: bool = True) -> tuple[SortedRows, SortedRows]:
-        """Return the rows before ``key``, or up to and including it, and the rest."""
+    def split_at(self, key: int, *, including: bool = True) -> tuple[SortedRows, SortedRows]:
+        """Split the rows; return those below ``key`` and the others. With ``including``, rows with
+        ``key`` itself belong to the first part."""
         row = int(np.searchsorted(self.keys, key, "right" if including else "left"))
         first = SortedRows(self.keys[:row], self.batch.slice(0, row))
         return first, SortedRows(self.keys[row:], self.batch.slice(row))
 
 
 class SortedRun(Struct, frozen=True):
-    """A sorted source that is opened when its turn comes."""
+    """A sorted source that is opened when its first rows are needed."""
 
     lowest: int
-    """Lower bound of the keys."""
+    """A lower bound of the keys."""
     open: Callable[[], Iterator[SortedRows]]
+    """Opens the source and returns its rows in ascending order of keys."""
 
 
 class SourceRows(NamedTuple):
-    """Rows of one source."""
+    """Adjacent rows of one source."""
 
     source: int
-    """Index of the run among the sources."""
+    """Index of the source among those that are merged."""
     rows: SortedRows
 
 
 Portion = list[SourceRows]
-"""Rows that precede all later ones: at most one piece of each source, by source."""
+"""Rows that precede those of all later portions: at most one piece of each source, ordered by
+source. The rows of different pieces are not merged yet; :func:`order_of` returns their order."""
 
 
 def merged(sources: Sequence[SortedRun]) -> Iterator[Portion]:
-    """Yield all rows of all sources, by key and then by source.
+    """Yield all rows of all sources in portions, ordered by key and then by source.
 
-    A source is not opened before keys at or above its ``lowest`` key are due, so at any time one
-    batch of each overlapping source is in memory.
+    A source is opened when the merge reaches its ``lowest`` key. At any time, one batch of each
+    open source is in memory.
     """
+    # The source with the lowest key is at the end, from where it is popped.
     unopened = sorted(range(len(sources)), key=lambda index: -sources[index].lowest)
     heads: dict[int, SortedRows] = {}
     runs: dict[int, Iterator[SortedRows]] = {}
 
     def advance(index: int) -> None:
+        """Load the next rows of an open source; forget the source if it has no more."""
         for rows in runs[index]:
             if len(rows.keys):
                 heads[index] = rows
@@ -78,36 +84,38 @@ def merged(sources: Sequence[SortedRun]) -> Iterator[Portion]:
         portion: Portion = []
         for index in sorted(heads):
             rows = heads.pop(index)
-            complete, rest_rows = rows.up_to(limit, including=index <= last_source)
-            if len(complete.keys):
-                portion.append(SourceRows(index, complete))
-            if len(rest_rows.keys):
-                heads[index] = rest_rows
+            # Equal keys are ordered by source: sources after the limiting one must wait for it.
+            portion_rows, later_rows = rows.split_at(limit, including=index <= last_source)
+            if len(portion_rows.keys):
+                portion.append(SourceRows(index, portion_rows))
+            if len(later_rows.keys):
+                heads[index] = later_rows
             else:
                 advance(index)
         yield portion
 
 
 def _limit(heads: dict[int, SortedRows]) -> tuple[int, int]:
-    """Return the key, and the source, up to which all rows are in memory."""
+    """Return the lowest last key of the loaded rows, and its source. Up to this key and source, all
+    rows are in memory."""
     return min((int(rows.keys[-1]), index) for index, rows in heads.items())
 
 
 def cut_at(portion: Portion, key: int) -> tuple[Portion, Portion]:
-    """Split the rows into those at or before ``key``, and the rest."""
+    """Split a portion into the rows with keys up to ``key``, and the rows with higher keys."""
     before: Portion = []
     after: Portion = []
     for source, rows in portion:
-        head_rows, rest_rows = rows.up_to(key)
-        if len(head_rows.keys):
-            before.append(SourceRows(source, head_rows))
-        if len(rest_rows.keys):
-            after.append(SourceRows(source, rest_rows))
+        rows_before, rows_after = rows.split_at(key)
+        if len(rows_before.keys):
+            before.append(SourceRows(source, rows_before))
+        if len(rows_after.keys):
+            after.append(SourceRows(source, rows_after))
     return before, after
 
 
 def count_of(portion: Portion) -> int:
-    """Return the number of rows."""
+    """Return the number of rows in a portion."""
     return sum(len(source_rows.rows.keys) for source_rows in portion)
 
 
@@ -122,7 +130,8 @@ def last_key(portion: Portion) -> int:
 
 
 def order_of(pieces: Portion) -> Int64s:
-    """Return the indexes that sort the concatenated rows of the pieces by key."""
+    """Return the indexes that sort the concatenated rows of ``pieces`` by key, then by source."""
     keys = np.concatenate([source_rows.rows.keys for source_rows in pieces])
+    # A stable sort keeps the order of the pieces for equal keys.
     order: Int64s = np.argsort(keys, kind="stable").astype(np.int64)
     return order

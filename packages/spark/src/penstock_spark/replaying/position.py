@@ -1,8 +1,8 @@
 """The file with the position of a replay, from which a killed replay continues.
 
-Before a portion is published, its events and its number are written to the file. The realm stores a
-publish of one producer and number once. So a portion with an unknown outcome is published again,
-and is still stored once.
+Before a portion is published, the ids of its events and its number are written to the file. The
+realm stores a publish with an equal producer and number only once. Therefore a portion whose
+outcome is unknown can be published again, and its events are still stored once.
 """
 
 from __future__ import annotations
@@ -21,57 +21,62 @@ from penstock_core.vocabulary.argument_errors import decode_json
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 
 FORMAT: Final = 1
+"""Version of the format of the file."""
 FILE: Final = "position.json"
+"""Name of the file in the folder of a replay."""
 
 
 class ReplayPosition(Struct, frozen=True, kw_only=True):
-    """The position of a replay."""
+    """The position of a replay. The newest portion is the one that was begun last."""
 
     format: int = FORMAT
     producer: str
-    """The producer's id: one for each folder, unchanged after a restart."""
+    """Id of the replay as a producer. It belongs to the folder and does not change at a restart."""
 
     replays: dict[str, str]
-    """The replayed channels and their targets; a replay cannot continue with others."""
+    """Settings that must not change while the replay continues, by name."""
 
     number: int = 0
-    """Number of the portion begun last; 0: none."""
+    """Number of the newest portion; 0 before the first."""
 
     next_ids: dict[str, int] = field(default_factory=dict)
-    """The first id, by channel, that is in no earlier portion."""
+    """Id after the last event of the portions before the newest one, by channel."""
 
     ends: dict[str, int] = field(default_factory=dict)
-    """The first id, by channel, after the portion that was begun last."""
+    """Id after the last event of the newest portion, by channel."""
 
     times: dict[str, int] = field(default_factory=dict)
-    """The latest original time of earlier portions, by channel, in microseconds since 1970."""
+    """Latest original time of the portions before the newest one, by channel, in microseconds since
+    1970."""
 
     count: int = 0
-    """Events of the portion begun last."""
+    """Number of events in the newest portion."""
 
     published: int = 0
-    """Events of earlier portions."""
+    """Number of events in all portions that are known to be published."""
 
     is_open: bool = False
-    """True while it is uncertain whether the portion begun last was published."""
+    """Whether it is unknown if the newest portion was published."""
 
 
 class PositionStore(Protocol):
-    """The file or other store that keeps a position."""
+    """Stores the position of a replay, as a file for example."""
 
     def read(self) -> bytes | None:
-        """Return the content written last; None before the first write."""
+        """Return the content that was written last; None before the first write."""
         ...
 
     def write(self, content: bytes) -> None:
-        """Write atomically and durably: a crash leaves the old or the new content."""
+        """Replace the content atomically and durably: after a crash, either the old or the new
+        content is there as a whole."""
         ...
 
 
 class PositionFile:
-    """The file of a position: in a folder, or in a store that an URI names."""
+    """The position of a replay as a file, in a local folder or in an object store."""
 
     def __init__(self, folder: str) -> None:
+        """``folder`` is a path or the URI of an object store."""
         self._store: fs.FileSystem | None = None
         self._path = f"{folder.rstrip('/')}/{FILE}"
         if "://" in folder:
@@ -96,10 +101,10 @@ class PositionFile:
 
 
 def open_position(place: PositionStore, replays: dict[str, str]) -> ReplayPosition:
-    """Return the stored position, or the initial one.
+    """Return the stored position of a replay; a new one before the first write.
 
-    Raises ``InvalidArgument`` if it belongs to a replay with other settings, ``IllegalState`` if it
-    cannot be read.
+    ``replays`` are the settings of the replay. Raises ``InvalidArgument`` if the position was
+    stored with other settings, and ``IllegalState`` if it cannot be read.
     """
     content = place.read()
     if content is None:
@@ -130,11 +135,12 @@ def open_position(place: PositionStore, replays: dict[str, str]) -> ReplayPositi
 
 
 def write(place: PositionStore, position: ReplayPosition) -> None:
-    """Store ``position``."""
+    """Store ``position`` in ``place`` as JSON."""
     place.write(msgspec.json.format(msgspec.json.encode(position), indent=1))
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
+    """Replace the file at ``path``, and sync the new content to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
     with temporary.open("wb") as file:

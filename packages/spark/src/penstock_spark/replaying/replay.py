@@ -1,4 +1,4 @@
-"""Replays the events of several histories in the order of time; publishes each once more."""
+"""Publishes the events of several histories again, in the order of their publication times."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ from penstock_spark.replaying.position import PositionStore, ReplayPosition, ope
 from penstock_spark.replaying.rows import body_of_stored, effective_times, marked
 
 TICK_US: Final = 20_000
-"""Unless at full speed, events that are due within this time are published together."""
+"""Microseconds of one tick. Events that are due in the same tick are published together, unless the
+replay runs at full speed."""
 RETRY_US: Final = 1_000_000
-"""Microseconds between attempts to publish to a realm that refuses, because it is full or
+"""Microseconds between attempts to publish while the realm refuses, because it is full or
 paused."""
 NO_TIME: Final = int(np.iinfo(np.int64).min)
+"""A lower bound of all times, for sources whose times are unknown."""
 
 
 class ReplayOutlet(Protocol):
@@ -44,22 +46,24 @@ class ReplayOutlet(Protocol):
     def publish(
         self, channel: str, bodies: Sequence[pa.RecordBatch], producer: str, sequence: int
     ) -> None:
-        """Publish in one step; a repetition with the same ``producer`` and ``sequence`` publishes
-        nothing."""
+        """Publish ``bodies`` to a channel in one step.
+
+        A repetition with equal ``producer`` and ``sequence`` publishes nothing.
+        """
         ...
 
 
 class Reached(Struct, frozen=True):
-    """The progress of a replay."""
+    """The progress of a replay, which it reports after each portion."""
 
     events: int
     """Number of events published in this run."""
     original_us: int
-    """The time at which the newest of them was first published, in microseconds since 1970."""
+    """Original publication time of the newest of these events, in microseconds since 1970."""
     late_us: int
-    """Microseconds that the replay is behind its pace; 0 if it does not wait."""
+    """Delay of the replay behind its pace, in microseconds; 0 at full speed."""
     is_refused: str = ""
-    """Why the realm refuses events at present."""
+    """Why the realm refuses the current portion; empty if it does not."""
 
 
 class Replayed(Struct, frozen=True):
@@ -70,27 +74,28 @@ class Replayed(Struct, frozen=True):
     total: int
     """Number of events published in all runs."""
     is_complete: bool
-    """Whether all events were replayed."""
+    """Whether all events were replayed; False if the run was stopped before."""
     late_max_us: int
-    """Longest delay behind the pace, in microseconds."""
+    """Longest time that the replay was behind its pace, in microseconds."""
 
 
 class ReplayRoute(Struct, frozen=True):
-    """The targets of a replay, and the origin that it records in the events."""
+    """The target channels of a replay, and whether replayed events are marked."""
 
     targets: Mapping[str, str]
-    """The channel to publish to, by channel of the history."""
+    """Name of the target channel, by name of the original channel."""
     marks: bool = False
-    """Whether events have the property ``replay_of``."""
+    """Whether replayed events get the property ``replay_of``."""
 
 
 class ReplayRun:
-    """Publishes events of ``histories`` that were not replayed before.
+    """Publishes the events of ``histories`` that were not replayed before.
 
     Events are ordered by original time, then by name of the channel, then by id. If a clock was set
-    back, so that an event has an earlier time than one with a lower id, the order of ids wins. In
-    one target channel the new ids follow this order. Several target channels get portions one after
-    the other: the events due in the same tick, or some ten thousand events at full speed.
+    back, so that an event has an earlier time than an event of its channel with a lower id, the
+    order of ids wins. In each target channel, the new ids follow this order. Several target
+    channels get their events in portions: the events due in the same tick, or about ``rows`` events
+    at full speed.
     """
 
     def __init__(
@@ -106,6 +111,9 @@ class ReplayRun:
         report: Callable[[Reached], None] = lambda _: None,
         rows: int = ROWS,
     ) -> None:
+        """``place`` stores the position. ``replays`` are the settings that must not change while
+        the replay continues. ``rows`` is the number of events of a portion at full speed."""
+        # The index of a history is the second key of the order, so histories are sorted by name.
         self._histories = sorted(histories, key=lambda history: history.channel)
         self._route = route
         self._outlet = outlet
@@ -118,14 +126,17 @@ class ReplayRun:
         self._events = 0
         self._late_max_us = 0
         self._due_portions: list[Portion] = []
+        """Due events that are not published yet."""
 
     def run(self) -> Replayed:
         """Replay until all events are published or the timer stops the replay.
 
-        Raises ``IllegalState`` if the archive has lost events of a portion that was begun.
+        Raises ``IllegalState`` if the archive no longer has all events of a portion whose
+        publication was interrupted.
         """
         is_complete = self._finish_open_portion() and self._publish_remaining()
         position = self._position
+        # An open portion is already in the stored position; the next run finishes it.
         if position.is_open:
             is_complete = False
         else:
@@ -148,8 +159,11 @@ class ReplayRun:
         return self._publish_due()
 
     def _process_due(self, portion: Portion) -> Portion:
-        """Collect due events; publish them if they suffice; wait if none is due. Return the
-        rest."""
+        """Collect the due events of a portion, and return the others.
+
+        Publish the collected events if they suffice for a portion or no more are due now. If no
+        event is due, wait for the first one.
+        """
         now_us = self._timer.now_us()
         first = first_key(portion)
         self._pace.start(first, now_us)
@@ -163,6 +177,8 @@ class ReplayRun:
         return not_due
 
     def _sources(self, first_ids: Mapping[str, int], ends: Mapping[str, int]) -> list[SortedRun]:
+        """Return the events of each history from ``first_ids`` to before ``ends``, by channel. A
+        missing entry means the first event, or no end."""
         return [
             SortedRun(NO_TIME, partial(self._with_keys, history, first_ids, ends))
             for history in self._histories
@@ -171,6 +187,7 @@ class ReplayRun:
     def _with_keys(
         self, history: History, first_ids: Mapping[str, int], ends: Mapping[str, int]
     ) -> Iterator[SortedRows]:
+        """Yield the events of a history with their times as keys."""
         name = history.channel
         latest = self._position.times.get(name, NO_TIME)
         for batch in history.batches(first_ids.get(name, 0), ends.get(name)):
@@ -181,8 +198,11 @@ class ReplayRun:
     # --- publishing ----------------------------------------------------------------------
 
     def _finish_open_portion(self) -> bool:
-        """Publish again the portion that may be unfinished; return False if the timer stopped the
-        replay."""
+        """Publish the portion again whose publication was interrupted, if one was.
+
+        Return False if the timer stopped the replay. Raises ``IllegalState`` if the archive no
+        longer has all events of the portion.
+        """
         position = self._position
         if not position.is_open:
             return True
@@ -197,6 +217,8 @@ class ReplayRun:
             SortedRun(NO_TIME, partial(self._with_keys, history, first_ids, unfinished_ends))
             for history in histories
         ]
+        # `merged` numbers only the sources with unfinished events; the other methods expect the
+        # index among all histories.
         index_of = {history.channel: index for index, history in enumerate(self._histories)}
         indexes = [index_of[history.channel] for history in histories]
         portions = [
@@ -224,6 +246,7 @@ class ReplayRun:
         return self._publish(portions)
 
     def _begin(self, portions: Sequence[Portion]) -> None:
+        """Store a position that has these events as the newest portion, with unknown outcome."""
         position = self._position
         ends = dict(position.next_ids)
         for portion in portions:
@@ -240,6 +263,8 @@ class ReplayRun:
         write(self._place, self._position)
 
     def _publish(self, portions: Sequence[Portion]) -> bool:
+        """Publish the newest portion, and advance the position behind it. Return False if the timer
+        stopped the replay."""
         position = self._position
         for target, bodies in self._bodies(portions).items():
             if not self._publish_to(target, bodies, position):
@@ -262,6 +287,8 @@ class ReplayRun:
     def _publish_to(
         self, target: str, bodies: Sequence[pa.RecordBatch], position: ReplayPosition
     ) -> bool:
+        """Publish to one channel, and retry while the realm is full or paused. Return False if the
+        timer stopped the replay."""
         while True:
             try:
                 self._outlet.publish(target, bodies, position.producer, sequence=position.number)
@@ -276,9 +303,11 @@ class ReplayRun:
 
     @property
     def _original_us(self) -> int:
+        """The latest original time of the published events, in microseconds since 1970."""
         return max(self._position.times.values(), default=0)
 
     def _report_progress(self, portions: Sequence[Portion]) -> None:
+        """Report a portion that was just published."""
         delay_us = 0
         if not self._pace.is_flat_out:
             self._pace.start(first_key(portions[0]), self._timer.now_us())
@@ -287,7 +316,8 @@ class ReplayRun:
         self._report(Reached(self._events, last_key(portions[-1]), delay_us))
 
     def _bodies(self, portions: Sequence[Portion]) -> dict[str, list[pa.RecordBatch]]:
-        """Return the batches of each target, in order; targets are ordered by their first event."""
+        """Return the batches to publish, by target channel. Targets are ordered by their first
+        event."""
         bodies_by_target: dict[str, list[pa.RecordBatch]] = {}
         for portion in portions:
             by_target: dict[str, Portion] = {}
@@ -299,6 +329,7 @@ class ReplayRun:
         return {target: joined(bodies) for target, bodies in bodies_by_target.items()}
 
     def _body(self, pieces: Portion) -> pa.RecordBatch:
+        """Return the events of several sources as one body, in the order of the replay."""
         bodies = [
             self._body_of_batch(source_rows.source, source_rows.rows.batch)
             for source_rows in pieces
@@ -306,6 +337,7 @@ class ReplayRun:
         return bodies[0] if len(bodies) == 1 else interleaved(bodies, pieces)
 
     def _body_of_batch(self, source: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a stored batch of a history as a body, with marks if the route has them."""
         body = body_of_stored(batch)
         if not self._route.marks:
             return body
@@ -314,19 +346,24 @@ class ReplayRun:
 
 
 def interleaved(bodies: Sequence[pa.RecordBatch], pieces: Portion) -> pa.RecordBatch:
-    """Return one body with the rows of several, ordered by the keys of ``pieces``."""
+    """Return one body with the rows of ``bodies``, ordered by the keys of ``pieces``.
+
+    Each body has the rows of the piece at its index.
+    """
     schema = ChannelSchema.empty()
     for body in bodies:
         schema = schema.grown(body.schema)
-    numbered = [
+    # Only stored batches can be extended to a common schema, so ids and times are added here and
+    # removed at the end.
+    stamped = [
         schema.conform(stamp(body, np.arange(body.num_rows, dtype=np.int64), 0)) for body in bodies
     ]
-    stored = pa.concat_batches(numbered).take(pa.array(order_of(pieces)))
+    stored = pa.concat_batches(stamped).take(pa.array(order_of(pieces)))
     return body_of_stored(stored)
 
 
 def joined(bodies: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Concatenate adjacent batches of the same schema."""
+    """Return ``bodies`` with adjacent batches of equal schemas concatenated."""
     runs: list[list[pa.RecordBatch]] = []
     for body in bodies:
         if runs and runs[-1][0].schema.equals(body.schema, check_metadata=True):

@@ -1,7 +1,7 @@
 """Converts rows of an archive to stored batches, and stored batches to bodies.
 
-An archive keeps everything about its events. Other tables with ids and times can be replayed, too;
-a null in such a table means that the event does not have the property.
+An archive contains all parts of its events. Other tables with ids and times can be replayed, too; a
+null in such a table means that the event does not have the property.
 """
 
 from __future__ import annotations
@@ -28,19 +28,25 @@ from penstock_core.columns.schema.layout import (
 from penstock_core.columns.schema.struct_fields import fields_of
 
 _EVENT_COLUMNS: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
+"""Columns that become parts of the event and not properties."""
 _TABLE_COLUMNS: Final = ("origin", "channel")
+"""Columns of a table that are not replayed."""
 _STAMPED_HEADERS: Final = ("publisher", "host")
-"""Headers that the realm sets for the publisher, which is the replay."""
+"""Headers that the realm sets itself. For replayed events the publisher is the replay."""
 _ESCAPE: Final = "properties."
+"""Prefix of the column of a property whose name is that of an event column."""
 _SECOND_TYPE: Final = "::"
+"""Separates the name of a property from its type, in the column for its second type."""
 
 MARK: Final = "replay_of"
-"""The property with the id of the replayed event."""
+"""Property of replayed events with the channel, id and time of the original event."""
 
 
 def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
-    """Return rows of an archive, or of a similar table, as a stored batch; ``table`` is its
-    schema."""
+    """Return rows of an archive, or of a similar table, as a stored batch.
+
+    ``table`` is the schema of the table.
+    """
     if CHANNEL in (table.field("event_id").metadata or {}):
         return from_archive(flat, table)
     columns = dict(zip(flat.schema.names, flat.columns, strict=True))
@@ -58,9 +64,10 @@ def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
 
 
 def flat_body(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
-    """Return the body of flat columns; a null means that the event does not have the property.
+    """Return a body of ``count`` events from flat columns, one for each property or event part.
 
-    Raises ``InvalidEvent`` for a column that cannot be one of an event.
+    A null means that the event does not have the property. Raises ``InvalidEvent`` for a column
+    that cannot be a part of an event.
     """
     property_columns = {
         name: array for name, array in columns.items() if array.null_count < len(array)
@@ -91,7 +98,7 @@ def flat_body(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
 
 
 def body_of_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a stored batch as a body, without the columns that the realm sets."""
+    """Return a stored batch as a body: without the columns and headers that the realm sets."""
     names = [
         field.name
         for field in batch.schema
@@ -100,13 +107,15 @@ def body_of_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
     if names:
         body = batch.select(names)
         return _with_headers_in_use(body) if "headers" in names else body
+    # The number of events of a body follows from its columns, so it needs at least one.
     return pa.RecordBatch.from_arrays(
         [_empty_data(batch.num_rows)], schema=pa.schema([FIELDS["data"]])
     )
 
 
 def with_columns(body: pa.RecordBatch, changed: dict[str, pa.Array]) -> pa.RecordBatch:
-    """Return the body with ``changed`` columns, in the order of the layout."""
+    """Return ``body`` with the columns ``changed`` added or replaced, in the order of the
+    layout."""
     columns = dict(zip(body.schema, body.columns, strict=True))
     by_name = {field.name: (field, array) for field, array in columns.items()}
     for name, array in changed.items():
@@ -124,8 +133,8 @@ def marked(
     published: pa.Array,
     name: str = MARK,
 ) -> pa.RecordBatch:
-    """Return the body with a property that holds the channel, id and time of the original
-    events."""
+    """Return ``body`` with the property ``name``: the channel, id and publication time of the
+    original events."""
     mark = pa.StructArray.from_arrays(
         [channels, ids, published],
         fields=[
@@ -138,7 +147,7 @@ def marked(
 
 
 def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
-    """Return the body with one more property, which replaces one of the same name."""
+    """Return ``body`` with the property ``name``, added or replaced."""
     fields, arrays = [pa.field(name, values.type)], [values]
     index = body.schema.get_field_index("properties")
     if index >= 0:
@@ -150,17 +159,19 @@ def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.Recor
     properties = pa.StructArray.from_arrays(arrays, fields=fields)
     changed = {"properties": properties}
     if index >= 0 and body.column(index).null_count and "sparse" not in body.schema.names:
-        # An event without any property had a null struct; now it has one, and lacks the others.
+        # An event without properties had a null struct. It now has one property, and the mask marks
+        # the others as missing, not as null.
         lacks_others = body.column(index).is_null()
         changed["sparse"] = lacks_others
     return with_columns(body, changed)
 
 
 def effective_times(published: pa.Array, reached: int) -> Int64s:
-    """Return the publication times in microseconds, made ascending by id.
+    """Return the publication times of a batch, in microseconds, raised where necessary so that they
+    ascend with the ids.
 
-    ``reached`` is the latest time of earlier batches. A realm's clock may have been set back in a
-    restart; the order of ids wins.
+    ``reached`` is the latest time of earlier batches. Times may descend if the clock of the realm's
+    machine was set back; the order of ids wins.
     """
     times = np.asarray(pc.cast(published, pa.int64()).to_numpy(zero_copy_only=False))
     if not len(times):
@@ -169,6 +180,7 @@ def effective_times(published: pa.Array, reached: int) -> Int64s:
 
 
 def _with_headers_in_use(body: pa.RecordBatch) -> pa.RecordBatch:
+    """Return ``body`` without headers that the realm sets or that are null in all events."""
     index = body.schema.get_field_index("headers")
     headers = _headers(body.column(index))
     if headers is not None:
@@ -187,6 +199,8 @@ def _is_struct(array: pa.Array | None) -> bool:
 
 
 def _headers(struct: pa.StructArray) -> pa.StructArray | None:
+    """Return the headers that a publisher can set and that some event has; None if there are
+    none."""
     fields, arrays = [], []
     for field, array in zip(struct.type, struct.flatten(), strict=True):
         is_settable = field.name in HEADERS and field.name not in _STAMPED_HEADERS
@@ -197,17 +211,21 @@ def _headers(struct: pa.StructArray) -> pa.StructArray | None:
 
 
 def _properties(columns: dict[str, pa.Array]) -> pa.StructArray | None:
-    names = {name.removeprefix(_ESCAPE): array for name, array in columns.items()}
-    if not names:
+    """Return the struct of properties from their columns; None without columns."""
+    arrays_by_name = {name.removeprefix(_ESCAPE): array for name, array in columns.items()}
+    if not arrays_by_name:
         return None
     fields = []
-    for name, array in names.items():
-        first, second_type, _ = name.partition(_SECOND_TYPE)
-        metadata = {LOGICAL_NAME: first.encode()} if second_type and first in names else None
+    for name, array in arrays_by_name.items():
+        # A property with values of two types has two columns; the second belongs to the same
+        # logical name.
+        logical_name, separator, _ = name.partition(_SECOND_TYPE)
+        is_second_type = separator and logical_name in arrays_by_name
+        metadata = {LOGICAL_NAME: logical_name.encode()} if is_second_type else None
         fields.append(pa.field(name, array.type, metadata=metadata))
-    return pa.StructArray.from_arrays(list(names.values()), fields=fields)
+    return pa.StructArray.from_arrays(list(arrays_by_name.values()), fields=fields)
 
 
 def _may_be_absent(struct: pa.StructArray) -> bool:
-    """Return whether some value may be null, at any depth."""
+    """Return whether a value of a property, or of a field inside one, may be null."""
     return any(array.null_count or pa.types.is_nested(array.type) for array in struct.flatten())

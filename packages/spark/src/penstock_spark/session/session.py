@@ -1,8 +1,8 @@
-"""A Spark session tuned for channels: `session()` and its settings.
+"""Starts a Spark session with settings that suit channels.
 
-Spark's defaults are made for long jobs on many machines. Here micro-batches are small and start-up
-time matters, so the session uses sockets that do not stall, checkpoints that do not start
-processes, and Python workers that start from compiled code. ``conf`` overrides every setting.
+Spark's defaults suit long jobs on many machines. Here micro-batches are small and start-up time
+matters, so the session uses sockets that do not stall, checkpoints that do not start processes, and
+Python workers that start from compiled code. ``conf`` overrides every setting.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ _CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
-"""Hadoop starts ``chmod`` for each file that it creates on a local disk if its native library is
-missing, as in PySpark. By default, Java starts it by way of another process."""
+"""Makes Java start processes directly. Hadoop without its native library, as in PySpark, starts
+``chmod`` for each file that it creates on a local disk, and by default Java starts two processes
+for it."""
 _SPAWN_UNTIL: Final = 25
-"""The last Java release known to have ``VFORK``; without it, Java could not start processes."""
+"""The last Java release known to have ``VFORK``. A release without it could not start processes."""
 
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Disables the optimizing compiler, which pays off after minutes and slows the first seconds."""
+"""Disables Java's optimizing compiler, which slows the first seconds and pays off after minutes."""
 
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Disables the checks for each value that Arrow reads (buffer, bounds, null): a sixth of the JVM's
-work in a read. Spark checks nulls itself, and reads as many rows as a batch has."""
+"""Disables Arrow's checks of each value that is read (buffer, bounds, null), a sixth of the JVM's
+work in a read. They are not needed: Spark checks nulls itself, and reads only the rows of a
+batch."""
 
 EVERYWHERE: Mapping[str, str] = {
     # Loopback TCP between the JVM and its Python workers stalls about 40 ms for each task.
@@ -56,7 +58,7 @@ EVERYWHERE: Mapping[str, str] = {
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Set on every master."""
+"""Settings for every master."""
 
 LOCAL: Mapping[str, str] = {
     "spark.driver.bindAddress": _LOOPBACK,
@@ -72,7 +74,8 @@ LOCAL: Mapping[str, str] = {
     _CHECKSUMS: "false",
     "spark.ui.enabled": "false",
 }
-"""Set on local masters only, with ``spark.sql.shuffle.partitions`` as the number of cores."""
+"""Further settings for local masters. ``spark.sql.shuffle.partitions`` is set to the number of
+cores, too."""
 
 
 def session(
@@ -82,15 +85,14 @@ def session(
     short: str | int | bool = False,  # `**conf` of a dictionary has the same types
     **conf: str | int | bool,
 ) -> SparkSession:
-    """Return a Spark session for reading and writing channels; the running session if one exists.
+    """Start a Spark session for reading and writing channels, or return the running session.
 
-    ``master`` defaults to ``local[*]``. ``conf`` wins over everything set here:
-    ``session(**{"spark.driver.memory": "2g"})``.
+    ``master`` defaults to ``local[*]``. ``conf`` overrides every setting:
+    ``session(**{"spark.driver.memory": "2g"})``. ``short`` is for jobs that take only seconds on a
+    local master: the JVM optimizes less, so the session starts about 25 % faster, but longer jobs
+    run slower.
 
-    ``short`` is for jobs that take only seconds on a local master: the JVM optimizes less, so the
-    session starts about 25 % faster, but longer jobs run slower.
-
-    Raises ``Unavailable`` if PySpark or a JVM is missing.
+    Raises ``Unavailable`` if PySpark is not installed or no JVM is found.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
@@ -125,15 +127,17 @@ def session(
 
 
 def java_options_for(jvm: Jvm, *, is_short: bool) -> list[str]:
-    """Return Java options for compiling, starting processes, and reading Arrow's memory."""
+    """Return the Java options of a local session. ``is_short`` is for jobs that take seconds."""
     can_spawn = sys.platform == "linux" and jvm.version <= _SPAWN_UNTIL
     return [*([_QUICK_COMPILER] if is_short else []), *([_SPAWN] if can_spawn else []), _ARROW]
 
 
 def _without_checksum_files(spark: SparkSession) -> None:
-    """Stop writing ``.crc`` files on local disks. A micro-batch writes two files to its checkpoint,
-    and twice as many cost ten milliseconds. Existing ``.crc`` files are still verified; a new
-    version of a file removes them."""
+    """Make Hadoop write no ``.crc`` files on local disks.
+
+    A micro-batch writes two files to its checkpoint; their ``.crc`` files would cost ten
+    milliseconds. Existing ``.crc`` files are still verified; a new version of a file removes them.
+    """
     jvm, context = spark._jvm, spark._jsc
     assert jvm is not None, "a session on this machine has one"
     files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(context.hadoopConfiguration())
@@ -141,9 +145,10 @@ def _without_checksum_files(spark: SparkSession) -> None:
 
 
 def _import_ahead() -> None:
-    """Import, while the JVM starts, the modules that PySpark loads for its first call of the JVM.
+    """Import the modules that PySpark loads for its first call of the JVM, while the JVM starts.
 
-    PySpark checks for NumPy by loading its testing module, which imports pandas: half a second.
+    PySpark checks for NumPy by loading its own testing module, which imports pandas and takes half
+    a second.
     """
     # PySpark imports the module itself later, and then raises the same error.
     with contextlib.suppress(Exception):
@@ -151,7 +156,7 @@ def _import_ahead() -> None:
 
 
 def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """Return all settings for this master, overridden by ``conf``."""
+    """Return the settings of a session with this master; ``conf`` overrides them."""
     merged_settings = dict(EVERYWHERE)
     cores = cores_of(master)
     if cores is not None:
@@ -176,13 +181,13 @@ def cores_of(master: str) -> int | None:
 
 @contextlib.contextmanager
 def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterator[None]:
-    """Set the variables that Spark's launcher reads; restore them after the start."""
+    """Set the environment variables that Spark's launcher reads while the ``with`` block runs."""
     defaults = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(home),
-        # As Spark does for tasks: otherwise NumPy starts threads in the processes of streams and
-        # plans, whose waiting for work takes 0.1 s of a core.
+        # Spark sets this for tasks only. In its other Python processes NumPy would start threads,
+        # whose waiting for work takes 0.1 s of a core.
         "OMP_NUM_THREADS": "1",
         **({"SPARK_LOCAL_IP": _LOOPBACK} if is_local else {}),
     }
@@ -206,10 +211,10 @@ def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterat
 
 
 def spark_home() -> Path:
-    """Return a folder of links to PySpark's files, without its zipped copy of itself.
+    """Return a folder of links to PySpark's files, without the zip file of PySpark's modules.
 
-    Workers import the zip if it exists. It holds no compiled code, so each new worker would spend
-    half a second compiling modules whose compiled code is installed.
+    Workers import from the zip file if it exists. It contains no compiled code, so each new worker
+    would compile modules for half a second, although compiled code is installed.
     """
     import pyspark
 
@@ -224,10 +229,10 @@ def spark_home() -> Path:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make ``spark`` the active session of this thread, where Spark searches for formats.
+    """Make ``spark`` the active session of this thread. Spark searches it for formats.
 
-    A new thread inherits the session of another thread, which may belong to a query, and
-    ``getOrCreate`` does not replace the active session of a thread.
+    Otherwise a new thread has the active session of another thread, which may be that of a query;
+    ``getOrCreate`` does not replace it.
     """
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)

@@ -1,7 +1,8 @@
 """Reduces garbage collection in Spark's Python processes.
 
-These collect after each task and each request of the driver, and each collection examines all
-imported modules: ten milliseconds of processor time, against a few for a small micro-batch.
+These processes collect garbage after each task and each request of the driver. A collection
+examines all imported modules, which takes ten milliseconds of processor time; a small micro-batch
+itself takes only a few.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import os
 import sys
 
 _WORKER_ONLY = "SPARK_BUFFER_SIZE"
-"""Spark sets it for the Python processes it starts."""
+"""Environment variable that Spark sets only for the Python processes that it starts."""
 
 _module_counts: dict[str, int] = {}
 """Number of modules that were loaded when the process last settled."""
 
 
 def settle_down() -> None:
-    """Exclude imported modules from later collections, since they are never garbage.
+    """Exclude imported modules from later garbage collections, because they are never garbage.
 
-    Does nothing outside of Spark's processes. The first tasks import more modules, so call it in
-    each task.
+    Each task calls this, because the first tasks import more modules. The function does nothing
+    outside of Spark's processes.
     """
     if _WORKER_ONLY in os.environ and _module_counts.get("modules") != (
         modules := len(sys.modules)

@@ -1,4 +1,4 @@
-"""Parses the options for the start and end of a read: for all channels, or for each one."""
+"""Parses the options for the start and end of a read, which apply to all channels or to each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.names import destination_name
 
 StartPosition = str | int | datetime
-"""``earliest``, ``latest``, an event id, or a time: the first event published then or later."""
+"""``earliest``, ``latest``, an event id, or a time. A time stands for the first event published at
+this time or later."""
 
 _NAMED_POSITIONS: Final = ("earliest", "latest")
 
@@ -23,18 +24,20 @@ class StartPositions(Struct, frozen=True):
     """Positions of named channels, and the position of all other channels."""
 
     otherwise: StartPosition | None = None
-    """Position of channels without an entry in ``named``; None: the default of the kind of read."""
+    """Position of channels without an entry in ``named``; None means the default of the read."""
     named: Mapping[str, StartPosition] = {}
+    """Positions by name of the channel."""
 
     def position_of(self, name: str) -> StartPosition | None:
+        """Return the position of a channel; None if the options set none."""
         return self.named.get(name, self.otherwise)
 
 
 def parse_positions(side: str, texts: Mapping[str, str], choice: Choice) -> StartPositions:
-    """Parse ``startingOffsets`` and ``startingTimestamp``, or the options for the end.
+    """Parse ``startingOffsets`` and ``startingTimestamp``, or the two options for the end.
 
-    ``side`` is "starting" or "ending". Raises ``InvalidArgument`` naming the option and the
-    channel.
+    ``side`` is "starting" or "ending". Raises ``InvalidArgument`` for a wrong value, or if both
+    options are given.
     """
     offsets, moment = f"{side}Offsets", f"{side}Timestamp"
     if offsets in texts and moment in texts:
@@ -50,6 +53,7 @@ def parse_positions(side: str, texts: Mapping[str, str], choice: Choice) -> Star
 
 
 def _parse_positions(option: str, text: str | None, choice: Choice) -> StartPositions:
+    """Parse one option: a position for all channels, or a JSON object with one for each channel."""
     if text is None:
         return StartPositions()
     if not text.strip().startswith("{"):
@@ -68,6 +72,7 @@ def _parse_positions(option: str, text: str | None, choice: Choice) -> StartPosi
 
 
 def _parse_position(option: str, value: Any, text: str, choice: Choice) -> StartPosition:
+    """Parse the position ``value`` from an option with the given text."""
     if option.endswith("Timestamp"):
         return _parse_time(option, value, text)
     if isinstance(value, str):
@@ -84,6 +89,7 @@ def _parse_position(option: str, value: Any, text: str, choice: Choice) -> Start
 
 
 def _parse_time(option: str, value: Any, text: str) -> datetime:
+    """Parse a time: milliseconds since 1970, or an ISO text with a time zone."""
     try:
         if type(value) is int or (isinstance(value, str) and value.strip().isdecimal()):
             return datetime.fromtimestamp(int(value) / 1_000, UTC)

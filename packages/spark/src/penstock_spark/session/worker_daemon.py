@@ -1,4 +1,4 @@
-"""PySpark's daemon that forks Python workers, without tracebacks of broken connections.
+"""Runs PySpark's daemon, which forks Python workers, without tracebacks of broken connections.
 
 A failing task closes the connection of its worker. PySpark's worker then prints a traceback of the
 broken connection, in addition to the error that the driver reports.
@@ -13,6 +13,7 @@ from pyspark import daemon
 
 
 def main() -> None:
+    """Run the daemon with workers that end silently when their connection breaks."""
     work = daemon.worker
 
     def work_quietly(sock: socket.socket, authenticated: bool) -> int:

@@ -1,10 +1,10 @@
 """Identifies the content of a micro-batch by the end positions of its sources.
 
-A query's id and the number of a micro-batch are not enough: a query that continues from an older
-copy of its checkpoint reuses numbers for other events. Spark writes the positions to the checkpoint
-before the micro-batch runs, and a repetition has the same positions, even with reordered rows.
-A source of files has a counter for its position, which says nothing about the files; Spark keeps
-their names and times in a log of the source, whose entry counts instead.
+The id of a query and the number of a micro-batch are not enough: a query that continues from an
+older copy of its checkpoint reuses numbers for other events. Spark writes the positions to the
+checkpoint before the micro-batch runs, and a repetition has equal positions, even if its rows have
+another order. The position of a source of files is only a counter; therefore the entry in the
+source's log, which has the names and times of the files, identifies the content instead.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from penstock_core.vocabulary.errors import DifferentContent, PenstockError
 from penstock_core.vocabulary.uris import shown
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""The local property with the id of the query that runs the present micro-batch."""
+"""Spark's local property with the id of the query whose micro-batch is running."""
 
 
 class UnknownContent(UserWarning):
-    """The content of a micro-batch cannot be compared with that of an earlier run."""
+    """The content of a micro-batch is unknown, so it cannot be compared with an earlier run."""
 
 
 _HEAD_LINES: Final = 2
-"""Lines to skip: the version of the log's format, and settings with the planning time."""
+"""Number of lines before the positions in an entry of the log: the version of the format, and
+settings with the planning time, which differs in a repetition."""
 _CHARACTERS: Final = 24
+"""Length of an identity, in hexadecimal characters."""
 
 
 def content_of(checkpoint: str, batch: int) -> str:
-    """Return the identity of a micro-batch's content; an empty text if it is not known.
+    """Return the identity of the content of micro-batch ``batch``; empty if it is unknown.
 
-    Warns if the checkpoint cannot be read. A query without ``checkpointLocation`` has a temporary
-    checkpoint, which nobody can restore, so its content does not have to be known.
+    ``checkpoint`` is empty for a query without ``checkpointLocation``; its temporary checkpoint
+    cannot be restored, so no identity is needed. Warns with :class:`UnknownContent` if the
+    checkpoint cannot be read.
     """
     if not checkpoint:
         return ""
@@ -62,7 +65,8 @@ def content_of(checkpoint: str, batch: int) -> str:
 
 @contextmanager
 def explaining(query: str, number: int) -> Iterator[None]:
-    """Add the remedy to the error for a micro-batch that is stored with other events."""
+    """Add the query, the cause and the remedy to the error for a micro-batch that is stored with
+    other events."""
     try:
         yield
     except DifferentContent as error:
@@ -76,7 +80,8 @@ def explaining(query: str, number: int) -> Iterator[None]:
 
 
 def _file_log_number(position: bytes) -> int | None:
-    """Return the number of the entry in the log of a source of files; None for other sources."""
+    """Return the number of the log entry that a position of a source of files refers to; None for
+    other sources."""
     try:
         fields = json.loads(position)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Files in a checkpoint's folder, on a disk or on any store that holds checkpoints of Spark.
+"""Reads and writes files in the folder of a checkpoint, on a disk or in an object store.
 
-On the driver of a session, Hadoop opens the folder with Spark's settings and secrets. A process of
+In the driver of a session, Hadoop opens the folder with Spark's settings and secrets. A process of
 Spark without a session uses Arrow.
 """
 
@@ -28,8 +28,8 @@ class CheckpointFolder(Protocol):
 
 
 def folder_at(place: str) -> CheckpointFolder:
-    """Return the folder of a path or URI. Raises ``InvalidArgument`` for a URI that neither Hadoop
-    nor Arrow knows."""
+    """Return the folder at a path or URI. Raises ``InvalidArgument`` if neither Hadoop nor Arrow
+    supports the URI."""
     if "://" not in place:
         return _Local(Path(place))
     if place.startswith("file://"):
@@ -38,6 +38,8 @@ def folder_at(place: str) -> CheckpointFolder:
 
 
 class _Local:
+    """A folder on a local disk."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -48,12 +50,15 @@ class _Local:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        aside = self._path / f"{name}.new"
-        aside.write_bytes(content)
-        aside.replace(self._path / name)
+        # Replaced by a rename, so that a reader never gets a part of the content.
+        new_file = self._path / f"{name}.new"
+        new_file.write_bytes(content)
+        new_file.replace(self._path / name)
 
 
 class _OfArrow:
+    """A folder that Arrow's file systems open."""
+
     def __init__(self, files: Any, root: str) -> None:
         self._files, self._root = files, root
 
@@ -70,6 +75,8 @@ class _OfArrow:
 
 
 class _OfHadoop:
+    """A folder that Hadoop opens in the JVM of the session."""
+
     def __init__(self, jvm: Any, files: Any, root: Any) -> None:
         self._jvm, self._files, self._root = jvm, files, root
 
@@ -98,7 +105,7 @@ class _OfHadoop:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Convert errors of Java to ``OSError``, which Arrow and Python raise."""
+    """Convert errors of Java to ``OSError``, as Arrow and Python raise them."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     try:
@@ -125,9 +132,10 @@ def _hadoop_folder(place: str) -> CheckpointFolder | None:
 
 
 def _arrow_folder(place: str) -> CheckpointFolder:
+    """Return the folder as Arrow opens it. Arrow knows S3 only by the scheme ``s3``."""
     from penstock.tables.disk import filesystem_of
 
-    scheme, separator, rest = place.partition("://")
+    scheme, separator, path = place.partition("://")
     return _OfArrow(
-        *filesystem_of(f"s3{separator}{rest}" if scheme in _HADOOP_S3_SCHEMES else place)
+        *filesystem_of(f"s3{separator}{path}" if scheme in _HADOOP_S3_SCHEMES else place)
     )

@@ -1,13 +1,13 @@
-"""Writes a Spark table to channels: every row once, however often Spark tries.
+"""Writes a Spark table to channels: each row once, even if Spark repeats the write.
 
-Tasks stage their rows on the realm, where they are invisible to readers. The driver then publishes
-the staged rows of all channels in one step, under the name of the query and the number of the
-micro-batch. Spark writes a micro-batch again if the outcome of the last attempt is unknown; the
-realm knows it, and answers the second commit with the result of the first.
+Tasks stage their rows on the realm, where readers do not see them. The driver then publishes the
+staged rows of all channels in one step, under the id of the query and the number of the
+micro-batch. Spark repeats a micro-batch if the outcome of the last attempt is unknown. The realm
+recognises the repeated commit and returns the result of the first.
 
-Staged rows are in the realm's memory, so a restart of the realm loses them. In a stream, small
-tasks also send their rows to the driver with their commit messages, so that the driver can stage
-them again; a query of small micro-batches then survives restarts of the realm.
+Staged rows are in the realm's memory, so a restart of the realm loses them. In a stream, tasks with
+few rows also send the rows to the driver with their commit messages, so that the driver can stage
+them again. A query of small micro-batches thus continues after a restart of the realm.
 """
 
 from __future__ import annotations
@@ -45,22 +45,24 @@ from penstock_spark.options import SinkOptions
 from penstock_spark.writing.batch_content import content_of, explaining
 
 PORTION_ROWS_MAX: Final = 65_536
+"""Largest number of rows that are staged together."""
 PORTION_BYTES_MAX: Final = 6 << 20
-"""Rows are staged in portions of about this size, so that a portion fits one request."""
+"""Approximate limit for the size of rows that are staged together, in bytes, so that they fit into
+one request."""
 ROUTED_TIMES: Final = 8
-"""Rows for several channels are collected in portions so many times as large, because each channel
-gets a separate request."""
+"""Factor for the size of portions with rows for several channels, because each channel gets a
+separate request."""
 
 CARRIED_BYTES_MAX: Final = 256 << 10
-"""Maximum number of bytes of rows that a task of a stream sends to the driver. Spark transfers task
-results above a megabyte in another way, and accepts a gigabyte of all tasks together."""
+"""Largest size of the rows that a task of a stream sends to the driver, in bytes. Spark transfers
+task results above a megabyte in another way, and accepts a gigabyte of all tasks together."""
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 
 
 class StagingLimits(NamedTuple):
-    """Limits of what one task stages and sends to the driver."""
+    """Limits for the rows that one task stages and sends to the driver."""
 
     portion_rows_max: int = PORTION_ROWS_MAX
     carried_bytes_max: int = CARRIED_BYTES_MAX
@@ -74,31 +76,34 @@ class StagedPart(NamedTuple):
 
     channel: str
     number: int
-    """Id of the channel; a recreated channel has another one."""
+    """Id of the channel. A recreated channel has another id."""
     stages: tuple[str, ...]
+    """Names of the stages with the rows, in the order of the rows."""
     rows: tuple[bytes, ...] | None = None
-    """The content of the stages, each batch as an Arrow stream; None if it is too large, or in a
-    batch write."""
+    """The rows of the stages, each batch as an Arrow stream. None if they are too large for the
+    driver, or in a batch write."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """The rows that one task has staged."""
+    """The commit message of a task: the rows that it has staged."""
 
     partition: int
+    """Number of the task's partition, which decides the order of the rows."""
     query: str
-    """The streaming query's id; empty in a batch write."""
+    """Id of the streaming query; empty in a batch write."""
     realm: str
     """Identity of the realm that has the stages."""
     parts: tuple[StagedPart, ...]
+    """The staged rows of each channel."""
     group: str = ""
     """Name of the group of the stages."""
 
 
 @converts_errors
 class ChannelWriter(DataSourceArrowWriter):
-    """Publishes a table in one step; a repetition of ``txnAppId`` and ``txnVersion`` has no
-    effect."""
+    """Spark's writer of a batch: publishes a table in one step. A repetition with equal
+    ``txnAppId`` and ``txnVersion`` publishes nothing."""
 
     def __init__(self, options: SinkOptions) -> None:
         if (options.version is None) != (not options.app):
@@ -128,7 +133,7 @@ class ChannelWriter(DataSourceArrowWriter):
 
 @converts_errors
 class ChannelStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes each micro-batch once, in one step."""
+    """Spark's writer of a stream: publishes each micro-batch once, in one step."""
 
     def __init__(self, options: SinkOptions, limits: StagingLimits = _LIMITS) -> None:
         if options.version is not None:
@@ -163,10 +168,10 @@ def stage_rows(
     work: str = "",
     limits: StagingLimits = _LIMITS,
 ) -> Staged:
-    """Stage the rows of a task. Runs in the task; readers do not see the rows.
+    """Stage the rows of a task on the realm. Runs in the task.
 
-    ``work`` identifies a batch write. It is empty in a stream, whose stages are named after the
-    micro-batch, so that all attempts use the same names.
+    ``work`` identifies a batch write. It is empty in a stream, whose stages belong to a group named
+    after the micro-batch, so that all attempts use one group.
     """
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
@@ -178,7 +183,7 @@ def stage_rows(
             for rows in routed(table, first_row, partition, options=options):
                 task.stage(rows)
     except BaseException:
-        # `SystemExit` and `KeyboardInterrupt` end a task, too.
+        # Also after `SystemExit` and `KeyboardInterrupt`, which end a task, too.
         _drop(options, task.stages)
         raise
     realm = ask_realm(options.where.realm, lambda session: session.realm_id)
@@ -186,11 +191,13 @@ def stage_rows(
 
 
 class _Task:
-    """Stages the rows of a task, by channel in the order of their first rows."""
+    """Stages the rows of one task, channel by channel."""
 
     def __init__(
         self, options: SinkOptions, group: str, carried_bytes_max: int, *, carries: bool
     ) -> None:
+        """``carries`` states whether rows are also sent to the driver, up to
+        ``carried_bytes_max``."""
         self._options = options
         self._group = group
         self._rows_for_driver: dict[str, list[bytes]] | None = {} if carries else None
@@ -199,13 +206,16 @@ class _Task:
         self._keys: dict[str, str | None] = {}
         """The publish key of each channel; None for a channel that does not merge."""
         self._stages: dict[str, list[str]] = {}
+        """Names of the stages by channel, in the order of the channels' first rows."""
 
     @property
     def stages(self) -> list[str]:
+        """Names of all stages."""
         return [stage for stages in self._stages.values() for stage in stages]
 
     @property
     def parts(self) -> tuple[StagedPart, ...]:
+        """The staged rows of each channel, for the commit message."""
         return tuple(
             StagedPart(
                 name,
@@ -217,8 +227,8 @@ class _Task:
         )
 
     def stage(self, rows: ChannelRows) -> None:
-        """Stage rows. Raises ``InvalidEvent``, ``EventTooLarge``, ``NameDoesNotExist`` naming the
-        row."""
+        """Stage rows for one channel. Raises ``InvalidEvent``, ``EventTooLarge`` or
+        ``NameDoesNotExist``; the text has the number of the row."""
 
         def stage(session: Session) -> tuple[list[str], list[pa.RecordBatch]]:
             channel = self._channel(session, rows)
@@ -232,6 +242,7 @@ class _Task:
         self._keep_for_driver(rows.channel, events)
 
     def _keep_for_driver(self, channel: str, events: list[pa.RecordBatch]) -> None:
+        """Add rows to the commit message; if they are too large, remove all rows from it."""
         if self._rows_for_driver is None:
             return
         self._bytes_for_driver += sum(batch.nbytes for batch in events)
@@ -242,6 +253,7 @@ class _Task:
         self._rows_for_driver.setdefault(channel, []).extend(map(_encode, events))
 
     def _channel(self, session: Session, rows: ChannelRows) -> Channel:
+        """Return the channel of ``rows``, opened once in a task."""
         name = rows.channel
         if name not in self._channels:
             try:
@@ -285,6 +297,7 @@ class _Task:
 
 
 def _encode(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -294,7 +307,7 @@ def _encode(batch: pa.RecordBatch) -> bytes:
 def _portions(
     batches: Iterator[pa.RecordBatch], options: SinkOptions, portion_rows_max: int
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows in portions, each with the number of its first row."""
+    """Yield the rows in portions, each with the index of its first row in the partition."""
     size_factor = ROUTED_TIMES if options.channel_column else 1
     rows_max, bytes_max = size_factor * portion_rows_max, size_factor * PORTION_BYTES_MAX
     batches_of_portion: list[pa.RecordBatch] = []
@@ -323,11 +336,15 @@ def publish(
     sequence: int,
     content: str = "",
 ) -> None:
-    """Publish the staged rows in one step, in the order of the partitions.
+    """Publish the staged rows of all tasks in one step, in the order of the partitions.
 
-    The ``txnAppId`` of a write to one channel is scoped to that channel. In all other writes the
-    producer is scoped to the realm, because the rows of a repetition may name other channels.
-    ``content`` identifies the rows: the realm refuses other content under a stored number.
+    ``producer`` and ``sequence`` identify the write; the realm publishes a repetition only once.
+    With ``txnAppId``, they apply to the target channel alone if the write has only one; otherwise
+    they apply to the whole realm, because a repetition may name other channels. ``content``
+    identifies the rows: the realm refuses other content under a stored number.
+
+    Raises ``NoSuchStage`` if the realm lost rows that the driver cannot stage again,
+    ``IllegalState`` if a channel or the realm was replaced, and ``DifferentContent``.
     """
     staged = sorted(_staged_messages(messages), key=lambda message: message.partition)
     if not any(part.stages for message in staged for part in message.parts):
@@ -342,7 +359,7 @@ def publish(
                     "a restart; nothing was published: start the query again "
                     f"({error})"
                 ) from error
-        # Safe to repeat: the failed commit published nothing, and the driver has the rows.
+        # The failed commit published nothing, and the driver has all rows, so a repetition is safe.
         staged = stage_again(options, staged)
 
 
@@ -353,6 +370,7 @@ def _commit(
     sequence: int,
     content: str,
 ) -> None:
+    """Publish the stages. Raises ``NoSuchStage`` if the realm lost one of them."""
     names = {part.number: part.channel for message in messages for part in message.parts}
     realms = {message.realm for message in messages}
     stages = _stages(messages)
@@ -380,7 +398,7 @@ def _commit(
 
 
 def _stages(messages: Sequence[Staged]) -> dict[int, list[str]]:
-    """Return the stages by channel id, in the order of the partitions."""
+    """Return the names of the stages by channel id, in the order of the partitions."""
     stages: dict[int, list[str]] = {}
     for message in messages:
         for part in message.parts:
@@ -389,11 +407,15 @@ def _stages(messages: Sequence[Staged]) -> dict[int, list[str]]:
 
 
 def _can_stage_again(messages: Sequence[Staged]) -> bool:
+    """Return whether the driver has received all rows of the write."""
     return all(part.rows is not None for message in messages for part in message.parts)
 
 
 def stage_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]:
-    """Stage the rows that the messages carry; return messages with the new stages."""
+    """Stage the rows in the messages once more; return messages with the new stages.
+
+    Raises ``IllegalState`` if a channel was deleted or recreated.
+    """
 
     def stage(session: Session, part: StagedPart, group: str) -> StagedPart:
         channel = session.channels.get(part.channel)
@@ -434,6 +456,8 @@ def _commit_to_channel(
     sequence: int,
     content: str,
 ) -> None:
+    """Publish the stages of a write to one channel. Raises ``NameDoesNotExist`` if the channel was
+    recreated."""
     for number, name in names.items():
         channel = session.channels.get(name)
         # Two ids of one name mean that the channel was recreated while tasks were writing.
@@ -443,18 +467,20 @@ def _commit_to_channel(
 
 
 def forget(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Drop stages, but not published events: Spark also calls this after a commit with an unknown
-    outcome."""
+    """Drop the stages of a failed write. Events that were published stay, because Spark also aborts
+    a write whose commit has an unknown outcome."""
     parts = [part for message in _staged_messages(messages) for part in message.parts]
     _drop(options, [stage for part in parts for stage in part.stages])
 
 
 def _staged_messages(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """Return the messages of tasks that have committed; Spark passes None for the others."""
     return [message for message in messages if isinstance(message, Staged)]
 
 
 def _drop(options: SinkOptions, stages: Sequence[str]) -> None:
-    # An error here must not hide the original one; the realm drops stages after a timeout.
+    """Drop stages; ignore errors."""
+    # An error here must not hide the original error. The realm drops stages itself after a timeout.
     with suppress(PenstockError):
         if stages:
             ask_realm(options.where.realm, lambda session: session.drop_stages(stages))

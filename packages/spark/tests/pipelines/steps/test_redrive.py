@@ -147,8 +147,8 @@ def test_sql_that_spark_does_not_take_is_named(
     [
         ({}, "from is missing"),
         ({"from": "dead", "record": ""}, 'record is missing; .* such as "record/dead"'),
-        ({"from": "dead", "record": "dead"}, "record is 'dead', which holds the dead events"),
-        ({"from": "dead", "channel": "dead"}, "channel is 'dead', which holds the dead events"),
+        ({"from": "dead", "record": "dead"}, "record is 'dead', which stores the dead events"),
+        ({"from": "dead", "channel": "dead"}, "channel is 'dead', which stores the dead events"),
         ({"from": "dead", "sql": "x", "python": "m:f"}, "sql or python: both are given"),
         ({"from": "dead", "sql": "SELECT 1"}, "sql does not read dead"),
         ({"from": "dead", "python": "fix"}, "python is 'fix'"),

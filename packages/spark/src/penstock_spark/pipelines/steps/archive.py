@@ -20,31 +20,34 @@ if TYPE_CHECKING:
 
 
 class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Stores everything about each event, exactly once and under its id, in a table per channel."""
+    """Stores all parts of each event exactly once, with its id, in a table for each channel."""
 
     kind: ClassVar[str] = "archive"
 
     source: str
-    """The ``[[source]]`` it reads: a channel, several, or a pattern."""
+    """Name of the ``[[source]]`` to archive: one or several channels, or a pattern."""
 
     table: str
-    """A path, relative to the definition's file, or a URI. If the source has several channels or a
-    pattern, it is a folder with a table for each channel, under the channel's name. Of Iceberg
-    tables it is ``iceberg://CATALOG/NAMESPACE/TABLE``, or ``iceberg://CATALOG/NAMESPACE``."""
+    """Path of the table, relative to the definition's file, or a URI. If the source has several
+    channels or a pattern, this is a folder with a table for each channel. For Iceberg it is
+    ``iceberg://CATALOG/NAMESPACE/TABLE`` or, for several tables, ``iceberg://CATALOG/NAMESPACE``."""
 
     format: Literal["delta", "iceberg", "parquet"] = "delta"
 
     partition_by: Literal["day", ""] = "day"
-    """``"day"``: by the day of ``published``; ``""``: not partitioned."""
+    """``"day"`` partitions the table by the day of ``published``; ``""`` does not partition it."""
 
     compact_every: int = 100
-    """Micro-batches after which small files are merged; 0: never."""
+    """Number of micro-batches between two compactions, which merge small files; 0 turns compaction
+    off."""
 
     keep_hours: int = 168
-    """Hours for which files replaced by a compaction are kept for readers that use them."""
+    """Hours before files are removed that a compaction has replaced. Until then, programs may still
+    read them."""
 
     register: bool = True
-    """Set the channel's attribute ``archive`` to the table, so that readers use it."""
+    """Whether to set the channel's attribute ``archive`` to the table, so that readers of the
+    channel find archived events."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +55,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise InvalidArgument("table is empty; give the path of the archive")
         for key in ("compact_every", "keep_hours"):
             if getattr(self, key) < 0:
-                raise InvalidArgument(f"{key} is {getattr(self, key)}; 0 or more is needed")
+                raise InvalidArgument(f"{key} is {getattr(self, key)}; it must be 0 or more")
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
         return (self.source,)
@@ -85,8 +88,8 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
         if self.register and (source.selector or "selector" in option_names):
             raise InvalidArgument(
-                f"source {self.source} has a selector, so its archive would be incomplete, and "
-                f"readers of the channel would not know: set register = false"
+                f"source {self.source} has a selector, so readers of the channel would miss events "
+                f"in its archive: set register = false"
             )
 
     def plan(self, context: Context) -> Flow:
@@ -116,6 +119,8 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def _writer(self, context: Context, lake: Lake) -> Callable[[DataFrame, MicroBatch], None]:
+        """Return the function that stores a micro-batch: it commits files that tasks have written,
+        registers new archives, and compacts."""
         url, tables = context.url, WrittenTables(context.checkpoint)
         registered: set[str] = set()
 
@@ -143,6 +148,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _is_several(source: Source) -> bool:
+    """Return whether the source may have several channels."""
     from penstock_core.vocabulary.choice import choice_of
 
     names = source.channel if isinstance(source.channel, str) else joined_names(source.channel)

@@ -47,8 +47,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 AS_OF: Final = "as_of"
+"""Column of the result of a run with ``as_of``, and key of its facts."""
 PATHS: Final = f"{RESERVED_PREFIX}_nulls"
+"""Column of an archive with the paths of properties that are explicitly null."""
 _DAY: Final = "published_day"
+"""Column that partitions an archive."""
 _EVENT_COLUMNS: Final = (
     "event_id",
     "published",
@@ -60,35 +63,38 @@ _EVENT_COLUMNS: Final = (
     "headers",
 )
 _DROPPED_COLUMNS: Final = _EVENT_COLUMNS[4:]
+"""Columns of an archive that a read of the channel does not have."""
 _FILE: Final = "columns.json"
+"""File in the step's folder with the columns of the first run."""
 _OFFSETS: Final = "query/offsets"
-"""The folder has files as soon as the query has begun a micro-batch."""
+"""Folder in the checkpoint that has files as soon as the query has begun a micro-batch."""
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of each key, kept up to date, or as of an event."""
+    """Computes the latest state of each key: continuously, or once as of an event."""
 
     kind: ClassVar[str] = "latest"
 
     source: str
     """Name of a ``[[source]]``: a channel whose events are states or deltas."""
     key: str | tuple[str, ...]
-    """The columns of the key."""
+    """Names of the columns of the key."""
     order: str = BY_ID
-    """SQL expression: of two events of a key, the greater value belongs to the newer one."""
+    """SQL expression that orders events: of two events, the one with the greater value is newer."""
     deltas: bool = False
-    """Whether events have only the changed columns."""
+    """Whether events contain only the changed columns."""
     replaces: str = ""
-    """SQL condition: among deltas, the events that are complete states."""
+    """SQL condition that is true for the deltas that are complete states."""
     deleted: str = ""
-    """SQL condition: the events that delete their key."""
+    """SQL condition that is true for events that delete their key."""
     as_of: int | None = None
-    """Compute the states as of this event (value of ``order``) once, instead of continuously."""
+    """Value of ``order``. If it is set, the step computes the states after the event with this
+    value once, instead of continuously."""
     archive: str = ""
     """Name of a ``[[source]]`` with the events that the channel no longer has."""
     partial: bool = False
-    """With ``as_of``: accept that the channel no longer has all events."""
+    """Whether a step with ``as_of`` accepts that the channel no longer has all events."""
     channel: ChannelTarget | str | None = None
     table: TableTarget | str | None = None
 
@@ -128,6 +134,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def _check_bounded(self) -> None:
+        """Raise ``InvalidArgument`` for mistakes in a step with ``as_of``."""
         assert self.as_of is not None, "the caller has checked it"
         if self.as_of < 0:
             raise InvalidArgument(
@@ -191,7 +198,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return context.table(self.source, **options)
 
     def options_of(self, source: Source) -> dict[str, str]:
-        """Return the options that the read needs in addition to those of the definition."""
+        """Return the read options that the step needs in addition to those of the source."""
         if source.is_table or not self.deltas:
             return {}
         options = {"includeNulls": "true"}
@@ -202,7 +209,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class AsOf:
-    """The work that computes and stores the states as of an event."""
+    """Computes and stores the states as of an event; the work of a step with ``as_of``."""
 
     def __init__(self, step: LatestStep, context: Context) -> None:
         self._step = step
@@ -224,7 +231,7 @@ class AsOf:
         return WorkOutcome(text=text, rows=rows if written else 0, facts={AS_OF: step.as_of})
 
     def states(self) -> DataFrame:
-        """Return one row for each key that existed, with the column ``as_of``."""
+        """Return one row for each key that existed at the event, with the column ``as_of``."""
         from pyspark.sql import functions as sf
 
         step = self._step
@@ -245,11 +252,13 @@ class AsOf:
         events = self._read(step.source, ending)
         if not step.archive:
             return events
-        # Events in both are read twice, which does not change the states.
+        # Events that both the archive and the channel have are read twice, which does not change
+        # the states.
         return events.unionByName(self._read(step.archive, {}), allowMissingColumns=True)
 
     def _read(self, name: str, options: dict[str, str]) -> DataFrame:
-        """Read a source completely, even if it is a stream for other steps."""
+        """Return a source as a table with all its events, even if other steps read it as a
+        stream."""
         source = self._context.source(name)
         path = self._context.located(source.table) if source.is_table else ""
         if not source.is_table:
@@ -283,7 +292,7 @@ class AsOf:
             )
 
     def _store(self, state_rows: DataFrame) -> bool:
-        """Store the states; return whether the table lacked them."""
+        """Store the states in the targets. Return False if the table already had them."""
         step, context = self._step, self._context
         # Each as_of is a separate writer, because a later run may compute an earlier as_of.
         batch = MicroBatch(f"{context.pipeline}/{step.name}/as-of/{step.as_of}", 0)
@@ -299,10 +308,12 @@ class AsOf:
 
 
 def _reads_several(source: Source) -> bool:
+    """Return whether the source may have several channels."""
     return not isinstance(source.channel, str) or not choice_of(source.channel).is_one
 
 
 def _located(table: TableTarget | None, context: Context) -> TableTarget | None:
+    """Return the target with an absolute path."""
     if table is None:
         return None
     return msgspec.structs.replace(table, path=context.located(table.path))
@@ -315,7 +326,8 @@ def _located(table: TableTarget | None, context: Context) -> TableTarget | None:
 
 
 def with_null_names(archive: DataFrame) -> DataFrame:
-    """Return an archive with the column ``nulls``; other tables are returned unchanged."""
+    """Return an archive with the column ``nulls``: for each event, the names of the columns that
+    the event sets to null. Other tables are returned unchanged."""
     from pyspark.sql import functions as sf
 
     has_paths = PATHS in archive.columns  # only if some event has explicit nulls
@@ -335,12 +347,16 @@ def with_null_names(archive: DataFrame) -> DataFrame:
 
 
 def _property(column: str) -> str:
+    """Return the property of a column; columns for its second type have a suffix."""
     return column.removeprefix("properties.").partition("::")[0]
 
 
 def _null_name(name: str, columns: list[str], *, has_paths: bool) -> Column:
-    """Return the name of a column if an event sets it to null, explicitly or by a value of another
-    type; else null."""
+    """Return an expression: the name of the column if the event sets it to null, otherwise null.
+
+    An event sets a column to null explicitly, or by a value of another type, which is in another of
+    the property's ``columns``.
+    """
     from pyspark.sql import functions as sf
 
     path = key_path("", _property(name))
@@ -360,10 +376,11 @@ def _null_name(name: str, columns: list[str], *, has_paths: bool) -> Column:
 
 
 def state_columns(checkpoint: str, columns: Mapping[str, str]) -> list[str]:
-    """Return the columns in the order of the first run. The step's folder stores them, with their
-    types; they are final when the query has begun its first micro-batch.
+    """Return the names of ``columns`` in the order of the step's first run.
 
-    Raises ``InvalidArgument`` naming changed columns, and the remedies.
+    The step's folder stores the columns and their types, given in ``columns`` by name. They are
+    final when the query has begun its first micro-batch. Raises ``InvalidArgument`` if the columns
+    have changed since; the text names them and the remedies.
     """
     stored = _read(checkpoint)
     if stored is None:
@@ -393,6 +410,7 @@ def state_columns(checkpoint: str, columns: Mapping[str, str]) -> list[str]:
 
 
 def _read(checkpoint: str) -> dict[str, str] | None:
+    """Return the stored columns with their types; None if the query has not begun a micro-batch."""
     files, path = _place(checkpoint)
     begun = fs.FileSelector(f"{path.removesuffix(_FILE)}{_OFFSETS}", allow_not_found=True)
     is_there = files.get_file_info(path).type != fs.FileType.NotFound
@@ -403,6 +421,7 @@ def _read(checkpoint: str) -> dict[str, str] | None:
 
 
 def _write(checkpoint: str, columns: Mapping[str, str]) -> None:
+    """Store the columns atomically."""
     files, path = _place(checkpoint)
     temporary = f"{path}.tmp"
     with files.open_output_stream(temporary) as stream:
@@ -411,6 +430,7 @@ def _write(checkpoint: str, columns: Mapping[str, str]) -> None:
 
 
 def _place(checkpoint: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system and the path of the file with the columns."""
     if _URI.match(checkpoint):
         files, path = fs.FileSystem.from_uri(checkpoint)
     else:

@@ -1,4 +1,4 @@
-"""The step ``query``: SQL over the sources, or a Python function of them."""
+"""The step ``query``: writes the result of an SQL query or a Python function over the sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SESSION: Final = "spark"
-"""The parameter of a Python function that gets the session instead of a source."""
+"""Name of the parameter of a Python function that receives the Spark session."""
 
 _PYTHON: Final = re.compile(r"([\w./-]+):([A-Za-z_]\w*)")
 # Skips texts and comments; matches quoted and plain names.
@@ -44,17 +44,17 @@ _PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 
 
 class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``sql`` or ``python`` over the sources, into a channel, a table, or both by one query."""
+    """Writes the rows of ``sql`` or ``python`` to a channel, a table, or both."""
 
     kind: ClassVar[str] = "query"
 
     sql: str = ""
-    """A SELECT over the sources, by their names."""
+    """A SELECT that reads sources by their names."""
 
     python: Any = ""
-    """``"module:function"`` or ``"file.py:function"``, in the folder of the definition's file; in
-    Python, the function itself. Its parameters have the names of sources; it returns the table to
-    write.
+    """``"module:function"`` or ``"file.py:function"``, relative to the folder of the definition's
+    file; a pipeline made in Python has the function itself. The parameters of the function have the
+    names of sources; it returns the DataFrame to write.
     """
 
     channel: ChannelTarget | str | None = None
@@ -140,8 +140,8 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return table
 
     def parameters(self, folder: Path) -> list[str]:
-        """Return the sources that the Python function reads. A function given by name is parsed,
-        not loaded, because its module may need a session."""
+        """Return the names of the sources that the Python function reads. A function given by name
+        is parsed and not loaded, because its module may need a Spark session."""
         if callable(self.python):
             names = parameters_of(self.python)
         else:
@@ -149,14 +149,17 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [name for name in names if name != SESSION]
 
     def function(self, folder: Path) -> Callable[..., Any]:
-        """Return the step's Python function, loaded so that Spark's processes also get it and the
-        modules in its folder. Raises ``InvalidArgument`` if its file fails to load."""
+        """Load the step's Python function, and make Spark send its module to Spark's processes.
+
+        Raises ``InvalidArgument`` if the module cannot be loaded.
+        """
         function = self._loaded(folder)
         _pickle_by_value(function, folder)
         return function
 
     @property
     def _called(self) -> str:
+        """The name of the Python function, for error texts."""
         return self.python if isinstance(self.python, str) else self.python.__name__
 
     def _parameters(self, sources: Mapping[str, Source], folder: Path) -> list[str]:
@@ -192,7 +195,8 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
 
 
 def names_in_sql(sql: str, names: Iterable[str]) -> Iterable[str]:
-    """Return the names that occur in the SQL, outside of string literals and comments."""
+    """Return those of ``names`` that occur in the SQL outside of string literals and comments. Case
+    does not matter."""
     by_lower_case = {name.lower(): name for name in names}
     words = {(quoted or plain).lower(): None for quoted, plain in _WORDS.findall(sql)}
     return [by_lower_case[word] for word in words if word in by_lower_case]
@@ -200,19 +204,22 @@ def names_in_sql(sql: str, names: Iterable[str]) -> Iterable[str]:
 
 def describe_sql_error(text: str, sql: str) -> str:
     """Return Spark's error about a query in one line, with the line of the query."""
-    what = " ".join(_END.split(text.partition("] ")[2] or text, maxsplit=1)[0].split())
+    message = " ".join(_END.split(text.partition("] ")[2] or text, maxsplit=1)[0].split())
     place = _PLACE.search(text)
     if place is None:
-        return what
-    number = int(place[1])
+        return message
+    line_number = int(place[1])
     lines = sql.splitlines()
-    shown = f": {lines[number - 1].strip()}" if 0 < number <= len(lines) else ""
-    return f"{what.rstrip('. ')}; line {number}{shown}"
+    line = f": {lines[line_number - 1].strip()}" if 0 < line_number <= len(lines) else ""
+    return f"{message.rstrip('. ')}; line {line_number}{line}"
 
 
 def parameters_in_source(reference: str, folder: Path) -> list[str]:
-    """Return the parameters of a function, read from its source. Raises ``InvalidArgument`` if the
-    file or function does not exist, or the file is not Python."""
+    """Return the parameters of the function ``reference``, read from its source code.
+
+    Raises ``InvalidArgument`` if the file or the function does not exist, or the file is not
+    Python.
+    """
     place, _, name = reference.partition(":")
     path = _file_of(place, folder)
     try:
@@ -231,7 +238,8 @@ def parameters_in_source(reference: str, folder: Path) -> list[str]:
 
 
 def _file_of(place: str, folder: Path) -> Path:
-    """Return the file of a module, from the definition's folder or from an installed package."""
+    """Return the file of a module in the definition's folder or in an installed package. Raises
+    ``InvalidArgument`` if it does not exist."""
     local = folder / (place if place.endswith(".py") else f"{place.replace('.', '/')}.py")
     if local.is_file() or place.endswith(".py"):
         if not local.is_file():
@@ -253,7 +261,7 @@ def _file_of(place: str, folder: Path) -> Path:
 
 
 def _module(place: str, folder: Path) -> ModuleType:
-    """Load a module by its name, or a file."""
+    """Load a module by its name, or from a file that ends with ``.py``."""
     if not place.endswith(".py"):
         if (import_path := str(folder.resolve())) not in sys.path:
             sys.path.insert(0, import_path)
@@ -268,8 +276,8 @@ def _module(place: str, folder: Path) -> ModuleType:
 
 
 def _pickle_by_value(function: Callable[..., Any], folder: Path) -> None:
-    """Make Spark's processes get modules of the definition's folder by value, with the code that
-    uses them."""
+    """Make Spark send the function's module to its processes as code, if the module is in the
+    definition's folder: the processes may not have this folder."""
     from pyspark import cloudpickle
 
     module = sys.modules.get(function.__module__)

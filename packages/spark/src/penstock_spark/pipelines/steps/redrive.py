@@ -1,4 +1,4 @@
-"""The step ``redrive``: changes dead events by SQL or Python and publishes each again once."""
+"""The step ``redrive``: changes dead events by SQL or Python, and publishes each of them once."""
 
 from __future__ import annotations
 
@@ -43,50 +43,55 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VIEW: Final = "dead"
-"""The name of the view of dead events in SQL, and of the parameter of a Python function."""
+"""Name of the table of dead events in SQL, and of the parameter of a Python function for it."""
 
 SESSION: Final = "spark"
+"""Name of the parameter of a Python function that receives the Spark session."""
 
 
 class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Takes dead events, changes them, publishes them to their origin, and records the outcome."""
+    """Changes dead events, publishes them to their origin, removes them from the dead event store,
+    and records the outcome."""
 
     kind: ClassVar[str] = "redrive"
 
     store: str = field(name="from", default="")
-    """The channel or queue with the dead events."""
+    """Name of the channel or queue with the dead events."""
 
     selector: str = ""
-    """Only dead events that match."""
+    """A condition on the dead events to redrive; empty means all."""
 
     sql: str = ""
     """A SELECT over ``dead`` and tables among the sources; each row has the ``event_id`` of its
     dead event. Without ``sql`` and ``python``, events are published unchanged."""
 
     python: Any = ""
-    """``"module:function"`` with a parameter ``dead``, a DataFrame; it returns another one."""
+    """``"module:function"``. The function has a parameter ``dead`` for the DataFrame of dead
+    events, and returns a DataFrame like the result of ``sql``."""
 
     unmatched: Literal["kept", "dropped"] = "kept"
     """Outcome of dead events that are missing in the result of the transformation."""
 
     channel: str = ""
-    """The target of all events. Empty: the column ``channel`` names the target of an event; if it
-    is null or missing, the event returns to its origin."""
+    """Name of the target of all events. If it is empty, the column ``channel`` of the result names
+    the target of an event; without such a value, the event returns to its origin."""
 
     record: str = ""
-    """The channel that gets a record of each event that leaves; created if it is missing."""
+    """Name of the channel for a record of each event that leaves the store. It is created if it
+    does not exist."""
 
     redrive_of: bool = False
     """Whether events get a property ``redrive_of`` with their original channel, id and time."""
 
     max_events: int = PORTION
-    """Maximum number of dead events of one transaction."""
+    """Largest number of dead events in one transaction."""
 
     once: bool = False
-    """End when every dead event was processed; otherwise wait for more."""
+    """Whether the step ends when every dead event was processed, instead of waiting for more."""
 
     dry_run: bool = False
-    """Only report the outcome without committing it; ends as with ``once``."""
+    """Whether the step only reports the outcome, without committing it. It then ends as with
+    ``once``."""
 
     def __post_init__(self) -> None:
         if not self.store:
@@ -101,10 +106,10 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for key in ("record", "channel"):
             if getattr(self, key) == self.store:
                 raise InvalidArgument(
-                    f"{key} is {self.store!r}, which holds the dead events; name another channel"
+                    f"{key} is {self.store!r}, which stores the dead events; name another channel"
                 )
         if self.max_events < 1:
-            raise InvalidArgument(f"max_events is {self.max_events}; 1 or more is needed")
+            raise InvalidArgument(f"max_events is {self.max_events}; it must be 1 or more")
         check_selector(self.selector)
         self._query()
 
@@ -145,14 +150,15 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(name for name in names if name in sources)
 
     def plan(self, context: Context) -> Work:
-        """Return the work: unless ``once`` is set, it waits for more dead events."""
+        """Return the work. Unless ``once`` is set, the work waits for more dead events."""
         return partial(redrive, self, context)
 
 
 def redrive(step: RedriveStep, context: Context) -> WorkOutcome:
-    """Redrive until no dead event remains or the pipeline is stopped.
+    """Redrive dead events until the pipeline is stopped or, with ``once``, none is unprocessed.
 
-    Raises ``NameDoesNotExist``, and ``InvalidArgument`` for a result that cannot be redriven.
+    Raises ``NameDoesNotExist`` if the store or the target does not exist, and ``InvalidArgument``
+    if the result of the transformation is not valid.
     """
     with connect(context.url) as session:
         source = dead_store(session, step.store, step.selector)
@@ -191,6 +197,7 @@ def _rules(
 
 
 def _check_target(session: Session, name: str) -> None:
+    """Raise ``NameDoesNotExist`` if neither a queue nor a channel has this name."""
     if name not in session.queues.list():
         session.channels.get(name)
 
@@ -203,7 +210,7 @@ def _transformation(step: RedriveStep, context: Context) -> Transformation | Non
 
     def transform(dead: pa.RecordBatch) -> pa.Table:
         spark = context.spark
-        # The frame holds the rows themselves, so Spark's processes do not read the realm.
+        # The DataFrame contains the rows themselves, so Spark's processes do not read the realm.
         frame = spark.createDataFrame(transformation_view(dead))
         table = _by_sql(step, context, frame) if function is None else function(spark, frame)
         return table.toArrow()

@@ -34,7 +34,7 @@ from penstock_spark.replaying.replay import Reached, Replayed, ReplayRoute, Repl
 _TIMES: Final = re.compile(r"\s*(?:x\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*x)\s*", re.IGNORECASE)
 _SPEEDS: Final = {"original": 1.0, "flat out": FLAT_OUT}
 REPORT_US: Final = 500_000
-"""Microseconds between two reports of progress, at least."""
+"""Shortest time between two reports of progress, in microseconds."""
 
 
 class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,27 +43,28 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: ClassVar[str] = "replay"
 
     archive: str | dict[str, str] = ""
-    """The archive of a channel: a path relative to the definition's file, or a URI, whose last
-    part names the channel; for several, or where it does not, a table of ``channel = "path"``."""
+    """The path or URI of an archive, whose last part is the name of the channel. For several
+    archives, or for other names of folders, a table of ``channel = "path"``."""
 
     live: bool | tuple[str, ...] = False
-    """Continue with the events of the channels after the end of their archives; without
-    ``archive``, the channels to replay."""
+    """Whether the replay continues with the events of the channels after their archives; or the
+    names of channels to replay, which need no archive."""
 
     first: Any = field(name="from", default=None)
-    """The first event: an id, a time, or a table of ``channel = id``."""
+    """The first event to replay: an id, a time, or a table of ``channel = id``."""
 
     until: Any = None
-    """The end, exclusive, in the same form."""
+    """The event before which the replay ends: an id, a time, or a table of ``channel = id``."""
 
     selector: str = ""
-    """Only events that match."""
+    """A condition on the events to replay; empty means all."""
 
     speed: str | float = "original"
-    """``"original"``, a number of times as fast (``10``, ``"10x"``, ``0.5``), or ``"flat out"``."""
+    """The pace: ``"original"``, a factor such as ``10``, ``"10x"`` or ``0.5``, or ``"flat out"``
+    for a replay without waits."""
 
     channel: str = ""
-    """The target of all events. Empty: the target has the name of the original channel."""
+    """Name of the target of all events; empty means the name of the original channel."""
 
     prefix: str = ""
     """Prefix of the names of target channels."""
@@ -97,20 +98,20 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def archives(self) -> Mapping[str, str]:
-        """Path of the archive by channel."""
+        """The path of each archive, by name of the channel."""
         if isinstance(self.archive, dict):
             return self.archive
         return {channel_of(self.archive): self.archive} if self.archive else {}
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The replayed channels by name of their source."""
+        """The names of the replayed channels, sorted."""
         live = self.live if isinstance(self.live, tuple) else ()
         return tuple(sorted({*self.archives, *live}))
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """The target of each replayed channel."""
+        """The name of the target channel, by name of the replayed channel."""
         return {name: self.channel or f"{self.prefix}{name}" for name in self.channels}
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
@@ -121,26 +122,31 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(f"channel {name}" for name in sorted(set(self.targets.values())))
 
     def is_live(self, channel: str) -> bool:
-        """Return whether events of the channel itself are replayed, too."""
+        """Return whether events that the channel still stores are replayed, too."""
         return channel in self.live if isinstance(self.live, tuple) else self.live
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         """Do nothing: other checks need the archive and the realm."""
 
     def plan(self, context: Context) -> Work:
-        """Return the work: it ends after the last event; if it is stopped, the next run
+        """Return the work. It ends after the last event; if it is stopped before, the next run
         continues."""
         return partial(replay, self, context)
 
 
 def replay(step: ReplayStep, context: Context) -> WorkOutcome:
-    """Replay the events that are not replayed yet. Raises ``NameDoesNotExist`` for an archive or
-    channel, ``InvalidArgument`` for a table that is not an archive, ``IllegalState``."""
+    """Replay the events that are not replayed yet.
+
+    Raises ``NameDoesNotExist`` if an archive or a channel does not exist, ``InvalidArgument`` if a
+    table is not an archive or settings have changed since the replay began, and ``IllegalState`` if
+    the position cannot be read or events of an interrupted portion are missing.
+    """
     position_file = PositionFile(context.checkpoint)
     settings = identity(step)
     with connect(context.url) as session:
         for target in sorted(set(step.targets.values())):
             session.channels.get(target)  # raises before any event is published
+        # The merge loads a batch of each channel, so the channels share the rows in memory.
         rows = max(1_024, ROWS // len(step.channels))
         histories = [
             history_of(step, name, context, session=session, rows=rows) for name in step.channels
@@ -165,7 +171,8 @@ def replay(step: ReplayStep, context: Context) -> WorkOutcome:
 def history_of(
     step: ReplayStep, name: str, context: Context, session: Session, rows: int
 ) -> Archived | LiveHistory:
-    """Return the history of a channel: its archive, the channel itself, or both in this order."""
+    """Return the events to replay of a channel: those of its archive, of the channel itself, or of
+    both in this order."""
     bounds = bounds_of(step, name)
     archived = None
     path = step.archives.get(name)
@@ -178,7 +185,7 @@ def history_of(
 
 
 def bounds_of(step: ReplayStep, channel: str) -> Bounds:
-    """Return the bounds of the replayed events of a channel."""
+    """Return the ids and times of the events to replay of a channel."""
     first, end = bound(step.first, channel), bound(step.until, channel)
     return Bounds(
         first if isinstance(first, int) else 0,
@@ -189,8 +196,8 @@ def bounds_of(step: ReplayStep, channel: str) -> Bounds:
 
 
 def identity(step: ReplayStep) -> dict[str, str]:
-    """Return the settings that identify a replay. Its position is valid only for these; the pace
-    may change."""
+    """Return the settings that identify a replay, by key. A stored position is valid only for equal
+    settings. The pace is not among them, so it may change."""
     return {
         "archive": ", ".join(f"{name} = {path}" for name, path in sorted(step.archives.items())),
         "from": str(step.first or ""),
@@ -201,8 +208,8 @@ def identity(step: ReplayStep) -> dict[str, str]:
 
 
 def speed_of(value: str | float) -> float:
-    """Return the speed as a multiple of the original; 0 for full speed. Raises
-    ``InvalidArgument``."""
+    """Return the speed as a multiple of the original; 0 for a replay without waits. Raises
+    ``InvalidArgument`` for another value."""
     speed = _SPEEDS.get(value.strip().lower()) if isinstance(value, str) else float(value)
     if speed is None and (times := _TIMES.fullmatch(str(value))) is not None:
         speed = float(times[1] or times[2])
@@ -218,12 +225,14 @@ def speed_of(value: str | float) -> float:
 
 
 def channel_of(path: str) -> str:
-    """Return the channel of an archive's folder, which the step ``archive`` has named."""
+    """Return the name of the channel whose archive is at ``path``. The step ``archive`` names the
+    folder after the channel, with some characters escaped."""
     return unescaped(path.rstrip("/").rpartition("/")[2], "~")
 
 
 def _count(histories: list[Archived | LiveHistory], next_ids: Mapping[str, int]) -> int | None:
-    """Return the number of remaining events; None if it requires reading them."""
+    """Return the number of events from ``next_ids`` on; None if counting would need to read
+    them."""
     total = 0
     for history in histories:
         remaining = history.count(next_ids.get(history.channel, 0))
@@ -234,7 +243,7 @@ def _count(histories: list[Archived | LiveHistory], next_ids: Mapping[str, int])
 
 
 class Reporting:
-    """Reports the progress of a replay, at limited intervals."""
+    """Reports the progress of a replay, at most once in :data:`REPORT_US`."""
 
     def __init__(self, step: str, context: Context, timer: Timer, total: int | None) -> None:
         self._step = step
@@ -246,7 +255,8 @@ class Reporting:
         self._rate = 0.0
 
     def report(self, progress: Reached) -> None:
-        """Report progress unless the last report is recent; called after each portion."""
+        """Report the progress after a portion, unless the last report is too recent. A refusal and
+        the end are always reported."""
         now_us = self._timer.now_us()
         since_us = now_us - self._at_us
         is_last = progress.events == self._total
@@ -270,7 +280,7 @@ class Reporting:
 
 
 def outcome(step: ReplayStep, done: Replayed) -> WorkOutcome:
-    """Return the result of a run."""
+    """Return the result of a run as text and figures."""
     targets = sorted(set(step.targets.values()))
     where = targets[0] if len(targets) == 1 else f"{len(targets)} channels"
     text = f"{done.events:,} events replayed to {where}"

@@ -1,4 +1,5 @@
-"""The step ``roll-up``: aggregates windows of time, into final rows or running values."""
+"""The step ``roll-up``: aggregates the events of windows of time, into final rows or running
+values."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 START: Final = "window_start"
+"""Column of the result with the start of a window."""
 END: Final = "window_end"
+"""Column of the result with the end of a window."""
 
 AGGREGATES: Final = frozenset(
     [
@@ -79,7 +82,7 @@ AGGREGATES: Final = frozenset(
         "bit_xor",
     ]
 )
-"""The aggregate functions; an aggregate expression has to contain one of them."""
+"""Aggregate functions of Spark. An expression in ``aggregates`` must contain one of them."""
 
 _UNSUITABLE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -101,34 +104,37 @@ _UNSUITABLE: Final[Mapping[str, str]] = {
 
 
 class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Aggregates of the events of each window of time and group."""
+    """Aggregates the events of each window of time and group."""
 
     kind: ClassVar[str] = "roll-up"
 
     source: str
-    """Name of a ``[[source]]``, a stream."""
+    """Name of a ``[[source]]`` that is a stream."""
     aggregates: dict[str, str]
-    """Mapping of column to SQL: ``{ flights = "count(*)" }``."""
+    """SQL aggregates by name of the result column, such as ``{ flights = "count(*)" }``."""
     time: str = "published"
-    """SQL expression of an event's time, usually a column."""
+    """SQL expression for the time of an event, usually a column."""
     window: str = ""
-    """Length of the windows."""
+    """Length of the windows, such as ``"1 hour"``; empty for windows that end with a gap."""
     slide: str = ""
-    """Interval between the starts of windows; empty: the length of the windows."""
+    """Time between the starts of two windows; empty means the length of the windows."""
     gap: str = ""
-    """Instead of ``window``: a window ends after so long without an event."""
+    """Time without an event after which a window ends; replaces ``window``."""
     delay: str = ""
-    """The delay that an event may have behind the newest one; empty: the source's watermark."""
+    """Longest delay of an event behind the newest one. Later events are dropped. Empty means the
+    source's watermark."""
     group_by: tuple[str, ...] | dict[str, str] = ()
-    """Columns, or a mapping of column to SQL."""
+    """Names of columns, or SQL expressions by name of the result column."""
     where: str = ""
-    """SQL condition on the events."""
+    """SQL condition on the events to aggregate; empty means all events."""
     output: Literal["append", "update"] = "append"
-    """``append``: final rows when a window closes; ``update``: each change of its values."""
+    """With ``append``, the step writes the final row of a window when the window closes; with
+    ``update``, it writes a row at each change."""
     key: str = "key"
-    """With ``update``: a text column that identifies window and group."""
+    """Name of the text column that identifies window and group if ``output`` is ``update``."""
     at_end: Literal["keep", "close"] = "keep"
-    """Treatment of open windows when a run has processed all events and ends."""
+    """Whether windows that are open at the end of a run stay open for the next run (``keep``) or
+    are closed, so that their final rows are written."""
     channel: ChannelTarget | str | None = None
     table: TableTarget | str | None = None
 
@@ -188,7 +194,7 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def groups(self) -> dict[str, str]:
-        """The grouping columns, with their SQL."""
+        """The SQL expression of each grouping column, by name."""
         if isinstance(self.group_by, dict):
             return self.group_by
         return {name: "`" + name.replace("`", "``") + "`" for name in self.group_by}
@@ -257,8 +263,8 @@ def _close(context: Context) -> bool:
 
 
 def check_aggregate(key: str, text: str) -> None:
-    """Raise ``InvalidArgument`` for an expression that cannot aggregate a window, as far as its
-    tokens show."""
+    """Raise ``InvalidArgument`` if the tokens of the expression show that it cannot aggregate a
+    window of a stream."""
     words = tokens_of(key, text)
     function_names = called_functions(words)
     for word in (*function_names, *(word for word in words if word in ("distinct", "over"))):
@@ -275,7 +281,8 @@ def check_aggregate(key: str, text: str) -> None:
 
 
 def _check_single(key: str, text: str) -> None:
-    """Raise ``InvalidArgument`` unless the text is an expression over one event."""
+    """Raise ``InvalidArgument`` if the expression has an aggregate and thus needs several
+    events."""
     aggregates = AGGREGATES & set(called_functions(tokens_of(key, text)))
     if aggregates:
         raise InvalidArgument(
@@ -289,10 +296,11 @@ _WINDOW: Final = "__window"
 
 
 def aggregate_windows(events: DataFrame, step: RollUpStep) -> DataFrame:
-    """Return one row for each window and group: ``window_start``, ``window_end``, the groups, the
-    aggregates, and with running values the key.
+    """Return a table with one row for each window and group.
 
-    Raises ``InvalidArgument`` naming the expression that Spark refuses.
+    Its columns are ``window_start``, ``window_end``, the groups, the aggregates and, with output
+    ``update``, the key. Raises ``InvalidArgument`` if Spark refuses an expression; the text names
+    the expression.
     """
     from pyspark.sql import functions as sf
 
@@ -325,7 +333,8 @@ def aggregate_windows(events: DataFrame, step: RollUpStep) -> DataFrame:
 
 
 def _with_time(events: DataFrame, step: RollUpStep) -> tuple[DataFrame, str]:
-    """Return the events, and the name of their column with the time."""
+    """Return the events and the name of their time column, which is added if ``time`` is an
+    expression. Raises ``InvalidArgument`` if the time is not a TIMESTAMP."""
     time_column = _checked_column(events, "time", _TIME, text=step.time)
     type_name = events.select(time_column).schema[0].dataType.typeName()
     if type_name != "timestamp":
@@ -339,6 +348,8 @@ def _with_time(events: DataFrame, step: RollUpStep) -> tuple[DataFrame, str]:
 
 
 def _checked_column(events: DataFrame, key: str, name: str, text: str) -> Column:
+    """Return the SQL expression ``text`` as column ``name``. Raises ``InvalidArgument``, with a
+    text that begins with ``key``, if Spark refuses it."""
     from pyspark.sql import functions as sf
 
     with explaining_sql(key, text):
@@ -354,13 +365,14 @@ def _columns(names: Iterable[str]) -> list[Column]:
 
 
 def _key(groups: Sequence[str] | Mapping[str, str]) -> Column:
-    """Return window and group as one text: ``2013-01-01T06:00:00.000Z/EWR/UA``; a null is
-    ``\\N``."""
+    """Return the column that identifies window and group: the start in UTC and the values of the
+    groups, such as ``2013-01-01T06:00:00.000Z/EWR/UA``. A null is written ``\\N``."""
     from pyspark.sql import functions as sf
 
     start = sf.to_utc_timestamp(START, sf.current_timezone())
     key_parts = [sf.date_format(start, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")]
     for column in _columns(groups):
+        # Slashes in values are escaped, so that different groups always have different keys.
         text = sf.regexp_replace(column.cast("string"), r"([\\/])", r"\\$1")
         key_parts.append(sf.coalesce(text, sf.lit(r"\N")))
     return sf.concat_ws("/", *key_parts)
