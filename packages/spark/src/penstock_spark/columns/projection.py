@@ -1,7 +1,7 @@
-"""Projects the stored columns of a channel onto the columns that Spark requests.
+"""Converts the stored columns of a channel to the columns that Spark requests.
 
-Spark accepts only record batches of exactly the schema that it derives from its own schema. So each
-column is cast without loss; if that is impossible, the error names the column.
+Spark accepts only record batches whose schema is exactly the one that it requested. Each column is
+therefore cast, without loss; if that is impossible, the error names the column.
 """
 
 from __future__ import annotations
@@ -54,19 +54,21 @@ REQUESTED: Final[dict[str, pa.DataType]] = {
     "persistent": FIELDS["persistent"].type,
     "headers": pa.struct(list(HEADERS.items())),
 }
-"""Columns that ``includeHeaders`` adds; null if the event does not set them."""
+"""Types of the columns that the option ``includeHeaders`` adds, by name. A column is null if the
+event does not set it."""
 
 CHANNEL: Final = "channel"
-"""The column ``includeChannel`` adds."""
+"""Name of the column that the option ``includeChannel`` adds."""
 
 ORIGIN_COLUMN: Final = "origin"
-"""The column ``includeOrigin`` adds; null for events that were published to this channel."""
+"""Name of the column that the option ``includeOrigin`` adds. It is null for events that were
+published to this channel and not copied from another one."""
 
 _PROPERTIES: Final = "properties"
 
 
 class Extras(Struct, frozen=True):
-    """The optional columns of a read."""
+    """The optional columns that a read has in addition to the usual ones."""
 
     headers: bool = False
     channel: bool = False
@@ -75,6 +77,7 @@ class Extras(Struct, frozen=True):
 
     @property
     def kinds(self) -> dict[str, pa.DataType]:
+        """The types of the optional columns by name."""
         kinds: dict[str, pa.DataType] = {CHANNEL: pa.string()} if self.channel else {}
         if self.headers:
             kinds |= REQUESTED
@@ -86,7 +89,7 @@ class Extras(Struct, frozen=True):
 
 
 def extras_of(options: SourceOptions) -> Extras:
-    """Return the optional columns of a read."""
+    """Return the optional columns that the options of a read request."""
     return Extras(
         options.include_headers,
         options.include_channel,
@@ -106,12 +109,13 @@ def spark_schema(
     extras: Extras = NO_EXTRAS,
     typed: Container[str] = (),
 ) -> StructType:
-    """Return Spark's schema for channels with the schemas ``stored``: all or the chosen columns.
+    """Return Spark's schema for a read of channels with the schemas ``stored``.
 
-    Columns of the same name and type are joined; a further type of the name gets another column,
-    such as ``price::string``, as within one channel. Integers and floats of a property are one
-    column of doubles (SEM E10), except for properties in ``typed``. Raises ``InvalidArgument``
-    for an unknown chosen column.
+    ``columns`` names the columns to read; empty means all. Columns of several channels with equal
+    name and type become one column; another type of the name gets a separate column, such as
+    ``price::string``, as within one channel. Integers and floats of a property become one column of
+    doubles (SEM E10), except for properties in ``typed``. Raises ``InvalidArgument`` if a name in
+    ``columns`` is unknown.
     """
     kinds: dict[str, pa.DataType] = {
         name: STAMPED[name] if name in STAMPED else FIELDS[name].type for name in FLAT
@@ -121,7 +125,7 @@ def spark_schema(
     exact = typed_columns(shape)
     names = {index: name for name, index in exact.items()}
     places = _column_names(shape, kinds)
-    # The typed columns of a joined property are hidden: a query gets them only by name.
+    # The typed columns of a joined property are hidden: a query reads them only if it names them.
     hidden = {name: _kind(shape.slots[index].shape) for name, index in exact.items()}
     for column in shown_columns(shape):
         if len(column.sources) > 1 and column.logical in typed:
@@ -130,16 +134,17 @@ def spark_schema(
             }
         else:
             kinds[places[column.name]] = hidden[column.name] = _kind(column.shape)
-    wanted = choose_columns(kinds, columns, hidden) if columns else kinds
-    return from_arrow_schema(pa.schema(list(wanted.items())))
+    selected_kinds = choose_columns(kinds, columns, hidden) if columns else kinds
+    return from_arrow_schema(pa.schema(list(selected_kinds.items())))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that the batches of a source must have."""
+    """Return the Arrow schema that Spark expects of batches with this schema."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def _united_schema(stored: Sequence[pa.Schema]) -> pa.Schema:
+    """Return a schema with the columns of all channels."""
     if len(stored) == 1:
         return stored[0]
     schema = ChannelSchema.empty()
@@ -149,14 +154,17 @@ def _united_schema(stored: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _shape_in(stored: pa.Schema) -> StructShape:
+    """Return the shape of the properties in a channel's schema."""
     index = stored.get_field_index(_PROPERTIES)
     return StructShape() if index < 0 else struct_shape(stored.field(index).type)
 
 
 def _column_names(shape: StructShape, fixed: Iterable[str]) -> dict[str, str]:
-    """Return the column of each property: its name, with a prefix if another column has the name.
+    """Return the name of the column for each property.
 
-    If a channel has ``price`` and ``Price``, the property published first keeps its name.
+    The column gets a prefix if one of the ``fixed`` columns or another property has the name; Spark
+    ignores case. If a channel has ``price`` and ``Price``, the property that was published first
+    keeps its name.
     """
     names = [slot.name for slot in shape.slots]
     names += [column.name for column in shown_columns(shape)]
@@ -169,8 +177,10 @@ def _kind(shape: Shape) -> pa.DataType:
 
 
 def has_all_columns(wanted: pa.Schema, options: SourceOptions) -> bool:
-    """Return whether ``wanted`` begins with all columns that are not properties, as the schemas of
-    :func:`spark_schema` do unless columns are chosen."""
+    """Return whether the schema ``wanted`` begins with all columns that are not properties.
+
+    Schemas of :func:`spark_schema` do, unless a read names its columns.
+    """
     names = [*FLAT, *extras_of(options).kinds]
     return list(wanted.names[: len(names)]) == names
 
@@ -178,10 +188,11 @@ def has_all_columns(wanted: pa.Schema, options: SourceOptions) -> bool:
 def unread_properties(
     stored: pa.Schema, wanted: pa.Schema, *, columns: tuple[str, ...] = (), by_type: bool = False
 ) -> list[str]:
-    """Return the properties, and fields such as ``address.zip``, that a running query misses.
+    """Return the properties, and fields such as ``address.zip``, that a restart of a query would
+    read in addition to its current columns.
 
-    These are in the channel's schema ``stored`` and not in the query's columns ``wanted``, but a
-    restart of the query would read them. ``columns`` are those the query chose; empty: all.
+    ``stored`` is the channel's schema, and ``wanted`` has the columns of the running query.
+    ``columns`` are the names in the query's option ``columns``; empty means all.
     """
     shape = _shape_in(stored)
     known_columns = tuple(name for name in columns if _is_known(stored, name))
@@ -193,10 +204,12 @@ def unread_properties(
 
 
 def _is_known(stored: pa.Schema, column: str) -> bool:
+    """Return whether a channel with this schema has the column. Another channel of the query may
+    have it instead."""
     try:
         spark_schema([stored], columns=(column,), extras=ALL_EXTRAS)
     except InvalidArgument:
-        return False  # another channel of the query has it
+        return False
     return True
 
 
@@ -232,9 +245,12 @@ def _unread_fields(values: Shape, kind: pa.DataType, path: str) -> Iterator[str]
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """Return ``kind`` without types that Spark does not have. A property that has only ever been
-    null has no type yet; it is read as a string, which tables and files can hold. Fields of a
-    struct get names that Spark distinguishes."""
+    """Return the type as which Spark reads a stored type.
+
+    A property that was null in all events has no type yet; it is read as a string, because tables
+    and files cannot store a column without a type. Fields of structs get names that Spark, which
+    ignores case, can distinguish.
+    """
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):
@@ -253,39 +269,47 @@ _SHAPES: Final = {
 
 
 class _PropertySource(NamedTuple):
-    """The stored source of a wanted column: one field of the properties, or its number columns."""
+    """The property that a requested column shows, and the stored fields with its values."""
 
     logical: str
+    """Name of the property."""
     slots: tuple[Slot, ...]
+    """Stored fields of the property: one, or one for integers and one for floats."""
     joined: ShownColumn | None = None
+    """Computes the column from several fields; None for a single field."""
 
 
 class _Child(Struct, frozen=True):
-    """A field of the struct of properties, which may have a narrower shape than the channel's."""
+    """A field of the struct of properties in a stored batch."""
 
     index: int
+    """Index of the field in the struct."""
     source: Shape
+    """Shape of the field in the batch."""
     target: Shape
+    """Shape of the field in the channel's schema, which may be wider."""
 
 
 class _ColumnSource(Struct, frozen=True):
-    """The source of one wanted column in batches of one schema."""
+    """How to compute one requested column from batches of one stored schema."""
 
     index: int
+    """Index of the stored column; for a property, that of the struct of properties."""
     children: tuple[_Child, ...] = ()
-    """Fields of the struct of properties; empty: another column."""
+    """Fields of the struct of properties; empty for a column that is not a property."""
     joined: ShownColumn | None = None
-    """Set if the column is computed from several fields."""
+    """Computes the column from several fields; None for a single field."""
     source: Shape | None = None
+    """Shape of a struct column in the batch; None for other columns, as for the next field."""
     target: Shape | None = None
-    """Shape of the column in the channel; a stored batch may have a narrower one."""
+    """Shape of the struct column in the channel, which may be wider."""
 
 
 class Projection:
-    """Converts stored batches of any age into batches of one Spark schema.
+    """Converts stored batches, whose schemas may differ, to batches of one Spark schema.
 
-    ``stored`` is the channel's schema, at least as new as the batches. A wanted column that the
-    channel does not have is null.
+    ``stored`` is the channel's schema, at least as new as the batches; ``wanted`` is the schema
+    that Spark requests. A column that the channel does not have is null.
     """
 
     def __init__(
@@ -297,8 +321,9 @@ class Projection:
         channel: str = "",
         by_type: bool = False,
     ) -> None:
-        """``channel`` is the value of the column ``channel``. ``by_type`` is for one of several
-        channels: the column ``price::string`` of them all may be ``price`` in this one."""
+        """``channel`` is the value of the column ``channel``. ``by_type`` is for a read of several
+        channels: the column ``price::string`` of the read may be the property ``price`` in this
+        channel."""
         self._wanted = wanted
         self._extras = extras.kinds
         self._channel = channel
@@ -309,13 +334,16 @@ class Projection:
         self._shape = shape
         logical = {slot.logical for slot in shape.slots}
         self._without_column = frozenset(wanted.names) - fixed - self._slots.keys() - logical
-        """Wanted properties without a column in the channel: no event has them yet, or the channel
-        has reached its limit of columns and stores them in ``more``."""
+        """Requested properties without a column in the channel: no event has them yet, or the
+        channel has reached its limit of columns and stores them in the column ``more``."""
         self._steps = SchemaMemo(self._plan)
+        """The plan for each stored schema, made once."""
 
     def project(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
-        """Return the batch in the wanted columns. Raises ``InvalidArgument`` naming a column whose
-        values do not fit its Spark type."""
+        """Return the events of a stored batch with the requested columns.
+
+        Raises ``InvalidArgument`` if values do not fit the Spark type of their column.
+        """
         arrays = self._arrays(batch)
         rows = rows_with_more(batch)
         if len(rows) and (self._slots or self._without_column):
@@ -330,6 +358,7 @@ class Projection:
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
 
     def _arrays(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """Return the requested columns, without values from the column ``more``."""
         steps = self._steps.of(batch.schema)
         return [
             self._channel_column(batch.num_rows, field)
@@ -341,8 +370,8 @@ class Projection:
     def _with_overflow(
         self, batch: pa.RecordBatch, rows: Any, arrays: list[pa.Array]
     ) -> list[pa.Array]:
-        """Return the arrays with the values of rare properties, which files store in the column
-        ``more``."""
+        """Return ``arrays`` with the values of properties that the channel stores in the column
+        ``more``. ``rows`` are the rows with such values."""
         names = {slot.logical for name, slot in self._slots.items() if name in self._wanted.names}
         names |= self._without_column
         overflowing = batch.take(pa.array(rows))
@@ -363,7 +392,8 @@ class Projection:
         ]
 
     def _properties(self, arrays: list[pa.Array]) -> dict[str, tuple[str, pa.Array]]:
-        """Return the columns of properties, with the name of the property."""
+        """Return the property and the values of each requested column that is a property, by name
+        of the column."""
         properties = {}
         for name, array in zip(self._wanted.names, arrays, strict=True):
             if name in self._slots:
@@ -377,6 +407,8 @@ class Projection:
         return _cast(pa.repeat(pa.scalar(self._channel), rows), field)
 
     def _plan(self, schema: pa.Schema) -> list[_ColumnSource | None]:
+        """Return the source of each requested column in batches of ``schema``; None for a column
+        that such batches do not have."""
         properties = schema.get_field_index(_PROPERTIES)
         shape = StructShape() if properties < 0 else struct_shape(schema.field(properties).type)
         return [self._step(name, schema, properties, shape=shape) for name in self._wanted.names]
@@ -406,7 +438,8 @@ class Projection:
         return _ColumnSource(index)
 
     def _source(self, slot: Slot, shape: StructShape) -> int | None:
-        """Return the index of the batch's property for a ``slot`` of the channel."""
+        """Return the index of the batch's field for the field ``slot`` of the channel; None if the
+        batch does not have it."""
         for index, source in enumerate(shape.slots):
             place = place_of(source, self._shape)
             if place is not None and place.name == slot.name:
@@ -417,10 +450,10 @@ class Projection:
 def _by_name(
     shape: StructShape, wanted: pa.Schema, fixed: Collection[str]
 ) -> dict[str, _PropertySource]:
-    """Return the channel's property for each wanted column, matched by name.
+    """Return the channel's property for each column name, matched by name.
 
-    A column of an integer type gets only the integers: its query was planned before the channel
-    had floats of that name, and the floats are reported as a later column.
+    A requested column of an integer type receives only integers: the query was planned before the
+    channel had floats of this property. The floats are reported as a column that appeared later.
     """
     places = _column_names(shape, fixed)
     exact = typed_columns(shape) | {
@@ -445,8 +478,11 @@ def _by_name(
 def _by_type(
     shape: StructShape, wanted: pa.Schema, fixed: Collection[str]
 ) -> dict[str, _PropertySource]:
-    """Return the channel's property for each wanted column: the one that fits its type, otherwise
-    the one of its name if no other column fits that property better."""
+    """Return the channel's property for each requested column, matched by type.
+
+    A column receives the property whose type it can represent. Properties that fit no column belong
+    to the column of their name, if that is free.
+    """
     columns: dict[str, list[tuple[str, Shape | None]]] = {}
     for field in wanted:
         if field.name not in fixed:
@@ -485,7 +521,8 @@ def _by_type(
 
 
 def _is_joined_wanted(column: ShownColumn, wanted: Sequence[Shape]) -> bool:
-    """Return whether the query wants the joined column of a property, not one for each type."""
+    """Return whether a query reads integers and floats of a property as one column of doubles, and
+    not as one column for each type. ``wanted`` has the types of the property's columns."""
     if len(column.sources) == 1:
         return all(_is_readable_as(arrow_type(kind), column.shape) for kind in wanted)
     numbers = [kind for kind in wanted if joined_shape(kind, column.shape) is not None]
@@ -493,21 +530,25 @@ def _is_joined_wanted(column: ShownColumn, wanted: Sequence[Shape]) -> bool:
 
 
 def _as_stored(shape: StructShape, index: int) -> _PropertySource:
+    """Return the source of a column that shows one stored field."""
     slot = shape.slots[index]
     return _PropertySource(slot.logical, (slot,))
 
 
 def _as_shown(shape: StructShape, column: ShownColumn) -> _PropertySource:
+    """Return the source of a column that joins the integers and floats of a property."""
     slots = tuple(shape.slots[index] for index in column.sources)
     return _PropertySource(column.logical, slots, column)
 
 
 def _can_hold(wide: Shape, narrow: Shape) -> bool:
+    """Return whether a column of shape ``wide`` can represent values of shape ``narrow``."""
     return fits(wide, narrow) or joined_shape(wide, narrow) == wide
 
 
 def _is_readable_as(kind: pa.DataType, shown: Shape) -> bool:
-    """Return False if an integer column is wanted for shown doubles, at any depth."""
+    """Return False if the type ``kind`` has integers where the column ``shown`` has doubles, at any
+    depth; otherwise True."""
     if isinstance(shown, StructShape):
         fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
         shapes = {slot.name: slot.shape for slot in shown.slots}
@@ -519,6 +560,7 @@ def _is_readable_as(kind: pa.DataType, shown: Shape) -> bool:
 
 
 def _property_shape(kind: pa.DataType) -> Shape | None:
+    """Return the shape of a type; None if properties cannot have the type."""
     try:
         return shape_of(kind)
     except Unsupported:
@@ -526,7 +568,9 @@ def _property_shape(kind: pa.DataType) -> Shape | None:
 
 
 def _column(batch: pa.RecordBatch, step: _ColumnSource | None, field: pa.Field) -> pa.Array:
+    """Return one requested column of a stored batch."""
     if step is None:
+        # The data of an event is never null, only empty.
         if field.name == "data":
             return _cast(_no_data(batch.num_rows), field)
         return pa.nulls(batch.num_rows, field.type)
@@ -539,6 +583,8 @@ def _column(batch: pa.RecordBatch, step: _ColumnSource | None, field: pa.Field) 
 
 
 def _property(struct: pa.StructArray, step: _ColumnSource, field: pa.Field) -> pa.Array:
+    """Return the values of a property. Raises ``InvalidArgument`` if a column of doubles cannot
+    represent one of its integers."""
     arrays = [
         fitted(field_of(struct, child.index), child.source, child.target) for child in step.children
     ]
@@ -556,13 +602,16 @@ def _property(struct: pa.StructArray, step: _ColumnSource, field: pa.Field) -> p
 
 
 def _no_data(rows: int) -> pa.Array:
-    # Building it from Python values would import pandas if installed: half a second in each task's
-    # process. Channels without data are common.
+    """Return a column ``data`` with empty values."""
+    # Channels without data are common. Conversion from Python values would import pandas, if it is
+    # installed, which takes half a second in the process of each task.
     buffers = [None, pa.py_buffer(bytes(4 * (rows + 1))), pa.py_buffer(b"")]
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
 def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the column with the type that Spark requests. Raises ``InvalidArgument`` if values do
+    not fit the type."""
     if array.type.equals(field.type):
         return array
     try:

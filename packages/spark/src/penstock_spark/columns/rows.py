@@ -1,6 +1,6 @@
-"""Converts rows of a Spark table to events, routes them to channels, and names invalid rows.
+"""Converts rows of a Spark table to events, routes them to channels, and reports invalid rows.
 
-The conversion works on columns. Only if a batch is refused, a binary search finds the first
+The conversion works on whole columns. If a batch is refused, a binary search finds the first
 invalid row.
 """
 
@@ -27,9 +27,9 @@ from penstock_spark.columns.projection import arrow_schema
 from penstock_spark.options import SinkOptions, nearest
 
 SHOWN_COLUMNS_MAX: Final = 12
-"""Columns of an invalid row that an error shows."""
+"""Largest number of columns of an invalid row in an error text."""
 SHOWN_CHARACTERS_MAX: Final = 40
-"""Characters of each value that an error shows."""
+"""Largest number of characters of a value in an error text."""
 
 _ALLOWED_VALUES: Final = {
     "ttl": f"give milliseconds, 0 to {TTL_MS_MAX}; null or 0 for no own TTL",
@@ -38,10 +38,10 @@ _ALLOWED_VALUES: Final = {
 _EVENT_COLUMNS: Final = frozenset((*STAMPED, *SETTABLE_FIELDS, "properties", "headers"))
 """Columns that are not properties."""
 _TYPE_NAME: Final = re.compile(r"[a-z]+(?![a-z]*:)")
-"""The types in a simple string of Spark, without the names of fields."""
+"""Matches the types, but not the names of fields, in Spark's text for a type."""
 _PAYLOADS: Final = (pa.binary(), pa.string())
 _KAFKA_COLUMNS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
-"""Columns of Kafka's sink, and some of its source."""
+"""Columns that rows for Spark's Kafka sink have, and some that rows of its source have."""
 _EVENT: Final = re.compile(r"^event \d+(?: of the batch)?(?:: | )")
 
 T = TypeVar("T", bound=DataType)
@@ -50,7 +50,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class ChannelRows(NamedTuple):
-    """Rows for one channel, and their places in the partition."""
+    """Rows for one channel, with their numbers in the partition."""
 
     channel: str
     table: pa.Table
@@ -59,7 +59,7 @@ class ChannelRows(NamedTuple):
     partition: int
 
     def refused(self, row: int, reason: str, error: type[PenstockError]) -> PenstockError:
-        """Return the error for a row that cannot be an event."""
+        """Return an error of class ``error`` that names a row, shows it and states the reason."""
         return error(
             f"row {self.numbers[row]} of partition {self.partition} {reason}; the row is "
             f"{shown(self.table.slice(row, 1))}"
@@ -72,9 +72,9 @@ class ChannelRows(NamedTuple):
 
 
 def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
-    """Raise ``InvalidArgument`` or ``InvalidEvent`` for a schema that no channel accepts.
+    """Raise ``InvalidArgument`` or ``InvalidEvent`` if no channel accepts rows with this schema.
 
-    Runs before the tasks start, so that a mistake costs no work.
+    This is checked before the tasks start, so that a mistake costs no work.
     """
     if overwrite:
         raise InvalidArgument(
@@ -108,8 +108,8 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
 
 
 def _with_nullable_nulls(kind: T) -> T:
-    """Return the type with nullable void elements: ``array()`` is a list of void elements that must
-    not be null, which Arrow refuses."""
+    """Return the type with all void fields and elements nullable. Spark's ``array()`` is a list of
+    void elements that must not be null, which Arrow refuses."""
     if isinstance(kind, StructType):
         fields = [
             StructField(
@@ -128,7 +128,7 @@ def _with_nullable_nulls(kind: T) -> T:
 
 
 def _check_types(schema: StructType) -> None:
-    """Raise ``InvalidEvent`` for a column whose type events cannot have."""
+    """Raise ``InvalidEvent`` if a column has a type that events do not support."""
     for field in schema.fields:
         text = field.dataType.simpleString()
         is_known = "variant" not in _TYPE_NAME.findall(text)
@@ -145,7 +145,8 @@ def _check_types(schema: StructType) -> None:
 
 
 def _check_case(schema: StructType, options: SinkOptions) -> None:
-    """Raise ``InvalidEvent`` for a column such as ``Tag``: to Spark's SQL it is ``tag``."""
+    """Raise ``InvalidEvent`` for a column such as ``Tag``, which Spark's SQL does not distinguish
+    from the event column ``tag``."""
     routing_columns = (options.channel_column, options.delta_column)
     for name in schema.names:
         lower = name.lower()
@@ -172,8 +173,8 @@ def _check_column(
 
 
 def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
-    """Check the option ``value``. Rows in the form of Kafka's sink must set it: there, the column
-    ``value`` is the payload."""
+    """Raise ``InvalidArgument`` if the option ``value`` does not fit the columns, or is missing for
+    rows that look like rows for Kafka, where the column ``value`` is the payload."""
     if options.value == "data":
         if "value" not in schema.names:
             raise InvalidArgument("value=data, but the rows have no column value")
@@ -201,8 +202,8 @@ def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
 
 
 def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
-    """Return a batch of Spark as a table for the client. In Spark, ``data`` may be text, and its
-    column may be called ``value``."""
+    """Return a batch of Spark as a table that the client accepts: the payload is in the column
+    ``data``, as bytes. Raises ``InvalidEvent`` if two columns have one name."""
     arrays = [with_whole_nulls(array) for array in batch.columns]
     columns = dict(zip(batch.schema.names, arrays, strict=True))
     if options.value == "data" and len(columns) == batch.num_columns:
@@ -219,8 +220,11 @@ def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
 def routed(
     table: pa.Table, first_row: int, partition: int, options: SinkOptions
 ) -> Iterator[ChannelRows]:
-    """Yield the rows of each channel in order. Raises ``InvalidEvent`` for a row without a
-    channel."""
+    """Divide rows among their target channels; the order of rows in a channel stays.
+
+    ``first_row`` is the number of the first row in the partition. Raises ``InvalidEvent`` if a row
+    names no channel and the write has no default.
+    """
     numbers = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
     default = options.where.channel
     if not options.channel_column:
@@ -256,9 +260,10 @@ def routed(
 def events_of(
     rows: ChannelRows, options: SinkOptions, event_bytes_max: int
 ) -> list[pa.RecordBatch]:
-    """Return the rows as bodies; rows with a delivery time get separate bodies.
+    """Return the rows as bodies to publish. Rows with a delivery time get separate bodies.
 
-    Raises ``InvalidEvent`` or ``EventTooLarge`` for the first row that cannot be an event.
+    Raises ``InvalidEvent`` or ``EventTooLarge`` if a row cannot be an event; the text shows the
+    first such row.
     """
 
     def make_bodies(part: ChannelRows) -> list[pa.RecordBatch]:
@@ -293,6 +298,7 @@ def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:
 
 
 def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
+    """Return a table as bodies, with the marks for deltas and absent properties."""
     delta_mask = deltas_in(table, options)
     if options.delta_column:
         table = table.drop_columns([options.delta_column])
@@ -307,7 +313,8 @@ def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
             if delta_mask is None
             else delta_mask[first_row : first_row + count]
         )
-        # Spark has one kind of null: in a delta it means unchanged (SEM K4).
+        # Spark has only one kind of null. In a delta, it means that the property is unchanged
+        # (SEM K4).
         sparse = np.ones(count, np.bool_) if options.nulls_are_absent else is_delta
         body = body.append_column(FIELDS["sparse"], pa.array(sparse))
         if is_delta.any():
@@ -320,7 +327,7 @@ def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
 def _first_refused(
     rows: ChannelRows, make_bodies: Callable[[ChannelRows], list[pa.RecordBatch]]
 ) -> tuple[int, PenstockError] | None:
-    """Return the first row that is refused by itself, and the error; None if the rows are refused
+    """Return the first row that is refused by itself, and its error; None if the rows are refused
     only together."""
     # Invariant: the first refused row is in the `count` rows from `first`, if one is refused alone.
     first, count = 0, rows.table.num_rows
@@ -345,6 +352,8 @@ def _refusal(
 
 
 def _reason(error: PenstockError) -> str:
+    """Return the text of an error without the number of the event in its batch, and with the
+    allowed values of the column."""
     text = _EVENT.sub("", str(error))
     for column, allowed in _ALLOWED_VALUES.items():
         if re.match(rf"(column '{column}'|{column}) ", text):
@@ -353,7 +362,7 @@ def _reason(error: PenstockError) -> str:
 
 
 def shown(row: pa.Table) -> str:
-    """Return the text of a one-row table for an error message, with shortened values."""
+    """Return the values of a one-row table for error texts, each shortened."""
     texts = []
     for name in row.column_names[:SHOWN_COLUMNS_MAX]:
         text = _text(row.column(name)[0])

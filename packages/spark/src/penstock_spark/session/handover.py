@@ -1,11 +1,11 @@
 """Starts the process that runs the source of a streaming query, in place of Spark's Python.
 
 Spark starts one process for each query, which imports PySpark, pyarrow and the client before it
-reads anything. Instead, this program asks for a fork of a process that imported them once (see
-``penstock_spark.session.prepared``). If anything fails, it starts Python as Spark requested.
+reads anything. Instead, this program requests a fork of a process that imported these modules once
+(see ``penstock_spark.session.prepared``). If anything fails, it starts Python as Spark requested.
 
-A script runs this module by its path (``penstock_spark.session.pythons``). It must start within
-milliseconds, so it imports only the standard library.
+A script runs this module by its path (``penstock_spark.session.pythons``). The module must start
+within milliseconds, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ import socket
 from collections.abc import Sequence
 
 STARTED = b"\1"
-"""Answer to a request: the process was forked. Its exit code follows when it ends."""
+"""Answer to a request that means: the process was forked. The exit code follows when the process
+ends."""
 
 ANSWER_TIMEOUT_S = 4.0
-"""Seconds to wait for a fork, including the imports; Spark waits ten seconds."""
+"""Seconds to wait for a fork and, the first time, for the imports before it. Spark waits ten
+seconds."""
 
 
 def main(python: str, folder: str, arguments: Sequence[str]) -> None:
-    """Run ``arguments`` in a forked process, and end with it; if that fails, in a new process."""
+    """Run ``arguments`` in a forked process and exit with its code. If no process can be forked,
+    replace this process by the program ``python``.
+
+    ``folder`` contains the sockets of the forking processes.
+    """
     folder_descriptor = os.open(
         ".", os.O_RDONLY | os.O_DIRECTORY
     )  # a descriptor also works for a deleted folder
@@ -45,7 +51,7 @@ def _connect(python: str, folder: str, folder_descriptor: int) -> socket.socket:
     """Connect to the forking process; start it if it does not run."""
     spark = os.getppid()
     name = f"{spark}-{_start_time(spark)}"
-    # A socket address holds about 100 bytes: a relative path fits, however long the folder's is.
+    # The address of a socket has at most about 100 bytes. A relative path always fits.
     os.chdir(folder)
     link = socket.socket(socket.AF_UNIX)
     try:
@@ -59,7 +65,8 @@ def _connect(python: str, folder: str, folder_descriptor: int) -> socket.socket:
 
 
 def _start_time(process: int) -> str:
-    """Return the start time of a process, which distinguishes it from later ones with its id."""
+    """Return the start time of a process, which distinguishes it from later processes with the same
+    id."""
     with open(f"/proc/{process}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[19].decode()
 
@@ -67,7 +74,8 @@ def _start_time(process: int) -> str:
 def _start_forking_process(
     python: str, folder: str, name: str, spark: int, folder_descriptor: int
 ) -> None:
-    """Start the forking process; it listens at once, and answers after its imports."""
+    """Start the forking process, unless another query has just started it. Its socket accepts
+    connections at once; answers follow after its imports."""
     _remove_stale_files()
     with open(f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -111,8 +119,8 @@ def _remove_stale_files() -> None:
 
 
 def _is_started(link: socket.socket, folder_descriptor: int) -> bool:
-    """Request a process with the streams, variables and folder of this one; return whether it was
-    started."""
+    """Request a process with the streams, environment variables and working directory of this
+    process. Return whether the process was started."""
     request = marshal.dumps(dict(os.environ))
     link.settimeout(ANSWER_TIMEOUT_S)
     socket.send_fds(link, [len(request).to_bytes(4, "big")], [0, 1, 2, folder_descriptor])

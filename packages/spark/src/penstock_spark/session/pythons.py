@@ -1,7 +1,8 @@
-"""The Python program with which Spark starts its processes on this machine.
+"""Makes the program that Spark starts as Python on this machine.
 
-A script starts this Python: if possible, it forks the process of a streaming query
-(``handover.py``); ``worker_daemon.py`` forks workers; all other processes are started as usual.
+The program is a script. It runs ``handover.py`` for the process of a streaming query, and
+``worker_daemon.py`` for the daemon that forks workers; it starts all other processes with the
+Python of this process.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ _DAEMON: Final = "pyspark.daemon"
 """The module that Spark starts to fork the workers of tasks."""
 _QUIET_DAEMON: Final = "penstock_spark.session.worker_daemon"
 INTERPRETER_MAX: Final = 100
-"""Bytes of a path that the first line of a script may name on every Linux kernel. The path must
-not contain spaces."""
+"""Longest path, in bytes, that the first line of a script may have on every Linux kernel. The path
+must not contain spaces."""
 
 
 def python_for_spark() -> str:
-    """Return the program to set as Spark's Python; on systems other than Linux, this Python."""
+    """Return the path of the program to set as Spark's Python. On systems other than Linux, or if
+    its path cannot be in a script, it is the Python of this process."""
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
         return sys.executable
     if len(os.fsencode(sys.executable)) > INTERPRETER_MAX or len(sys.executable.split()) != 1:

@@ -36,10 +36,10 @@ from penstock_core.vocabulary.uris import shown, without_secrets
 BATCH_ROWS_MAX: Final = 16_384
 """Maximum number of events in a batch."""
 ATTEMPTS_MAX: Final = 20
-"""Attempts to read a range, as files may be deleted during the reading."""
+"""Largest number of attempts to read a range whose files are deleted during the reading."""
 
 Pieces = list[tuple[DataFile, int]]
-"""Row groups: the file of each, and its number in the file."""
+"""Row groups, each as its file and its index in the file."""
 
 
 class Wanted(Struct, frozen=True):

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from penstock.client.reading.archive import Archive, Wanted
 
 LOOK_AGAIN_S: Final = 1.0
-"""Seconds without an event from a channel that had more events, after which the archive is examined
-once more."""
+"""Seconds to wait for events that the channel had when it was opened. Then the archive is opened
+again, because the events may have moved there."""
 
 
 class SeamlessSubscription(Subscription):
@@ -301,7 +301,8 @@ class SeamlessSubscription(Subscription):
         return batch, True
 
     async def _next_of(self, batch: ReceivedBatch, *, behind: bool) -> ReceivedBatch | None:
-        """Return the part of a batch of the channel that is delivered now; the rest is put back."""
+        """Return the events of a batch of the channel to deliver now; put the others back. None
+        means that archived events come first."""
         if int(batch.event_ids[0]) < self._oldest:
             batch, later = _split(batch, self._oldest)
             if later is not None:
