@@ -28,8 +28,8 @@ class OpenBatch(Generic[B]):
         self.count = 0
         """Number of events that the loop has finished with."""
         self._in_use = 0
-        """Number of events after these that the application is processing. They are delivered again
-        if the loop is left now."""
+        """Number of events after the finished ones that the application is processing. They are
+        delivered again if the loop is left now."""
 
     def begin(self, batch: B, in_use: int = 0) -> None:
         """Begin to deliver ``batch``; the application processes ``in_use`` events at a time."""
