@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_core.columns.selectors import InvalidSelector, Selector, parse, selector_of
-from penstock_core.columns.selectors.patterns import parts, search, unlimited, wildcards
+from penstock_core.columns.selectors.patterns import (
+    Automaton,
+    Walk,
+    parts,
+    search,
+    unlimited,
+    wildcards,
+)
 from tests.counting import calls_during
 from tests.thorough import examples
 
@@ -18,6 +25,8 @@ pytestmark = pytest.mark.spec("F1")
 
 TEXTS = st.text("ab%é", max_size=12)
 PATTERNS = st.text("ab%%_é", max_size=10)
+ALPHABET = "ab.*$^\\[]{}()|?+-# \n\r\t\0é€𝄞\u2028"
+"""Characters with a meaning in regular expressions, line ends, and characters of each size."""
 
 
 def expression(pattern: str) -> re.Pattern[str]:
@@ -34,7 +43,47 @@ def test_a_pattern_agrees_with_a_regular_expression(pattern: str, texts: list[st
     assert search(pattern)(pa.array(texts, pa.string()), unlimited).to_pylist() == wanted
 
 
-@pytest.mark.parametrize("pattern", ["%a_b%c", "a%b%c%", "a_c", "_b%"])
+@pytest.mark.slow
+@settings(max_examples=examples(600), deadline=None)
+@given(st.text(ALPHABET + "%%%__!", min_size=1, max_size=12), st.data())
+def test_the_automaton_finds_what_the_walk_finds(pattern: str, data: st.DataObject) -> None:
+    """Each text is made from the pattern, so that about half of them match."""
+    pattern_parts = parts(pattern, "!")
+    filled = {None: st.sampled_from(ALPHABET), "": st.text(ALPHABET, max_size=3)}
+    near = st.tuples(
+        *(filled.get(part, st.just(part or "")) for part in pattern_parts),
+        st.sampled_from(["", "", "\n", "a"]),
+    ).map("".join)
+    texts = data.draw(st.lists(st.none() | near | st.text(ALPHABET), max_size=6))
+    column = pa.array([None, *texts], pa.string())[1:]
+
+    found = Automaton(pattern_parts).search(column, unlimited)
+
+    assert found.to_pylist() == Walk(pattern_parts).search(column, unlimited).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "by_automaton"),
+    [
+        ("a%b%c", True),
+        ("%a____b%____c%", True),
+        ("%a_____b%", False),
+        ("%a____b%____c%_d%", False),
+        ("%" + "a%" * 8, False),
+        ("%" + "a%" * 7, True),
+        ("a%" + "é" * 127 + "%b", True),
+        ("a%" + "é" * 128 + "%b", False),
+    ],
+)
+def test_arrow_searches_for_patterns_whose_automaton_is_small(
+    pattern: str, by_automaton: bool
+) -> None:
+    searched_by = getattr(search(pattern), "__self__", None)
+
+    assert isinstance(searched_by, Automaton if by_automaton else Walk)
+
+
+@pytest.mark.parametrize("pattern", ["%a_b%c", "a%b%c%", "a_c", "_b%", "%a_____b%"])
 def test_a_constant_is_looked_at_like_a_column(pattern: str) -> None:
     column = search(pattern)(pa.array(["aabcabc"]), unlimited)
 
@@ -59,10 +108,12 @@ def test_a_text_that_leads_astray_at_every_place_is_not_searched_place_by_place(
 ) -> None:
     """A call for each place in a text of a megabyte would take seconds."""
     texts = pa.array(["b" + "a" * 100_000] * 3)
+    walk = Walk(parts(pattern))
 
-    calls = calls_during(lambda: search(pattern)(texts, unlimited), "find", "startswith")
+    calls = calls_during(lambda: walk.search(texts, unlimited), "find", "startswith")
 
     assert 0 < calls <= 3 * 33 * (2 + pattern.count("_"))
+    assert walk.search(texts, unlimited).to_pylist() == [False] * 3
     assert search(pattern)(texts, unlimited).to_pylist() == [False] * 3
 
 
@@ -71,7 +122,7 @@ def test_a_text_that_leads_astray_at_every_place_is_not_searched_place_by_place(
 def test_a_piece_is_found_wherever_it_is(before: int, end: str) -> None:
     text = "a" * before + end + "aé"
 
-    result = search("%a_b%a%")(pa.array([text]), unlimited).to_pylist()
+    result = Walk(parts("%a_b%a%")).search(pa.array([text]), unlimited).to_pylist()
 
     assert result == [bool(expression("%a_b%a%").fullmatch(text))]
 
@@ -80,7 +131,9 @@ def test_work_grows_with_the_cost_of_a_search() -> None:
     assert Selector("s LIKE '%a_b%'").work == 4
     assert Selector("s LIKE '%" + "a_" * 40 + "b%'").work == 43 + 10
     assert Selector("s LIKE '%a%'").row_bytes == 0, "Arrow does it all"
-    assert 0 < Selector("s LIKE '%a%b%'").row_bytes < Selector("s LIKE '%a_b%'").row_bytes
+    assert Selector("s LIKE '%a%b_c%'").row_bytes == 0, "and so it does here"
+    walked = [Selector(f"s LIKE '{pattern}'").row_bytes for pattern in ("a_____b", "%a_____b%")]
+    assert 0 < walked[0] < walked[1]
     assert Selector("n IN (1, 2, 3)").work == 1
     assert Selector(f"n IN ({', '.join(map(str, range(800)))})").work == 101
     assert Selector(f"n IN (0.5, {', '.join(map(str, range(800)))})").work == 802
@@ -96,7 +149,7 @@ def test_a_search_asks_whether_to_go_on() -> None:
     with pytest.raises(Enough):
         search("%a%b%")(pa.array(["ab" * 1_000] * 2_000), check)
     with pytest.raises(Enough):  # and within one text that leads astray again and again
-        search("%aaa_b%")(pa.array(["a" * 20_000 + "b", "aaaab"]), check)
+        search("%aaa_____b%")(pa.array(["a" * 20_000 + "b", "aaaab"]), check)
 
 
 @pytest.mark.spec("F4")
