@@ -58,6 +58,18 @@ def test_each_form_of_a_length_is_read(size: int) -> None:
     assert b"".join(each.data for each in read(masked(BINARY, data))) == data
 
 
+@pytest.mark.parametrize("size", [*range(71), *range(505, 530), 16_384, 16_389])
+def test_the_mask_continues_at_each_offset(size: int) -> None:
+    """The first bytes of the frame arrive separately, so the rest begins within the mask."""
+    data = bytes(byte % 251 for byte in range(4 + size))
+    frame = masked(BINARY, data)
+    head_bytes = len(frame) - len(data)
+
+    for first in range(5):
+        cut = head_bytes + first
+        assert b"".join(piece.data for piece in read(frame[:cut], frame[cut:])) == data
+
+
 def test_a_message_in_parts_is_one_with_control_frames_between() -> None:
     found = read(
         masked(BINARY, b"a", is_last=False),

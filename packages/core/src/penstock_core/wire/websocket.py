@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from hashlib import sha1
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from penstock_core.vocabulary.errors import RemoteProtocolViolation
 
 VERSION: Final = "13"
@@ -22,6 +24,10 @@ CONTROL_BYTES_MAX: Final = 125
 # The RFC defines this text, which is joined to the key of the handshake (1.3).
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _KEY_BYTES: Final = 16
+_MASK_BYTES: Final = 4
+_WORD_BYTES: Final = 8
+_WORDS_FROM_BYTES: Final = 512
+"""Size in bytes from which it is faster to unmask words of an array than one large integer."""
 _OPCODES: Final = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 
 
@@ -161,10 +167,19 @@ class WebSocketReader:
 
     def _unmasked(self, count: int) -> bytes:
         """Remove the next ``count`` bytes of the current frame and return them without the mask."""
-        # One exclusive or of two large numbers is many times faster than a loop over the bytes.
-        data, turn = bytes(self._data[:count]), self._at % 4
+        masked, turn = self._data[:count], self._at % _MASK_BYTES
         del self._data[:count]
         self._remaining -= count
         self._at += count
-        mask = (self._mask[turn:] + self._mask[:turn]) * (count // 4 + 1)
-        return (int.from_bytes(data) ^ int.from_bytes(mask[:count])).to_bytes(count)
+        return _without_mask(masked, self._mask[turn:] + self._mask[:turn])
+
+
+def _without_mask(masked: bytearray, mask: bytes) -> bytes:
+    """Return data without the mask that is repeated over it."""
+    size = len(masked)
+    if size < _WORDS_FROM_BYTES:
+        repeated = mask * (size // _MASK_BYTES + 1)
+        return (int.from_bytes(masked) ^ int.from_bytes(repeated[:size])).to_bytes(size)
+    masked += bytes(-size % _WORD_BYTES)
+    word = np.frombuffer(mask * (_WORD_BYTES // _MASK_BYTES), np.uint64)
+    return (np.frombuffer(masked, np.uint64) ^ word).tobytes()[:size]

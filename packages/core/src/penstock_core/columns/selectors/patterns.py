@@ -25,7 +25,7 @@ _ONE: Final = "_"
 WILDCARDS_MAX: Final = 100
 """Maximum number of wildcards in a pattern of a new selector."""
 _CHARACTERS_PER_CHECK: Final = 1 << 20
-"""Number of characters that are searched between two calls of ``check``; bytes if Arrow searches."""
+"""Number of characters, or of bytes if Arrow searches, between two calls of ``check``."""
 _AUTOMATON_ANY_MAX: Final = 8
 """Maximum number of ``%`` in a pattern that an automaton searches for."""
 _AUTOMATON_ONE_MAX: Final = 8
