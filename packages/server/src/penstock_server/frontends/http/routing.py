@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import typing
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -383,16 +384,25 @@ class RouteMatch(NamedTuple):
         return destination_name(name) if name else ""
 
 
+_Form = tuple[bool, ...]
+"""Which parts of a path are fixed; the others are parameters."""
+_FixedParts = tuple[str, ...]
+
+
 class RouteTable:
     """Finds the route of a request."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
         self.signatures = {route: signature_of(route) for route in routes}
-        self._tree: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        self._forms: dict[int, dict[_Form, dict[_FixedParts, dict[str, Route]]]] = {}
+        """Routes by number of parts, form, fixed parts and method."""
         for route in routes:
-            parts = tuple(route.path.strip("/").split("/"))
-            self._tree.setdefault(len(parts), []).append((parts, route))
+            parts = route.path.strip("/").split("/")
+            form = tuple(part[0] != "{" for part in parts)
+            by_fixed_parts = self._forms.setdefault(len(parts), {}).setdefault(form, {})
+            by_method = by_fixed_parts.setdefault(tuple(compress(parts, form)), {})
+            by_method.setdefault(route.method, route)
 
     def find(self, method: str, raw_path: str) -> RouteMatch | frozenset[str]:
         """Return the route of a method and path. If the method is not allowed, return the methods
@@ -403,21 +413,19 @@ class RouteTable:
         # Split before the parts are decoded, because a name may contain an encoded slash.
         parts = raw_path.strip("/").split("/")
         methods: set[str] = set()
-        for template, route in self._tree.get(len(parts), ()):
-            if not _matches(template, parts):
+        # An empty part matches no parameter, because no name is empty.
+        forms = self._forms.get(len(parts), {}) if all(parts) else {}
+        for form, by_fixed_parts in forms.items():
+            by_method = by_fixed_parts.get(tuple(compress(parts, form)))
+            if by_method is None:
                 continue
-            methods.add(route.method)
-            if route.method == method:
-                pairs = zip(template, parts, strict=True)
+            if (route := by_method.get(method)) is not None:
+                names = route.path.strip("/").split("/")
+                pairs = zip(names, parts, strict=True)
                 params = {name[1:-1]: _decoded(part) for name, part in pairs if name[0] == "{"}
                 return RouteMatch(route, self.signatures[route], params)
+            methods |= by_method.keys()
         return frozenset(methods)
-
-
-def _matches(template: Sequence[str], parts: Sequence[str]) -> bool:
-    pairs = zip(template, parts, strict=True)
-    # An empty part matches no parameter, because no name is empty.
-    return all(part and (name[0] == "{" or name == part) for name, part in pairs)
 
 
 def _decoded(part: str) -> str:
