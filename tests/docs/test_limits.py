@@ -69,6 +69,8 @@ NO_MEMORY: Final = {
         "penstock_core.channel.retention.KEY_DEPTH_MAX",
         "penstock_core.channel.retention.ARCHIVE_LENGTH_MAX",
         "penstock_core.columns.events.single_event.COLUMNS_MAX",
+        "penstock_server.runtime.store.bodies.PLAIN_NAME_CHARACTERS_MAX",
+        "penstock_server.runtime.store.bodies.PLAIN_PROPERTIES_MAX",
         "penstock_core.columns.events.single_event.MESSAGE_BYTES_MAX",
         "penstock_core.columns.events.single_event.ROW_BYTES_MAX",
         "penstock_core.columns.files.tables.DECIMAL_DIGITS_MAX",

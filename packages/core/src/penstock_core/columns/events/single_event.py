@@ -331,10 +331,23 @@ def codec_in_message(message: bytes) -> SingleEventCodec | None:
         return codec
 
 
-_by_kind: dict[tuple[object, ...], SingleEventCodec | None] = {}
+class CodecCache:
+    """Codecs by the kind of an event: the names of its properties and the types of their values."""
+
+    __slots__ = ("by_kind", "kinds_max")
+
+    def __init__(self, kinds_max: int) -> None:
+        self.by_kind: dict[tuple[object, ...], SingleEventCodec | None] = {}
+        self.kinds_max = kinds_max
+        """Maximum number of kinds. Above the limit all are dropped."""
 
 
-def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
+_codecs: Final = CodecCache(KINDS_MAX)
+
+
+def encode_event(
+    event: Event, codecs: CodecCache = _codecs
+) -> tuple[SingleEventCodec, bytes] | None:
     """Return the codec and the message of an event to be published.
 
     None if Arrow has to encode it, which also reports errors. Raises ``InvalidEvent``.
@@ -345,9 +358,9 @@ def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
     tag, data = event._tag, event._data
     kind = (tag is not None, bool(data), *properties, *map(type, properties.values()))
     try:
-        codec = _by_kind[kind]
+        codec = codecs.by_kind[kind]
     except KeyError:
-        codec = _cache_codec(kind, event)
+        codec = _cache_codec(codecs, kind, event)
     if codec is None:
         return None
     values = [*properties.values()]
@@ -369,12 +382,14 @@ def _is_plain(event: Event) -> bool:
     return event._rows is None and event._options in _PLAIN
 
 
-def _cache_codec(kind: tuple[object, ...], event: Event) -> SingleEventCodec | None:
-    if len(_by_kind) >= KINDS_MAX:
-        _by_kind.clear()
+def _cache_codec(
+    codecs: CodecCache, kind: tuple[object, ...], event: Event
+) -> SingleEventCodec | None:
+    if len(codecs.by_kind) >= codecs.kinds_max:
+        codecs.by_kind.clear()
     plain = all(type(value) in NATIVE for value in event.properties.values())
     codec = codec_of_schema(body_of([event]).schema) if plain else None
-    _by_kind[kind] = codec
+    codecs.by_kind[kind] = codec
     return codec
 
 

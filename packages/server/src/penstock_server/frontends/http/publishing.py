@@ -27,7 +27,7 @@ from penstock_server.frontends.http.finding import Store
 from penstock_server.frontends.http.routing import Call, Content
 from penstock_server.frontends.http.shapes import NewEvent, NewEvents, PublishedAnswer, PublishQuery
 from penstock_server.runtime.operations.door import publish as begin_publish
-from penstock_server.runtime.store.bodies import Body, body_from
+from penstock_server.runtime.store.bodies import Body, body_from, body_of_plain
 
 EVENTS_MAX: Final = 100_000
 """Maximum number of events in a JSON or NDJSON request."""
@@ -188,6 +188,8 @@ def _lines(data: bytes, messages: Messages | None) -> PublishDocument:
 def _document_of(events: list[Event]) -> PublishDocument:
     if not events:
         raise InvalidArgument("the request has no events; send at least one")
+    if len(events) == 1 and (body := body_of_plain(events[0])) is not None:
+        return PublishDocument([body])
     return _document([body_of(events)])
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock_core.columns.events.digest import digest
-from penstock_core.columns.events.single_event import codec_in_message
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.single_event import (
+    CodecCache,
+    codec_in_message,
+    encode_event,
+)
 from penstock_core.columns.events.storage_defaults import with_dictionary, with_priority
 from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.schema.ipc import (
@@ -35,6 +40,17 @@ and its text."""
 
 UNLIMITED = 1 << 62
 """Size limit in bytes that no event exceeds, for events that the realm has accepted before."""
+
+PLAIN_KINDS_MAX: Final = 256
+"""Maximum number of combinations of property names and types of single events from HTTP whose codec
+is cached, about 20 KB each."""
+PLAIN_PROPERTIES_MAX: Final = 16
+"""Maximum number of properties of an event that is encoded without Arrow."""
+PLAIN_NAME_CHARACTERS_MAX: Final = 1_024
+"""Maximum number of characters of the names of its properties."""
+_codecs: Final = CodecCache(PLAIN_KINDS_MAX)
+_kinds: Final[set[tuple[object, ...]]] = set()
+"""Combinations of property names and types that were published."""
 
 
 class Body:
@@ -135,6 +151,36 @@ def body_from(batch: pa.RecordBatch, outcomes: PredicateOutcomes | None = None) 
     body = Body(memoryview(batch_bytes(batch)), batch, schema_bytes(batch.schema))
     body.outcomes = outcomes
     return body
+
+
+def body_of_plain(event: Event) -> Body | None:
+    """Return the body of one event, encoded without Arrow; None if the event needs Arrow, which
+    also reports errors. Raises ``InvalidEvent``."""
+    properties = event.properties
+    # Clients choose the names, and must not be able to fill the memory with codecs.
+    if len(properties) > PLAIN_PROPERTIES_MAX:
+        return None
+    if sum(map(len, properties)) > PLAIN_NAME_CHARACTERS_MAX:
+        return None
+    if not _is_repeated((*properties, *map(type, properties.values()))):
+        return None
+    encoded = encode_event(event, _codecs)
+    if encoded is None:
+        return None
+    codec, message = encoded
+    digest = codec.digest_of(message)
+    return Body(message, None, schema_bytes(codec.schema), known_digest=digest, names=codec.names)
+
+
+def _is_repeated(kind: tuple[object, ...]) -> bool:
+    """Return whether an event of this kind was published before. Building a codec takes longer than
+    encoding ten events with Arrow, so the first event of a kind does not get one."""
+    if kind in _kinds:
+        return True
+    if len(_kinds) >= PLAIN_KINDS_MAX:
+        _kinds.clear()
+    _kinds.add(kind)
+    return False
 
 
 def prepared(
