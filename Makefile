@@ -20,6 +20,10 @@ fast := -m "not slow and not spark and not process and not door" --hypothesis-pr
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
+# Rewriting the assertions of every test and compiling it anew takes as long as importing all of them,
+# and a server that a test starts would compile its modules, too: these three keep what they compile.
+check lowest test: export PYTHONDONTWRITEBYTECODE :=
+
 setup: ## make .venv from requirements.lock (the others do it when needed)
 	@scripts/setup.sh
 
@@ -47,8 +51,6 @@ else
 endif
 
 # Types are checked beside the tests: anew that takes half a minute of one processor.
-# Compiling every test anew would take a third of its time, so it keeps what it compiles.
-check: export PYTHONDONTWRITEBYTECODE :=
 check: setup ## format, lint, types, import contracts, fast tests (under a minute)
 	@echo "check: format" && $(bin)/ruff format --check --quiet --diff $(sources)
 	@echo "check: lint" && $(bin)/ruff check --quiet $(sources)
