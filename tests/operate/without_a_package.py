@@ -10,7 +10,7 @@ from pathlib import Path
 import penstock
 from penstock_server.cli import main as command
 from scripts.packages import package_of, packages
-from scripts.weight.source import workspace_sources
+from scripts.weight.source import unparsed, workspace_sources
 
 KEPT = ("core", "client", "server")
 
@@ -18,7 +18,7 @@ KEPT = ("core", "client", "server")
 def import_the_rest() -> None:
     """Import all modules of the core, the client and the server."""
     stand_ins = {name for entry in packages().values() for name in entry.stand_ins}
-    for source in workspace_sources(Path.cwd()):
+    for source in workspace_sources(Path.cwd(), unparsed):
         is_program = source.module.endswith("__main__")
         if package_of(source.module) in KEPT and not is_program and source.module not in stand_ins:
             importlib.import_module(source.module)
