@@ -57,7 +57,8 @@ def test_other_facts_are_stored_as_they_are(fact: StoredFact) -> None:
 
 @pytest.mark.spec("D4", "D16")
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [50_000, 1_000_000])
+# Every second one of 400,000 makes more ranges than an id set remembers as ranges (2**17).
+@pytest.mark.parametrize("count", [50_000, 400_000])
 def test_events_acknowledged_here_and_there_cost_a_bit_each(count: int) -> None:
     play = play_of(retain_consumed=True)
     play.do(AddDurable("d", "shared"))
