@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from penstock_core.garbage import age_all, uncollected
 from scripts.prose import BENCHMARKS, TEST_PROGRAMS
 from scripts.weight.source import Source, sources_below, workspace_sources
 
@@ -64,17 +65,28 @@ def tree_of(source: str) -> ast.Module:
 @cache
 def sources() -> tuple[Source, ...]:
     """Every module of the packages."""
-    return workspace_sources(ROOT, tree_of)
+    return _read(lambda: workspace_sources(ROOT, tree_of))
 
 
 @cache
 def bench_sources() -> tuple[Source, ...]:
     """Every module of the benchmarks."""
-    return sources_below(ROOT / BENCHMARKS, tree_of)
+    return _read(lambda: sources_below(ROOT / BENCHMARKS, tree_of))
 
 
 @cache
 def program_sources() -> tuple[Source, ...]:
     """Every module of the test programs: simulation, faults and fuzzing."""
-    folders = (ROOT / folder for folder in TEST_PROGRAMS)
-    return tuple(source for folder in folders for source in sources_below(folder, tree_of))
+    folders = [ROOT / folder for folder in TEST_PROGRAMS]
+    return _read(
+        lambda: tuple(source for folder in folders for source in sources_below(folder, tree_of))
+    )
+
+
+def _read(read: Callable[[], tuple[Source, ...]]) -> tuple[Source, ...]:
+    """Return what ``read`` returns. The trees are kept until the process ends, so searches for
+    unreachable objects among them free nothing."""
+    with uncollected():
+        found = read()
+    age_all()
+    return found
