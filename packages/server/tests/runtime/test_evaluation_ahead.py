@@ -23,7 +23,8 @@ from packages.server.tests.runtime.expensive_selectors import (
 )
 from packages.server.tests.runtime.lives import Lives, clock_now, datas
 from penstock_core.columns.events.event import Event
-from penstock_core.vocabulary.errors import PenstockError
+from penstock_core.ids.ids import IdSet, Span
+from penstock_core.vocabulary.errors import PenstockError, StorageFailed
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_testing.loop import pass_time, simulated
 
@@ -241,6 +242,33 @@ async def test_buried_events_are_evaluated_and_later_requests_wait_behind(
             await request
         await settled(lives, "dead", 150, elsewhere=elsewhere)
         assert await outstanding(lives, "orders", "work") == [], "nothing came again"
+
+
+@simulated
+async def test_a_request_that_is_held_in_a_failing_group_is_refused_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives(limits=SMALL_SLICES)
+    async with lives.life("killed"):
+        await with_dead_store(lives)
+        await lives.durable("orders", "work", max_deliveries=1)
+        await lives.put("orders", *large(200))
+        worker = await lives.attach("orders", "work", window=1_000)
+        await worker.has(200)
+        Elsewhere(lives, monkeypatch).paused = asyncio.Event()
+        lives.disk.fail_syncs()
+        refusals: list[BaseException | None] = []
+        lives.realm.subscriptions.settle(
+            worker.number,
+            IdSet([Span(0, 150)]).spans,
+            lambda _, error: refusals.append(error),
+            roll_back=True,
+            previous=False,
+        )
+        with pytest.raises(StorageFailed):
+            await lives.put("other", Event(b"stored in the same group"))
+        await pass_time(0.1)
+        assert [type(error) for error in refusals] == [StorageFailed]
 
 
 @pytest.mark.spec("T10")

@@ -4,6 +4,7 @@ missed or out of order (SEM F5)."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -17,16 +18,25 @@ from packages.server.tests.runtime.expensive_selectors import (
     expected,
     outstanding,
 )
-from packages.server.tests.runtime.lives import Lives, Outlet, datas
+from packages.server.tests.runtime.lives import Lives, Outlet, body_from_events, datas
 from penstock_core.bounds import SELECTORS_WORK_MAX, STAMPED_PREDICATES_MAX
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.selectors import Selector
 from penstock_core.ids.ids import IdSet, Span
+from penstock_core.messages.retention import Sweep
 from penstock_core.vocabulary.definitions import Storage
 from penstock_core.vocabulary.errors import LimitReached, PenstockError
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
+from penstock_server.runtime.delivery.selection import Choosing, SelectorLimits
+from penstock_server.runtime.store.bodies import SelectorKey
+from penstock_server.runtime.store.state import RealmState
+from penstock_server.runtime.writer.clock import SystemClock
+from penstock_server.runtime.writer.match_cache import NeedsEvaluation
+from penstock_server.runtime.writer.requests import RunCommand
+from penstock_server.runtime.writer.selector_queue import SelectorQueue
+from penstock_server.runtime.writer.unit_of_work import UnitOfWork
 from penstock_testing.loop import pass_time, simulated
 from tests.protocols import shop
 
@@ -421,3 +431,46 @@ async def test_a_browse_begins_at_the_stored_events_while_publishes_wait(
         matching = IdSet.from_ids(waiting.ids)
         assert 0 < len(await waiting.has(1)) < 200
         assert len(matching) <= len(waiting.ids)
+
+
+class Gates:
+    """An offload that runs each evaluation when its gate opens."""
+
+    def __init__(self, count: int) -> None:
+        self.gates = [asyncio.Event() for _ in range(count)]
+        self._closed = iter(self.gates)
+
+    async def __call__(self, call: Callable[[], Any], /) -> Any:
+        await next(self._closed).wait()
+        return call()
+
+
+@simulated
+async def test_requests_behind_blocked_work_are_decided_in_the_order_of_their_arrival() -> None:
+    offload, limits = Gates(4), SelectorLimits(slice_cost=1)
+    choosing = Choosing(offload, SystemClock(), limits)
+    queue = SelectorQueue(RealmState(Lives().rules), choosing, on_ready=lambda: None)
+    postponed = RunCommand(3, Sweep(), order=0)
+    first, other = RunCommand(1, Sweep(), order=1), RunCommand(2, Sweep(), order=2)
+    selectors: list[dict[SelectorKey, int]] = [{(None, "n = 1"): 1}, {(None, "n = 2"): 1}]
+    for work, evaluated in ((first, selectors[0]), (other, selectors[0] | selectors[1])):
+        body = body_from_events(large(1))
+        evaluation = NeedsEvaluation(work.channel_id, [(body, evaluated)], lambda: None)
+        queue.hold_until_evaluated(work, evaluation)
+    both = UnitOfWork([(1, ()), (2, ())], (), 1 << 20, order=3)
+    last = RunCommand(1, Sweep(), order=4)
+    assert queue.holds(both)
+    assert queue.holds(last)
+    for gate in offload.gates[:2]:
+        gate.set()
+    await pass_time(0.1)
+    assert queue.begin_group([]) == [first]
+    late, aside = RunCommand(1, Sweep(), order=5), RunCommand(3, Sweep(), order=6)
+    assert queue.holds(late)
+    assert not queue.holds(aside)
+    offload.gates[2].set()
+    await pass_time(0.1)
+
+    decided = queue.begin_group([postponed, aside])
+    assert decided == [postponed, other, both, last, late, aside]
+    assert queue.is_idle

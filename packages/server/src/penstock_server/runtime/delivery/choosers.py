@@ -10,9 +10,9 @@ first withheld event waits, too.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from msgspec import Struct
@@ -21,10 +21,10 @@ from penstock_core.columns.selectors import EventFrame, Selector
 from penstock_core.columns.selectors.frames import MessageAccess
 from penstock_core.columns.selectors.patterns import Check
 from penstock_core.ids.ids import IdSet, Span
-from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import LimitReached
 from penstock_core.vocabulary.ports import Clock
 from penstock_server.runtime.delivery.selection import Choosing, cost_of, matching_ids
+from penstock_server.runtime.delivery.selector_worker import SelectorWorker
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 
@@ -72,14 +72,11 @@ class Choosers:
         """Called when the withheld events of a subscription may be granted again."""
         self._waiting: dict[int, int] = {}
         """The first withheld event id, by subscription."""
-        self._turns: dict[str, deque[_Chooser]] = {}
-        """Waiting subscriptions by session; the session whose turn is next comes first."""
         self._results: dict[int, _Results] = {}
         self.spent = 0
         """Cost examined in this turn of the writer, up to ``turn_cost``. The writer sets it to 0
         at the beginning of each turn."""
-        self._task: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._worker = SelectorWorker()
 
     # --- in the turn of the writer -------------------------------------------------------
 
@@ -90,7 +87,7 @@ class Choosers:
     @property
     def is_idle(self) -> bool:
         """Whether no subscription waits or has results, and the thread has no work."""
-        return not (self._waiting or self._results or self._task)
+        return self._worker.is_idle and not (self._waiting or self._results)
 
     def waits_from(self, subscription: int) -> int | None:
         """Return the first id withheld from a subscription; None if it does not wait here."""
@@ -154,9 +151,7 @@ class Choosers:
 
     def close(self) -> None:
         """Stop the thread's work; subscriptions that wait are not served any more."""
-        self._is_closed = True
-        if self._task is not None:
-            self._task.cancel()
+        self._worker.close()
 
     def _split_examined(
         self, subscription: int, part: OutgoingBatch
@@ -192,29 +187,9 @@ class Choosers:
 
     def _wait(self, chooser: _Chooser) -> None:
         self._waiting[chooser.subscription] = chooser.parts[0].spans[0].first
-        self._turns.setdefault(chooser.session, deque()).append(chooser)
-        if self._task is None and not self._is_closed:
-            self._task = start_task(self._examine())
+        self._worker.submit(chooser.session, partial(self._needs_more, chooser))
 
     # --- in the thread -------------------------------------------------------------------
-
-    async def _examine(self) -> None:
-        """Examine one slice for each waiting session in turn, until none waits."""
-        while self._turns:
-            session, waiting = next(iter(self._turns.items()))
-            del self._turns[session]
-            chooser = waiting.popleft()
-            if await self._needs_more(chooser):
-                waiting.append(chooser)
-            else:
-                del self._waiting[chooser.subscription]
-            # The session goes to the end of the turns. Others of its subscriptions may have begun
-            # to wait during the slice; they stay behind those that waited before.
-            if waiting:
-                self._turns[session] = waiting + self._turns.pop(session, deque())
-            # Without a thread (in simulations) the slice runs in the loop: let others run, too.
-            await asyncio.sleep(0)
-        self._task = None
 
     async def _needs_more(self, chooser: _Chooser) -> bool:
         """Examine one slice and return whether the subscription has more to examine. A failure of
@@ -222,16 +197,17 @@ class Choosers:
         subscription = chooser.subscription
         try:
             await self._examine_slice(chooser)
+            if chooser.parts:
+                return True
         except Exception as failure:  # noqa: BLE001  ends this subscription alone
             if self._is_open(subscription):
                 self._on_failed(subscription, failure)
-            return False
-        if chooser.parts:
-            return True
-        if self._is_open(subscription):
-            self.on_chosen(subscription)
         else:
-            self.forget(subscription)
+            if self._is_open(subscription):
+                self.on_chosen(subscription)
+            else:
+                self.forget(subscription)
+        del self._waiting[subscription]
         return False
 
     async def _examine_slice(self, chooser: _Chooser) -> None:
@@ -268,7 +244,7 @@ class Choosers:
         within = self._choosing.patience(part.spans[0].first, chooser.spent_us)
 
         def check() -> None:
-            if self._is_closed or not self._is_open(chooser.subscription):
+            if self._worker.is_closed or not self._is_open(chooser.subscription):
                 raise LimitReached("the subscription has ended")
             within()
 

@@ -269,7 +269,7 @@ class Subscriptions:
         """Record that events have arrived at the client of a plain subscription (SEM J5)."""
         if channel_id := self._numbers.get(subscription):
             self._shard.submit(
-                RunCommand(channel_id, GrantCredit(subscription, 0, arrived=spans), reply)
+                RunCommand(channel_id, GrantCredit(subscription, 0, arrived=spans), reply=reply)
             )
 
     # --- durables ------------------------------------------------------------------------
@@ -519,7 +519,7 @@ class Subscriptions:
             command = Ack(subscription, spans)
             if roll_back:
                 command = RollBack(subscription, spans, delay_ms=delay_ms)
-        self._shard.submit(RunCommand(channel_id, command, reply))
+        self._shard.submit(RunCommand(channel_id, command, reply=reply))
 
     def _chosen(self, subscription: int) -> None:
         """Let the core grant events, after a thread has evaluated a slow selector on them."""
@@ -541,7 +541,7 @@ class Subscriptions:
         ``counted`` the next delivery counts as a redelivery, because the client has processed the
         events. With ``elsewhere`` the events go to another client."""
         command = (RollBack if counted else Release)(subscription, spans, elsewhere, delay_ms)
-        self._shard.submit(RunCommand(channel_id, command, reply))
+        self._shard.submit(RunCommand(channel_id, command, reply=reply))
 
     def grant(self, channel_id: ChannelId, holder: SeatHolder) -> None:
         """Deliver events to a seat in the next turn of the writer, as many as ``holder`` has room
@@ -559,7 +559,7 @@ class Subscriptions:
                 reply(None, None)
             return
         command = Detach(subscription, self._keeps_seats)
-        self._shard.submit(RunCommand(channel_id, command, reply))
+        self._shard.submit(RunCommand(channel_id, command, reply=reply))
 
     def keep_seats(self) -> None:
         """Keep the seats of connections that end from now on, because the realm ends them and not

@@ -20,7 +20,7 @@ from penstock_core.columns.schema.layout import BODY_ROWS_MAX, FIELDS
 from penstock_core.vocabulary.errors import InvalidArgument, InvalidEvent
 from penstock_server.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
 from penstock_server.runtime.writer.group import Group
-from penstock_server.runtime.writer.requests import Reply
+from penstock_server.runtime.writer.requests import ShardRequest
 
 
 class Copies(Struct, frozen=True):
@@ -75,7 +75,7 @@ def _batch(data: bytes) -> pa.RecordBatch:
     return batch
 
 
-class TakeCopies(Struct):
+class TakeCopies(ShardRequest):
     """The request to store events from an outbox; its answer is the number of events that were
     new."""
 
@@ -85,7 +85,6 @@ class TakeCopies(Struct):
     producer: str
     """Name that identifies the outbox; empty if repeated events need not be recognized."""
     copies: Sequence[Copies]
-    reply: Reply | None = None
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:

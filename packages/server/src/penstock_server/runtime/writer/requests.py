@@ -30,20 +30,22 @@ Reply = Callable[[Any, BaseException | None], None]
 """Called once, after all consequences of the request are stored: with an answer or an error."""
 
 
-class ShardRequest(Protocol):
+class ShardRequest(Struct, kw_only=True):
     """One request, decided in a group."""
 
-    reply: Reply | None
+    reply: Reply | None = None
+    order: int = 0
+    """Position in the order in which the shard received the requests."""
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
         """The events to publish, by channel."""
-        ...
+        return ()
 
     def run(self, group: Group) -> Any:
         """Decide and apply the request, and return its answer. Raises ``PenstockError`` before
         anything is changed."""
-        ...
+        raise NotImplementedError
 
 
 @runtime_checkable
@@ -56,16 +58,11 @@ class Repeatable(Protocol):
         ...
 
 
-class RunCommand(Struct):
+class RunCommand(ShardRequest):
     """A command without events."""
 
     channel_id: int
     command: Command
-    reply: Reply | None = None
-
-    @property
-    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return ()
 
     def run(self, group: Group) -> Any:
         group.channel(self.channel_id)
@@ -94,16 +91,11 @@ class SeatHolder(Protocol):
         ...
 
 
-class GrantRoom(Struct):
+class GrantRoom(ShardRequest):
     """Grant a seat as many events as its client has room for when the request is decided."""
 
     channel_id: int
     holder: SeatHolder
-    reply: Reply | None = None
-
-    @property
-    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return ()
 
     def run(self, group: Group) -> None:
         subscription = self.holder.ready_seat()
@@ -121,7 +113,7 @@ class GrantRoom(Struct):
                 self.holder.finished()
 
 
-class PublishBatches(Struct):
+class PublishBatches(ShardRequest):
     """Events of one publish, in one or more batches."""
 
     channel_id: int
@@ -130,7 +122,6 @@ class PublishBatches(Struct):
     producer: str = ""
     sequence: int = 0
     overshoot: bool = False
-    reply: Reply | None = None
     publisher: str = ""
     """The publisher, ``user@host`` (SEM E3)."""
 
@@ -199,21 +190,16 @@ def is_remembered(state: RealmState, channel_id: int | None, producer: str, sequ
         return True
 
 
-class RunAction(Struct):
+class RunAction(ShardRequest):
     """An action of the runtime at its place in the order: a creation, a query, a sealing."""
 
     action: Callable[[Group], Any]
-    reply: Reply | None = None
     room: int = 0
     """Bytes that the action may write. The action is refused if the disk has no room for them."""
     sweeps: Sequence[int] | None = None
     """Channels that the action may sweep; None means any channel. The shard reserves disk space for
     the events that these sweeps move, and a forecast for thousands of channels would cost more than
     most actions."""
-
-    @property
-    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return ()
 
     def run(self, group: Group) -> Any:
         group.settle()
@@ -277,7 +263,8 @@ def expect_answer(work: ShardRequest) -> asyncio.Future[Any]:
 
 
 def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | None]:
-    """Run ``work`` and return its answer, or the error that it was refused with.
+    """Run ``work`` and return its answer, or the error that it was refused with; or
+    ``NeedsEvaluation``, with which it has to be held.
 
     An unexpected failure is returned, too, if the work has changed nothing. Otherwise it is raised
     and ends the shard: the state is inconsistent and must be recovered from disk.
@@ -295,7 +282,7 @@ def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | N
             raise
         group.publish_keys.drop_refused()
         if isinstance(failure, NeedsEvaluation):
-            raise
+            return None, failure.with_traceback(None)
         if work.reply is None:  # otherwise the receiver of the reply logs the failure
             _log.exception("work.failed", work=type(work).__name__)
         return None, failure

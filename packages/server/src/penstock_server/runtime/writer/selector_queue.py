@@ -9,10 +9,9 @@ that no match is missed and the order of publishes is kept.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -25,9 +24,9 @@ from penstock_core.columns.selectors.frames import MessageAccess
 from penstock_core.columns.selectors.outcomes import PredicateOutcomes
 from penstock_core.columns.selectors.patterns import Check
 from penstock_core.loggers import logger
-from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import RealmStopping
 from penstock_server.runtime.delivery.selection import Choosing, SelectorLimits
+from penstock_server.runtime.delivery.selector_worker import SelectorWorker
 from penstock_server.runtime.store.bodies import Body, SelectorKey
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.evaluation_ahead import evaluation_cost
@@ -43,20 +42,23 @@ from penstock_server.runtime.writer.requests import (
 
 _log = logger("penstock.shard")
 
+Slices = Generator[Callable[[], None], None, None]
+"""The steps of an evaluation that a thread runs, one in each turn."""
 
-class _WaitingPublish(Struct):
+
+class _HeldWork(Struct, eq=False):
     """A publish that waits, or other work that needs evaluations before it is decided."""
 
-    order: int
-    """Position of the publish in the order of arrival."""
     work: ShardRequest
     channel_ids: frozenset[int]
-    """The channels that wait with it."""
-    slices: Iterator[Callable[[], None]]
-    """The steps for the thread that are still to do."""
+    """The channels on which later work waits behind it."""
+    blocks: bool
+    """Whether all later requests for these channels wait behind it, and not only publishes."""
+    slices: Slices | None
+    """The evaluation that it waits for; None: it waits only for earlier work."""
 
-    def __lt__(self, other: _WaitingPublish) -> bool:
-        return self.order < other.order
+    def __lt__(self, other: _HeldWork) -> bool:
+        return self.work.order < other.work.order
 
 
 class SelectorQueue:
@@ -66,26 +68,18 @@ class SelectorQueue:
         self._state = state
         self._choosing = choosing
         self._on_ready = on_ready
-        self.order: dict[int, tuple[int, ShardRequest]] = {}
-        """Undecided work with its position in the order of arrival, by ``id()`` of the work. The
-        reference to the work keeps its ``id()`` unique."""
-        self._arrivals = 0
-        self._held: list[_WaitingPublish] = []
-        """Waiting publishes, in order of arrival."""
-        self._first: dict[int, int] = {}
-        """The position of the first waiting publish, by channel."""
-        self._turns: deque[_WaitingPublish] = deque()
-        """Waiting publishes that still have slices to do, the next one first."""
+        self._held: set[_HeldWork] = set()
+        self._lines: dict[int, deque[_HeldWork]] = {}
+        """Held work by channel, in order of arrival."""
+        self._blocked_from: dict[int, int] = {}
+        """The order of the first held work that blocks a channel. No request for the channel,
+        publish or not, overtakes it."""
         self.ready: list[ShardRequest] = []
         """Work that may be decided now."""
-        self._task: asyncio.Task[None] | None = None
+        self._worker = SelectorWorker()
         self._spent = 0
-        self._is_closed = False
         self.ahead = MatchCache()
         """Results for events that move, and for merged states."""
-        self._blocked_from: dict[int, int] = {}
-        """The position of the first work that :meth:`hold_until_evaluated` holds, by channel. No
-        request for the channel, publish or not, overtakes it."""
         self.slices = 0
         """Number of slices so far."""
 
@@ -102,9 +96,6 @@ class SelectorQueue:
         self._spent = 0
         if self.ready:
             waiting = self._with_ready(waiting)
-        if self.order:  # drop work that was refused without being decided
-            pending = {*map(id, waiting), *(id(held.work) for held in self._held)}
-            self.order = {key: order for key, order in self.order.items() if key in pending}
         free: list[ShardRequest] = []
         quiet: dict[int, bool] = {}
         """Whether no selector is evaluated on publishes, by channel. This is the usual case, and
@@ -124,11 +115,10 @@ class SelectorQueue:
 
     def _with_ready(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """Return ``waiting`` with the ready work inserted behind all work that arrived earlier."""
-        ready, self.ready = sorted(self.ready, key=self._order_of), []
-        last, position = self._order_of(ready[-1]), 0
-        for i, work in enumerate(waiting, start=1):
-            if id(work) in self.order and self._order_of(work) < last:
-                position = i
+        ready, self.ready = sorted(self.ready, key=lambda work: work.order), []
+        last = ready[-1].order
+        earlier = [i for i, work in enumerate(waiting, start=1) if work.order < last]
+        position = earlier[-1] if earlier else 0
         return [*waiting[:position], *ready, *waiting[position:]]
 
     def holds(self, work: ShardRequest) -> bool:
@@ -145,63 +135,59 @@ class SelectorQueue:
             missing, cost = self._missing(offered)
         except Exception:  # noqa: BLE001  deciding the work raises it again and answers the client
             return False
-        order = self._order_of(work)
-        is_behind = any(self._first.get(channel_id, order) < order for channel_id, _ in offered)
+        is_behind = any(
+            channel_id in self._lines and self._lines[channel_id][0].work.order < work.order
+            for channel_id, _ in offered
+        )
         limits = self._choosing.limits
         is_much = cost > limits.beside_above or self._spent + cost > limits.slice_cost
         if not (is_behind or is_much):
             self._spent += cost
             return False
-        self._hold(work, frozenset(channel_id for channel_id, _ in offered), self._slices(missing))
+        slices = self._slices(missing) if missing else None
+        self._hold(work, [channel_id for channel_id, _ in offered], slices)
         return True
 
     def hold_until_evaluated(self, work: ShardRequest, evaluation: NeedsEvaluation) -> None:
         """Hold undone work until the evaluation it needs is done. All later requests for its
         channels wait behind it."""
-        channel_ids = frozenset((evaluation.channel_id, *_channels_of(work)))
-        order = self._order_of(work)
-        for channel_id in channel_ids:
-            self._blocked_from[channel_id] = min(order, self._blocked_from.get(channel_id, order))
-        self._hold(work, channel_ids, self._slices_ahead(evaluation))
+        channel_ids = (evaluation.channel_id, *_channels_of(work))
+        self._hold(work, channel_ids, self._slices_ahead(evaluation), blocks=True)
 
     def sweep_after(self, evaluation: NeedsEvaluation) -> None:
         """Evaluate selectors on due events, and sweep the channel then. No request waits behind
         it, because due events are hidden already."""
         channel_id = evaluation.channel_id
         work = RunAction(lambda group: group.sweep(channel_id), sweeps=(channel_id,))
-        self._hold(work, frozenset(), self._slices_ahead(evaluation))
+        self._hold(work, (), self._slices_ahead(evaluation))
 
     def _hold(
-        self, work: ShardRequest, channel_ids: frozenset[int], slices: Iterator[Callable[[], None]]
+        self,
+        work: ShardRequest,
+        channel_ids: Sequence[int],
+        slices: Slices | None,
+        *,
+        blocks: bool = False,
     ) -> None:
-        order = self._order_of(work)
-        waiting_publish = _WaitingPublish(order, work, channel_ids, slices=slices)
-        insort(self._held, waiting_publish)
-        for channel_id in waiting_publish.channel_ids:
-            self._first[channel_id] = min(order, self._first.get(channel_id, order))
-        self._turns.append(waiting_publish)
-        if self._task is None:
-            self._task = start_task(self._evaluate())
+        held = _HeldWork(work, frozenset(channel_ids), blocks=blocks, slices=slices)
+        self._held.add(held)
+        for channel_id in held.channel_ids:
+            # Work that was ready before, and needs another evaluation, goes back to its place.
+            insort(self._lines.setdefault(channel_id, deque()), held)
+            if blocks:
+                blocked_from = self._blocked_from.get(channel_id, work.order)
+                self._blocked_from[channel_id] = min(blocked_from, work.order)
+        if slices is not None:
+            self._worker.submit(held, partial(self._evaluate_slice, held))
 
     def _waits_behind(self, work: ShardRequest) -> bool:
-        """Hold work behind other work that :meth:`hold_until_evaluated` holds for its channel.
-        Return whether it is held."""
-        channel_ids = _channels_of(work)
-        order = self._order_of(work)
+        """Hold work behind other work that blocks one of its channels. Return whether it is
+        held."""
+        channel_ids, order = _channels_of(work), work.order
         if not any(self._blocked_from.get(channel_id, order) < order for channel_id in channel_ids):
             return False
-        self._hold(work, frozenset(channel_ids), iter(()))
+        self._hold(work, channel_ids, None, blocks=True)
         return True
-
-    def decided(self, work: ShardRequest) -> None:
-        """Note that a publish was stored or refused."""
-        self.order.pop(id(work), None)
-
-    def _order_of(self, work: ShardRequest) -> int:
-        if id(work) not in self.order:
-            self._arrivals += 1
-            self.order[id(work)] = self._arrivals, work
-        return self.order[id(work)][0]
 
     def _may_have_selectors(self, channel_id: int) -> bool:
         """Whether selectors may be evaluated on the publishes of a channel."""
@@ -216,14 +202,9 @@ class SelectorQueue:
 
     def drained(self) -> list[ShardRequest]:
         """Stop the thread and return the work that still waits and will not be served."""
-        self._is_closed = True
-        if self._task is not None:
-            self._task.cancel()
-        unserved = [held.work for held in self._held] + self.ready
-        self._held, self.ready = [], []
-        self._first.clear()
-        self._blocked_from.clear()
-        self._turns.clear()
+        self._worker.close()
+        unserved = [held.work for held in sorted(self._held)] + self.ready
+        self._held, self.ready = set(), []
         return unserved
 
     # --- evaluating -------------------------------------------------------------------------
@@ -249,9 +230,7 @@ class SelectorQueue:
                     cost += evaluation_cost(unknown, body.rows, body.weight)
         return missing, cost
 
-    def _slices(
-        self, missing: Sequence[tuple[Body, dict[SelectorKey, int]]]
-    ) -> Iterator[Callable[[], None]]:
+    def _slices(self, missing: Sequence[tuple[Body, dict[SelectorKey, int]]]) -> Slices:
         for body, selectors in missing:
             try:
                 yield from _evaluations(body, selectors, self._check, limits=self._choosing.limits)
@@ -259,64 +238,70 @@ class SelectorQueue:
             finally:
                 body.evaluated |= selectors.keys()
 
-    def _slices_ahead(self, evaluation: NeedsEvaluation) -> Iterator[Callable[[], None]]:
+    def _slices_ahead(self, evaluation: NeedsEvaluation) -> Slices:
         try:
             yield from self._slices(evaluation.evaluations)
         finally:
             evaluation.keep()
 
     def _check(self) -> None:
-        if self._is_closed:
+        if self._worker.is_closed:
             raise RealmStopping("the realm is closed")
 
-    async def _evaluate(self) -> None:
-        """Evaluate one slice of each waiting publish in turn, until none waits."""
-        while self._turns:
-            waiting_publish = self._turns.popleft()
-            if await self._evaluate_slice(waiting_publish):
-                self._release()
-            else:
-                self._turns.append(waiting_publish)
-            # Without a thread (in simulations) the slice runs in the loop: let others run, too.
-            await asyncio.sleep(0)
-        self._task = None
-
-    async def _evaluate_slice(self, waiting_publish: _WaitingPublish) -> bool:
-        """Evaluate the next slice of a publish and return whether it was the last."""
+    async def _evaluate_slice(self, held: _HeldWork) -> bool:
+        """Evaluate the next slice of held work. Return False after the last one; the work is then
+        released."""
+        assert held.slices is not None, "released work has no turn"
         try:
-            step = next(waiting_publish.slices, None)
-            if step is None:
+            if (step := next(held.slices, None)) is not None:
+                self.slices += 1
+                await self._choosing.beside(step)
                 return True
-            self.slices += 1
-            await self._choosing.beside(step)
         except Exception:  # noqa: BLE001
-            _log.exception("work.failed", work=type(waiting_publish.work).__name__)
+            _log.exception("work.failed", work=type(held.work).__name__)
             # The step failed outside the generator, whose `finally` has to run.
-            waiting_publish.slices.close()  # type: ignore[attr-defined]  # it is a generator
-            return True
+            held.slices.close()
+        held.slices = None
+        self._release(held)
         return False
 
-    def _release(self) -> None:
-        """Release fully evaluated publishes, unless an earlier one still waits for one of their
-        channels."""
-        unseen = {id(held) for held in self._turns}
-        still_held: list[_WaitingPublish] = []
-        self._first.clear()
-        blocked_from, self._blocked_from = self._blocked_from, {}
-        for held in self._held:
-            if id(held) in unseen or any(
-                channel_id in self._first for channel_id in held.channel_ids
-            ):
-                still_held.append(held)
-                for channel_id in held.channel_ids:
-                    self._first.setdefault(channel_id, held.order)
-                    if blocked_from.get(channel_id, held.order + 1) <= held.order:
-                        self._blocked_from.setdefault(channel_id, held.order)
-            else:
-                self.ready.append(held.work)
-        self._held = still_held
+    def _release(self, evaluated: _HeldWork) -> None:
+        """Release evaluated work, unless earlier work still waits for one of its channels, and then
+        the work that waited behind it alone."""
+        candidates = [evaluated]
+        while candidates:
+            held = candidates.pop()
+            if not self._may_go(held):
+                continue
+            self._held.remove(held)
+            self.ready.append(held.work)
+            for channel_id in held.channel_ids:
+                line = self._lines[channel_id]
+                line.popleft()
+                if held.blocks:
+                    self._unblock(channel_id)
+                if line:
+                    candidates.append(line[0])
+                else:
+                    del self._lines[channel_id]
         if self.ready:
             self._on_ready()
+
+    def _may_go(self, held: _HeldWork) -> bool:
+        """Whether held work is evaluated, and first in the lines of all its channels."""
+        return (
+            held in self._held
+            and held.slices is None
+            and all(self._lines[channel_id][0] is held for channel_id in held.channel_ids)
+        )
+
+    def _unblock(self, channel_id: int) -> None:
+        """Let requests overtake the work in the line of a channel, up to the next that blocks."""
+        del self._blocked_from[channel_id]
+        for held in self._lines[channel_id]:
+            if held.blocks:
+                self._blocked_from[channel_id] = held.work.order
+                break
 
 
 def _channels_of(work: ShardRequest) -> Sequence[int]:
@@ -330,7 +315,7 @@ def _channels_of(work: ShardRequest) -> Sequence[int]:
 
 def _evaluations(
     body: Body, selectors: Mapping[SelectorKey, int], check: Check, limits: SelectorLimits
-) -> Iterator[Callable[[], None]]:
+) -> Slices:
     """Yield the slices of one body. Each evaluates some selectors on some of its events."""
     batch = body.batch
     rows = max(1, batch.num_rows * limits.part_bytes // max(1, body.weight))

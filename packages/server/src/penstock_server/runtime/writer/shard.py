@@ -74,6 +74,8 @@ class Shard:
     is_congested: Callable[[], bool] = bool
     """Whether the sealer is behind, so that publishers wait and dead events do not move. False
     until it is set."""
+    _arrivals = 0
+    """Number of requests received so far."""
 
     def __init__(
         self,
@@ -98,7 +100,8 @@ class Shard:
         """Requests that are decided before all other waiting requests."""
         self._waiting: list[ShardRequest] = []
         self._serving: list[ShardRequest] = []
-        """Requests of the current group without an answer; refused if the shard ends."""
+        """Requests of the current group; refused if the shard ends before it answers them. Some of
+        them may be postponed or held meanwhile, and then wait elsewhere, too."""
         # Calls to run between two groups, each with the future that ends with it.
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
         # Ends the wait for the next request; None while the shard has work.
@@ -149,6 +152,7 @@ class Shard:
         if self._failed is not None or self._stopping:
             send_answer(work.reply, None, self._failed or RealmStopping("the realm is closing"))
             return
+        self._arrivals = work.order = self._arrivals + 1
         (self._ahead if first else self._waiting).append(work)
         if self._idle is not None:
             self._rouse()
@@ -290,9 +294,10 @@ class Shard:
 
     def _refuse_waiting(self, failure: PenstockError) -> None:
         waiting = self._serving + self._ahead + self._waiting + self.selector_queue.drained()
+        each_once = {id(work): work for work in waiting}  # see `_serving`
         self._serving, self._ahead, self._waiting = [], [], []
         self._dispatch.choosers.close()
-        for work in waiting:
+        for work in each_once.values():
             send_answer(work.reply, None, failure)
         between, self._between = self._between, []
         for _, done in between:
@@ -399,30 +404,24 @@ class Shard:
     def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
         """Decide requests in order until the group is full, or until files must be opened for the
         next step. The remaining requests go into the next group."""
-        answers = []
-        # Set once a request may have changed which selectors a later publish is evaluated with. The
-        # queue then has to check the publishes again that it let pass at the start of the group.
-        selectors_may_differ = False
+        answers: list[Outcome] = []
+        # Set once a request may have changed which selectors a later publish is evaluated with, or
+        # was held itself. The queue then has to check the requests again that it let pass at the
+        # start of the group.
+        must_check = False
         for i, work in enumerate(waiting, start=1):
-            if selectors_may_differ and self.selector_queue.holds(work):
-                self._serving = [request for request in self._serving if request is not work]
-            else:
-                try:
-                    answers.append((work.reply, *outcome_of(work, group)))
-                except NeedsEvaluation as evaluation:
-                    self.selector_queue.hold_until_evaluated(work, evaluation)
-                    self._serving = [request for request in self._serving if request is not work]
-                    selectors_may_differ = True
+            if not (must_check and self.selector_queue.holds(work)):
+                result, error = outcome_of(work, group)
+                if type(error) is NeedsEvaluation:
+                    self.selector_queue.hold_until_evaluated(work, error)
+                    must_check = True
                 else:
-                    if self.selector_queue.order:
-                        self.selector_queue.decided(work)
-                    selectors_may_differ |= isinstance(work, RunAction)
+                    answers.append((work.reply, result, error))
+                    must_check |= isinstance(work, RunAction)
             if i == len(waiting):
                 break
             if group.is_full(i, self._clock.now_us()) or self.state.to_open:
                 self._waiting = waiting[i:] + self._waiting
-                postponed = set(map(id, self._waiting))
-                self._serving = [work for work in self._serving if id(work) not in postponed]
                 self._rouse()
                 break
         if group.settled:

@@ -19,7 +19,7 @@ from penstock_server.runtime.store.bodies import Body, digest_of
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.publish_stops import refuse_stopped
-from penstock_server.runtime.writer.requests import PublishBatches, Reply, is_remembered
+from penstock_server.runtime.writer.requests import PublishBatches, ShardRequest, is_remembered
 
 STAGE_LIFETIME_US = 3_600 * 1_000_000
 """Microseconds after which a stage that was not committed is dropped."""
@@ -125,7 +125,7 @@ def _task_of(stage: str) -> str:
     return owned(plain(stage).rpartition("/")[0], owner_of(stage))
 
 
-class CommitStaged(Struct):
+class CommitStaged(ShardRequest):
     """Publish staged batches in one step, exactly once (SEM X1, X3)."""
 
     channel_id: int
@@ -134,7 +134,6 @@ class CommitStaged(Struct):
     producer: str
     sequence: int
     event_bytes_max: int
-    reply: Reply | None = None
     publisher: str = ""
 
     @property

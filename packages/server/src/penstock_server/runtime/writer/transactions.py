@@ -18,7 +18,7 @@ from penstock_server.runtime.store.state import RealmState
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.publish_stops import refuse_stopped
 from penstock_server.runtime.writer.removals import Removal, check_available, is_redrive, leave
-from penstock_server.runtime.writer.requests import Reply
+from penstock_server.runtime.writer.requests import Reply, ShardRequest
 from penstock_server.runtime.writer.schedules import waits
 from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.stages import Stages
@@ -35,7 +35,7 @@ class StorePart(Struct, frozen=True):
     stages: Sequence[str] = ()
 
 
-class PublishTransaction(Struct):
+class PublishTransaction(ShardRequest):
     """Commit a transaction: publish its events, and remove the events in ``leaving``."""
 
     transaction: str
@@ -43,7 +43,6 @@ class PublishTransaction(Struct):
     stages: Stages
     event_bytes_max: int
     publisher: str = ""
-    reply: Reply | None = None
     leaving: Sequence[Removal] = ()
 
     @property
@@ -108,7 +107,7 @@ class PublishTransaction(Struct):
         }
 
 
-class PublishStagedParts(Struct):
+class PublishStagedParts(ShardRequest):
     """Publish stages for several stores in one step, exactly once in the realm (SEM X3)."""
 
     parts: Sequence[tuple[int, Sequence[str]]]
@@ -118,7 +117,6 @@ class PublishStagedParts(Struct):
     sequence: int
     event_bytes_max: int
     publisher: str = ""
-    reply: Reply | None = None
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:

@@ -14,7 +14,7 @@ from penstock_server.runtime.store import merging
 from penstock_server.runtime.store.bodies import Body, digest_of
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.publish_stops import refuse_stopped
-from penstock_server.runtime.writer.requests import Reply
+from penstock_server.runtime.writer.requests import ShardRequest
 from penstock_server.runtime.writer.schedules import scheduled, waits
 
 
@@ -35,7 +35,7 @@ class Acknowledged(Struct, frozen=True):
         return Ack(self.subscription, self.spans)
 
 
-class UnitOfWork(Struct):
+class UnitOfWork(ShardRequest):
     """Publishes and acknowledgements that are written in one block."""
 
     publishes: Sequence[tuple[int, Sequence[Body]]]
@@ -43,7 +43,6 @@ class UnitOfWork(Struct):
     acknowledged: Sequence[Acknowledged]
     event_bytes_max: int
     publisher: str = ""
-    reply: Reply | None = None
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
