@@ -9,12 +9,14 @@ from threading import Event as Flag
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
 import penstock
 from packages.client.tests.catalogs import configured
+from packages.client.tests.patience import eventually
 from penstock.client.archiving import archiver as archiving
 from penstock.client.archiving.archiver import (
     ArchiveProgress,
@@ -23,8 +25,11 @@ from penstock.client.archiving.archiver import (
     ChannelArchiver,
 )
 from penstock.client.archiving.lake import Lake
+from penstock.client.archiving.losses import ReadIds, lost_before_reading
 from penstock.client.sync.sync import Channel, Session
 from penstock.tables import Compacted, Table
+from penstock_core.api.channels import Missing
+from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.choice import choice_of
 from penstock_core.vocabulary.errors import (
     DataLost,
@@ -294,8 +299,122 @@ def test_events_that_left_before_the_copy_are_an_error(
         DataLost, match=r"orders: before they were archived, events 5-6 were purged"
     ):
         Run(session).once()
-    assert Run(session, allows_losses=True).once() == [ArchiveProgress("orders", 3, 10)]
+    (commit,) = Run(session, allows_losses=True).once()
+    assert commit == ArchiveProgress("orders", 3, 10, (Missing("purged", 2, (Span(5, 7),)),))
     assert ids_in(catalog) == [2, 3, 4, 7, 8, 9]
+
+
+def expire(orders: Channel) -> None:
+    publish(orders, 5, 8)
+    orders.publish_many([penstock.Event(ttl=1) for _ in range(2)])
+    publish(orders, 10, 13)
+    eventually(lambda: orders.info().events == 11)
+
+
+def purge(orders: Channel) -> None:
+    publish(orders, 5, 13)
+    orders.purge(start=8, end=9)
+
+
+def consume(orders: Channel) -> None:
+    first = orders.durables.create("first", type="serial")
+    orders.durables.create("second", selector="n < 8 or n > 9")
+    publish(orders, 5, 13)
+    with first.hold() as hold:
+        hold.ack(12)
+
+
+@pytest.mark.parametrize(
+    ("remove", "text"),
+    [
+        (expire, "expired"),
+        (purge, "were purged"),
+        (consume, "were acknowledged by all durables"),
+    ],
+)
+def test_events_that_left_between_copied_ones_are_an_error(
+    catalog: Catalog,
+    session: Session,
+    orders: Channel,
+    remove: Callable[[Channel], None],
+    text: str,
+) -> None:
+    publish(orders, 0, 5)
+    Run(session).once()
+    remove(orders)
+
+    with pytest.raises(DataLost, match=f"before they were archived, events 8-9 {text}; pass"):
+        Run(session).once()
+    assert ids_in(catalog) == list(range(5))
+    (commit,) = Run(session, allows_losses=True).once()
+    assert (commit.events, commit.next_id, commit.lost_events) == (6, 13, 2)
+    assert ids_in(catalog) == [*range(8), *range(10, 13)]
+
+
+def test_each_of_many_scattered_losses_is_counted(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    publish(orders, 0, 1)
+    Run(session).once()
+    publish(orders, 1, 1_000)
+    orders.purge(selector="tag = 'late'")
+    orders.purge(start=500)
+
+    (commit,) = Run(session, allows_losses=True).once()
+
+    assert commit.lost_events == 250 + 500
+    assert ids_in(catalog) == list(range(0, 500, 2))
+
+
+def test_events_that_leave_after_they_were_read_are_no_losses(orders: Channel) -> None:
+    publish(orders, 0, 1_000)
+    read = ReadIds()
+    read.add(np.arange(0, 300))
+    read.add(np.arange(310, 900))
+    orders.purge(selector="tag = 'late'")
+
+    losses = lost_before_reading(orders, Span(0, 900), read, IdSet([Span(300, 304)]))
+
+    assert losses == [Missing("purged", 3, (Span(305, 306), Span(307, 308), Span(309, 310)))]
+
+
+def test_replaced_events_are_no_losses(catalog: Catalog, session: Session) -> None:
+    orders = session.channels.create("orders", keys={"n": 1})
+    publish(orders, 0, 5)
+    Run(session).once()
+    publish(orders, 3, 9)
+    publish(orders, 5, 6)
+
+    assert Run(session).once() == [ArchiveProgress("orders", 6, 12)]
+    assert ids_in(catalog) == [*range(7), *range(8, 12)]
+
+
+def test_events_that_had_left_before_the_table_existed_are_no_losses(
+    catalog: Catalog, session: Session, orders: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not after the table was unavailable for a while."""
+    monkeypatch.setattr(archiving, "COMMIT_ROWS_MAX", 5_000)
+    monkeypatch.setattr(archiving, "RETRY_S", 0.01)
+    monkeypatch.setattr(FailingOnce, "failures", 1)
+    orders.publish_table(pa.table({"n": range(40_000)}))
+    orders.purge(start=38_000, end=38_004)
+    stopping, failures = Flag(), list[str]()
+
+    def stop_at_the_end(copied: ArchiveProgress) -> None:
+        if copied.next_id == 40_000:
+            stopping.set()
+
+    run_archiver(
+        session,
+        stop_at_the_end,
+        lake=FailingLake(URI, "iceberg"),
+        stopping=stopping,
+        on_retry=lambda channel, error: failures.append(str(error)),
+        compact_every=1,
+    )
+
+    assert failures == ["the catalog is down"]
+    assert ids_in(catalog) == [*range(38_000), *range(38_005, 40_000)]
 
 
 def test_each_channel_of_a_pattern_has_a_table(catalog: Catalog, session: Session) -> None:

@@ -52,6 +52,24 @@ def test_an_iceberg_table_gets_each_event_once(
     assert sales.info().definition.archive == ICEBERG
 
 
+def test_losses_end_it_or_are_counted(
+    penstock_command: Run, sales: Channel, tmp_path: Path
+) -> None:
+    command = ("archive", "run", "sales", "--table", str(tmp_path / "lake"), "--once")
+    publish(sales, 1)
+    penstock_command(*command)
+    publish(sales, 9)
+    sales.purge(start=4, end=5)
+
+    refused = penstock_command(*command)
+    allowed = penstock_command(*command, "--allow-losses")
+
+    assert refused.exit_code != 0
+    assert "events 4-5 were purged; pass --allow-losses" in refused.stderr
+    assert allowed.stdout == "sales  7 events archived, 2 lost\n"
+    assert "sales: before they were archived, events 4-5 were purged\n" in allowed.stderr
+
+
 def test_a_pattern_fills_a_folder_of_delta_tables(
     penstock_command: Run, session: penstock.Session, tmp_path: Path
 ) -> None:

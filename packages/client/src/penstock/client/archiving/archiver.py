@@ -17,13 +17,20 @@ from msgspec import Struct
 
 from penstock.client.archiving.durables import existing_durable
 from penstock.client.archiving.lake import Lake
-from penstock.client.archiving.losses import described, lost_events, prevention
+from penstock.client.archiving.losses import (
+    ReadIds,
+    described,
+    lost_before_reading,
+    lost_ids,
+    prevention,
+)
 from penstock.client.sync.sync import Channel, Destination, DurableHold, Session
 from penstock.tables.files import RowWriter
 from penstock.tables.table import NO_VERSION
+from penstock_core.api.channels import Missing
 from penstock_core.columns.events.batch import ids_of, within
 from penstock_core.columns.files.archives import ArchiveLayout
-from penstock_core.ids.ids import Span
+from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.choice import Choice
 from penstock_core.vocabulary.errors import (
     DataLost,
@@ -72,6 +79,13 @@ class ArchiveProgress(Struct, frozen=True):
     """Number of events in the commit."""
     next_id: int
     """Id of the first event to copy next."""
+    lost: tuple[Missing, ...] = ()
+    """Events before ``next_id`` that left the channel before they were copied, by cause."""
+
+    @property
+    def lost_events(self) -> int:
+        """Number of events that left before they were copied."""
+        return sum(loss.events for loss in self.lost)
 
 
 class ChannelArchiver:
@@ -86,20 +100,33 @@ class ChannelArchiver:
         self._is_registered = False
         self._version = NO_VERSION
         """The version of this writer that the next commit follows."""
-        self._is_new = True
-        """Whether the table does not exist, so that events before the copy are no losses."""
+        self._left_before: IdSet | None = None
+        """Ids of events that had left the channel before its table existed, which are no losses;
+        None before the first :meth:`open`."""
         self.next_id = 0
         """Id of the first event to copy next."""
+        self.is_open = False
 
     def open(self) -> None:
-        """Read the position from the table, and hold the durable.
+        """Read the position from the table, and hold the durable. May be called again after
+        :meth:`close`.
 
         Raises ``IllegalState`` if the table belongs to another channel or was removed,
         ``DurableInUse`` and ``NameDoesNotExist``.
         """
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        self.is_open = True
+
+    def _open(self) -> None:
         if self._settings.durable and self._hold is None:
             self._hold = self._held_durable()
         self._read_position()
+        if self._left_before is None:
+            self._left_before = IdSet() if self._table.exists else self._lost_so_far()
         if self._hold is not None:
             self._settle_copied(self._hold)
 
@@ -123,6 +150,7 @@ class ChannelArchiver:
 
     def close(self) -> None:
         """Release the durable."""
+        self.is_open = False
         if self._hold is not None:
             self._hold.close()
             self._hold = None
@@ -143,7 +171,9 @@ class ChannelArchiver:
         )
         writer = table.writer()
         try:
-            reached = self._write(writer, layout, span)
+            read = ReadIds()
+            reached = self._write(writer, layout, span, read=read)
+            lost = self._losses(Span(span.first, reached), read)
             files = [file for file in writer.close() if file.rows]
         finally:
             writer.abandon()
@@ -163,33 +193,30 @@ class ChannelArchiver:
                 return ArchiveProgress(self.channel.name, 0, self.next_id)
             self._version = reached - 1
         # Before all that may fail: a further attempt must not copy these events again.
-        self.next_id, self._is_new = reached, False
+        self.next_id = reached
         if self._hold is not None:
             self._hold.ack(reached - 1)
         if files:
             self._finish_commit(versions)
-        return ArchiveProgress(self.channel.name, events, reached)
+        return ArchiveProgress(self.channel.name, events, reached, lost=lost)
 
-    def _write(self, writer: RowWriter, layout: ArchiveLayout, span: Span) -> int:
-        """Write the events of ``span`` to files, up to the limits of a commit. Return the id of the
-        first event that was not reached."""
+    def _write(self, writer: RowWriter, layout: ArchiveLayout, span: Span, read: ReadIds) -> int:
+        """Write the events of ``span`` to files, up to the limits of a commit, and add their ids to
+        ``read``. Return the id of the first event that was not reached."""
         taken = None if self._hold is None else self._hold.take(span.first, span.end - 1).id_set
-        rows = size = 0
+        size = 0
         with self.channel.browse(start=span.first, end=span.end - 1) as reading:
             for batch in reading.batches():
                 stored = batch.to_arrow()
                 ids = ids_of(stored)
-                if not rows:
-                    self._check_losses(Span(span.first, int(ids[0])))
+                read.add(ids)
                 row_batch = layout.of(stored, batch.publishers)
                 if taken is not None:
                     row_batch = row_batch.filter(pa.array(within(ids, taken.spans)))
                 writer.add(row_batch)
-                rows, size = rows + stored.num_rows, size + stored.nbytes
-                if rows >= COMMIT_ROWS_MAX or size >= COMMIT_BYTES_MAX:
+                size += stored.nbytes
+                if read.count >= COMMIT_ROWS_MAX or size >= COMMIT_BYTES_MAX:
                     return int(ids[-1]) + 1
-        if not rows:
-            self._check_losses(span)
         return span.end
 
     def _read_position(self) -> None:
@@ -206,18 +233,29 @@ class ChannelArchiver:
                 f"table, or choose another one"
             )
         self._version = NO_VERSION if last is None else last
-        self._is_new, self.next_id = not table.exists, next_id
+        self.next_id = next_id
 
-    def _check_losses(self, span: Span) -> None:
-        """Raise ``DataLost`` if events of ``span`` left the channel before they were copied."""
-        if self._is_new or self._settings.allows_losses or span.size <= 0:
-            return
-        lost = lost_events(self.channel, span, bound=self._hold is not None)
-        if lost:
+    def _lost_so_far(self) -> IdSet:
+        """Return the ids of the events that have left the channel and would be losses if the table
+        existed."""
+        end = self.channel.info().last_event_id + 1
+        return IdSet.union(
+            lost_ids(self.channel, Span(0, end), bound=self._hold is not None).values()
+        )
+
+    def _losses(self, span: Span, read: ReadIds) -> tuple[Missing, ...]:
+        """Return the events of ``span``, which was read up to its end, that left the channel before
+        they were read. Raises ``DataLost`` if there are any and losses are not allowed."""
+        assert self._left_before is not None, "the archiver is open"
+        lost = lost_before_reading(
+            self.channel, span, read, harmless=self._left_before, bound=self._hold is not None
+        )
+        if lost and not self._settings.allows_losses:
             raise DataLost(
                 f"channel {self.channel.name}: before they were archived, {described(lost)}; pass "
                 f"--allow-losses to continue without them{prevention(lost, 'channel')}"
             )
+        return tuple(lost)
 
     def _held_durable(self) -> DurableHold:
         name = self._settings.durable
@@ -256,8 +294,8 @@ class Archiver:
         on_commit: Callable[[ArchiveProgress], None],
         on_retry: Callable[[str, Exception], None],
     ) -> None:
-        """``on_commit`` is called after each commit, ``on_retry`` with the name of a channel whose
-        table or realm is not available for now."""
+        """``on_commit`` is called after each commit, and when events were lost; ``on_retry`` with
+        the name of a channel whose table or realm is not available for now."""
         self._session = session
         self._choice = choice
         self._lake = lake
@@ -291,8 +329,10 @@ class Archiver:
                     raise
                 # Deleted since the channels were listed; the next list does not have it.
             except (Unavailable, OSError) as error:
-                # Opened again: its hold on a durable may have failed for good.
-                self._forget(name)
+                # Opened again: its hold on a durable may have failed for good. It is not forgotten,
+                # because it knows which events had left before its table existed.
+                if (archiver := self._archivers.get(name)) is not None:
+                    archiver.close()
                 if once:
                     raise
                 self._on_retry(name, error)
@@ -327,16 +367,13 @@ class Archiver:
             archiver = None
         if archiver is None:
             archiver = ChannelArchiver(channel, self._lake, self._settings)
-            try:
-                archiver.open()
-            except BaseException:
-                archiver.close()
-                raise
             self._archivers[name] = archiver
+        if not archiver.is_open:
+            archiver.open()
         end = archiver.channel.info().last_event_id + 1
         while archiver.next_id < end and not stopping.is_set():
             copied = archiver.copy(end)
-            if copied.events:
+            if copied.events or copied.lost:
                 self._on_commit(copied)
 
     def _wait(self, stopping: Event) -> bool:
@@ -346,7 +383,9 @@ class Archiver:
         if self._choice.patterns:  # a new channel may match
             return not stopping.wait(WAIT_S)
         starts: dict[Destination, int] = {
-            archiver.channel: archiver.next_id for archiver in self._archivers.values()
+            archiver.channel: archiver.next_id
+            for archiver in self._archivers.values()
+            if archiver.is_open
         }
         if len(starts) < len(self._choice.names):
             return True  # the table of a channel was not available

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 from penstock.client.sync.sync import Destination, Queue
 from penstock_core.api.channels import Missing
-from penstock_core.ids.ids import Span
+from penstock_core.columns.events.batch import Int64s, runs_of
+from penstock_core.ids.ids import IdSet, Span
 
 NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
 """Removal causes that are not losses: a newer event of the same key replaced the event, or it was
@@ -37,17 +38,90 @@ _PREVENTIONS: Final = {
 _SHOWN_MAX: Final = 3
 
 
+class ReadIds:
+    """The ids of events that were read, in ascending order.
+
+    Ranges are collected in arrays; the set is made only when it is needed, if events are missing.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._runs: list[tuple[Int64s, Int64s]] = []
+
+    def add(self, ids: Int64s) -> None:
+        """Add ascending ids that are above those added before."""
+        self.count += len(ids)
+        self._runs.append(runs_of(ids))
+
+    def id_set(self) -> IdSet:
+        """Return the ids as a set."""
+        return IdSet.union(
+            IdSet.of_runs(firsts.tolist(), ends.tolist()) for firsts, ends in self._runs
+        )
+
+
 def lost_events(store: Destination, span: Span, *, bound: bool = False) -> list[Missing]:
     """Return the removals of events of ``span`` that are losses for a reader, by id.
 
     ``bound``: whether the reader is bound to a durable.
     """
-    harmless_causes = SETTLED if bound else NO_LOSS
-    if isinstance(store, Queue):
-        # In a queue, each event is for one consumer, so its consumption is not a loss.
-        harmless_causes |= {"consumed"}
-    missing = [removal for removal in store.missing(*span) if removal.cause not in harmless_causes]
-    return sorted(missing, key=lambda removal: removal.spans[0].first)
+    return _in_order(_losses(store, span, _harmless_causes(store, bound=bound)))
+
+
+def lost_ids(store: Destination, span: Span, *, bound: bool = False) -> dict[str, IdSet]:
+    """Return, by cause, the ids of all events that :func:`lost_events` counts."""
+    harmless_causes = _harmless_causes(store, bound=bound)
+    ids_by_cause: dict[str, IdSet] = {}
+    first = span.first
+    while first < span.end:
+        losses = _losses(store, Span(first, span.end), harmless_causes)
+        # The realm lists a limited number of spans for each cause. The next request begins where
+        # the shortest list ends.
+        end = min([loss.spans[-1].end for loss in losses if _is_cut(loss)], default=span.end)
+        for loss in losses:
+            ids = ids_by_cause.setdefault(loss.cause, IdSet())
+            for listed in loss.spans:
+                ids.add(listed.clipped(Span(first, end)))
+        first = end
+    return ids_by_cause
+
+
+def lost_before_reading(
+    store: Destination, span: Span, read: ReadIds, harmless: IdSet, *, bound: bool = False
+) -> list[Missing]:
+    """Return the losses among the events of ``span``, by id, after a reader has read the span.
+
+    Events of ``read`` may have left since, and are no losses; neither are the ids ``harmless``.
+    """
+    if read.count == span.size or not lost_events(store, span, bound=bound):
+        return []
+    expected = read.id_set()
+    expected.add_all(harmless)
+    losses = []
+    for cause, ids in lost_ids(store, span, bound=bound).items():
+        ids.discard_all(expected)
+        if ids:
+            losses.append(Missing(cause, len(ids), ids.spans[:_SHOWN_MAX]))
+    return _in_order(losses)
+
+
+def _harmless_causes(store: Destination, *, bound: bool) -> Set[str]:
+    causes = SETTLED if bound else NO_LOSS
+    # In a queue, each event is for one consumer, so its consumption is not a loss.
+    return causes | {"consumed"} if isinstance(store, Queue) else causes
+
+
+def _losses(store: Destination, span: Span, harmless_causes: Set[str]) -> list[Missing]:
+    return [removal for removal in store.missing(*span) if removal.cause not in harmless_causes]
+
+
+def _is_cut(loss: Missing) -> bool:
+    """Return whether only the first spans are listed."""
+    return sum(span.size for span in loss.spans) < loss.events
+
+
+def _in_order(losses: list[Missing]) -> list[Missing]:
+    return sorted(losses, key=lambda loss: loss.spans[0].first)
 
 
 def described(lost: Sequence[Missing]) -> str:

@@ -84,6 +84,7 @@ def run_(
     """
     from penstock.client.archiving.archiver import Archiver, ArchiveSettings
     from penstock.client.archiving.lake import Lake
+    from penstock.client.archiving.losses import described
     from penstock.tables.disk import is_iceberg
     from penstock_core.vocabulary.choice import choice_of
 
@@ -105,10 +106,14 @@ def run_(
         every_s=parsers.milliseconds(every) / 1_000,
     )
     copied_events: Counter[str] = Counter()
+    lost_events: Counter[str] = Counter()
 
     def show(copied: ArchiveProgress) -> None:
         copied_events[copied.channel] += copied.events
+        lost_events[copied.channel] += copied.lost_events
         note(f"{copied.channel}: {count(copied.events, 'event')}, next is {copied.next_id:,}")
+        if copied.lost:
+            note(f"{copied.channel}: before they were archived, {described(copied.lost)}")
 
     with session(url) as realm, stopped_by_signals() as stopping:
         archiver = Archiver(
@@ -119,7 +124,8 @@ def run_(
         write_json(dict(sorted(copied_events.items())))
         return
     for name, events in sorted(copied_events.items()):
-        write(f"{name}  {count(events, 'event')} archived")
+        lost = lost_events[name]
+        write(f"{name}  {count(events, 'event')} archived{f', {lost:,} lost' if lost else ''}")
 
 
 def _note_retry(channel: str, error: Exception) -> None:
