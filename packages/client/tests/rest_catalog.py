@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import CreateTableRequest
@@ -34,8 +34,17 @@ class RestCatalog(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.catalog: Catalog = catalog_in(folder)
         self.statuses: list[int] = []
-        self.is_refusing = False
-        """Whether commits are refused before they are stored, and not afterwards."""
+        self.moment: Literal["before", "during", "after"] = "after"
+        """When a commit fails whose answer is not 200: before it is stored, afterwards, or before
+        but with the next commit storing it first."""
+        self.delayed: list[tuple[list[str], bytes]] = []
+        """Commits that the next commit stores first."""
+        self.commits = 0
+        """Number of requests to commit."""
+        self.failing_reads = 0
+        """Number of reads of a table that fail after the next failed commit."""
+        self.reads_to_fail = 0
+        """Number of the next reads of a table that fail."""
         self.lock = threading.Lock()
 
     @property
@@ -98,6 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
                     "properties": dict(catalog.load_namespace_properties(parts[1])),
                 }
             )
+        if self.server.reads_to_fail:
+            self.server.reads_to_fail -= 1
+            return 503, _error("Failed", "failed by the test", 503)
         return 200, _loaded(catalog.load_table((parts[1], parts[3])))
 
     def _post(self, parts: list[str], body: bytes) -> tuple[int, str]:
@@ -121,15 +133,26 @@ class _Handler(BaseHTTPRequestHandler):
         return self._commit(parts, body)
 
     def _commit(self, parts: list[str], body: bytes) -> tuple[int, str]:
-        status = self.server.statuses.pop(0) if self.server.statuses else 200
-        if status != 200 and self.server.is_refusing:
-            return status, _error("Refused", "refused by the test", status)
+        server = self.server
+        server.commits += 1
+        while server.delayed:
+            self._stored(*server.delayed.pop(0))
+        status = server.statuses.pop(0) if server.statuses else 200
+        if status == 200:
+            return 200, self._stored(parts, body)
+        server.reads_to_fail, server.failing_reads = server.failing_reads, 0
+        if server.moment == "after":
+            self._stored(parts, body)
+        elif server.moment == "during":
+            server.delayed.append((parts, body))
+        return status, _error("Failed", "failed by the test", status)
+
+    def _stored(self, parts: list[str], body: bytes) -> str:
+        """Store a commit, and return the answer."""
         request = CommitTableRequest.model_validate_json(body)
         table: Any = SimpleNamespace(name=lambda: (parts[1], parts[3]))
         response = self.server.catalog.commit_table(table, request.requirements, request.updates)
-        if status != 200:
-            return status, _error("Lost", "the answer was lost", status)
-        return 200, response.model_dump_json(by_alias=True)
+        return response.model_dump_json(by_alias=True)
 
 
 def _loaded(table: Table) -> str:

@@ -10,6 +10,9 @@ import pytest
 
 from packages.client.tests.rest_catalog import RestCatalog, serving
 from penstock.tables import Table
+from penstock.tables import table as tables
+from penstock.tables.iceberg import IcebergLog
+from penstock.tables.table import ATTEMPTS_US_MAX, FAILURE_PAUSE_US_MAX
 from penstock_core.vocabulary.errors import Unavailable
 
 pytestmark = pytest.mark.slow
@@ -26,6 +29,23 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RestCata
 
 def rows(first: int, end: int) -> pa.Table:
     return pa.table({"event_id": pa.array(range(first, end), pa.int64())})
+
+
+class RecordingClock:
+    """A clock that moves only by its pauses."""
+
+    def __init__(self) -> None:
+        self.pauses_us: list[int] = []
+
+    def steady_us(self) -> int:
+        return sum(self.pauses_us)
+
+    def pause(self, us: int) -> None:
+        self.pauses_us.append(us)
+
+
+def table_on(clock: RecordingClock) -> Table:
+    return Table(IcebergLog(URI), "iceberg", (), clock=clock)
 
 
 def ids_in(server: RestCatalog) -> list[int]:
@@ -48,9 +68,80 @@ def test_a_commit_whose_answer_was_lost_is_not_stored_again(
     assert table.last_of("app") == 2
 
 
+@pytest.mark.parametrize("status", [500, 503, 504])
+def test_a_commit_that_is_stored_later_than_its_answer_is_stored_once(
+    server: RestCatalog, status: int
+) -> None:
+    server.moment = "during"
+    table = table_on(RecordingClock())
+    server.statuses = [status]
+    assert not table.append(rows(0, 3), "app", 0)
+    server.statuses = [status]
+    assert not table.append(rows(3, 5), "app", 1)
+
+    assert server.commits == 4, "the second attempt of each finds that the first was stored"
+    assert ids_in(server) == [0, 1, 2, 3, 4]
+
+
+def test_an_overloaded_catalog_is_asked_less_and_less_often(server: RestCatalog) -> None:
+    clock = RecordingClock()
+    table = table_on(clock)
+    table.append(rows(0, 3), "app", 0)
+    server.moment = "before"
+    server.statuses = [503] * 100
+    server.commits = 0
+
+    with pytest.raises(Unavailable, match=r"has confirmed none of \d+ attempts") as raised:
+        table.append(rows(3, 5), "app", 1)
+
+    assert "failed by the test" in str(raised.value)
+    assert "may still store it" in str(raised.value)
+    assert 10 < server.commits < 30
+    assert ATTEMPTS_US_MAX <= clock.steady_us() <= ATTEMPTS_US_MAX + FAILURE_PAUSE_US_MAX
+    assert clock.pauses_us[0] <= 10_000
+    assert clock.pauses_us[-1] > FAILURE_PAUSE_US_MAX // 2
+    server.statuses = []
+    assert table.append(rows(3, 5), "app", 1)
+    assert ids_in(server) == [0, 1, 2, 3, 4]
+
+
+def test_the_table_is_read_once_more_after_the_last_attempt(
+    server: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(RecordingClock):
+        """Lets the catalog store the last attempt, but not confirm it."""
+
+        def pause(self, us: int) -> None:
+            super().pause(us)
+            server.moment = "after" if len(self.pauses_us) == 2 else "before"
+
+    monkeypatch.setattr(tables, "ATTEMPTS_MAX", 3)
+    server.moment = "before"
+    server.statuses = [503] * 3
+
+    assert not table_on(Clock()).append(rows(0, 3), "app", 0)
+    assert server.commits == 3
+    assert ids_in(server) == [0, 1, 2]
+
+
+def test_a_catalog_that_fails_after_a_commit_is_read_until_it_answers(
+    server: RestCatalog,
+) -> None:
+    """Only the table tells whether the commit was stored."""
+    clock = RecordingClock()
+    table = table_on(clock)
+    table.append(rows(0, 3), "app", 0)
+    server.statuses = [504]
+    server.failing_reads = 3
+
+    assert not table.append(rows(3, 5), "app", 1)
+    assert len(clock.pauses_us) == 4
+    assert ids_in(server) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("status", [409, 500, 503])
 def test_a_commit_that_was_not_stored_is_tried_again(server: RestCatalog, status: int) -> None:
-    server.is_refusing = True
+    server.moment = "before"
     table = Table.open(URI, "iceberg")
     server.statuses = [status, status]
     assert table.append(rows(0, 3), "app", 0)
@@ -63,7 +154,7 @@ def test_a_commit_that_was_not_stored_is_tried_again(server: RestCatalog, status
 def test_a_missing_right_is_reported_at_once(server: RestCatalog) -> None:
     table = Table.open(URI, "iceberg")
     table.append(rows(0, 3), "app", 0)
-    server.is_refusing = True
+    server.moment = "before"
     server.statuses = [403, 200]
 
     with pytest.raises(Unavailable, match="the catalog of iceberg://far/lake/orders did not"):

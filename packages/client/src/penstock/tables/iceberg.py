@@ -65,6 +65,7 @@ from penstock.tables.log import (
     UNCOMMITTED_HOURS,
     Commit,
     CommitConflict,
+    CommitUnconfirmed,
     DataFile,
     NewFile,
     State,
@@ -287,8 +288,7 @@ class IcebergLog:
             cause = error.__cause__
             if isinstance(cause, RESTError) and not isinstance(cause, _UNKNOWN_OUTCOMES):
                 raise  # such as a missing right
-            # The commit may be stored. The caller checks this after a conflict, before it retries.
-            raise CommitConflict from error
+            raise CommitUnconfirmed(_reason(cause or error)) from error
 
     def _creation(self, schema: Schema, partition_by: Sequence[str]) -> CreateTableTransaction:
         """Return a transaction whose commit creates the table.
@@ -488,9 +488,12 @@ def reaching(uri: str) -> Iterator[None]:
 
 
 def _unreachable(uri: str, error: Exception) -> Unavailable:
-    # Only the first line, because errors of catalogs can be long.
-    reason = str(error).strip().partition("\n")[0]
-    return Unavailable(f"the catalog of {shown(uri)} did not answer as expected: {reason}")
+    return Unavailable(f"the catalog of {shown(uri)} did not answer as expected: {_reason(error)}")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of the text of an error. Errors of catalogs can be long."""
+    return str(error).strip().partition("\n")[0]
 
 
 def _parts(uri: str) -> tuple[str, ...]:

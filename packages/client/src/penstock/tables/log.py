@@ -79,6 +79,11 @@ class CommitConflict(Exception):
     """Raised if another program has committed since the state was read. Nothing was changed."""
 
 
+class CommitUnconfirmed(Exception):
+    """Raised if a commit is stored or not, or may still be stored later: its answer was lost, or
+    the catalog has failed. The text has the reason."""
+
+
 class Log(Protocol):
     """The commits of a table."""
 
@@ -114,7 +119,8 @@ class Log(Protocol):
     def commit(self, based_on: State, commit: Commit) -> None:
         """Commit a change of the state ``based_on``.
 
-        Raises ``CommitConflict`` if another program has committed since that state was read.
+        Raises ``CommitConflict`` if another program has committed since that state was read, and
+        ``CommitUnconfirmed`` if it is unknown whether the commit is stored.
         """
         ...
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +22,15 @@ from penstock.tables.files import (
     record_batches,
 )
 from penstock.tables.kinds import columns_of, conform, extend_columns
-from penstock.tables.log import Commit, CommitConflict, DataFile, Format, Log, State
+from penstock.tables.log import (
+    Commit,
+    CommitConflict,
+    CommitUnconfirmed,
+    DataFile,
+    Format,
+    Log,
+    State,
+)
 from penstock_core.vocabulary.errors import (
     DifferentContent,
     IllegalState,
@@ -33,7 +44,15 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 ATTEMPTS_MAX: Final = 50
-"""Largest number of attempts of a commit while other programs commit to the same table."""
+"""Maximum number of attempts of a commit."""
+ATTEMPTS_US_MAX: Final = 60_000_000
+"""Microseconds after which a commit is not attempted again."""
+CONFLICT_PAUSE_US_MAX: Final = 500_000
+"""Longest pause after a commit of another program, which is a matter of milliseconds."""
+FAILURE_PAUSE_US_MAX: Final = 5_000_000
+"""Longest pause after a failure of the catalog, which may be overloaded."""
+_PAUSE_US_FIRST: Final = 10_000
+_DOUBLED_MAX: Final = 16
 COMPACT_BYTES: Final = 128 << 20
 """Default size in bytes of compacted files. A file of half this size or more is not rewritten."""
 NO_VERSION: Final = -1
@@ -41,6 +60,54 @@ NO_VERSION: Final = -1
 KEEP_HOURS: Final = 168
 """Default number of hours before replaced files are removed. Until then, programs may still read
 them."""
+
+
+class PausingClock(Protocol):
+    """A clock by which a thread also pauses."""
+
+    def steady_us(self) -> int:
+        """Microseconds since some moment in the past; never goes back."""
+        ...
+
+    def pause(self, us: int) -> None:
+        """Return after ``us`` microseconds."""
+        ...
+
+
+class MachineClock:
+    """The clock of the machine."""
+
+    def steady_us(self) -> int:
+        return time.monotonic_ns() // 1_000
+
+    def pause(self, us: int) -> None:
+        time.sleep(us / 1e6)
+
+
+class Attempts:
+    """The attempts of one commit."""
+
+    def __init__(self, clock: PausingClock, seed: str) -> None:
+        """``seed`` decides half of each pause, so that writers with different seeds do not try
+        again at the same moments."""
+        self._clock = clock
+        self._seed = seed
+        self._end_us = clock.steady_us() + ATTEMPTS_US_MAX
+        self.count = 0
+        """Number of attempts that have failed."""
+
+    @property
+    def are_over(self) -> bool:
+        """Whether no further attempt may be made."""
+        return self.count >= ATTEMPTS_MAX or self._clock.steady_us() >= self._end_us
+
+    def pause(self, us_max: int) -> None:
+        """Count a failed attempt, and pause: twice as long as after the one before, at most
+        ``us_max`` microseconds."""
+        longest_us = min(_PAUSE_US_FIRST << min(self.count, _DOUBLED_MAX), us_max)
+        share = crc32(f"{self._seed}/{self.count}".encode()) / (1 << 32)
+        self.count += 1
+        self._clock.pause(int(longest_us * (0.5 + share / 2)))
 
 
 class Compacted(Struct, frozen=True):
@@ -67,8 +134,16 @@ class Table:
     Several programs may write to one table. An object is not thread-safe.
     """
 
-    def __init__(self, log: Log, format: Format, partition_by: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        format: Format,
+        partition_by: tuple[str, ...],
+        clock: PausingClock | None = None,
+    ) -> None:
+        """``clock`` is for the pauses between attempts of a commit; None means the machine's."""
         self._log = log
+        self._clock = clock or MachineClock()
         self.format = format
         self._partition_by = partition_by
         self._state: State | None = None
@@ -252,18 +327,61 @@ class Table:
         ``version`` is its first; otherwise raises ``IllegalState``. None means that any version may
         be the last one.
         """
-        for _ in range(ATTEMPTS_MAX):
-            # Checked before each attempt: a commit with an unknown outcome may be stored by now.
-            if self.is_stored(app, version, content):
-                return False
+
+        def attempt() -> None:
             if after is not None:
                 self._check_last(app, after)
+            self._commit(schema, files, (), app=app, version=version, content=content)
+
+        return self._store(attempt, app, version, content=content)
+
+    def _store(self, attempt: Callable[[], None], app: str, version: int, content: str) -> bool:
+        """Call ``attempt``, which commits a version of ``app``, until the table has the version.
+        Return False if the table already has it.
+
+        Each attempt follows a look into the table: the one before may be stored although it has
+        failed. Raises ``Unavailable`` after too many attempts, and the other errors of ``attempt``.
+        """
+        attempts = Attempts(self._clock, uuid.uuid4().hex)
+        failure: CommitConflict | CommitUnconfirmed | None = None
+        while True:
             try:
-                self._commit(schema, files, (), app=app, version=version, content=content)
-            except CommitConflict:
-                continue
-            return True
-        raise self._unavailable()
+                if self.is_stored(app, version, content):
+                    return False
+            except Unavailable as error:
+                if not isinstance(failure, CommitUnconfirmed):
+                    raise
+                if attempts.are_over:
+                    raise self._unconfirmed(failure, attempts) from error
+            else:
+                if failure is not None and attempts.are_over:
+                    raise self._unconfirmed(failure, attempts) from failure
+                try:
+                    attempt()
+                except (CommitConflict, CommitUnconfirmed) as error:
+                    failure = error
+                else:
+                    return True
+            is_conflict = isinstance(failure, CommitConflict)
+            attempts.pause(CONFLICT_PAUSE_US_MAX if is_conflict else FAILURE_PAUSE_US_MAX)
+
+    def _unconfirmed(
+        self, failure: CommitConflict | CommitUnconfirmed, attempts: Attempts
+    ) -> Unavailable:
+        """Return the error for a write that was attempted too often."""
+        if isinstance(failure, CommitUnconfirmed):
+            return Unavailable(
+                f"{shown(self.uri)}: the catalog has confirmed none of {attempts.count} attempts "
+                f"of this write ({failure}); the table did not have it when it was read last, but "
+                f"the catalog may still store it; repeat it under the same app and version, and it "
+                f"is stored once"
+            )
+        # Another commit has followed the state that each attempt was based on, so that none of
+        # them can still be stored.
+        return Unavailable(
+            f"{shown(self.uri)}: other writers committed to this table during each of "
+            f"{attempts.count} attempts of this write; nothing was stored; try again"
+        )
 
     def _check_last(self, app: str, version: int) -> None:
         """Raise ``IllegalState`` unless ``version`` is the last stored version of ``app``."""
@@ -313,12 +431,6 @@ class Table:
         """Return whether all of ``files`` are in the last read state."""
         return not files or {file.path for file in files} <= {file.path for file in self.files()}
 
-    def _unavailable(self) -> Unavailable:
-        return Unavailable(
-            f"{shown(self.uri)}: other writers committed to this table {ATTEMPTS_MAX} times "
-            f"during this write; nothing was stored; try again"
-        )
-
     def merge(
         self, rows: Any, key: str | Sequence[str], app: str, version: int, content: str = ""
     ) -> bool:
@@ -333,9 +445,8 @@ class Table:
         check_version(app, version)
         keys = (key,) if isinstance(key, str) else tuple(key)
         new_rows = pa.Table.from_batches(list(record_batches(rows)))
-        for _ in range(ATTEMPTS_MAX):
-            if self.is_stored(app, version, content):
-                return False
+
+        def attempt() -> None:
             writer = self.writer()
             try:
                 replaced = self._rewrite(writer, new_rows, keys)
@@ -347,12 +458,12 @@ class Table:
                     version=version,
                     content=content,
                 )
-            except (CommitConflict, FileNotFoundError):
-                continue  # another program has changed the table
+            except FileNotFoundError as error:  # another program has changed the table
+                raise CommitConflict from error
             finally:
                 writer.abandon()
-            return True
-        raise self._unavailable()
+
+        return self._store(attempt, app, version, content=content)
 
     def _rewrite(self, writer: RowWriter, rows: pa.Table, keys: tuple[str, ...]) -> list[DataFile]:
         """Write ``rows``, and the rows with other keys of each file that contains one of their
@@ -407,7 +518,7 @@ class Table:
                     writer.add(batch)
                 new_files = writer.close()
                 self._commit(self.schema, new_files, files)
-            except (CommitConflict, FileNotFoundError):
+            except (CommitConflict, CommitUnconfirmed, FileNotFoundError):
                 self.refresh()
                 continue  # the next compaction joins these files
             finally:
