@@ -331,6 +331,21 @@ def test_parquet_tables_are_read_by_programs_that_only_list_the_folder(tmp_path:
     assert sorted(rows_by_id.column("event_id").to_pylist()) == [0, 1, 2, 3]
 
 
+def test_only_texts_have_dictionaries_in_files(tmp_path: Path) -> None:
+    table = Table.open(str(tmp_path / "t"))
+    inside = [{"text": "a", "number": n, "texts": ["b"]} for n in range(100)]
+    table.append(pa.table({"n": range(100), "text": ["c"] * 100, "inside": inside}), "app", 0)
+
+    (path,) = table.locations()
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    assert {column.path_in_schema for column in columns if column.has_dictionary_page} == {
+        "text",
+        "inside.text",
+        "inside.texts.list.element",
+    }
+
+
 def test_plain_parquet_is_for_disks(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="use a Delta table"):
         Table.open("s3://bucket/t", "parquet")

@@ -18,6 +18,7 @@ from msgspec import Struct
 from pyarrow import parquet
 
 from penstock_core.columns.files.segments import numbers_in
+from penstock_core.columns.files.table_rows import parquet_columns
 from penstock_core.columns.schema import compute as pc
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.compression import Compression
@@ -84,10 +85,7 @@ def events_image(rows: pa.Table, schema: TableSchema, compression: Compression) 
         compression=compression,
         use_dictionary=text_columns,
         write_statistics=[
-            path
-            for field in rows.schema
-            for path, _ in _leaf_paths(field.name, field.type)
-            if path not in without_statistics
+            path for path, _ in parquet_columns(rows.schema) if path not in without_statistics
         ],
         write_page_index=True,
     )
@@ -152,21 +150,8 @@ def _columns_with_nan(rows: pa.Table) -> Iterator[str]:
                 yield field.name
         else:
             # Floats inside structs and lists are not searched, so any of them may be NaN.
-            yield from (
-                path for path, kind in _leaf_paths(field.name, field.type) if kind == pa.float64()
-            )
-
-
-def _leaf_paths(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield the path and type of each Parquet column into which a column of type ``kind`` is
-    split."""
-    if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _leaf_paths(f"{path}.{field.name}", field.type)
-    elif pa.types.is_list(kind):
-        yield from _leaf_paths(f"{path}.list.element", kind.value_type)
-    else:
-        yield path, kind
+            inside = parquet_columns(pa.schema([field]))
+            yield from (path for path, kind in inside if kind == pa.float64())
 
 
 def _metrics(buffer: pa.Buffer, leaves: Sequence[Leaf]) -> Metrics:

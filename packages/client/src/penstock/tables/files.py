@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from penstock.tables.disk import storing
 from penstock.tables.kinds import PARTITION_TYPES, columns_of, conform, extend_columns
 from penstock.tables.log import DataFile, Log, NewFile
+from penstock_core.columns.files.table_rows import parquet_columns
 from penstock_core.vocabulary.errors import InvalidArgument
 
 ROW_GROUP_ROWS: Final = 1 << 17
@@ -135,7 +136,15 @@ class _OpenFile:
         self._partition = partition
         self._stack = ExitStack()
         self._file: NewFile = self._stack.enter_context(log.new_file(folder_of(partition)))
-        self._writer = pq.ParquetWriter(self._file.sink, schema, compression="zstd")
+        self._writer = pq.ParquetWriter(
+            self._file.sink,
+            schema,
+            compression="zstd",
+            # Dictionaries of numbers are larger than the numbers themselves once compressed.
+            use_dictionary=[
+                path for path, kind in parquet_columns(schema) if pa.types.is_string(kind)
+            ],
+        )
         self._collected: list[pa.RecordBatch] = []
         """Rows that are not written yet."""
         self._rows = self._collected_rows = 0

@@ -159,6 +159,20 @@ def column_paths(columns: pa.Schema | pa.DataType, above: str = "") -> Iterator[
             yield from column_paths(kind, f"{path}.")
 
 
+def parquet_columns(
+    columns: pa.Schema | pa.StructType, above: str = ""
+) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the path and the type of each column that a Parquet file has for these columns."""
+    for column in columns:
+        path, kind = f"{above}{column.name}", column.type
+        while pa.types.is_list(kind):
+            path, kind = f"{path}.list.element", kind.value_type
+        if pa.types.is_struct(kind):
+            yield from parquet_columns(kind, f"{path}.")
+        else:
+            yield path, kind
+
+
 def distinct_names(schema: pa.Schema) -> pa.Schema:
     """Return the schema with distinct paths of columns and fields, ignoring case.
 
