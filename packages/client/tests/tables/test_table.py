@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import warnings
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,20 @@ def test_only_texts_have_dictionaries_in_files(tmp_path: Path) -> None:
         "inside.text",
         "inside.texts.list.element",
     }
+
+
+def test_plain_parquet_is_deprecated_for_writers_not_for_readers(tmp_path: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="write a table of the format delta") as warned:
+        table = Table.open(str(tmp_path / "t"), "parquet")
+    table.append(rows(0, 3), "app", 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        old = Table.found(str(tmp_path / "t"))
+        new = Table.open(str(tmp_path / "new"))
+        new.append(old.to_arrow(), "move", 0)
+
+    assert warned[0].filename == __file__
+    assert new.to_arrow().equals(old.to_arrow())
 
 
 def test_plain_parquet_is_for_disks(tmp_path: Path) -> None:

@@ -86,6 +86,18 @@ def test_a_pattern_fills_a_folder_of_delta_tables(
     assert session.channels.get("eu/a").info().definition.archive == ""
 
 
+def test_plain_parquet_is_written_with_advice(
+    penstock_command: Run, sales: Channel, tmp_path: Path
+) -> None:
+    publish(sales, 2)
+    command = ("archive", "run", "sales", "--table", str(tmp_path / "lake"), "--once")
+
+    shown = penstock_command(*command, "--table-format", "parquet")
+
+    assert shown.stdout == "sales  2 events archived\n"
+    assert "write a table of the format delta or iceberg" in shown.stderr
+
+
 def test_a_signal_ends_it_between_two_commits(
     penstock_command: Run, sales: Channel, tmp_path: Path
 ) -> None:

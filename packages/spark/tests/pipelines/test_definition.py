@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.tables.log import PARQUET_DEPRECATED
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.pipelines import (
     ChannelTarget,
@@ -113,6 +114,26 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
     assert pipeline.place == f"{tmp_path}/var/checkpoints/flights"
     assert pipeline.located("airlines.csv") == f"{tmp_path}/airlines.csv"
     assert pipeline.located("s3://lake/late") == "s3://lake/late"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"kind": "archive", "source": "flights"},
+        {"kind": "query", "sql": "SELECT * FROM flights"},
+        {"kind": "latest", "source": "flights", "key": "carrier", "as_of": 7},
+    ],
+)
+def test_a_step_names_the_deprecated_format_of_its_table(keys: dict[str, Any]) -> None:
+    def texts(format: str) -> tuple[str, ...]:
+        target: dict[str, Any] = {"table": {"path": "lake", "format": format}}
+        if keys["kind"] == "archive":
+            target = {"table": "lake", "format": format}
+        (step,) = whole(step=[{"name": "late", **keys, **target}]).steps
+        return step.deprecations()
+
+    assert texts("parquet") == (PARQUET_DEPRECATED,)
+    assert texts("delta") == ()
 
 
 def test_python_says_the_same_as_a_file() -> None:

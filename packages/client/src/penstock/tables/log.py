@@ -12,6 +12,13 @@ from msgspec import Struct, field
 
 Format = Literal["delta", "iceberg", "parquet"]
 
+PARQUET_DEPRECATED: Final = (
+    "the format parquet, plain Parquet files with a list of commits, is deprecated: the next minor "
+    "release reads such tables and no longer writes them; write a table of the format delta or "
+    "iceberg"
+)
+"""Advice for programs that write tables of plain Parquet files."""
+
 CONTENTS_MAX: Final = 64
 """A table records the content identity of so many of the newest versions of a writer."""
 

@@ -23,6 +23,7 @@ from penstock.tables.files import (
 )
 from penstock.tables.kinds import columns_of, conform, extend_columns
 from penstock.tables.log import (
+    PARQUET_DEPRECATED,
     Commit,
     CommitConflict,
     CommitUnconfirmed,
@@ -155,9 +156,16 @@ class Table:
         ``format`` is ``"delta"``, ``"iceberg"`` or ``"parquet"``. The URI of an Iceberg table is
         ``iceberg://CATALOG/NAMESPACE/TABLE``, with the name of a catalog that pyiceberg finds in
         its configuration. ``partition_by`` has the partition columns of a new table; for an
-        existing table, it must match. Raises ``InvalidArgument``, and ``Unavailable`` if
-        ``deltalake`` or ``pyiceberg`` is not installed.
+        existing table, it must match. The format ``"parquet"`` is deprecated: the next minor
+        release only reads it. Raises ``InvalidArgument``, and ``Unavailable`` if ``deltalake`` or
+        ``pyiceberg`` is not installed.
         """
+        if format == "parquet":
+            warnings.warn(PARQUET_DEPRECATED, DeprecationWarning, stacklevel=2)
+        return cls._opened(uri, format, partition_by)
+
+    @classmethod
+    def _opened(cls, uri: str, format: Format, partition_by: Sequence[str] = ()) -> Self:
         log: Log
         if is_iceberg(uri) != (format == "iceberg"):
             raise InvalidArgument(
@@ -184,7 +192,7 @@ class Table:
     def found(cls, uri: str) -> Self:
         """Return the existing table at a path or URI, in any format. Raises
         ``NameDoesNotExist``."""
-        table = cls.open(uri, _existing_format(uri))
+        table = cls._opened(uri, _existing_format(uri))
         if table.exists:
             return table
         if table.format == "iceberg":

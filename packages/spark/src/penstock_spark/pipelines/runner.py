@@ -62,9 +62,10 @@ class PipelineWatcher(Protocol):
     """Receives the state changes and the progress of a running pipeline."""
 
     def told(self, step: str, text: str) -> None:
-        """Handle a change of a step's state, such as started, restarting or stopped.
+        """Handle a change of a step's state, such as started, restarting or stopped, or a note about
+        its definition.
 
-        ``text`` describes the change in one line.
+        ``text`` describes it in one line.
         """
         ...
 
@@ -460,10 +461,14 @@ def run(
         from penstock_spark.session.session import activate
 
         activate(spark)  # the session may have been started in another thread
+    watch = watch or IgnoringWatcher()
+    for step in steps_to_run:
+        for text in step.deprecations():
+            watch.told(step.name, text)
     with pipeline_locked(pipeline):
         supervised = [Supervised(run, step) for step in steps_to_run]
         try:
-            _supervise(run, supervised, watch or IgnoringWatcher())
+            _supervise(run, supervised, watch)
         finally:
             run.close()
     failed = [step for step in supervised if step.failure is not None]

@@ -290,6 +290,10 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return descriptions of the targets, such as ``channel delays`` or ``table lake``."""
         return ()
 
+    def deprecations(self) -> tuple[str, ...]:
+        """Return a text about each deprecated part of the definition, with its replacement."""
+        return ()
+
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         """Raise ``InvalidArgument`` for mistakes that can be found without Spark and the realm.
 
@@ -337,6 +341,19 @@ def channel_target(value: ChannelTarget | str | None) -> ChannelTarget | None:
 def table_target(value: TableTarget | str | None) -> TableTarget | None:
     """Return the value of the key ``table`` of a step, a path or a table, as a target."""
     return TableTarget(path=value) if isinstance(value, str) else value
+
+
+def deprecated_formats(format: str) -> tuple[str, ...]:
+    """Return the texts about the format of a table, for :meth:`Step.deprecations`."""
+    from penstock.tables.log import PARQUET_DEPRECATED
+
+    return (PARQUET_DEPRECATED,) if format == "parquet" else ()
+
+
+def deprecated_formats_of(table: TableTarget | str | None) -> tuple[str, ...]:
+    """Return the texts about the deprecated format of the key ``table`` of a step."""
+    target = table_target(table)
+    return () if target is None else deprecated_formats(target.format)
 
 
 def describe_targets(

@@ -47,7 +47,8 @@ def run_(
     table_format: Annotated[
         Literal["delta", "iceberg", "parquet", ""],
         typer.Option(
-            "--table-format", help="delta, iceberg or parquet. [default: iceberg if URI is, delta]"
+            "--table-format",
+            help="delta, iceberg, or parquet (deprecated). [default: iceberg if URI is, delta]",
         ),
     ] = "",
     durable: Annotated[
@@ -88,8 +89,11 @@ def run_(
     from penstock.client.archiving.lake import Lake
     from penstock.client.archiving.losses import described
     from penstock.tables.disk import is_iceberg
+    from penstock.tables.log import PARQUET_DEPRECATED
     from penstock_core.vocabulary.choice import choice_of
 
+    if table_format == "parquet":
+        note(PARQUET_DEPRECATED)
     choice = choice_of(channels)
     if "://" not in table:
         table = str(Path(table).absolute())  # the channel will name it for clients anywhere

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.errors.error_marks import secret_options
 from penstock_spark.pipelines.sources import Source, joined_names
-from penstock_spark.pipelines.step import Context, Flow, MicroBatch, StreamStep
+from penstock_spark.pipelines.step import (
+    Context,
+    Flow,
+    MicroBatch,
+    StreamStep,
+    deprecated_formats,
+)
 from penstock_spark.pipelines.written_tables import WrittenTables
 
 if TYPE_CHECKING:
@@ -62,6 +68,9 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def writes(self) -> tuple[str, ...]:
         return (f"table {self.table}",)
+
+    def deprecations(self) -> tuple[str, ...]:
+        return deprecated_formats(self.format)
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         source = sources.get(self.source)

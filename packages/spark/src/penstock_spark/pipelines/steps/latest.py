@@ -38,6 +38,7 @@ from penstock_spark.pipelines.step import (
     Work,
     WorkOutcome,
     channel_target,
+    deprecated_formats_of,
     describe_targets,
     table_target,
 )
@@ -150,6 +151,9 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def writes(self) -> tuple[str, ...]:
         return describe_targets(self.channel, self.table)
+
+    def deprecations(self) -> tuple[str, ...]:
+        return deprecated_formats_of(self.table)
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         from penstock_spark.pipelines.definition import known_source

@@ -23,6 +23,7 @@ from penstock_spark.pipelines.step import (
     StreamStep,
     TableTarget,
     channel_target,
+    deprecated_formats_of,
     describe_targets,
     table_target,
 )
@@ -88,6 +89,9 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def writes(self) -> tuple[str, ...]:
         return describe_targets(self.channel, self.table)
+
+    def deprecations(self) -> tuple[str, ...]:
+        return deprecated_formats_of(self.table)
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
         key = "sql" if self.sql else "python"
