@@ -62,10 +62,9 @@ class PipelineWatcher(Protocol):
     """Receives the state changes and the progress of a running pipeline."""
 
     def told(self, step: str, text: str) -> None:
-        """Handle a change of a step's state, such as started, restarting or stopped, or a note about
-        its definition.
+        """Handle a change of a step's state, such as started, restarting or stopped.
 
-        ``text`` describes it in one line.
+        ``text`` describes the change in one line. It may also be a note about the definition.
         """
         ...
 
