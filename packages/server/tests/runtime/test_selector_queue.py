@@ -474,3 +474,23 @@ async def test_requests_behind_blocked_work_are_decided_in_the_order_of_their_ar
     decided = queue.begin_group([postponed, aside])
     assert decided == [postponed, other, both, last, late, aside]
     assert queue.is_idle
+
+
+@simulated
+async def test_ready_requests_are_decided_between_waiting_ones_in_the_order_of_arrival() -> None:
+    offload, limits = Gates(2), SelectorLimits(slice_cost=1)
+    choosing = Choosing(offload, SystemClock(), limits)
+    queue = SelectorQueue(RealmState(Lives().rules), choosing, on_ready=lambda: None)
+    early, late = RunCommand(1, Sweep(), order=3), RunCommand(2, Sweep(), order=7)
+    for work in (early, late):
+        selectors: dict[SelectorKey, int] = {(None, f"n = {work.order}"): 1}
+        evaluations = [(body_from_events(large(1)), selectors)]
+        queue.hold_until_evaluated(
+            work, NeedsEvaluation(work.channel_id, evaluations, lambda: None)
+        )
+    for gate in offload.gates:
+        gate.set()
+    await pass_time(0.1)
+
+    between = RunCommand(1, Sweep(), order=5)
+    assert queue.begin_group([between]) == [early, between, late]

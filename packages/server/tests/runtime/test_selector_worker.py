@@ -75,3 +75,19 @@ async def test_a_closed_worker_evaluates_nothing_more() -> None:
 
     assert slices.evaluated == []
     assert worker.is_closed
+
+
+@simulated
+async def test_a_job_that_fails_ends_alone() -> None:
+    worker, slices = SelectorWorker(), Slices()
+
+    async def fail() -> bool:
+        raise LookupError("not foreseen")
+
+    worker.submit("a", fail)
+    worker.submit("a", slices.job("behind", 1))
+    worker.submit("b", slices.job("other", 2))
+    await pass_time(0.1)
+
+    assert slices.evaluated == ["other", "behind", "other"]
+    assert worker.is_idle

@@ -24,6 +24,22 @@ class Unforeseen(Exception):
     pass
 
 
+class FailingOnce(MemoryJournal):
+    """Fails in an unforeseen way when room for a large group is reserved for the first time."""
+
+    failures = 0
+
+    async def reserve(self, size: int) -> None:
+        if size > LARGE and not self.failures:
+            self.failures += 1
+            raise Unforeseen
+        await super().reserve(size)
+
+
+LARGE = 9 << 20
+"""Bytes of an event. A group of two such events is cut."""
+
+
 def fail(_: Group) -> Never:
     raise Unforeseen
 
@@ -77,3 +93,19 @@ async def test_work_that_fails_after_a_fact_ends_the_realm_and_is_not_stored() -
 
     async with living(journal, blobs) as realm:
         assert (await realm.describe_channel("orders", "channel")).events == 2
+
+
+@simulated
+async def test_a_group_that_was_cut_before_an_unforeseen_failure_is_decided_once() -> None:
+    journal = FailingOnce()
+    async with living(journal, MemoryBlobs()) as realm:
+        number = await opened(realm)
+        async with asyncio.TaskGroup() as tasks:
+            publishes = [
+                tasks.create_task(publish(realm, ChannelId(number), body([bytes([n]) * LARGE])))
+                for n in range(3)
+            ]
+
+        assert [task.result() for task in publishes] == [Span(0, 1), Span(1, 2), Span(2, 3)]
+        assert journal.failures == 1
+        assert await publish(realm, ChannelId(number), body([b"next"])) == Span(3, 4)

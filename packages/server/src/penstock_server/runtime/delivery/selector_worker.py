@@ -7,11 +7,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 
+from penstock_core.loggers import logger
 from penstock_core.tasks import start_task
 
 EvaluateSlice = Callable[[], Awaitable[bool]]
-"""Evaluates the next slice of a job, and returns whether the job has more. It raises nothing: a
-failure is the end of its job."""
+"""Evaluates the next slice of a job, and returns whether the job has more. If it raises, the error
+is logged and the job ends."""
+
+_log = logger("penstock.selectors")
 
 
 class SelectorWorker:
@@ -41,6 +44,7 @@ class SelectorWorker:
     def close(self) -> None:
         """Evaluate nothing more."""
         self.is_closed = True
+        self._turns.clear()
         if self._task is not None:
             self._task.cancel()
 
@@ -49,8 +53,11 @@ class SelectorWorker:
             key, jobs = next(iter(self._turns.items()))
             del self._turns[key]
             job = jobs.popleft()
-            if await job():
-                jobs.append(job)
+            try:
+                if await job():
+                    jobs.append(job)
+            except Exception:  # noqa: BLE001  the other jobs must not end with it
+                _log.exception("selectors.job_failed")
             # The key goes to the end of the turns. Jobs with it that were submitted during the
             # slice stay behind those that waited before.
             if jobs:

@@ -133,9 +133,8 @@ def needs_evaluation(
     if group.charge_evaluation(cost):
         return None
     bodies = [body for body, _ in evaluations]
-    return NeedsEvaluation(
-        channel_id, evaluations, lambda: group.match_cache.keep(channel_id, bodies)
-    )
+    cache = group.match_cache  # the group itself has all bodies of its requests
+    return NeedsEvaluation(channel_id, evaluations, lambda: cache.keep(channel_id, bodies))
 
 
 def _body_of(batch: pa.RecordBatch) -> Body:
@@ -205,6 +204,5 @@ def evaluated_states(group: OpenGroup, channel_id: int, states: Sequence[Body]) 
     )
     if group.is_half_done or group.charge_evaluation(cost):
         return states
-    raise NeedsEvaluation(
-        channel_id, evaluations, lambda: group.match_cache.keep_states(channel_id, states)
-    )
+    cache = group.match_cache  # the group itself has all bodies of its requests
+    raise NeedsEvaluation(channel_id, evaluations, lambda: cache.keep_states(channel_id, states))

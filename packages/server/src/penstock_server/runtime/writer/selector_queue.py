@@ -114,12 +114,17 @@ class SelectorQueue:
         return free
 
     def _with_ready(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
-        """Return ``waiting`` with the ready work inserted behind all work that arrived earlier."""
+        """Return ``waiting`` with each ready work inserted behind all work that arrived earlier.
+
+        ``waiting`` itself keeps its order: requests that are decided before all others are first.
+        """
         ready, self.ready = sorted(self.ready, key=lambda work: work.order), []
-        last = ready[-1].order
-        earlier = [i for i, work in enumerate(waiting, start=1) if work.order < last]
-        position = earlier[-1] if earlier else 0
-        return [*waiting[:position], *ready, *waiting[position:]]
+        merged: list[ShardRequest] = []  # from the last to the first
+        for work in reversed(waiting):
+            while ready and ready[-1].order > work.order:
+                merged.append(ready.pop())
+            merged.append(work)
+        return [*ready, *reversed(merged)]
 
     def holds(self, work: ShardRequest) -> bool:
         """Hold a publish if its selectors take long, or if an earlier publish to one of its
@@ -205,6 +210,8 @@ class SelectorQueue:
         self._worker.close()
         unserved = [held.work for held in sorted(self._held)] + self.ready
         self._held, self.ready = set(), []
+        self._lines.clear()
+        self._blocked_from.clear()
         return unserved
 
     # --- evaluating -------------------------------------------------------------------------

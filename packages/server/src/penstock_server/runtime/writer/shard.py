@@ -452,7 +452,8 @@ class Shard:
         try:
             return await self._cut_and_reserve(waiting)
         except Exception:  # noqa: BLE001  refuse the request that fails; another failure is raised
-            waiting = self._serving = self._foreseeable(waiting)
+            # Not `waiting`: the first attempt may have cut the group, and what was cut off waits.
+            waiting = self._serving = self._foreseeable(self._serving)
             return await self._cut_and_reserve(waiting)
 
     async def _cut_and_reserve(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
