@@ -4,7 +4,7 @@ Each fragment is a separate file, so that two changes never edit the same lines.
 
 ``changelog.py --check``            fails if the name or the text of a fragment is not valid
 ``changelog.py --release 0.2.0``    combines the fragments into version 0.2.0, dated today, deletes
-                                    them, and sets the version of the packages
+                                    them, and sets the version of the packages and of the image
 ``changelog.py --notes 0.2.0``      prints the entries of a version
 """
 
@@ -20,6 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 FRAGMENTS = ROOT / "changelog.d"
 CHANGELOG = ROOT / "CHANGELOG.md"
 PACKAGE = ROOT / "packages/core/src/penstock_core/version.py"
+DEPLOYMENTS = (
+    "packaging/compose.yaml",
+    "packaging/compose-cluster.yaml",
+    "packaging/helm/*/Chart.yaml",
+)
+"""Files that name the version of the image."""
 KINDS = ("added", "changed", "fixed", "deprecated", "removed", "security")
 FIRST = ("removed", "changed", "deprecated", "added", "fixed", "security")
 """Kinds in the order in which a release lists them: changes that users must react to come first."""
@@ -104,6 +110,16 @@ def project_with_version(text: str, version: str) -> str:
     return re.sub(r'("penstock-[\w\[\],-]+==)[^"]+"', rf'\g<1>{version}"', renumbered)
 
 
+def deployment_with_version(text: str, version: str) -> str:
+    """Return the text of a Compose file or of a chart with another version of the image."""
+    return re.sub(
+        r"^(version|appVersion| *image): (penstock:)?\S+$",
+        lambda line: f"{line[1]}: {line[2] or ''}{version}",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
 def _release(version: str) -> None:
     """Combine the fragments into a version, delete them, and set the version of all packages."""
     # The errors of the fragments and of the version are raised before the first file is written.
@@ -114,6 +130,9 @@ def _release(version: str) -> None:
     for path in sorted(ROOT.glob("packages/*/pyproject.toml")):
         project = path.read_text(encoding="utf-8")
         path.write_text(project_with_version(project, version), encoding="utf-8")
+    for path in (path for pattern in DEPLOYMENTS for path in ROOT.glob(pattern)):
+        deployment = path.read_text(encoding="utf-8")
+        path.write_text(deployment_with_version(deployment, version), encoding="utf-8")
     CHANGELOG.write_text(changelog, encoding="utf-8")
     PACKAGE.write_text(module, encoding="utf-8")
     for path in paths:

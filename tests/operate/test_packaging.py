@@ -9,16 +9,15 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 import penstock
 from penstock_server.cli.program import app
 from penstock_server.settings.loading import described, load, variable_of
+from tests.operate.command_lines import parse
 
 FOLDER = Path(__file__).parents[2] / "packaging"
 UNIT = FOLDER / "penstock.service"
@@ -81,17 +80,6 @@ def unit() -> dict[str, dict[str, str]]:
             sections[name][directive] = value
     assert sections.pop("") == {}, "a directive stands in no section"
     return sections
-
-
-def parse(arguments: list[str]) -> dict[str, Any]:
-    """What ``penstock`` makes of a command line, without running it."""
-    command: Any = typer.main.get_command(app)
-    context = command.make_context("penstock", arguments)
-    name, command, rest = command.resolve_command(
-        context, [*context._protected_args, *context.args]
-    )
-    params: dict[str, Any] = command.make_context(name, rest, parent=context).params
-    return params
 
 
 def test_the_unit_has_only_directives_that_systemd_knows() -> None:

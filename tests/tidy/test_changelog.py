@@ -79,10 +79,14 @@ def test_a_release_writes_the_changelog_and_all_versions(
     changelog: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "packages" / "core" / "pyproject.toml"
+    chart = tmp_path / "packaging" / "helm" / "penstock" / "Chart.yaml"
+    compose = tmp_path / "packaging" / "compose.yaml"
     for path, text in (
         (tmp_path / "CHANGELOG.md", BEFORE),
         (tmp_path / "changelog.d" / "a.added.md", "- New.\n"),
         (tmp_path / "version.py", '__version__ = "1.0.0"\n'),
+        (chart, "apiVersion: v2\nversion: 1.0.0\nappVersion: 1.0.0\n"),
+        (compose, "services:\n  realm:\n    image: penstock:1.0.0\n"),
         (project, 'version = "1.0.0"\ndependencies = ["penstock-core==1.0.0"]\n'),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,6 +103,8 @@ def test_a_release_writes_the_changelog_and_all_versions(
     assert changelog.notes(after, "1.1.0") == "### Added\n- New.\n"
     assert (tmp_path / "version.py").read_text() == '__version__ = "1.1.0"\n'
     assert project.read_text() == 'version = "1.1.0"\ndependencies = ["penstock-core==1.1.0"]\n'
+    assert chart.read_text() == "apiVersion: v2\nversion: 1.1.0\nappVersion: 1.1.0\n"
+    assert compose.read_text() == "services:\n  realm:\n    image: penstock:1.1.0\n"
     assert list((tmp_path / "changelog.d").iterdir()) == []
 
 

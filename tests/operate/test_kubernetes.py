@@ -1,0 +1,263 @@
+"""The Helm chart and the Compose files: rendered, and checked against the schemas of Kubernetes and
+the options of the program. Nothing is deployed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+import penstock
+from penstock_server.settings.loading import described, load, variable_of
+from tests.operate.command_lines import parse
+
+FOLDER = Path(__file__).parents[2] / "packaging"
+CHART = FOLDER / "helm" / "penstock"
+COMPOSE = ("compose.yaml", "compose-cluster.yaml")
+KUBERNETES = "1.33"
+VALUES: Mapping[str, Mapping[str, Any]] = {
+    "one realm": {},
+    "every port": {"ports": {"amqp": 5672, "mqtt": 1883}, "tls": {"names": ["events.example.org"]}},
+    "own certificate": {"tls": {"secretName": "certificate"}},
+    "options": {"settings": {"limits.memory_bytes": "268435456", "name": "berlin"}},
+    "cluster": {"cluster": {"enabled": True}, "storage": {"className": "fast"}},
+    "five nodes": {"cluster": {"enabled": True, "nodes": 5, "secretName": "shared"}},
+    "cluster on an engine": {
+        "cluster": {"enabled": True, "nodes": 2, "engineSecretName": "engine"},
+        "podLabels": {"team": "events"},
+        "podAnnotations": {"note": "1"},
+    },
+    "metrics": {"serviceMonitor": {"enabled": True, "credentialsSecretName": "reader"}},
+    "closed": {
+        "networkPolicy": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "shop"}}}]},
+        "affinity": {"nodeAffinity": {}},
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "events", "operator": "Exists"}],
+    },
+}
+"""Values of releases, by what is special about them."""
+
+
+@cache
+def helm() -> str:
+    """Return the path of helm; skip the test on platforms for which it has no wheel."""
+    path = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
+    if path is None:
+        pytest.skip("helm is not installed, and there is no wheel of it for this platform")
+    return path
+
+
+def run(*arguments: str, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [helm(), *arguments, "--values", "-"],
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the objects of a release named ``shop`` in the namespace ``events``."""
+    options = ("--namespace", "events", "--kube-version", KUBERNETES)
+    result = run("template", "shop", str(CHART), *options, values=values)
+    assert result.returncode == 0, result.stderr
+    return [document for document in yaml.safe_load_all(result.stdout) if document]
+
+
+def of_kind(kind: str, objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (one,) = [document for document in objects if document["kind"] == kind]
+    return one
+
+
+def container(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (only,) = of_kind("StatefulSet", objects)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only
+
+
+def environment(objects: list[dict[str, Any]], pod: str = "shop-penstock-0") -> dict[str, str]:
+    """Return the options of a pod's realm. A secret's key stands for its value."""
+    variables = {
+        entry["name"]: entry.get("value", "nats://engine:4222")
+        for entry in container(objects)["env"]
+    }
+    return {
+        name: text.replace("$(POD_NAME)", pod)
+        for name, text in variables.items()
+        if name.startswith("PENSTOCK_")
+    }
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_chart_renders_what_kubernetes_accepts(name: str) -> None:
+    linted = run("lint", str(CHART), "--strict", "--kube-version", KUBERNETES, values=VALUES[name])
+    objects = render(VALUES[name])
+
+    assert linted.returncode == 0, linted.stdout
+    for document in objects:
+        if document["kind"] != "ServiceMonitor":  # an object of the Prometheus operator
+            kubernetes_validate.validate(document, KUBERNETES, strict=True)
+    names = [(document["kind"], document["metadata"]["name"]) for document in objects]
+    assert len(set(names)) == len(names)
+    assert all(document["metadata"]["labels"] for document in objects)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_chart_starts_what_the_program_accepts(name: str) -> None:
+    objects = render(VALUES[name])
+    arguments = [
+        text.replace("$(POD_NAME)", "shop-penstock-0") for text in container(objects)["args"]
+    ]
+    known = {variable_of(path) for path, _, _ in described()}
+
+    parsed = parse(arguments)
+    settings = load(environment=environment(objects))
+
+    assert str(parsed["data"]).startswith(container(objects)["volumeMounts"][0]["mountPath"])
+    assert environment(objects).keys() <= known
+    ports = {port["name"]: port["containerPort"] for port in container(objects)["ports"]}
+    assert ports["native"] == settings.listen.port
+    assert ports["http"] == settings.http.port
+    assert ports.get("amqp") == settings.listen.amqp_port
+    assert ports.get("mqtt") == settings.listen.mqtt_port
+    has_certificate = bool(settings.listen.tls_certificate and settings.listen.tls_key)
+    assert has_certificate != bool(settings.listen.tls_self_signed)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_pods_have_no_rights_that_the_realm_does_not_need(name: str) -> None:
+    objects = render(VALUES[name])
+    pod = of_kind("StatefulSet", objects)["spec"]["template"]["spec"]
+    rights = container(objects)["securityContext"]
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert rights == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    mounted = {mount["name"] for mount in container(objects)["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]} | {"data"}
+
+
+def test_nodes_with_their_own_engine_name_each_other() -> None:
+    objects = render(VALUES["five nodes"])
+    arguments = [
+        text.replace("$(POD_NAME)", "shop-penstock-3") for text in container(objects)["args"]
+    ]
+    parsed = parse(arguments)
+    peers = dict(peer.split("=") for peer in parsed["peers"].split(","))
+    certificate = environment(objects)["PENSTOCK_LISTEN_TLS_SELF_SIGNED"].split(",")
+
+    assert parsed["name"] in peers
+    assert len(peers) == of_kind("StatefulSet", objects)["spec"]["replicas"] == 5
+    headless = [each for each in objects if each.get("spec", {}).get("clusterIP") == "None"]
+    assert [service["spec"]["publishNotReadyAddresses"] for service in headless] == [True]
+    (service,) = [service["metadata"]["name"] for service in headless]
+    assert peers == {pod: f"{pod}.{service}.events.svc.cluster.local" for pod in peers}
+    assert set(peers.values()) <= set(certificate)
+
+
+def test_a_node_on_an_engine_has_a_name_and_an_address() -> None:
+    settings = load(
+        environment=environment(render(VALUES["cluster on an engine"]), "shop-penstock-1")
+    )
+
+    assert settings.cluster.engine == "nats://engine:4222"
+    assert settings.cluster.node == "shop-penstock-1"
+    assert (
+        settings.cluster.advertise == "shop-penstock-1.shop-penstock-nodes.events.svc.cluster.local"
+    )
+
+
+def test_only_a_cluster_has_a_disruption_budget_and_a_secret() -> None:
+    kinds = {name: {each["kind"] for each in render(VALUES[name])} for name in VALUES}
+
+    assert not kinds["one realm"] & {"PodDisruptionBudget", "Secret"}
+    assert kinds["cluster"] >= {"PodDisruptionBudget", "Secret"}
+    assert "Secret" not in kinds["five nodes"]
+    secret = of_kind("Secret", render(VALUES["cluster"]))
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_ports_of_the_engine_are_open_to_the_nodes_only() -> None:
+    objects = render(VALUES["cluster"])
+    for_clients, for_nodes = of_kind("NetworkPolicy", objects)["spec"]["ingress"]
+    pods = of_kind("StatefulSet", objects)["spec"]["selector"]["matchLabels"]
+
+    assert {port["port"] for port in for_clients["ports"]} == {"native", "http"}
+    assert for_nodes == {"from": [{"podSelector": {"matchLabels": pods}}]}
+    closed = of_kind("NetworkPolicy", render(VALUES["closed"]))["spec"]["ingress"]
+    assert closed[0]["from"] == VALUES["closed"]["networkPolicy"]["clients"]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"cluster": {"enabled": True, "nodes": 4}}, "cluster.nodes must be 3 or 5"),
+        ({"cluster": {"enabled": True, "nodes": 1}}, "/cluster/nodes|cluster.nodes"),
+        ({"settings": {"limits.memory_bytes": 1}}, "limits.memory_bytes"),
+        ({"ports": {"native": 70_000}}, "native"),
+        ({"port": 9000}, "port"),
+    ],
+)
+def test_values_that_are_not_valid_are_refused_by_name(
+    values: Mapping[str, Any], reason: str
+) -> None:
+    result = run("template", "shop", str(CHART), "--kube-version", KUBERNETES, values=values)
+
+    assert result.returncode != 0
+    assert re.search(reason, result.stderr), result.stderr
+
+
+def compose(file: str) -> dict[str, Any]:
+    document = yaml.safe_load((FOLDER / file).read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+def services() -> Iterator[tuple[str, dict[str, Any]]]:
+    for file in COMPOSE:
+        yield from compose(file)["services"].items()
+
+
+@pytest.mark.parametrize(("name", "service"), list(services()))
+def test_each_service_of_compose_is_started_as_the_program_accepts(
+    name: str, service: dict[str, Any]
+) -> None:
+    variables = service["environment"]
+    settings = load(environment=variables)
+    inside = {int(port.rpartition(":")[2]) for port in service["ports"]}
+    volumes = dict(volume.split(":") for volume in service["volumes"])
+
+    assert variables.keys() <= {variable_of(path) for path, _, _ in described()}
+    offered = {9000, 9080, settings.listen.amqp_port, settings.listen.mqtt_port} - {None}
+    assert inside == offered
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert set(volumes.values()) == {"/data"}
+    if arguments := service.get("command"):
+        parsed = parse(arguments)
+        assert parsed["name"] == name
+        assert set(peer.split("=")[0] for peer in parsed["peers"].split(",")) == {"a", "b", "c"}
+
+
+def test_the_files_name_the_version_that_they_belong_to() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+
+    assert chart["version"] == chart["appVersion"] == penstock.__version__
+    assert {service["image"] for _, service in services()} == {f"penstock:{penstock.__version__}"}
