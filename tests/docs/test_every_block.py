@@ -10,7 +10,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # it comes with schemathesis, without types
+import yaml
 
 import penstock
 from penstock_server.settings.loading import load
