@@ -15,6 +15,7 @@ from penstock_core.columns.selectors.patterns import (
     Walk,
     parts,
     search,
+    search_work,
     unlimited,
     wildcards,
 )
@@ -175,3 +176,30 @@ def test_elements_that_are_compared_with_a_value_of_their_event_count_for_many()
     assert Selector("xs[] = 's'").work == Selector("xs[0] = s").work == 1
     assert Selector("xs[] = s").work == Selector("xs[] BETWEEN s AND 'z'").work == 257
     assert Selector("xs[].a = s OR t = s").work == 258
+
+
+def test_the_last_piece_of_a_pattern_counts_if_an_automaton_tries_it_everywhere() -> None:
+    long = "a" * 60
+    last = f"%{long}_{long}"
+
+    assert search_work(last) > search_work(f"{long}_{long}%") + 20
+    # A Walk compares the last piece at the end of each text alone.
+    assert search_work("_" * 9 + last) < search_work("_" * 9 + last + "%") - 20
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("a_c%", "abcd" * 9, "xabc"),
+        ("%a_c", "xx\nabc", "abcx"),
+        ("%a_c%", "x\nabc\nx", "acb"),
+        ("%a%b%c%", "1a2b\n3c4", "cba"),
+        ("%_%", "x", ""),
+        ("_", "\n", "ab"),
+        ("a%_%b", "a\nb", "ab"),
+    ],
+)
+def test_an_open_end_of_a_pattern_matches_anything(pattern: str, matching: str, other: str) -> None:
+    texts = pa.array([matching, other, None])
+
+    assert search(pattern)(texts, lambda: None).to_pylist() == [True, False, None]

@@ -32,10 +32,10 @@ _AUTOMATON_ONE_MAX: Final = 8
 """Maximum number of ``_`` in such a pattern."""
 _AUTOMATON_ONE_OF_PIECE_MAX: Final = 4
 """Maximum number of ``_`` in a piece of such a pattern. Usual texts take 3 ns per byte. Of random
-patterns within these limits, the slowest one took 60 ns per byte of its worst text."""
+patterns within these limits, the slowest one took 130 ns per byte of its worst text."""
 _AUTOMATON_TEXT_MAX: Final = 256
 """Maximum number of bytes of fixed text in such a pattern. The automaton is built for each batch,
-in a time that grows with the pattern: at most 50 µs."""
+in a time that grows with the pattern: at most 70 µs."""
 _TRIES: Final = 32
 """Number of candidate places of a piece that are compared one by one. After this number of
 mismatches, whole blocks of places are compared at once."""
@@ -88,10 +88,15 @@ def wildcards(pattern: str, escape: str = "") -> int:
 def search_work(pattern: str, escape: str = "") -> int:
     """Return the approximate cost of a search, relative to the cost of one comparison.
 
-    The cost is one for each wildcard, and more for long text around ``_`` between two ``%``, which
-    is compared at every place.
+    The cost is one for each wildcard, and more for long text around ``_`` behind a ``%``, which is
+    compared at every place of the searched text.
     """
-    searched = sum(len(run) for piece_runs in _broken(pattern, escape) for run in piece_runs)
+    pattern_parts = parts(pattern, escape)
+    # The last piece can only match at the end of a text; an automaton tries it everywhere all the
+    # same.
+    end = None if _fits_automaton(pattern_parts) else -1
+    broken = _broken(_pieces(pattern_parts)[1:end])
+    searched = sum(len(run) for piece_runs in broken for run in piece_runs)
     return 1 + wildcards(pattern, escape) + searched // _CHEAP
 
 
@@ -101,10 +106,10 @@ def search_row_bytes(pattern: str, escape: str = "") -> int:
 
     The cost is 0 if Arrow does the whole search; otherwise texts are searched one by one.
     """
-    # Only the search of a Walk is a bound method; the others are functions.
     if not isinstance(getattr(search(pattern, escape), "__self__", None), Walk):
         return 0
-    return _ROW_BYTES + len(_broken(pattern, escape)) * _BROKEN_ROW_BYTES
+    broken = _broken(_pieces(parts(pattern, escape))[1:-1])
+    return _ROW_BYTES + len(broken) * _BROKEN_ROW_BYTES
 
 
 _CHEAP: Final = 4
@@ -127,11 +132,10 @@ def _fits_automaton(pattern_parts: Sequence[Part]) -> bool:
     )
 
 
-def _broken(pattern: str, escape: str) -> list[list[str]]:
-    """Return the runs of fixed text of each piece between two ``%`` that ``_`` breaks into several
-    runs."""
-    pieces = [[r for r in part_list if r] for part_list in _pieces(parts(pattern, escape))[1:-1]]
-    return [runs for runs in pieces if len(runs) > 1]
+def _broken(pieces: Sequence[Sequence[Part]]) -> list[list[str]]:
+    """Return the runs of fixed text of each piece that ``_`` breaks into several runs."""
+    runs_by_piece = [[run for run in piece if run] for piece in pieces]
+    return [runs for runs in runs_by_piece if len(runs) > 1]
 
 
 def _pieces(pattern_parts: Sequence[Part]) -> list[list[Part]]:
@@ -184,11 +188,17 @@ class Automaton:
 
     def __init__(self, pattern_parts: Sequence[Part]) -> None:
         wildcard_expressions = {None: ".", "": ".*"}
+        # A `%` at an end of the pattern leaves the expression open there: `.*` would read the rest
+        # of each text.
+        first = 1 if pattern_parts[:1] == [""] else 0
+        last = len(pattern_parts) - (1 if pattern_parts[-1:] == [""] else 0)
         body = "".join(
-            re.escape(part) if part else wildcard_expressions[part] for part in pattern_parts
+            re.escape(part) if part else wildcard_expressions[part]
+            for part in pattern_parts[first:last]
         )
+        begin, end = "" if first else "^", "" if last < len(pattern_parts) else "$"
         # Without the flag, `.` would match no line feed.
-        self._expression = f"(?s)^{body}$"
+        self._expression = f"(?s){begin}{body}{end}"
 
     def search(self, texts: Column, check: Check) -> Column:
         """Return which texts match, with null for null. ``check`` may stop the search."""

@@ -41,9 +41,9 @@ and its text."""
 UNLIMITED = 1 << 62
 """Size limit in bytes that no event exceeds, for events that the realm has accepted before."""
 
-PLAIN_KINDS_MAX: Final = 256
+PLAIN_KINDS_MAX: Final = 64
 """Maximum number of combinations of property names and types of single events from HTTP whose codec
-is cached, about 20 KB each."""
+is cached, at most about 250 KB each."""
 PLAIN_PROPERTIES_MAX: Final = 16
 """Maximum number of properties of an event that is encoded without Arrow."""
 PLAIN_NAME_CHARACTERS_MAX: Final = 1_024
