@@ -10,7 +10,9 @@ import argparse
 import ast
 import random
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,9 +45,11 @@ def places_in(source: Source) -> Iterator[Place]:
             for argument in node.exc.args:
                 if " " in (error_text := _text_of(argument)):
                     yield Place(source.path, node.lineno, f"error: {error_text}")
+    owners = _owners(source.tree, lines)
     for text in texts_of(source):
         if text.kind == "docstring":
-            yield Place(source.path, text.line, f"{_owner(lines, text.line)}\n{text.words}")
+            owner = owners.get(text.line, "module")
+            yield Place(source.path, text.line, f"{owner}\n{text.words}")
 
 
 def _text_of(argument: ast.expr) -> str:
@@ -61,9 +65,27 @@ def _text_of(argument: ast.expr) -> str:
             return ""
 
 
-def _owner(lines: Sequence[str], line: int) -> str:
-    """Return the line of code that the docstring at ``line`` belongs to."""
-    return next((text.strip() for text in reversed(lines[: line - 1]) if text.strip()), "module")
+def _owners(tree: ast.Module, lines: Sequence[str]) -> dict[int, str]:
+    """Return the code that each docstring of a module belongs to, by the line of the docstring: the
+    whole signature of a function or class, or the assignment of an attribute, after its class."""
+    owners: dict[int, str] = {}
+    for node in statements(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            continue
+        first = node.body[0] if node.body else None
+        if first is not None and not isinstance(node, ast.Module):
+            owners[first.lineno] = _code(lines, node.lineno, first.lineno - 1)
+        owning_class = f"class {node.name}\n" if isinstance(node, ast.ClassDef) else ""
+        for statement, text in pairwise(node.body):
+            if isinstance(statement, ast.Assign | ast.AnnAssign):
+                end = statement.end_lineno or statement.lineno
+                owners[text.lineno] = owning_class + _code(lines, statement.lineno, end)
+    return owners
+
+
+def _code(lines: Sequence[str], first: int, last: int) -> str:
+    """Return the lines ``first`` to ``last``, counted from 1, without their common indent."""
+    return textwrap.dedent("\n".join(lines[first - 1 : last])).strip()
 
 
 def sample(sources: Sequence[Source], seed: int, count: int = COUNT) -> list[Place]:

@@ -22,7 +22,7 @@ from penstock_core.vocabulary.errors import ConnectionLost, SignInLocked
 from penstock_core.wire.scram import verifier
 from penstock_server.runtime.access.askers import Asker, asker
 from penstock_server.runtime.access.passwords import (
-    AT_ONCE,
+    CONCURRENT_MAX,
     USER_WAITING_MAX,
     WAITING_MAX,
     Passwords,
@@ -90,7 +90,7 @@ class Queue:
 async def test_a_password_of_a_disconnected_client_is_dropped_at_once_and_never_checked() -> None:
     queue = Queue()
     await queue.comes("a", "b", "gone", "d", "right")
-    assert queue.gate.begun == AT_ONCE == 2
+    assert queue.gate.begun == CONCURRENT_MAX == 2
 
     await queue.goes("gone")
     assert queue.answers == {"gone": ConnectionLost}, "nobody's turn had to end for that"
@@ -115,14 +115,14 @@ async def test_disconnected_clients_do_not_count_for_their_host() -> None:
     await queue.comes("late")
     assert queue.answers == {"late": SignInLocked}
 
-    for name in names[AT_ONCE:]:
+    for name in names[CONCURRENT_MAX:]:
         await queue.goes(name)
     await queue.comes("right")
-    for _ in range(AT_ONCE + 1):
+    for _ in range(CONCURRENT_MAX + 1):
         await queue.turn()
 
     assert queue.answers["right"] is True
-    assert queue.gate.begun == AT_ONCE + 1
+    assert queue.gate.begun == CONCURRENT_MAX + 1
 
 
 @simulated
@@ -145,11 +145,11 @@ async def test_addresses_take_turns() -> None:
     await queue.comes(*(f"n{number}" for number in range(WAITING_MAX)), host="flood")
     await queue.comes("right", host="other")
 
-    for _ in range(AT_ONCE + 2):
+    for _ in range(CONCURRENT_MAX + 2):
         await queue.turn()
 
     assert queue.answers["right"] is True
-    assert len(queue.answers) <= AT_ONCE + 2
+    assert len(queue.answers) <= CONCURRENT_MAX + 2
 
 
 @simulated
@@ -160,11 +160,11 @@ async def test_a_check_that_has_begun_ends_and_passes_its_turn_on() -> None:
     queue = Queue()
     await queue.comes("a", "b", "c")
     await queue.goes("a")
-    assert queue.gate.begun == AT_ONCE
+    assert queue.gate.begun == CONCURRENT_MAX
 
     await queue.turn()
     assert queue.answers["a"] is False, "a wrong one counts though its client has gone"
-    assert queue.gate.begun == AT_ONCE + 1
+    assert queue.gate.begun == CONCURRENT_MAX + 1
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -182,7 +182,7 @@ async def test_a_turn_granted_during_a_disconnect_passes_to_the_next_check(seed:
 
     assert queue.answers["right"] is True
     assert not queue.passwords.queues
-    assert queue.passwords.free == AT_ONCE
+    assert queue.passwords.free == CONCURRENT_MAX
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -199,7 +199,7 @@ async def test_a_cancelled_task_passes_its_turn_on(seed: int) -> None:
     if queue.gate.checks:
         await queue.turn()
 
-    assert queue.passwords.free == AT_ONCE
+    assert queue.passwords.free == CONCURRENT_MAX
     assert queue.passwords.waiting == {}
 
 
@@ -259,13 +259,13 @@ def test_disconnecting_drops_a_waiting_password_in_every_front_end(
     with ExitStack() as stack:
         peers: list[socket.socket] = []
         stack.callback(opened.set)
-        for number in range(AT_ONCE + 2):
+        for number in range(CONCURRENT_MAX + 2):
             url, request = way(realm, f"wrong-{number}")
             address = urlsplit(url).hostname or "", urlsplit(url).port or 0
             peers.append(stack.enter_context(socket.create_connection(address, timeout=30)))
             peers[-1].sendall(request)
             eventually(lambda: sum(passwords.waiting.values()) == len(peers))
-        assert (len(begun), queued(passwords)) == (AT_ONCE, 2)
+        assert (len(begun), queued(passwords)) == (CONCURRENT_MAX, 2)
 
         peers[-1].close()
         eventually(lambda: queued(passwords) == 1)
@@ -273,4 +273,4 @@ def test_disconnecting_drops_a_waiting_password_in_every_front_end(
         opened.set()
         eventually(lambda: not passwords.waiting)
 
-        assert len(begun) == AT_ONCE + 1
+        assert len(begun) == CONCURRENT_MAX + 1

@@ -22,7 +22,7 @@ from scripts.prose import (
     render,
     texts_of,
 )
-from scripts.sample import sample
+from scripts.sample import places_in, sample
 from scripts.weight.source import Source
 from tests.tidy.parsing import bench_sources, program_sources, sources
 
@@ -111,3 +111,42 @@ def test_a_seed_draws_the_same_sample() -> None:
 
     assert len(first) == 20
     assert first == again != other
+
+
+def test_a_sampled_docstring_follows_the_whole_code_that_it_belongs_to() -> None:
+    source = module(
+        '''"""Of the module."""
+
+LIMIT = 1
+"""Of the constant."""
+
+
+class Queue(
+    Base,
+):
+    """Of the class."""
+
+    name: str
+    """Of the field."""
+
+    def move(
+        self,
+        target: str,
+    ) -> None:
+        """Of the method."""
+        self.target = (
+            target
+        )
+        """Of the attribute."""
+'''
+    )
+    texts = {place.text for place in places_in(source)}
+
+    assert {text for text in texts if text.endswith(".") and '"""' not in text} == {
+        "module\nOf the module.",
+        "LIMIT = 1\nOf the constant.",
+        "class Queue(\n    Base,\n):\nOf the class.",
+        "class Queue\nname: str\nOf the field.",
+        "def move(\n    self,\n    target: str,\n) -> None:\nOf the method.",
+        "self.target = (\n    target\n)\nOf the attribute.",
+    }

@@ -179,6 +179,6 @@ def test_a_session_waits_for_the_answers_to_a_link_that_was_detached_before_it_e
 
     pair.engine.settle(delivery)
     link.unanswered -= 1
-    pair.engine.answered(link)
+    pair.engine.free_if_answered(link)
     assert link.is_freed
     assert pair.engine.connection.session_head(0) is None

@@ -124,7 +124,7 @@ def test_a_link_that_ends_keeps_nothing() -> None:
     connection = ConnectionKept(user)
     room = LinkRoom(connection, lambda: None)
     kept = KeptMessages()
-    kept.within(room)
+    kept.set_room(room)
     kept.by_id.update({event_id: (None, event_id, 0, 100) for event_id in range(10)})  # type: ignore[misc]
     kept.grown(1_000)
     kept.forget([3, 99])

@@ -90,7 +90,7 @@ def test_a_filter_belongs_to_one_channel(realm: penstock.Realm) -> None:
         ("a/{topic}", "is the whole topic's"),
         ("a/#/b", "must be the last level"),
         ("$SYS/#", "reserved for the realm"),
-        (["a/{b}", "a/+"], "are one filter"),
+        (["a/{b}", "a/+"], "are the same filter"),
     ],
 )
 @pytest.mark.spec("M12")

@@ -242,7 +242,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
             return
         source = link.remote_source
         check_dynamic(source, "source")
-        # Only earlier links count: several links attached at once would otherwise all be refused.
+        # Only earlier links count: several links attached at the same time would otherwise all be
+        # refused.
         self._service.listener.limits.each.check_subscriptions(receivers_before)
         terms = receiver_terms_of(source)
         selector = await self._selector_of(terms)
@@ -360,7 +361,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
     def _limit_resend_bytes(self, consumer: Consumer) -> LinkRoom:
         """Limit the bytes that a consumer's link keeps to send them again."""
         room = LinkRoom(self._connection.kept_bytes, consumer.has_room)
-        consumer.kept.within(room)
+        consumer.kept.set_room(room)
         return room
 
     def _place_of(self, link_name: str) -> str:

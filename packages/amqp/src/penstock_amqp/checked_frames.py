@@ -124,7 +124,7 @@ class CheckedFrames:
             8 + performative.end,
             ids,
         )
-        if len(self._likenesses) >= LIKENESSES_MAX:  # frames in use are learned again at once
+        if len(self._likenesses) >= LIKENESSES_MAX:  # frames in use are learned again immediately
             self._likenesses.clear()
         self._likenesses[frame[4:16]] = known_frame
 

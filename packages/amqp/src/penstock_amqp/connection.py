@@ -62,7 +62,7 @@ from penstock_server.runtime.operations.door import check_on
 
 TURN_BYTES: Final = 32 << 10
 """Bytes processed before other connections get their turn. If no other connection has received
-bytes lately, all received bytes are processed at once, because that costs less."""
+bytes lately, all received bytes are processed immediately, because that costs less."""
 LATELY_S: Final = 0.05
 """A connection that has received bytes within this time, in seconds, gets its turn."""
 UNSENT_MAX: Final = 8 << 20
@@ -304,7 +304,7 @@ class AmqpConnection(HostedConnection):
             link.messages.clear()
             link.deliveries.clear()
             return
-        if self.transactions.coordinates(link):
+        if self.transactions.is_coordinator(link):
             self.transactions.take(link)
             return
         if (attached := self.links.attached_of(link)) is not None and attached.producer is not None:
@@ -427,9 +427,9 @@ class AmqpConnection(HostedConnection):
         """End a link from this side, with the reason."""
         self.links.end(link, condition, description)
 
-    def answered(self, link: IncomingLink | OutgoingLink) -> None:
+    def free_if_answered(self, link: IncomingLink | OutgoingLink) -> None:
         """Account for settled deliveries of a link, and give its sender new credit if possible."""
-        self.engine.answered(link)
+        self.engine.free_if_answered(link)
         if isinstance(link, IncomingLink) and not link.is_over and not self.is_congested:
             self.engine.refill(link)
         self.flush_soon()
@@ -587,8 +587,8 @@ class AmqpConnection(HostedConnection):
         close(self._transport)
 
     def _leave(self, *, lost: bool) -> None:
-        """Give back at once everything that the connection held (SEM D13). If it is ``lost``, its
-        subscribers may resume (SEM J5)."""
+        """Give back immediately everything that the connection held (SEM D13). If it is ``lost``,
+        its subscribers may resume (SEM J5)."""
         self.is_open = False
         if self._sole is not None:
             self.service.sole_connections.leave(self.container, self._sole)

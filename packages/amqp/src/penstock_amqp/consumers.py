@@ -135,7 +135,7 @@ class Consumer:
         return self._connection.is_writable
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Deliver events. Never raises, because the caller serves other consumers, too."""
+        """Deliver events. Never raises, because the caller also serves other consumers."""
         with self._connection.containing:
             self._deliver(rows, redeliveries)
 
@@ -368,7 +368,7 @@ class Consumer:
             link.unanswered -= 1
             with connection.containing:
                 connection.engine.forget(link, delivery)
-                connection.answered(link)
+                connection.free_if_answered(link)
                 if self._is_full:
                     self.flow()
             if error is not None:

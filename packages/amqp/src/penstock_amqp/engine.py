@@ -540,10 +540,10 @@ class AmqpEngine:
         assert link.is_over, "a link in use must not be freed"
         link.is_wanted = False
         self._waiting.add(link)
-        self.answered(link)
+        self.free_if_answered(link)
 
-    def answered(self, link: IncomingLink | OutgoingLink) -> None:
-        """Free a link that is over if its last delivery has been answered."""
+    def free_if_answered(self, link: IncomingLink | OutgoingLink) -> None:
+        """Free a link that is over if all its deliveries have been answered."""
         if not link.is_wanted and not link.unanswered and not link.is_freed:
             link.is_freed = True
             self._waiting.discard(link)
@@ -619,7 +619,7 @@ def _log_proton_text(_: Transport, text: str) -> None:
 
 def refuse(link: Link, condition: str, description: str) -> None:
     """Refuse a link as the standard prescribes: attach it without a terminus on this side, and
-    detach it at once."""
+    detach it immediately."""
     if link.is_sender:
         link.source.type = Terminus.UNSPECIFIED
     else:

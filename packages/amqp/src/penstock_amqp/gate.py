@@ -127,7 +127,7 @@ class _Session(Struct):
     """Whether this side's begin, which gives the peer a window, has been sent."""
     is_over: bool = False
     """Whether this side has ended the session with an error; its frames are ignored until the peer
-    ends it, too."""
+    also ends it."""
 
 
 class Gate:

@@ -14,7 +14,7 @@ from penstock_core.vocabulary.errors import InvalidEvent, RemoteProtocolViolatio
 
 KNOWN_MAX: Final = 1_024
 """Maximum cached sections of each kind. A full cache is emptied: simpler than LRU, and the sections
-in use come back at once."""
+in use come back immediately."""
 KNOWN_BYTES_MAX: Final = 4_096
 """Largest cached section in bytes."""
 

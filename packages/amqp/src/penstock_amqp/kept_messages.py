@@ -43,7 +43,7 @@ class UserKept:
         self._held_back[room] = None
 
     def forget(self, room: LinkRoom) -> None:
-        """Remove a link that has ended from the links to wake."""
+        """Stop waiting to wake a link, because it has ended."""
         self._held_back.pop(room, None)
 
     def wake_links(self) -> None:
@@ -134,8 +134,8 @@ class KeptMessages:
         once per batch: a call per message would be too slow."""
         self._room: LinkRoom | None = None
 
-    def within(self, room: LinkRoom) -> None:
-        """Account for the kept bytes in ``room``."""
+    def set_room(self, room: LinkRoom) -> None:
+        """Count the bytes of messages kept from now on in ``room``."""
         self._room = room
 
     def __iter__(self) -> Iterator[int]:

@@ -40,7 +40,7 @@ class ReceiverTerms(Struct, frozen=True):
     shared: bool = False
     """Whether several receivers may share the subscription."""
     is_global: bool = False
-    """Whether receivers of other containers may share the subscription, too."""
+    """Whether receivers of other containers may also share the subscription."""
     durable: bool = False
     """Whether the subscription outlives its receivers."""
     copies: bool = False

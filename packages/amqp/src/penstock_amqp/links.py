@@ -206,7 +206,7 @@ class Links(ConnectionPart[LinksPeer]):
                 self._engine.drop(link_end)
         if attached.producer is not None:
             self._service.links.remove_producer(attached.producer)
-        if attached.incoming is not None and self._connection.transactions.coordinates(
+        if attached.incoming is not None and self._connection.transactions.is_coordinator(
             attached.incoming
         ):
             self._connection.transactions.coordinator_ended(attached.incoming)
@@ -309,7 +309,7 @@ class Links(ConnectionPart[LinksPeer]):
     # --- sessions ------------------------------------------------------------------------
 
     def fail_session(self, session: Session, condition: str, description: str) -> None:
-        """End a session from this side with a reason; the peer still has to end it, too."""
+        """End a session from this side with a reason; the peer also has to end it."""
         links_ended = self._links_ended[hash(session)] = asyncio.Event()
         session.condition = Condition(condition, description)
         self._connection.spawn(self._end_failed_session, session, links_ended)
@@ -350,9 +350,9 @@ class Links(ConnectionPart[LinksPeer]):
             self._connection.flush_soon()
 
     def leave(self, *, lost: bool) -> None:
-        """End all links with their connection; their events go back at once (SEM D13). If the
+        """End all links with their connection; their events go back immediately (SEM D13). If the
         connection is ``lost``, its subscribers may resume (SEM J5)."""
-        # Everything that needs no wait is done here, at once; the rest runs as a task.
+        # Everything that needs no wait is done here, immediately; the rest runs as a task.
         links, self._links = list(self._links.values()), {}
         self._awaiting_detach.clear()
         for attached in links:

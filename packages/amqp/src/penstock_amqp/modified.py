@@ -80,7 +80,7 @@ class Modifications:
 
 
 def _size(added: Added) -> int:
-    """Estimate the bytes of annotations. Names count, too, because clients choose them."""
+    """Estimate the bytes of annotations. Names also count, because clients choose them."""
     names = sum(len(key) for key in added if isinstance(key, str))
     return names + sum(map(len, added.values())) + _OVERHEAD * len(added)
 

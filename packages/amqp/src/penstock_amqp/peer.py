@@ -44,6 +44,6 @@ class AmqpPeer(Spawner, Protocol):
         """End a link from this side, with the reason."""
         ...
 
-    def answered(self, link: IncomingLink | OutgoingLink) -> None:
+    def free_if_answered(self, link: IncomingLink | OutgoingLink) -> None:
         """Account for settled deliveries of a link, and give its sender new credit if possible."""
         ...

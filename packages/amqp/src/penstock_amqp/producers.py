@@ -258,7 +258,7 @@ class LinkProducer:
                 settle(delivery)
                 count += 1
         link.unanswered -= count
-        connection.answered(link)
+        connection.free_if_answered(link)
 
     def _refuse(self, deliveries: Sequence[Pointer | None], error: PenstockError) -> None:
         """Reject messages with a reason. The link ends if its sender does not accept rejections."""
@@ -275,7 +275,7 @@ class LinkProducer:
                 link.unanswered -= 1
         if not link.takes_rejections or any(delivery is None for delivery in deliveries):
             connection.end_link(link, condition, description)
-        connection.answered(link)
+        connection.free_if_answered(link)
 
     # --- anonymous relay -----------------------------------------------------------------
 

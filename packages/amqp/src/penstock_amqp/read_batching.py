@@ -1,5 +1,5 @@
-"""Collects the reads of a peer that sends much into larger batches, because the cost per batch
-exceeds the cost of its messages."""
+"""Merges the reads from a busy peer into larger batches, because the fixed cost of a batch exceeds
+the cost of the few messages in one read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReadBatch:
         self._loop = asyncio.get_running_loop()
 
     def add(self, data: bytes) -> None:
-        """Add received bytes. A small read is processed at once, a large one a moment later."""
+        """Add received bytes. A small read is processed immediately, a large one a moment later."""
         # A small read after large ones ends the peer's burst, so it does not wait either.
         is_large = len(data) >= MANY_BYTES
         if not is_large and not self._chunks:

@@ -132,7 +132,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         """Allow a link to declare and discharge transactions."""
         self._coordinators[link] = None
 
-    def coordinates(self, link: IncomingLink) -> bool:
+    def is_coordinator(self, link: IncomingLink) -> bool:
         """Return True if a link may declare and discharge transactions."""
         return link in self._coordinators
 
@@ -296,7 +296,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
     def _accept_request(self, link: IncomingLink, delivery: Pointer) -> None:
         self._connection.engine.settle(delivery)
         link.unanswered -= 1
-        self._connection.answered(link)
+        self._connection.free_if_answered(link)
 
     def _answer(
         self, link: IncomingLink, delivery: Pointer, condition: str, description: str
@@ -309,7 +309,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
                 self._connection.engine.settle(delivery, RELEASED)
             self._connection.end_link(link, condition, description)
         link.unanswered -= 1
-        self._connection.answered(link)
+        self._connection.free_if_answered(link)
 
     # --- ends ----------------------------------------------------------------------------
 

@@ -289,7 +289,7 @@ class RelayChooser(Sniffer):
             if near is not None:
                 near.cut()
             return
-        transport.resume_reading()  # first, because the next protocol may pause it at once
+        transport.resume_reading()  # first, because the next protocol may pause it immediately
         if near is not None and near.is_alone:
             near = None
         # An owner may have carried out an HTTP request without answering it. In the other protocols
@@ -329,8 +329,8 @@ def refuse_relayed(rare_lines: RareLines, peer: str) -> None:
 
 
 def log_no_owner(rare_lines: RareLines, owner: str, reason: str) -> None:
-    """Log that a client could not be relayed to the owner, once a minute for an owner and a reason,
-    because clients retry during a takeover."""
+    """Log that a client could not be relayed to the owner, at most once a minute for each
+    owner and reason, because clients retry during a takeover."""
     if rare_lines.is_due(owner, reason):
         left_out = rare_lines.left_out(owner, reason)
         _log.warning("relay.no_owner", owner=owner, reason=reason, left_out=left_out)

@@ -94,7 +94,8 @@ class HistoryAccess(AccessControl):
     def require(
         self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
     ) -> None:
-        """See :meth:`AccessControl.require`. Raises ``NoQuorum``."""
+        """See :meth:`AccessControl.require`. Raises ``NoQuorum`` for every operation that is not in
+        ``READS``."""
         if operation not in READS:
             raise self._refusal(operation)
         super().require(principal, operation, name, by_number=by_number)

@@ -209,7 +209,7 @@ def test_a_stream_that_begins_in_the_middle_of_a_block_is_damaged() -> None:
 def test_a_frame_of_another_stream_is_damage() -> None:
     stream, other = written(b"one", b"two"), written(b"other", b"two")
 
-    with pytest.raises(Damaged, match="does not follow what lies before it"):
+    with pytest.raises(Damaged, match="has another predecessor than the frame before it"):
         read([*stream.frames[:2], other.frames[2]])
 
 
@@ -242,7 +242,7 @@ def frame_after(
         (FrameKind.DATA, {"block": 3}, "of block 3 instead of 2"),
         (FrameKind.EPOCH, {"block": 2}, "of block 2 instead of 1"),
         (FrameKind.FLOOR, {"block": 0}, "of block 0 instead of 1"),
-        (FrameKind.DATA, {"epoch": 4}, "of epoch 4, behind one of 5"),
+        (FrameKind.DATA, {"epoch": 4}, "has epoch 4, after a frame of epoch 5"),
         (FrameKind.DATA, {"part": 1, "parts": 2}, "is part 2 of block 2, after 0 parts"),
     ],
 )

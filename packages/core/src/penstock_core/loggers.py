@@ -20,8 +20,8 @@ class _Pending:
 
 def set_up_later(set_up: Callable[[], None]) -> None:
     """Call ``set_up`` before the first warning or error is logged; until then, lines of lower
-    levels are dropped. If structlog is loaded already, ``set_up`` is called at once, because the
-    application may have configured structlog."""
+    levels are dropped. If structlog is loaded already, ``set_up`` is called immediately, because
+    the application may have configured structlog."""
     _Pending.set_up = set_up
     if "structlog" in sys.modules:
         _set_up()

@@ -11,7 +11,7 @@ def plain(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Return ``text`` with escapes for ends of lines, too, so that it cannot forge a line of
+    """Return ``text`` with escapes also for ends of lines, so that it cannot forge a line of
     output."""
     return plain(text).replace("\n", r"\n")
 

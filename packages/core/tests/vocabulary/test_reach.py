@@ -11,7 +11,6 @@ from penstock_core.vocabulary.reach import (
     NewHome,
     belongs_to_cluster,
     comparable,
-    decided,
     durables_of,
     is_everywhere,
     leads_out,
@@ -19,6 +18,7 @@ from penstock_core.vocabulary.reach import (
     portable,
     portable_attributes,
     relocated,
+    with_explicit_reach,
     without_cluster,
 )
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spec("C5")
 def test_only_a_choice_of_nodes_shows_that_a_store_belongs_to_a_cluster() -> None:
     assert [is_everywhere(each) for each in (WIDE, LOCAL, ALONE)] == [True, False, False]
     assert [belongs_to_cluster(each) for each in (WIDE, LOCAL, ALONE)] == [True, True, False]
-    assert [decided(each) for each in (WIDE, LOCAL, ALONE)] == [WIDE, LOCAL, LOCAL]
+    assert [with_explicit_reach(each) for each in (WIDE, LOCAL, ALONE)] == [WIDE, LOCAL, LOCAL]
     assert [on_one_node(each) for each in (WIDE, LOCAL, ALONE)] == [LOCAL] * 3
 
 

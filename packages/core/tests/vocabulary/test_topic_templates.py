@@ -52,7 +52,7 @@ def test_a_template_reads_levels_and_writes_them() -> None:
 @pytest.mark.spec("M12")
 def test_a_channel_has_some_templates_of_different_filters() -> None:
     assert [each.filter for each in templates_of(["a", "b/{c}"])] == ["a", "b/+"]
-    with pytest.raises(InvalidArgument, match="are one filter"):
+    with pytest.raises(InvalidArgument, match="are the same filter"):
         templates_of(["b/{c}", "b/{d}"])
     with pytest.raises(InvalidArgument, match=f"at most {TEMPLATES_MAX} topics"):
         templates_of([f"a{number}" for number in range(TEMPLATES_MAX + 1)])

@@ -143,7 +143,8 @@ class FileStore:
         return "" if self._folder is None else str(self._path(self._folder.absolute(), file.name))
 
     async def remove(self, file: StoredFile) -> None:
-        """Remove a file; if it is in use, mark it to be removed with its last user."""
+        """Remove a file. A file in use is only marked; ``remove_dropped`` removes it after its last
+        user has released it."""
         if self._files.get(file.name) is not file:
             return
         if file.users:

@@ -212,8 +212,8 @@ class MqttConnection(HostedConnection):
         self.client.outbox.send_waiting()
 
     def _may_read(self) -> bool:
-        """Return False while the client has to wait: it does not read its own messages, exceeds its
-        rate, publishes faster than the realm stores, or has too many packets buffered."""
+        """Return False while the client has to wait: it does not read what is sent to it, exceeds
+        its rate, publishes faster than the realm stores, or has too many packets buffered."""
         listener = self.listener
         # Congestion delays publishing clients only: acknowledgements of others are still read.
         waits = self.incoming.publishes and listener.is_congested

@@ -169,7 +169,7 @@ class DurableFeed:
 
     async def open(self) -> None:
         """Create the durable if it is missing, and attach to it. If the client has disconnected
-        meanwhile, detach at once. Raises the errors of both steps."""
+        meanwhile, detach immediately. Raises the errors of both steps."""
         channel = self.channel_id
         subscriptions, name = self._realm.subscriptions, self._filter.durable
         window = WINDOW

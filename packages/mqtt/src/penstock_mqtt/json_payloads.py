@@ -139,7 +139,7 @@ class JsonColumns:
         if value is None or len(value) != count or value.null_count:
             return None
         if _has_type(value.type, pa.types.is_timestamp):
-            # Read again with these fields as text. The hints serve later payloads, too.
+            # Read again with these fields as text. The hints also serve later payloads.
             self._hints = pa.schema([(_VALUE, _as_text_type(value.type))])
             value = _parse(data, self._hints)
             if value is None or _has_type(value.type, pa.types.is_timestamp):

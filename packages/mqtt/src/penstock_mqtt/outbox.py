@@ -159,7 +159,7 @@ class Outbox:
                 self._check_held(newest, connection)
 
     def _send_unconfirmed(self, waiting: WaitingMessage, connection: ClientConnection) -> None:
-        """Send a message of QoS 0 at once, or drop it while the client does not read."""
+        """Send a message of QoS 0 immediately, or drop it while the client does not read."""
         self.send_waiting()  # keep the order of messages
         if connection.is_writable:
             self.put(waiting, 0, 0)

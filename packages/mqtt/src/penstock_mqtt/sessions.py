@@ -376,7 +376,7 @@ class MqttSessions:
         """Delete a session and publish its will. The session's entries are removed first: after a
         crash in between, the next start deletes durables that belong to no session."""
         session.is_over = True
-        # The entries of messages that are still being stored have to be removed, too.
+        # The entries of messages that are still being stored also have to be removed.
         await session.received_all()
         place = session.place
         entries = [session_removed(place)]

@@ -9,7 +9,7 @@ from penstock_core.api.channels import ChannelInfo, StorageInfo
 from penstock_core.channel.conservation import MEANINGS
 from penstock_core.vocabulary.counters import Counters
 from penstock_core.vocabulary.definitions import Definition
-from penstock_server.cli.stores.facts import equation, terms, write_sum
+from penstock_server.cli.stores.facts import conservation_terms, equation, write_sum
 from penstock_server.runtime.subscriptions.documents import channel_document
 
 
@@ -70,6 +70,6 @@ def test_the_lines_above_the_sum_add_up_to_it(capsys: pytest.CaptureFixture[str]
     assert head == "conservation"
     assert sum(int(line.split()[1].replace(",", "")) for line in lines) == 1_200
     assert [line.split()[0] for line in lines] == [
-        term.name for term in terms(info) if term.name != "overdue"
+        term.name for term in conservation_terms(info) if term.name != "overdue"
     ]
     assert total == "  1,200 published = 10 live + 1,100 consumed + 70 dead + 20 purged"

@@ -43,7 +43,7 @@ class Table(ArrowTable):
             self.uri, self.format, partition_by, columns=columns, error_secret=secret
         )
         results = rows.mapInArrow(write, _RESULT).collect()
-        # The columns of the DataFrame are added, too: without rows, no task reports any columns.
+        # The columns of the DataFrame are also added: without rows, no task reports any columns.
         schema = self.with_columns(pa.schema([]), to_arrow_schema(rows.schema, timezone="UTC"))
         files: list[DataFile] = []
         for (encoded,) in results:

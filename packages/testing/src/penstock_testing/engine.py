@@ -369,7 +369,7 @@ class EngineJournal:
         if self._unknown_reason:
             raise Unknown(self._unknown_reason)
         size, first = self._frame_bytes_max, self.last + 1
-        parts = max(1, -(-len(data) // size))  # an empty block has a frame, too
+        parts = max(1, -(-len(data) // size))  # an empty block also has a frame
         # It is set before the first request: if the caller is cancelled, it stays set, and later
         # appends are refused.
         self._unknown_reason = (

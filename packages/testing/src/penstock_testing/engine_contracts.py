@@ -426,7 +426,7 @@ class EngineContract(ABC):
 
 
 async def _race(registries: Sequence[Registry], key: str, version: int) -> bytes:
-    """Let all writers change a key at once, and return the value of the winner."""
+    """Let all writers change a key at the same time, and return the value of the winner."""
     winning_values: list[bytes] = []
 
     async def change(registry: Registry, value: bytes) -> None:

@@ -94,7 +94,7 @@ class ServerProcess:
 
     def start(self) -> ServerProcess:
         """Start the process, and wait until it listens. Raises :class:`ServerDidNotStart` if the
-        process ends before, or after ``START_TIMEOUT_S``."""
+        process ends before it listens, or does not listen within ``START_TIMEOUT_S`` seconds."""
         self.begin()
         try:
             has_started = self._started_or_ended.wait(START_TIMEOUT_S)

@@ -30,7 +30,7 @@ class Relay:
         self.asked_bytes = 0
         """Bytes that clients sent to the realm, over all connections."""
         self.dropped = 0
-        """Connections that were closed at once because the relay was closed for new ones."""
+        """Connections that were closed immediately because the relay was closed for new ones."""
         self._is_accepting = True
         """Whether new connections are forwarded."""
         self._may_answer = threading.Event()
@@ -56,7 +56,7 @@ class Relay:
         self._may_answer.set()
 
     def close_door(self) -> None:
-        """Close new connections at once."""
+        """Close new connections immediately."""
         self._is_accepting = False
 
     def open_door(self) -> None:

@@ -159,8 +159,8 @@ def _check_settings(seen: ClusterSeen) -> Iterator[Check]:
 
 
 def _check_fitness(seen: ClusterSeen) -> Iterator[Check]:
-    """Yield a failed check for each node that could not take over the realm for a reason beyond its
-    settings."""
+    """Yield a failed check for each node that could not take over the realm for a reason other
+    than its settings."""
     for member in seen.members:
         if member.is_alive and member.unfit and not differing(member.settings, seen.settings):
             remedy = "its log says more (node.unfit); it takes part again by itself"

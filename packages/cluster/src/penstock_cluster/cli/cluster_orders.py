@@ -102,7 +102,7 @@ def take_over(
 
     Use this only if `move` fails because the owner neither hands over nor ends. Acknowledged data
     is kept, because only the newest owner can store data. An old owner that reaches the register
-    stops at once. One that is cut off may deliver events until its lease ends, including events
+    stops immediately. One that is cut off may deliver events until its lease ends, including events
     that the new owner has delivered and clients have acknowledged meanwhile. The command asks for
     confirmation.
 
@@ -234,7 +234,7 @@ def _give_order(
 
     async def run() -> T:
         async with opened_inspector(cluster_options, clock) as inspector:
-            # Fails at once without a majority, instead of waiting for one.
+            # Fails immediately without a majority, instead of waiting for one.
             await inspector.records("cluster/")
             async with opened_engine(cluster_options, clock) as engine:
                 registry = await engine.registry()

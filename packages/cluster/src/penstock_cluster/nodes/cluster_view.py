@@ -92,7 +92,7 @@ async def observe(
         if not (poll.members or poll.claims or poll.format):
             return None
         observer.apply_poll(poll)
-        # A dead process is recognized at once by its port, without waiting for its lease.
+        # A dead process is recognized immediately by its port, without waiting for its lease.
         for member in list(observer.without_sign_of_life()):
             if member.address and await is_refused(member.address):
                 observer.refused(member)

@@ -79,14 +79,14 @@ class NodeFitness:
             return await self._check(shard) and not self._claims.me.unfit
         return False  # the barrier has caught an exception
 
-    def not_recovered(self, reason: str) -> None:
-        """Leave a realm that could not be recovered here to other nodes for a while."""
+    def record_failed_recovery(self, reason: str) -> None:
+        """Leave a realm that this node could not recover to other nodes for a while."""
         self._opening_reason = reason
         self._retry_at_s = asyncio.get_running_loop().time() + self._pauses.failed()
         self._publish()
 
-    def recovered(self) -> None:
-        """Note that the realm was recovered here."""
+    def record_recovery(self) -> None:
+        """Record that this node has recovered the realm."""
         self._pauses.succeeded()
         self._log_change("")
 

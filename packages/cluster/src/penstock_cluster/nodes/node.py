@@ -237,8 +237,8 @@ class ClusterNode:
                 life_sign.close()
 
     async def leave(self) -> None:
-        """Hand over the owned shards in an orderly way, so that others get them at once. An engine
-        that does not answer is not waited for: the realm is cut as in a crash."""
+        """Hand over the owned shards in an orderly way, so that others get them immediately. An
+        engine that does not answer is not waited for: the realm is cut as in a crash."""
         self.claims.leave()
         for shard in list(self._tenures):
             self.hand_over(shard)
@@ -262,7 +262,7 @@ class ClusterNode:
         return waiting_us > LEAVE_S * SECOND_US
 
     def _abandon(self) -> None:
-        """Stop serving all shards at once, without the writes of an orderly end."""
+        """Stop serving all shards immediately, without the writes of an orderly end."""
         _log.warning("node.abandoned", reason="the engine does not answer", waited_s=LEAVE_S)
         for shard, tenure in self._tenures.items():
             if tenure.task is not None:
@@ -333,7 +333,7 @@ class ClusterNode:
         await asyncio.sleep(self._pause_s)
 
     async def _watch_claims(self, registry: Registry) -> None:
-        """Poll at once when a node claims or releases a shard."""
+        """Poll immediately when a node claims or releases a shard."""
         while True:
             try:
                 async for _ in registry.watch(SHARDS):
@@ -436,7 +436,7 @@ class ClusterNode:
 
     async def _listen(self) -> asyncio.AbstractServer:
         """Listen at the member's address as long as the process lives, so that other nodes can see
-        that it does. Every connection is closed at once."""
+        that it does. Every connection is closed immediately."""
         host, _, port = self.claims.me.address.rpartition(":")
         return await asyncio.get_running_loop().create_server(_SignOfLife, host, int(port))
 
@@ -465,7 +465,7 @@ class ClusterNode:
         self._notify()
 
     def _notify(self) -> None:
-        """Wake all tasks that wait in :meth:`changed`, and check for due writes."""
+        """Wake all tasks that wait in :meth:`changed`, and the task that writes to the register."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._write_now.set()
@@ -478,7 +478,7 @@ class ClusterNode:
         tenure.task = self._tasks.create_task(self._run_tenure(shard, tenure))
 
     def _cut(self, shard: int, tenure: _Tenure) -> None:
-        """Stop serving a shard at once, because another node owns it."""
+        """Stop serving a shard immediately, because another node owns it."""
         _log.warning("shard.lost", shard=shard, epoch=tenure.epoch)
         # `_run_tenure` recognizes by the missing task that the shard was cut.
         task, tenure.task = tenure.task, None
@@ -513,7 +513,7 @@ class ClusterNode:
     def _note_failure(self, tenure: _Tenure, reason: str) -> None:
         """Leave the realm to other nodes for a while if it could not be recovered here."""
         if tenure.realm is None:
-            self._fitness.not_recovered(f"the realm could not be recovered here: {reason}")
+            self._fitness.record_failed_recovery(f"the realm could not be recovered here: {reason}")
 
     async def _serve(self, shard: int, tenure: _Tenure) -> None:
         """Take a shard over, and serve it until its tenure ends."""
@@ -522,7 +522,7 @@ class ClusterNode:
         if claim_reason is not None:
             self.tenures.claims[claim_reason] += 1
             self.tenures.takeover_us = self._clock.steady_us() - began_us
-        self._fitness.recovered()
+        self._fitness.record_recovery()
         self.claims.note_damages(len(realm.recovered.damage))
         try:
             # A damaged realm may come from a wrong place, which must not get an identity.
@@ -596,7 +596,7 @@ async def _prepare_end(tenure: _Tenure, incidents: Incidents) -> None:
 
 
 class _SignOfLife(asyncio.Protocol):
-    """Closes every connection at once. That it was accepted shows that the process lives."""
+    """Closes every connection immediately. That it was accepted shows that the process lives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

@@ -16,7 +16,7 @@ async def failure_at(host: str, port: int, patience_s: float = PROBE_S) -> OSErr
         async with asyncio.timeout(patience_s):
             connect = asyncio.get_running_loop().create_connection
             transport, _ = await connect(asyncio.Protocol, host, port)
-    except OSError as error:  # a TimeoutError is one, too
+    except OSError as error:  # a TimeoutError is also one
         return error
     transport.abort()
     return None

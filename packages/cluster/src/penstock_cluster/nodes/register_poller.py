@@ -28,9 +28,9 @@ async def poll_forever(
     every_s: float = POLL_S,
     changed: asyncio.Event | None = None,
 ) -> None:
-    """Call ``poll`` at once, after each change below ``prefix``, whenever ``changed`` is set, and
-    after ``every_s`` seconds, until cancelled. A failure is an incident of the ``task``, and the
-    next poll tries again. Raises ``Deposed`` when ``poll`` does."""
+    """Call ``poll`` immediately, after each change below ``prefix``, whenever ``changed`` is set,
+    and after ``every_s`` seconds, until cancelled. A failure is an incident of the ``task``, and
+    the next poll tries again. Raises ``Deposed`` when ``poll`` does."""
     wake_up = changed or asyncio.Event()
 
     async def watch() -> None:

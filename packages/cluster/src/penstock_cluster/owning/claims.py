@@ -5,8 +5,8 @@ This module does no I/O: :meth:`Claims.apply_poll` gets the records that were re
 written value names its writer. So if an answer is lost, or a write is refused because an earlier
 attempt succeeded, the next poll of the register shows the outcome.
 
-Two rules ensure that no two nodes rely on one shard at once, as long as clocks run equally fast up
-to the margin of a lease:
+Two rules ensure that no two nodes rely on one shard at the same time, as long as clocks run equally
+fast up to the margin of a lease:
 
 * A node that waits for the end of a lease reads the claims first and the members' counters after
 that, and writes a claim on top of exactly the version it has read.
@@ -113,7 +113,7 @@ class Claims:
         self._has_joined = False
         """Whether a renewal of this process was stored."""
         self._renewal_began_us: int | None = None
-        """Time when the latest renewal was sent; None if a renewal is due at once."""
+        """Time when the latest renewal was sent; None if a renewal is due immediately."""
         self._polled_us: int | None = None
         """Start of the latest poll; its contents are at least as new."""
 
@@ -204,7 +204,7 @@ class Claims:
     def leave(self) -> None:
         """Claim no more shards. The caller still has to give up the owned shards."""
         self.me = msgspec.structs.replace(self.me, leaving=True)
-        # The change is published at once, by a renewal that is due now.
+        # The change is published immediately, by a renewal that is due now.
         self._renewal_began_us = None
 
     def disagreement(self, shard: int) -> str:
@@ -543,7 +543,8 @@ class Claims:
         if move is not None and move.by_force and move.process == self._process:
             # By then an owner that polls the register has seen the order and stopped serving.
             return self._age_us(self._ordered_us[shard]) >= length_us // 6
-        # The preferred node claims at once. The others wait, so that their claims do not collide.
+        # The preferred node claims immediately. The others wait, so that their claims do not
+        # collide.
         wait_us = 0 if self._is_preferred(shard, claim, now_us) else length_us // 2
         if claim is None or not claim.owner:
             if shard in self._given_up:  # other nodes go first

@@ -34,7 +34,7 @@ class Lease:
     def renewed(self, began_us: int, now_us: int) -> None:
         """Extend the lease after the answer to a renewal that was sent at ``began_us``.
 
-        The lease counts from the sending, because others may have seen the renewal at once. A
+        The lease counts from the sending, because others may have seen the renewal immediately. A
         renewal that is answered after the end of the lease begins a new term.
         """
         if not self.holds(now_us):

@@ -51,7 +51,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str] = {}
     """The node's values of the settings that must be equal on all nodes."""
     damages: int = 0
-    """Number of damages that the node found when it recovered the realm that it serves."""
+    """Number of pieces of damage that the node found when it recovered the realm that it serves."""
     secret_name: str = ""
     """Public name of the cluster secret that the node uses; empty if unknown."""
 

@@ -24,7 +24,7 @@ class MoveOrder(msgspec.Struct, frozen=True):
     epoch: int
     """Epoch of the claim that the move replaces."""
     by_force: bool = False
-    """Whether the process claims at once, whatever the owner does."""
+    """Whether the process claims immediately, whatever the owner does."""
 
     @property
     def process(self) -> Incarnation:

@@ -55,7 +55,7 @@ class MemberRecord(msgspec.Struct, frozen=True):
     lease_us: int = 0
     """Length of the node's lease; 0 if unknown."""
     damages: int = 0
-    """Number of damages that the node found when it recovered the realm that it serves."""
+    """Number of pieces of damage that the node found when it recovered the realm that it serves."""
     figures: NodeFigures | None = None
     """Figures of the node's process at the renewal; None if unknown."""
 

@@ -150,7 +150,7 @@ def _settings_of_node(
 def _probe_peers(
     plan: EnginePlan, cluster: ClusterSettings, tls: ssl.SSLContext | None
 ) -> list[PeerAnswer]:
-    """Probe all other machines at once."""
+    """Probe all other machines at the same time."""
     password = engine_password(plan.secret)
     probe = partial(ask_peer, cluster=cluster.name, password=password, tls=tls)
     others = [peer for peer in plan.peers if peer != plan.own_peer]

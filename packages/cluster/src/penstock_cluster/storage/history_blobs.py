@@ -83,9 +83,10 @@ class HistoryBlobs(CheckedBlobs):
 
 
 async def _answer_in_time(pending: Awaitable[T]) -> T:
-    """Return a result of the shared place. Raises ``Unavailable`` after `ANSWER_S` seconds."""
+    """Return the answer of the shared file store. Raises ``Unavailable`` if it takes longer than
+    ``ANSWER_S`` seconds."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await pending
     except TimeoutError:
-        raise Unavailable(f"the place of the files has not answered for {ANSWER_S:.0f} s") from None
+        raise Unavailable(f"the shared file store has not answered for {ANSWER_S:.0f} s") from None

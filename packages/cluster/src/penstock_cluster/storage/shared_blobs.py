@@ -26,10 +26,11 @@ from penstock_server.storage.blob_names import check_blob_name, end_of_range
 
 _PREFIX: Final = re.compile(r"shard-[0-9]+/")
 _CACHED: Final = "segments/"
-"""Prefix of cached files, which are read repeatedly. A snapshot is read once, by the next owner."""
+"""Prefix of cached files. Snapshots are not cached after a read: each is read once, by the next
+owner."""
 _SNAPSHOTS: Final = "snapshots/"
-"""Prefix of snapshots. The two newest written here are kept, too, so that the node can serve its
-cached history while the remote store does not answer (SEM N10)."""
+"""Prefix of snapshots. The node also caches the two newest snapshots that it has written, so that
+it can serve its cached history while the remote store does not answer (SEM N10)."""
 
 _log = logger("penstock.storage")
 
@@ -105,7 +106,7 @@ class CachedBlobs(CheckedBlobs):
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. The cache gets a copy, too."""
+        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. The cache also gets a copy."""
         check_blob_name(name)
         await self._remote.put(name, chunks)
         if name.startswith(_CACHED):

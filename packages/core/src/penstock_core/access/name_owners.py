@@ -38,17 +38,17 @@ def owner_of(name: str) -> str:
     return name.partition(MARK)[2]
 
 
-def without_content(name: str) -> tuple[str, str]:
-    """Split a stored name into the producer's name with its owner, and the identity of the
-    content."""
+def split_content(name: str) -> tuple[str, str]:
+    """Split a producer's stored name into the name with its owner, and the digest of the published
+    content; the digest is empty if the name has none."""
     front, _, content_and_owner = name.partition(CONTENT_MARK)
     content, mark, owner = content_and_owner.partition(MARK)
     return f"{front}{mark}{owner}", content
 
 
 def with_content(name: str, content: str) -> str:
-    """Return a producer's name with the identity of the published content; the name unchanged if
-    ``content`` is empty."""
+    """Return a producer's name with ``content``, the digest of the published content; the name
+    unchanged if ``content`` is empty."""
     if not content:
         return name
     front, mark, owner = name.partition(MARK)

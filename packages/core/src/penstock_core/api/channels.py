@@ -185,7 +185,7 @@ class PurgeChannel(Request[int], frozen=True):
     channel: ChannelNumber
     first_id: EventId | None
     last_id: LastId | None
-    """The last id of the range, which is removed, too."""
+    """The last id of the range, which is also removed."""
     selector: SelectorText = ""
 
 

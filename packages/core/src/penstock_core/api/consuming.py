@@ -54,7 +54,7 @@ class LeasedEvents(Struct, frozen=True):
 
     spans: BoundedSpans | None = None
     up_to: EventId | None = None
-    """The highest chosen id; all lower ids are chosen, too."""
+    """The highest chosen id; all lower ids are also chosen."""
 
 
 class Settled(Struct, frozen=True, kw_only=True):

@@ -129,7 +129,7 @@ class PurgeDurable(Request[int], frozen=True):
     name: GivenName
     first_id: EventId | None
     last_id: LastId | None
-    """The last id of the range, which is acknowledged, too."""
+    """The last id of the range, which is also acknowledged."""
     selector: SelectorText = ""
 
 

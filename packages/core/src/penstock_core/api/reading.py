@@ -112,7 +112,8 @@ class DeadSummary(Struct, frozen=True, kw_only=True):
     """Counts of the dead events on a store."""
 
     events: int
-    """Number of counted events."""
+    """Number of dead events that were examined. The groups may sum to less, because only the
+    first 1,000 groups are listed."""
     is_complete: bool
     """Whether all dead events of the store were counted."""
     groups: list[DeadGroup]
@@ -160,7 +161,7 @@ class SelectorAnswer(Struct, frozen=True, kw_only=True):
     column: int | None = None
     """Line and column of the error, both from 1."""
     expected: str = ""
-    """The words or signs that are allowed at the place of the error."""
+    """The words or symbols that would be valid at the position of the error."""
     chooses: tuple[str, ...] = ()
     """The selector in words."""
     names: tuple[SelectorName, ...] = ()

@@ -127,7 +127,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         _skip_ids(state, span.first)
     state.next_id = max(state.next_id, span.end)
     event_bytes = fact.size / count
-    # The estimate rises at once and falls slowly, because it is for the larger recent events.
+    # The estimate rises immediately and falls slowly, because it is for the larger recent events.
     state.event_bytes = max(event_bytes, state.event_bytes * 0.98)
     # The comparison is here to save a call for each publish: most batches belong to the last run.
     if not state.sizes.least <= event_bytes <= state.sizes.most:
@@ -223,7 +223,7 @@ def _relay(state: ChannelState, fact: Appended) -> None:
 def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
     """Return events to the durable after a rollback, or after a timeout if they are ``late``.
 
-    After a timeout the client itself gets a recall, too, because it did not return them.
+    After a timeout the client itself also gets a recall, because it did not return them.
     """
     durable = state.durables.get(name)
     if durable is None or not spans:

@@ -4,7 +4,7 @@ In a cluster, a seat at an exclusive, priority or serial durable is recorded in 
 client that holds a durable as a whole. The next owner finds these seats empty. It reserves them for
 their sessions until these reconnect or their time is over.
 
-The time waited is recorded in facts, too, in steps, so that it adds up over several owners. Time
+The time waited is also recorded in facts, in steps, so that it adds up over several owners. Time
 that an owner had not recorded when it failed does not count.
 """
 
@@ -69,8 +69,8 @@ def _reserved_seats(durable: Durable, place: str) -> list[Seat]:
 
 
 def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Decided:
-    """Return ``decided``, the other consequences of the end of a seat, together with the fact that
-    the seat was left if it is recorded."""
+    """Return ``decided``, the other consequences of the end of a seat, and add the fact ``Left`` if
+    the durable has a record of the seat."""
     durable, seat = state.seats[subscription]
     if seat.place not in durable.places:
         return decided

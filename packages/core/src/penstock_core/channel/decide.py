@@ -241,7 +241,7 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int)
         facts.append(Removed(expired.spans, Cause.EXPIRED))
     if state.wakes_us and state.wakes_us <= now_us:
         facts += _timed_out(state, expired, facts, now_us=now_us)
-    # An event that has expired leaves by that cause, even if it was consumed, too.
+    # An event that has expired leaves by that cause, even if it was also consumed.
     candidates = state.removal_candidates.overlap(state.stored)
     candidates.discard_all(expired)
     facts += _consumed_or_unwanted(state, candidates)
@@ -556,7 +556,7 @@ def _check_edit(state: ChannelState, definition: Definition) -> None:
 
 
 def _evicted(state: ChannelState, definition: Definition) -> tuple[Removed, ...]:
-    """Return the fact of the eviction that a new capacity causes at once (SEM C3); none if the
+    """Return the fact of the eviction that a new capacity causes immediately (SEM C3); none if the
     channel honours its capacity, which evicts no event (SEM T4)."""
     if definition.storage.honour_capacity:
         return ()

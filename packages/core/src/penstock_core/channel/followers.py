@@ -50,7 +50,7 @@ class Followers:
         self.members.pop(subscriber.subscription, None)
 
     def single_out(self, subscriptions: Iterable[int]) -> None:
-        """Serve these subscriptions individually, from the place of the members."""
+        """Serve these subscriptions individually, from the position of the members."""
         for subscription in subscriptions:
             subscriber = self.members.pop(subscription, None)
             if subscriber is not None:
@@ -59,8 +59,8 @@ class Followers:
 
     def join(self, subscriber: Subscriber, end: int) -> None:
         """Make a subscriber a member; it has received everything below ``end``, the end of the
-        channel."""
-        # Moving the shared place would move the members, too.
+        channel. Does nothing if the members have not received everything yet."""
+        # Moving the shared position would also move the members.
         if self.members and self.through != end:
             return
         self._place.through = end

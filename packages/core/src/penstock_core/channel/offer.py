@@ -85,7 +85,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
         case AssignLanes():
             _assign(state, command)
         case Skip() | Withhold() | EndChoosing() | SingleOut():
-            _not_sent(state, command)
+            _report_of_delivery(state, command)
         case Release():
             release(state, command)
         case Seek():
@@ -301,8 +301,11 @@ def recalls(state: ChannelState) -> list[Recall]:
     return recalls
 
 
-def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing | SingleOut) -> None:
-    """Take back grants of events that the shell did not send."""
+def _report_of_delivery(
+    state: ChannelState, command: Skip | Withhold | EndChoosing | SingleOut
+) -> None:
+    """Apply what the delivery reports about granted events: they were skipped or withheld, a slow
+    selector has been applied, or followers are to be served individually."""
     match command:
         case SingleOut(subscriptions):
             state.followers.single_out(subscriptions)

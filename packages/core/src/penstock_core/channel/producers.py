@@ -17,8 +17,8 @@ from penstock_core.access.name_owners import (
     MARK,
     owner_of,
     plain,
+    split_content,
     with_content,
-    without_content,
 )
 from penstock_core.ids.ids import Span
 from penstock_core.messages.snapshots import ProducerState
@@ -102,7 +102,7 @@ class Remembered(Generic[Ids]):
         ``DifferentContent`` if the stored publish and ``name`` identify different contents.
         """
         if CONTENT_MARK in name:
-            return self._stored_with(*without_content(name), sequence)
+            return self._stored_with(*split_content(name), sequence)
         memory = self._by_name.get(name)
         is_new = memory is not None and memory.recent and sequence > memory.recent[-1][0]
         if is_new and MARK not in name:  # the usual case
@@ -162,7 +162,7 @@ class Remembered(Generic[Ids]):
         """Remember the ids of a stored publish; forget old publishes beyond the limits."""
         content = ""
         if CONTENT_MARK in name:
-            name, content = without_content(name)
+            name, content = split_content(name)
         memory = self._by_name.get(name)
         if memory is None:
             memory = _ProducerMemory(at_us)

@@ -1,7 +1,7 @@
 """Recalls, which keep the order after a rollback (SEM D11).
 
 Events that were sent after a rolled-back event are taken back; with ``order_by`` only the events of
-the same lane. Events that were not acknowledged in time are taken back, too (SEM D19). If a client
+the same lane. Events that were not acknowledged in time are also taken back (SEM D19). If a client
 settles a recalled event before it knows of the recall, the settlement is ignored.
 """
 

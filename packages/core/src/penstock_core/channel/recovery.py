@@ -33,7 +33,7 @@ PIECES_AT_ONCE = 500
 """Number of ranges or bitmaps of ids that one step of a snapshot encodes, in a millisecond or
 two."""
 SHORT_MAX = 16
-"""A channel with at most this many ranges or bitmaps of ids is encoded at once when a snapshot
+"""A channel with at most this many ranges or bitmaps of ids is encoded immediately when a snapshot
 begins."""
 
 
@@ -209,8 +209,8 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
     """
     if not state.type.ids_survive:
         return _reset(state)
-    if _is_short(state):
-        return _short(state)
+    if _has_short_sets(state):
+        return _snapshot_of_short_sets(state)
     entries, own_ttls = state.ages.state()
     stored, acked, departures = state.stored.copy(), state.acked.copy(), state.departures.copy()
     lost, in_memory = state.volatile.copy(), state.volatile.copy()
@@ -262,16 +262,19 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
     return encoded()
 
 
-def _is_short(state: ChannelState) -> bool:
-    """Whether encoding the sets costs no more than copying them, and no set has to be changed
-    first."""
+def _has_short_sets(state: ChannelState) -> bool:
+    """Whether the channel's sets of ids are so short that encoding them costs no more than copying
+    them.
+
+    False if the channel has events in memory, which would first have to be removed from the sets.
+    """
     if state.volatile:
         return False
     piece_count = state.stored.pieces + state.acked.pieces + state.departures.pieces
     return piece_count + state.ages.own_pieces <= SHORT_MAX
 
 
-def _short(state: ChannelState) -> Restored:
+def _snapshot_of_short_sets(state: ChannelState) -> Restored:
     """Return the snapshot of a channel whose sets are short. Empty sets are skipped, because a
     realm may have a hundred thousand such channels."""
     entries, own_ttls = state.ages.state()

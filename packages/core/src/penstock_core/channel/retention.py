@@ -94,7 +94,7 @@ def refuse_when_full(
     """Raise ``CapacityReached`` if the store ``name`` refuses events above its capacity (SEM T4).
 
     A transaction that began below the limit (``overshoot``) may exceed it as a whole. A publish
-    that must not evict (``evicts`` is false) is refused on evicting channels, too.
+    that must not evict (``evicts`` is false) is also refused on evicting channels.
     """
     honours = definition.storage.honour_capacity or not evicts
     if overshoot or not (honours and definition.capacity):

@@ -1,9 +1,9 @@
 """Seeks: a durable continues at an earlier or later event without being deleted (SEM D20).
 
 After a seek the durable is in the state of a durable just created at that position, except that its
-clients keep their seats. Events in flight are taken back, redelivery counts and delays are dropped.
-Without a selector the cost does not depend on the number of events in between; with one it depends
-on their ranges.
+clients keep their seats. Events in flight are taken back, and redelivery counts and delays are
+dropped. Without a selector the cost does not depend on the number of events in between; with one it
+depends on the number of ranges of their ids.
 """
 
 from __future__ import annotations

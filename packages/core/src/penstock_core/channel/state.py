@@ -484,7 +484,7 @@ class ChannelState:
     def wake(self, now_us: int) -> None:
         """Make events ready again whose delay is over (SEM D18).
 
-        Events whose acknowledgement deadline is over were taken back before.
+        The sweep has already taken back the events whose acknowledgement deadline is over.
         """
         if not self.wakes_us or self.wakes_us > now_us:
             return

@@ -42,7 +42,7 @@ def check_seat_timeout(state: ChannelState, durable: Durable, command: TakeSeat)
 
 def timeout_of(durable: Durable, command: TakeSeat) -> int:
     """Return how long the client of a seat may hold an event, in ms; 0 means no limit. The
-    durable's timeout limits leases, too."""
+    durable's timeout also limits leases."""
     requested, of_durable = command.ack_timeout_ms, durable.attributes.ack_timeout
     if command.sole:
         return 0  # such a client processes large ranges of ids, which may take any time

@@ -381,7 +381,7 @@ class Durable:
             else:
                 shares = self._runs(seats, min(share, chunk), below)
             for seat, spans in shares:
-                self._hand(seat, spans)
+                self._grant(seat, spans)
                 granted.append((seat, spans))
         return granted
 
@@ -398,7 +398,7 @@ class Durable:
         while shares := lanes.shares(self.seats, below, chunk, self.ready):
             for seat, ids in shares:
                 self.ready.remove_all(ids)
-                self._hand(seat, ids.spans)
+                self._grant(seat, ids.spans)
                 granted.append((seat, ids.spans))
         return granted
 
@@ -443,7 +443,7 @@ class Durable:
             share = max(1, len(ready) // len(seats))
             spans = self._lowest(ready, min(seat.credit, share, chunk))
             if spans:
-                self._hand(seat, spans)
+                self._grant(seat, spans)
                 granted.append((seat, spans))
                 idle = 0
                 continue
@@ -451,7 +451,7 @@ class Durable:
             idle += 1
             if idle >= (len(seats) if len(seats) > 1 else len(self.seats)):
                 break
-            self._hand(seat, ())  # no events, but the next seat has its turn
+            self._grant(seat, ())  # no events, but the next seat has its turn
         return granted
 
     def _lowest(self, ready: IdSet, limit: int) -> Spans:
@@ -490,8 +490,8 @@ class Durable:
             limit -= span.size
         return tuple(spans)
 
-    def _hand(self, seat: Seat, spans: Spans) -> None:
-        """Grant ``spans`` to a seat, and move the seat to the end of the turns."""
+    def _grant(self, seat: Seat, spans: Spans) -> None:
+        """Grant ``spans`` to a seat, and move the seat to the end of the queue of seats."""
         self.delivered += seat.hand(spans)
         # The seat goes to the end: `servable` starts with the seat that was served longest ago.
         self.seats.remove(seat)
@@ -585,7 +585,7 @@ class Durable:
         deliveries_max = self.attributes.max_deliveries
         if not deliveries_max:
             return IdSet()
-        # The current delivery counts, too, but it is not a redelivery yet.
+        # The current delivery also counts, but it is not a redelivery yet.
         if deliveries_max == 1:
             return ids.copy()
         return self.levels.at_least(deliveries_max - 1, ids)

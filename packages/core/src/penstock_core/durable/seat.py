@@ -194,12 +194,12 @@ class DurableKind(Protocol):
 
     @property
     def cumulative(self) -> bool:
-        """Whether settling an event settles all earlier events, too."""
+        """Whether settling an event also settles all earlier events."""
         ...
 
     @property
     def redelivers_at_once(self) -> bool:
-        """Whether a rolled-back event becomes ready at once and the redelivery is counted.
+        """Whether a rolled-back event becomes ready immediately and the redelivery is counted.
         Otherwise it becomes ready at the next attach, and no redelivery is counted."""
         ...
 

@@ -67,8 +67,8 @@ class Acked(Fact, frozen=True):
 
 
 class RolledBack(Fact, frozen=True):
-    """Events returned to the durable. Depending on its type they are redelivered at once, and the
-    redelivery is counted; or with the next attach, and no redelivery is counted."""
+    """Events returned to the durable. Depending on its type they are redelivered immediately, and
+    the redelivery is counted; or with the next attach, and no redelivery is counted."""
 
     durable: str
     spans: Spans

@@ -140,7 +140,7 @@ class Directory:
         self.internal.refuse_deletion(name)
         for channel in self.channels.values():
             definition = channel.state.definition
-            # The schedule of a store names it here, too, but is deleted together with it.
+            # The schedule of a store also names it, but is deleted with it.
             if definition.dead_event_store == name and definition.kind != "schedule":
                 raise IllegalState(
                     f"{name} is the dead event store of {channel.state.name}; "
@@ -598,7 +598,7 @@ class Directory:
         """Raise ``LimitReached`` if the realm has as many stores as it may have."""
         if not self.rules.stores_max:
             return
-        # Temporary stores are not shown in lists, but count, too.
+        # Temporary stores are not shown in lists, but they count.
         if sum(map(self.is_shown, self.channels)) + len(self.temporary) >= self.rules.stores_max:
             raise LimitReached(
                 f"the realm has {self.rules.stores_max} channels and queues, which is the limit "

@@ -36,10 +36,10 @@ class DurableAttributes(Struct, frozen=True, kw_only=True):
     means no lanes. Only types whose ``orders_strictly`` is true have this attribute."""
     backoff: Backoff | None = None
     """Delays of rolled-back events; None means that they are redelivered without delay (SEM D18).
-    Only types that redeliver at once have this attribute."""
+    Only types that redeliver immediately have this attribute."""
     ack_timeout: int = 0
     """Longest time that a client may hold an event, in milliseconds; 0 means no limit (SEM D19).
-    Only types that redeliver at once have this attribute."""
+    Only types that redeliver immediately have this attribute."""
 
 
 DURABLE_DEFAULTS: Final = DurableAttributes()
@@ -75,7 +75,7 @@ class DurableState(Struct, frozen=True, array_like=True):
     strict_order: bool = False
     order_by: str = ""
     rolled_back: Ids = ()
-    """Events rolled back and not settled since, at types that do not redeliver at once."""
+    """Events rolled back and not settled since, at types that do not redeliver immediately."""
     backoff: Backoff | None = None
     waiting: tuple[tuple[int, Ids], ...] = ()
     """Ends of delays after a rollback, as microseconds since 1970, each with the delayed events."""

@@ -1,4 +1,5 @@
-"""Effects: orders of a channel to the shell."""
+"""Effects: orders of a channel to the shell, which is the code around the state machine that does
+the I/O."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def file_part(name: str) -> str:
     """Return a name escaped for use as one part of a file path.
 
     The name is escaped as by :func:`escaped`, with ``~`` for ``%``, because programs that treat
-    paths as URLs would unescape ``%``. A ``.`` at the start is escaped, too. A result longer than
+    paths as URLs would unescape ``%``. A ``.`` at the start is also escaped. A result longer than
     235 characters is cut and ends in ``~~`` and a hash of the name.
     """
     part = escaped(name).replace("%", "~")

@@ -501,8 +501,8 @@ class StorageEngine(Protocol):
         begun.
 
         Nothing is fenced or created, and the owner of the shard continues. Reading a block that the
-        owner trims meanwhile raises ``Trimmed``; blocks that it appends are not visible. Raises
-        ``Damaged`` when no complete copy is left.
+        owner has trimmed since then raises ``Trimmed``; blocks that it appends are not visible.
+        Raises ``Damaged`` when no complete copy is left.
         """
         ...
 
@@ -513,6 +513,5 @@ class StorageEngine(Protocol):
     async def health(self) -> EngineHealth: ...
 
     async def close(self) -> None:
-        """Close the connections to the engine; its journals are closed before. Closing twice is
-        allowed."""
+        """Close the engine's journals, then its connections. May be called twice."""
         ...

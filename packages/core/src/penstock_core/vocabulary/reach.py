@@ -33,8 +33,9 @@ def leads_out(source: Definition, destination: Definition) -> bool:
     return is_everywhere(source) and not is_everywhere(destination)
 
 
-def decided(definition: Definition) -> Definition:
-    """Return the definition with ``cluster_wide`` as True or False, as documents show it."""
+def with_explicit_reach(definition: Definition) -> Definition:
+    """Return the definition with ``cluster_wide`` None replaced by False, as in the JSON
+    descriptions of channels."""
     return replace(definition, cluster_wide=is_everywhere(definition))
 
 
@@ -43,7 +44,7 @@ def on_one_node(definition: Definition) -> Definition:
     return replace(definition, cluster_wide=False)
 
 
-def undecided(definition: Definition) -> Definition:
+def with_open_reach(definition: Definition) -> Definition:
     """Return the definition with ``cluster_wide`` None, so that the receiving realm decides where
     the store exists."""
     return replace(definition, cluster_wide=None)
@@ -109,7 +110,7 @@ def comparable(wanted: Definition, existing: Definition) -> Definition:
 
 def portable(definition: Definition, *, clusterable: bool) -> Definition:
     """Return the definition with ``cluster_wide`` only if it is not the default of the type, so
-    that a realm without a cluster accepts it, too."""
+    that a realm without a cluster also accepts it."""
     if definition.cluster_wide == clusterable:
         return replace(definition, cluster_wide=None)
     return definition

@@ -101,8 +101,8 @@ def templates_of(texts: Iterable[str]) -> tuple[Template, ...]:
         template = template_of(text)
         if template.filter in by_filter:
             raise InvalidArgument(
-                f"the topics {by_filter[template.filter].text!r} and {text!r} are one filter, "
-                f"{template.filter!r}; give it once"
+                f"the topics {by_filter[template.filter].text!r} and {text!r} are the "
+                f"same filter, {template.filter!r}; list only one of them"
             )
         by_filter[template.filter] = template
     if len(by_filter) > TEMPLATES_MAX:

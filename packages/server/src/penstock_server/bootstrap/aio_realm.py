@@ -38,8 +38,8 @@ class Realm:
 
     @classmethod
     def sharing(cls, realm: BlockingRealm) -> Realm:
-        """Return a view of an open realm that blocking callers use, too; its :meth:`close` closes
-        the realm for all of them."""
+        """Return a view of an open realm that blocking callers can also use; its :meth:`close`
+        closes the realm for all of them."""
         shared = cls()
         shared._realm = realm
         return shared
@@ -89,7 +89,7 @@ class Realm:
         return sum(connection.is_connected for connection in self._connections)
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Accept connections of other processes, too, and return the URL to connect to. Raises
+        """Also accept connections of other processes, and return the URL to connect to. Raises
         ``AddressInUse``."""
         return await asyncio.to_thread(self._open.listen, host, port)
 

@@ -66,7 +66,7 @@ def leave_pandas_out() -> None:
 def serve(directory: Path, settings: Settings) -> None:
     """Serve a data directory until SIGTERM or SIGINT. All acknowledged data is on disk on return.
 
-    A second signal ends the process at once. Raises ``DataDirectoryInUse``, ``NewerFormat``,
+    A second signal ends the process immediately. Raises ``DataDirectoryInUse``, ``NewerFormat``,
     ``InvalidArgument``, ``AddressInUse``, and ``StorageFailed`` if the journal can no longer be
     written.
     """
@@ -139,8 +139,8 @@ async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Ev
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Return an event that the first signal sets. A second signal ends the process at once, which
-    is safe because acknowledged data is on disk."""
+    """Return an event that the first signal sets. A second signal ends the process immediately,
+    which is safe because acknowledged data is on disk."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -219,8 +219,8 @@ def log_recovery(realm: RunningRealm) -> None:
 
 
 def processors(quota: Path = _QUOTA) -> float:
-    """Return the number of processors that may run this process; less than 1 if a container's
-    quota is a part of a processor."""
+    """Return the number of processors that this process may use; less than 1 if a container's quota
+    is a fraction of one processor."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = float(len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
     try:

@@ -117,7 +117,7 @@ def in_force(
 
 
 class _Reading:
-    """Collects the settings of all sources in one tree, and converts it."""
+    """Collects the settings of all sources in one tree, and converts it to ``Settings``."""
 
     def __init__(
         self,

@@ -459,7 +459,7 @@ def _by_name(
     exact = typed_columns(shape) | {
         slot.name: slot_index for slot_index, slot in enumerate(shape.slots)
     }
-    # The unescaped names match, too: a query with a custom schema may use their exact case.
+    # The unescaped names also match: a query with a custom schema may use their exact case.
     sources = {
         name: _as_stored(shape, slot_index)
         for name, slot_index in exact.items()

@@ -114,7 +114,8 @@ class Raised(NamedTuple):
     """An exception that a text names."""
 
     kind: str
-    """The class, with its package if it is shown, or the condition of an exception of Spark."""
+    """The class, with its package if it is shown, or Spark's error condition, such as
+    PYTHON_EXCEPTION."""
     text: str
     """The message, and everything that follows it in the text."""
 
@@ -140,15 +141,16 @@ def raised_in(text: str) -> Iterator[Raised]:
         if wrapper is not None:
             remaining_text = remaining_text[wrapper.end() :]
             continue
-        raised, remaining_text = _first(remaining_text)
+        raised, remaining_text = _outermost(remaining_text)
         if raised is not None:
             yield raised
 
 
-def _first(text: str) -> tuple[Raised | None, str | None]:
+def _outermost(text: str) -> tuple[Raised | None, str | None]:
     """Return the exception at the beginning of a text, and the text of the exception that it wraps.
 
-    The second value is None if the remaining text may be a value of an event.
+    The second value is None unless the exception is known to wrap another one: any other text may
+    quote data of an event, which must not be parsed as an exception.
     """
     if text.startswith("ExecutorLostFailure ("):
         return Raised("ExecutorLostFailure", text), None

@@ -1,7 +1,7 @@
 """Checks the SQL expressions in definitions.
 
 Spark decides whether an expression is valid. Because Spark starts only when the pipeline runs, this
-module also finds simple mistakes without Spark, so that they are reported at once.
+module also finds simple mistakes without Spark, so that they are reported immediately.
 """
 
 from __future__ import annotations

@@ -638,7 +638,10 @@ def bury(
         context.replacements[source.name] = table
         planned = step.plan(context)
         if not isinstance(planned, Flow):
-            raise InvalidArgument("poison is for steps that run as a query")
+            raise InvalidArgument(
+                "only the events of a step that runs as a query can be buried; step "
+                f"{step.name} does not"
+            )
         planned.frame.write.format("noop").mode("overwrite").save()
 
     options = {"url": context.url, **source.format_options()}

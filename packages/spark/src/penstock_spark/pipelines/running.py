@@ -153,8 +153,8 @@ class RunningWork:
         self._thread = threading.Thread(target=self._run, name=f"step-{step}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. The step's context must refer to this object before, because the work
-        reports to it."""
+        """Start the thread. The step's context must already refer to this object, because the
+        work reports to it."""
         self._thread.start()
 
     @property

@@ -102,9 +102,9 @@ class Flow(Struct, frozen=True, kw_only=True):
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
     write: Callable[[DataFrame, MicroBatch], None] | None = None
-    """Function that the driver calls for each micro-batch. It must store each micro-batch once. It
-    must compute all rows even if they are stored already: otherwise Spark ends a query that has
-    state."""
+    """Function that the driver calls for each micro-batch. It must store each micro-batch
+    exactly once. It must evaluate all rows of ``frame`` even if the micro-batch is already stored,
+    because Spark fails a stateful query whose rows are not evaluated."""
 
     events: str = ""
     """SQL aggregate that counts the events in ``frame`` if its rows are not events, for example

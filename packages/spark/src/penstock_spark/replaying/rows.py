@@ -1,6 +1,6 @@
 """Converts rows of an archive to stored batches, and stored batches to bodies.
 
-An archive contains all parts of its events. Other tables with ids and times can be replayed, too; a
+An archive contains all parts of its events. Other tables with ids and times can also be replayed; a
 null in such a table means that the event does not have the property.
 """
 

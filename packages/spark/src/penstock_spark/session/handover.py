@@ -75,7 +75,7 @@ def _start_forking_process(
     python: str, folder: str, name: str, spark: int, folder_descriptor: int
 ) -> None:
     """Start the forking process, unless another query has just started it. Its socket accepts
-    connections at once; answers follow after its imports."""
+    connections immediately; answers follow after its imports."""
     _remove_stale_files()
     with open(f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -38,7 +38,8 @@ _SPAWN_UNTIL: Final = 25
 """The last Java release known to have ``VFORK``. A release without it could not start processes."""
 
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Disables Java's optimizing compiler, which slows the first seconds and pays off after minutes."""
+"""Disables Java's optimizing compiler, which slows the first seconds and pays off after minutes,
+and uses the simplest garbage collector."""
 
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Disables Arrow's checks of each value that is read (buffer, bounds, null), a sixth of the JVM's
@@ -70,7 +71,7 @@ LOCAL: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Disables Hadoop's checksum files, too; see `_without_checksum_files`.
+    # Also disables Hadoop's checksum files; see `_without_checksum_files`.
     _CHECKSUMS: "false",
     "spark.ui.enabled": "false",
 }

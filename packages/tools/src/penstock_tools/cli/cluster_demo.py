@@ -127,7 +127,7 @@ class ScreenDisplay:
             for key in os.read(terminal, _KEYS_MAX).decode(errors="replace"):
                 action = self._chooser.press(key)
                 if self._chooser.is_ended:
-                    # Otherwise any other key would be a second request, which ends at once.
+                    # Otherwise any other key would be a second request, which ends immediately.
                     self._chooser.is_ended = False
                     end()
                 elif action is not None:

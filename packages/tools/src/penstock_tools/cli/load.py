@@ -94,8 +94,8 @@ def load(
     Creates a channel, publishes events on it at the given rate, acknowledges them in consumers of a
     durable, and deletes the channel. Latencies count from the moment when an event was due, so they
     include the time that an event waited for a slow realm before it was sent. Ctrl-C stops
-    publishing and waits for the events in flight; pressed again, it ends at once. Exit status: 1
-    if an event was lost, delivered twice, refused or not delivered.
+    publishing and waits for the events in flight; pressed again, it ends immediately. Exit status:
+    1 if an event was lost, delivered twice, refused or not delivered.
 
     \b
     Examples:

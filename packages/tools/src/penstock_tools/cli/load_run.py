@@ -144,7 +144,7 @@ class LoadPicture(Struct, frozen=True):
 
 class Ending:
     """Requests to end a run. After the first, the run stops publishing and waits for events in
-    flight; after the second, it ends at once."""
+    flight; after the second, it ends immediately."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()

@@ -173,7 +173,7 @@ def _live(sample_rates: SampleRates) -> None:
                 nonlocal key
                 key = read_key(seconds)
 
-            # Samples are taken while the display is paused, too, so that the rates cover one
+            # Samples are taken also while the display is paused, so that the rates cover one
             # interval when it continues.
             newer = sample_rates(wait)
             view.press(key)
@@ -192,7 +192,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
         ready, _, _ = select.select([terminal], [], [], seconds)
         return sys.stdin.read(1) if ready else ""
 
-    # In this mode the terminal delivers each key at once and does not echo it.
+    # In this mode the terminal delivers each key immediately and does not echo it.
     tty.setcbreak(terminal)
     try:
         yield read_key

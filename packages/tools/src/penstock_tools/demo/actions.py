@@ -78,7 +78,7 @@ def _seconds(time: str, text: str) -> float:
         at_s = float(time)
     except ValueError:
         at_s = -1.0
-    # NaN fails this comparison, too.
+    # NaN also fails this comparison.
     if not 0 <= at_s < float("inf"):
         raise InvalidArgument(
             f"{time!r} in {text.strip()!r} is not a time; allowed are seconds from 0 on: {_EXAMPLE}"

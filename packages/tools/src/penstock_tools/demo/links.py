@@ -210,6 +210,6 @@ class _Side(asyncio.Protocol):
                 peer._transport.close()
 
     def abort(self) -> None:
-        """Close the connection of this end at once."""
+        """Close the connection of this end immediately."""
         if self._transport is not None:
             self._transport.abort()

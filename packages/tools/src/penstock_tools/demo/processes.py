@@ -189,7 +189,8 @@ class DemoProcesses:
         }
 
     def start(self) -> None:
-        """Start all processes at once; nodes wait for a majority of the engine's servers."""
+        """Start all processes at the same time; nodes wait for a majority of the engine's
+        servers."""
         self.engine.__enter__()
         self._guard.set_pids(self.pids())
         for node in self.nodes:

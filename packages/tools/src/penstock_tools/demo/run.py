@@ -96,7 +96,7 @@ async def _run(
 
 class DemoEnding:
     """Requests to end a run. After the first, the run waits until the consumer has caught up; after
-    the second, it ends at once."""
+    the second, it ends immediately."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()

@@ -515,7 +515,8 @@ def _format_value(name: str, value: Any) -> str:
 
 
 def _describe_losses(existing_store: ExistingStore, wanted: Definition) -> str:
-    """Return a description of the events that an edit removes, at once or with the next sweep."""
+    """Return a description of the events that an edit removes, immediately or with the next
+    sweep."""
     current, lost = existing_store.definition, []
     if not existing_store.events:
         return ""

@@ -37,7 +37,7 @@ from penstock.client.connection.pending import (
 from penstock.client.connection.replier import Replier
 from penstock.client.connection.session_listeners import SessionListeners
 from penstock.client.connection.signing_in import SigningIn
-from penstock.client.connection.terms import DEAD_AFTER_S, WORDLESS_S, SessionTerms
+from penstock.client.connection.terms import DEAD_AFTER_S, NO_REASON_RETRY_S, SessionTerms
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import Address, RealmUrl
 from penstock_core.api.publishing import CommitStagedParts, CommitStages, PublishEvents
@@ -133,13 +133,15 @@ class RealmConnection:
     async def open(self) -> None:
         """Connect to the realm and keep the connection up from then on.
 
-        Raises ``CannotConnect`` if the first attempt fails. More attempts follow only if a node of
-        a cluster has answered that a node will serve soon, or if a connection was closed without a
-        reason within the first second.
+        Raises ``CannotConnect`` at the first failed attempt, with two exceptions: it tries again
+        while a node of a cluster answers that a node will serve soon, and for one second after the
+        call if a connection was closed without a reason.
         """
         now, terms = asyncio.get_running_loop().time, self.terms
-        until = now() + WORDLESS_S
-        await self._connect(lambda: terms.is_expected or (terms.was_wordless and now() < until))
+        until = now() + NO_REASON_RETRY_S
+        await self._connect(
+            lambda: terms.serves_soon or (terms.was_closed_without_reason and now() < until)
+        )
         self._supervisor = start_task(
             self._stay_connected(), name="penstock-session", on_failure=self._break
         )
@@ -470,7 +472,7 @@ class RealmConnection:
         reason_text = reason_of(reason or self._farewell)
         self._interrupted(reason_text)
         if self._greeting is not None and not self._greeting.done():
-            self.terms.was_wordless |= reason is None or isinstance(reason, OSError)
+            self.terms.was_closed_without_reason |= reason is None or isinstance(reason, OSError)
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({reason_text})"))
             self._greeting.exception()
         for request, pending in list(self.pending.items()):
@@ -513,7 +515,7 @@ class RealmConnection:
           connection. A request that belongs to the lost connection must not wait; its answer is
           then ``ConnectionLost``
 
-        Raises ``InvalidArgument`` at once if no realm could read the message.
+        Raises ``InvalidArgument`` immediately if no realm could read the message.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.request_for(answer, message, bodies, schemas=schemas, resend=resend, waits=waits)
@@ -571,8 +573,8 @@ class RealmConnection:
         return msgspec.convert(fields, answer)
 
     def hurry(self) -> None:
-        """Send the queued request at once instead of at the end of this turn of the event loop, if
-        it is the only pending request. Several requests are better written together."""
+        """Send the queued request immediately instead of at the end of this turn of the event loop,
+        if it is the only pending request. Several requests are better written together."""
         if self.link is not None and len(self.pending) == 1:
             self.link.flush()
 

@@ -1,7 +1,8 @@
 """Watches which node of a cluster owns the realm, over a connection to a standby node.
 
 An owner that is frozen or cut off cannot notify its sessions that it was deposed. A standby node
-learns at once when another node has claimed the realm, and the session then connects to that node.
+learns immediately when another node has claimed the realm, and the session then connects to that
+node.
 """
 
 from __future__ import annotations

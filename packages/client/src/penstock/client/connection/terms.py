@@ -34,14 +34,14 @@ _PAUSE_FIRST_S: Final = 0.05
 """The first pause, in seconds; each further one is twice as long."""
 _DOUBLINGS_MAX: Final = 16
 
-WORDLESS_S: Final = 1.0
+NO_REASON_RETRY_S: Final = 1.0
 """Seconds that a new session retries if its connections are closed without a reason. A node
 does this while it begins or stops to serve."""
 _CHECK_MIN_S: Final = 0.01
 """Shortest time between two checks of a silent connection, in seconds."""
 _SHARD: Final = 0
 """The shard of a session: the whole realm is one shard."""
-_EXPECTED: Final = (Elsewhere.code, NoQuorum.code)
+_SERVES_SOON: Final = (Elsewhere.code, NoQuorum.code)
 """Codes of errors that mean: a node of the cluster will serve soon."""
 
 
@@ -61,10 +61,10 @@ class SessionTerms:
         self.announced_owner: Address | None = None
         """The owner's address that the connected node announced, normally its own; None before the
         announcement."""
-        self.is_expected = False
+        self.serves_soon = False
         """Whether, in the last round of attempts, a node answered that a node of the cluster will
         serve soon."""
-        self.was_wordless = False
+        self.was_closed_without_reason = False
         """Whether, in the last round of attempts, a connection was closed without a reason."""
         self._heartbeat_s = 0.0
         """Heartbeat interval of the cluster in seconds; 0 without a cluster."""
@@ -110,7 +110,7 @@ class SessionTerms:
     def dismissed(self, goodbye: wire.Goodbye) -> None:
         """Record why a node ended the connection, and the owner of the realm if the node named
         it."""
-        self.is_expected = self.is_expected or goodbye.code in _EXPECTED
+        self.serves_soon = self.serves_soon or goodbye.code in _SERVES_SOON
         if isinstance(goodbye, wire.Redirect):
             self.owner = address_of(goodbye.address)
 
@@ -160,7 +160,7 @@ class SessionTerms:
         out if other nodes answer that a node will serve soon without naming this one. The caller
         continues the iteration only if the connection to the last address failed.
         """
-        self.is_expected = self.was_wordless = False
+        self.serves_soon = self.was_closed_without_reason = False
         self._detours.clear()
         moved_to = () if self._moved_to is None else (self._moved_to,)
         addresses = (*moved_to, *configured, *self.nodes)
@@ -183,7 +183,7 @@ class SessionTerms:
             is_named = is_named or (self.owner is not None and self.owner == self._silent)
             if self.owner is not None and self.owner != self._silent:
                 waiting.appendleft(self.owner)
-        if (silent := self._silent) is not None and (is_named or not self.is_expected):
+        if (silent := self._silent) is not None and (is_named or not self.serves_soon):
             self.current_address, self.announced_owner = silent, None
             yield silent
             if (relaying := self._detours.pop(silent, None)) is not None:
@@ -219,7 +219,7 @@ class SessionTerms:
         do not reconnect at the same moment.
         """
         longest_s = _PAUSE_MAX_S
-        if self._heartbeat_s or self.is_expected:
+        if self._heartbeat_s or self.serves_soon:
             longest_s = min(longest_s, max(_CLUSTER_PAUSE_MAX_S, waited_s / _WAITED_SHARE))
         pause_s = min(_PAUSE_FIRST_S * (1 << min(attempt, _DOUBLINGS_MAX)), longest_s)
         share = crc32(f"{session_id}/{attempt}".encode()) / (1 << 32)

@@ -81,7 +81,7 @@ class Link(asyncio.BufferedProtocol):
             self.transport.write_eof()
 
     async def wait_closed(self, silent_s: float) -> None:
-        """Wait until the peer has closed its direction, too. Abort the connection if no data
+        """Wait until the peer has also closed its direction. Abort the connection if no data
         arrives for ``silent_s`` seconds."""
         begun_s = self._loop.time()
         while not self._closed.is_set():
@@ -96,7 +96,7 @@ class Link(asyncio.BufferedProtocol):
                 continue  # data may have arrived, which extends the wait
 
     def abort(self) -> None:
-        """Drop the connection at once."""
+        """Drop the connection immediately."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -106,7 +106,7 @@ class Link(asyncio.BufferedProtocol):
         # uvloop's transport has the methods of asyncio.Transport, but not the base class.
         transport = cast("asyncio.Transport", transport)
         self.transport = transport
-        # More than asyncio's 64 KB, so that a large batch does not stop the writer at once.
+        # More than asyncio's 64 KB, so that a large batch does not stop the writer immediately.
         transport.set_write_buffer_limits(high=4 << 20)
         # Written without waiting for the send queue: the preface must come before all frames.
         transport.write(PREFACE)

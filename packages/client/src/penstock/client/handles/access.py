@@ -120,7 +120,7 @@ class Access:
         )
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user and end its sessions at once. Raises ``NameDoesNotExist``, and
+        """Delete a user and end its sessions immediately. Raises ``NameDoesNotExist``, and
         ``IllegalState`` for the last user with administrative rights."""
         message = DeleteUser(name)
         find = partial(self._user, name)
@@ -235,7 +235,7 @@ class Access:
         """Revoke rights of a subject on a channel, queue, MQTT topic filter or the realm; if
         ``rights`` is empty, all its rights there. Return all rights granted there now.
 
-        Subscriptions that lose a required right end at once with ``AccessDenied``.
+        Subscriptions that lose a required right end immediately with ``AccessDenied``.
         """
         kind, name = _resource(channel, queue, topic)
         message = Revoke(kind, name, subject, rights=rights)

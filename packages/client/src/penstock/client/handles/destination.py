@@ -237,7 +237,7 @@ class Destination:
         return await self._connection.ask(DescribeChannel(self.name, self._kind), ChannelInfo)
 
     async def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
-        """Change attributes. The changes take effect at once (SEM C3)::
+        """Change attributes. The changes take effect immediately (SEM C3)::
 
             await orders.edit(ttl="7d", capacity=1_000_000)
 

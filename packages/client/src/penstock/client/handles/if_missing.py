@@ -15,7 +15,7 @@ from penstock_core.vocabulary.errors import (
     PenstockError,
 )
 from penstock_core.vocabulary.names import destination_name
-from penstock_core.vocabulary.reach import comparable, decided
+from penstock_core.vocabulary.reach import comparable, with_explicit_reach
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -121,7 +121,7 @@ def differing_attributes(
 ) -> Iterable[tuple[str, object, object]]:
     """Yield the name, existing value and requested value of each attribute that differs between two
     definitions. Only the names in ``attributes`` are compared."""
-    existing = decided(existing)
+    existing = with_explicit_reach(existing)
     requested = comparable(requested, existing)
     for name in attributes:
         if name == "storage":

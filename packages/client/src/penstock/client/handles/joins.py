@@ -40,7 +40,7 @@ class Joins:
         """Create a join: from now on, events that are published on the channel ``source`` and match
         ``selector`` are copied to the channel or queue ``destination`` (SEM L1, L4).
 
-        With ``archive``, the destination is a queue and receives duplicates, too (SEM L3). With
+        With ``archive``, the destination is a queue and also receives duplicates (SEM L3). With
         ``if_missing``, an existing join is returned if it has this ``selector`` and ``archive``.
         Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``,
         ``InvalidArgument``.

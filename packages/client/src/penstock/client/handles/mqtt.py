@@ -54,8 +54,9 @@ class Mqtt:
         """Remove the retained messages of all topics that match ``filter``. Return the number of
         topics.
 
-        Connected clients are not notified. Needs the right ``purge`` on the channel of all topics
-        and on all channels with topics.
+        Connected clients are not notified. Needs the right ``purge`` on ``channel``, which must be
+        the channel that stores the messages of all topics, and on every other channel that has
+        topics of its own.
         """
         message = ForgetRetained(await self._open(channel), filter)
         return await self._connection.ask(message, int, resend=False)

@@ -23,7 +23,7 @@ from penstock_core.api.publishing import (
 from penstock_core.columns.events.body import body_of
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.events.single_event import encode_event
-from penstock_core.columns.merge.states import is_packed
+from penstock_core.columns.merge.states import is_worth_packing
 from penstock_core.columns.schema.ipc import batch_bytes, packed_bytes
 from penstock_core.vocabulary.errors import EventTooLarge, NoSuchStage
 from penstock_core.vocabulary.identities import ChannelId
@@ -211,7 +211,7 @@ class Publisher:
 
 
 def _bytes_of(part: pa.RecordBatch) -> pa.Buffer:
-    return packed_bytes(part) if is_packed(part) else batch_bytes(part)
+    return packed_bytes(part) if is_worth_packing(part) else batch_bytes(part)
 
 
 async def stage(

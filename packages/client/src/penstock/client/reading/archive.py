@@ -212,7 +212,8 @@ class Archive:
 
 
 def _overlapping(pieces: list[tuple[int, int, DataFile, int]]) -> Iterator[Pieces]:
-    """Yield row groups in the order of ids; groups whose ranges of ids overlap together."""
+    """Yield row groups in the order of their ids. Row groups with overlapping ranges of ids are
+    yielded together."""
     group: Pieces = []
     last_of_group = -1
     for first, last, file, number in sorted(pieces, key=lambda piece: piece[:2]):

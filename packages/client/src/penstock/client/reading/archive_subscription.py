@@ -1,7 +1,7 @@
 """A subscription that begins in the archive of a channel and continues with the channel.
 
 Events up to the last one of the archive are read from the archive, all later ones from the channel:
-events that have left the channel are delivered, too, and each id once. Events may be archived
+events that have left the channel are also delivered, and each id once. Events may be archived
 during the subscription. If the archive's pipeline is bound to a durable, an event is archived
 before it leaves the channel, so that events missing from the channel are in the archive. If the
 archive was begun later than its channel, events before the first one of the archive are read from
@@ -90,7 +90,8 @@ class SeamlessSubscription(Subscription):
         self._rests = 0
         """Number of batches at the front of the inbox that loops have put back."""
         self._is_live = False
-        """Whether the channel is open, possibly together with the archive."""
+        """Whether the channel is subscribed to; batches of the archive may still be read as
+        well."""
         self._position = 0
         """Id below which all events are delivered."""
         self._first_here: int | None = None

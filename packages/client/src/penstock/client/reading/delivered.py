@@ -67,7 +67,7 @@ class DeliveredEvent(ReceivedEvent):
         self._seat.settle_soon(self._number, self._generation, roll_back=True, delay_ms=delay_ms)
 
     async def reject(self, reason: str) -> None:
-        """Send the event to the dead event store at once, with the cause ``rejected`` and the
+        """Send the event to the dead event store immediately, with the cause ``rejected`` and the
         ``reason`` (SEM T11), and return when the realm has stored that. Raises ``IllegalState`` if
         the channel has no dead event store; the event is then still unsettled."""
         await self._seat.reject(IdSet.from_ids((self._number,)), self._generation, reason)

@@ -104,7 +104,7 @@ class DurableSubscription(DeliveringLoops):
         return f"<DurableSubscription of durable {seat.durable!r} {where}>"
 
     async def open(self) -> DurableSubscription:
-        """Take the seat and return the subscription; ``async with`` and iterating do so, too.
+        """Take the seat and return the subscription; ``async with`` and iterating also do so.
         Raises ``DurableInUse``, ``InvalidArgument``, ``InvalidSelector``, ``AccessDenied``,
         ``NameDoesNotExist``."""
         async with self._changing:
@@ -255,8 +255,8 @@ class DurableSubscription(DeliveringLoops):
         return await self._seat.extend(IdSet.from_ids(event_ids), self._seat.generation, time)
 
     async def reject(self, event_ids: Iterable[int], reason: str) -> int:
-        """Send events by id to the dead event store at once, with the ``reason`` (SEM T11). Return
-        their number when the realm has stored that. Raises ``IllegalState`` (SEM D15)."""
+        """Send events by id to the dead event store immediately, with the ``reason`` (SEM T11).
+        Return their number when the realm has stored that. Raises ``IllegalState`` (SEM D15)."""
         return await self._seat.reject(IdSet.from_ids(event_ids), self._seat.generation, reason)
 
     async def flush(self) -> None:

@@ -58,7 +58,7 @@ class DurableHold(Closing):
         """Set and replaced when the seat is taken on a new connection, or has ended."""
 
     async def open(self) -> DurableHold:
-        """Take the seat and return the hold; ``async with`` does so, too. Raises ``DurableInUse``,
+        """Take the seat and return the hold; ``async with`` also does so. Raises ``DurableInUse``,
         ``NameDoesNotExist``, and ``InvalidArgument`` if the durable has ``order_by``."""
         if not self._attachment.is_open:
             self._failure = None

@@ -38,7 +38,7 @@ class PatternLoops(Looping[B]):
         return self._ring.channels
 
     async def open(self) -> Self:
-        """Open the subscription and return it; ``async with`` and iterating do so, too. Raises
+        """Open the subscription and return it; ``async with`` and iterating also do so. Raises
         ``InvalidSelector``, ``AccessDenied``; with a durable also ``DurableInUse``,
         ``InvalidArgument``, and ``NameDoesNotExist`` if no channel of the pattern has the
         durable."""

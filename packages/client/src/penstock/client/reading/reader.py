@@ -423,7 +423,7 @@ class Reader(Closing):
         already_back = self._lost_of(event, ids)
         self._lost_ids.remove_all(already_back)
         ids.remove_all(already_back)
-        with contextlib.suppress(ConnectionLost):  # losing the connection rolls them back, too
+        with contextlib.suppress(ConnectionLost):  # losing the connection also rolls them back
             await self._settle(ids, roll_back=True, delay_ms=delay_ms)
 
     async def extend(
@@ -444,7 +444,7 @@ class Reader(Closing):
     async def reject(
         self, event: Event | int | None = None, *, reason: str, individual: bool = False
     ) -> None:
-        """Send events to the dead event store at once, with the cause ``rejected`` and the
+        """Send events to the dead event store immediately, with the cause ``rejected`` and the
         ``reason`` (SEM T11), and return when the realm has stored that. They are selected as for
         :meth:`commit`.
 

@@ -34,7 +34,7 @@ class Settlements:
         while :meth:`hurry` is scheduled and no rule has to examine single events. Events in
         ``rollback_delays`` are excluded."""
         self._acks_all_earlier = False
-        """Whether ``acks`` acknowledge all earlier events, too."""
+        """Whether ``acks`` also acknowledge all earlier events."""
         self.rollback_delays: dict[int, int | None] = {}
         """Ids to roll back, in order, with the delay of each in milliseconds (SEM D18)."""
         self._unanswered: set[asyncio.Future[Any]] = set()

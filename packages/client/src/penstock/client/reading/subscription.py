@@ -135,7 +135,7 @@ class Subscription(ReceivingLoops):
         self._confirmation_is_due = False
 
     async def open(self) -> Subscription:
-        """Open the subscription and return it; ``async with`` and iterating do so, too. Raises
+        """Open the subscription and return it; ``async with`` and iterating also do so. Raises
         ``InvalidSelector``, ``InvalidArgument``, ``AccessDenied``, ``NameDoesNotExist``."""
         async with self._opening:
             await self._open()

@@ -52,7 +52,7 @@ class Access:
         self._loop.call(self._inner.set_password(name, password, old))
 
     def delete_user(self, name: str) -> None:
-        """Delete a user and end its sessions at once. Raises ``NameDoesNotExist``, and
+        """Delete a user and end its sessions immediately. Raises ``NameDoesNotExist``, and
         ``IllegalState`` for the last user with administrative rights."""
         self._loop.call(self._inner.delete_user(name))
 
@@ -109,7 +109,7 @@ class Access:
         """Revoke rights of a subject on a channel, queue, MQTT topic filter or the realm; if
         ``rights`` is empty, all its rights there. Return all rights granted there now.
 
-        Subscriptions that lose a required right end at once with ``AccessDenied``.
+        Subscriptions that lose a required right end immediately with ``AccessDenied``.
         """
         return self._loop.call(
             self._inner.revoke(subject, *rights, channel=channel, queue=queue, topic=topic)

@@ -157,7 +157,7 @@ class Destination:
         return self._loop.call(self._inner.info())
 
     def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
-        """Change attributes. The changes take effect at once (SEM C3)::
+        """Change attributes. The changes take effect immediately (SEM C3)::
 
             orders.edit(ttl="7d", capacity=1_000_000)
 

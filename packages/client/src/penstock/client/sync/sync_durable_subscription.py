@@ -40,7 +40,7 @@ class DurableSubscription(DurableIteration):
         return repr(self._inner)
 
     def open(self) -> DurableSubscription:
-        """Take the seat and return the subscription; ``with`` and iterating do so, too.
+        """Take the seat and return the subscription; ``with`` and iterating also do so.
         Raises ``DurableInUse``, ``InvalidArgument``, ``InvalidSelector``, ``AccessDenied``,
         ``NameDoesNotExist``."""
         self._loop.call(self._inner.open())
@@ -80,8 +80,8 @@ class DurableSubscription(DurableIteration):
         return self._loop.call(self._inner.extend(event_ids, time))
 
     def reject(self, event_ids: Iterable[int], reason: str) -> int:
-        """Send events by id to the dead event store at once, with the ``reason`` (SEM T11). Return
-        their number when the realm has stored that. Raises ``IllegalState`` (SEM D15)."""
+        """Send events by id to the dead event store immediately, with the ``reason`` (SEM T11).
+        Return their number when the realm has stored that. Raises ``IllegalState`` (SEM D15)."""
         return self._loop.call(self._inner.reject(event_ids, reason))
 
     def flush(self) -> None:

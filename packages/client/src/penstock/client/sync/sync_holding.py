@@ -32,7 +32,7 @@ class DurableHold:
         self._loop = loop
 
     def open(self) -> DurableHold:
-        """Take the seat and return the hold; ``with`` does so, too. Raises ``DurableInUse``,
+        """Take the seat and return the hold; ``with`` also does so. Raises ``DurableInUse``,
         ``NameDoesNotExist``, and ``InvalidArgument`` if the durable has ``order_by``."""
         self._loop.call(self._inner.open())
         return self

@@ -32,7 +32,7 @@ class Joins:
         """Create a join: from now on, events that are published on the channel ``source`` and match
         ``selector`` are copied to the channel or queue ``destination`` (SEM L1, L4).
 
-        With ``archive``, the destination is a queue and receives duplicates, too (SEM L3). With
+        With ``archive``, the destination is a queue and also receives duplicates (SEM L3). With
         ``if_missing``, an existing join is returned if it has this ``selector`` and ``archive``.
         Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``,
         ``InvalidArgument``.
@@ -74,8 +74,9 @@ class Mqtt:
         """Remove the retained messages of all topics that match ``filter``. Return the number of
         topics.
 
-        Connected clients are not notified. Needs the right ``purge`` on the channel of all topics
-        and on all channels with topics.
+        Connected clients are not notified. Needs the right ``purge`` on ``channel``, which must be
+        the channel that stores the messages of all topics, and on every other channel that has
+        topics of its own.
         """
         return self._loop.call(self._inner.forget(filter, channel=channel))
 

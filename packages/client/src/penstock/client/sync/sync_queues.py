@@ -274,7 +274,7 @@ class Reader(ReaderIteration):
     def reject(
         self, event: Event | int | None = None, *, reason: str, individual: bool = False
     ) -> None:
-        """Send events to the dead event store at once, with the cause ``rejected`` and the
+        """Send events to the dead event store immediately, with the cause ``rejected`` and the
         ``reason`` (SEM T11), and return when the realm has stored that. They are selected as for
         :meth:`commit`.
 

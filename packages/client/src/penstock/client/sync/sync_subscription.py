@@ -31,7 +31,7 @@ class Subscription(SubscriptionIteration):
         self._loop = loop
 
     def open(self) -> Subscription:
-        """Open the subscription and return it; ``with`` and iterating do so, too. Raises
+        """Open the subscription and return it; ``with`` and iterating also do so. Raises
         ``InvalidSelector``, ``InvalidArgument``, ``AccessDenied``, ``NameDoesNotExist``."""
         self._loop.call(self._inner.open())
         return self

@@ -2,7 +2,7 @@
 
 The ``request`` of nats-py passes through a queue and a task before it is written, and its answer
 through another queue, two tasks and ``asyncio.wait_for``: a lone append would wait for seven turns
-of the loop. Here a request is written at once, and its answer wakes the caller as soon as it is
+of the loop. Here a request is written immediately, and its answer wakes the caller as soon as it is
 parsed.
 """
 

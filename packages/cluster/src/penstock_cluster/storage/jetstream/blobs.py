@@ -128,7 +128,7 @@ class StreamBlobs(FixedBlobs):
         try:
             data = await self.stream.on_each_copy(lambda: self._read_chunks(head.where, numbers))
         except Damaged as error:
-            # Chunks of a blob that was deleted during the read are missing, too.
+            # Chunks of a blob that was deleted during the read are also missing.
             if (await self._head(name))[0] != head:
                 raise NameDoesNotExist(f"blob {name} has just been deleted") from error
             raise
@@ -163,7 +163,7 @@ class StreamBlobs(FixedBlobs):
 
     async def _head(self, name: str) -> tuple[BlobHead | None, int]:
         """Return the head of a blob (None without one) and its sequence in the stream; the sequence
-        of a deleted head is returned, too, because the next head replaces it."""
+        of a deleted head is also returned, because the next head replaces it."""
         message = await self.stream.newest(self._head_subject(name))
         if message is None:
             return None, 0

@@ -235,10 +235,14 @@ class FrameIndex:
                 f"sequence {frame.sequence} follows {self.last}: those between are missing"
             )
         if frame.previous != self.checksum:
-            raise Damaged(f"sequence {frame.sequence} does not follow what lies before it")
+            raise Damaged(
+                f"the frame with sequence {frame.sequence} has another predecessor than the frame "
+                "before it"
+            )
         if frame.epoch < self.epoch:
             raise Damaged(
-                f"sequence {frame.sequence} is of epoch {frame.epoch}, behind one of {self.epoch}"
+                f"sequence {frame.sequence} has epoch {frame.epoch}, after a frame of epoch "
+                f"{self.epoch}"
             )
         expected = self.tail + (frame.kind is FrameKind.DATA)
         if frame.block != expected:

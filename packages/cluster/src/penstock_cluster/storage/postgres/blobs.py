@@ -70,7 +70,7 @@ class PostgresBlobs(FixedBlobs):
         """Store a blob in one transaction. Return False if a blob of this name exists."""
         async with connection.transaction():
             if await connection.fetchval(ADD, self._store, name, *head) is None:
-                # The row may be visible before a standby has it; this commit waits for that, too.
+                # The row may be visible before a standby has it; this commit also waits for that.
                 await connection.execute(CONFIRM)
                 return False
             rows = (

@@ -231,7 +231,7 @@ class PostgresJournal:
         is_own = has_unanswered and row is not None and row["writer"] == self._writer
         if not is_own or row["body"] != body:
             raise self._depose(f"block {expected + 1} is not what this owner has written")
-        # The row may be visible before a standby has it; this commit waits for that, too.
+        # The row may be visible before a standby has it; this commit also waits for that.
         await self._confirm()
 
     async def _confirm(self) -> None:
@@ -369,7 +369,7 @@ class PostgresJournal:
         self._closed = True
 
     def _depose(self, reason: str, *, final: bool = True) -> PenstockError:
-        """Return ``Deposed`` with a reason. If ``final``, later appends fail with it, too."""
+        """Return ``Deposed`` with a reason. If ``final``, later appends also fail with it."""
         if final:
             self._deposed = reason
         return Deposed(f"journal {self._name}, epoch {self._epoch}: {reason}")

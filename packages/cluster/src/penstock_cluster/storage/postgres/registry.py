@@ -117,7 +117,7 @@ class PostgresRegistry:
 class PostgresWatch:
     """Changes under a prefix, received by ``LISTEN`` and polled each second.
 
-    Changes made by this node are reported at once, so none since the creation of the watch is
+    Changes made by this node are reported immediately, so none since the creation of the watch is
     missed. Changes by others are found by comparing with the previous contents.
     """
 

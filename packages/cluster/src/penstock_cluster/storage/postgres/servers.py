@@ -51,7 +51,7 @@ REFUSED: Final = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
 )
-"""Errors that every other attempt would get, too."""
+"""Errors that every other attempt would also get."""
 TEMPORARY: Final = ("08", "25006", "40", "53", "55", "57", "58", "XX000")
 """Prefixes of the SQLSTATE of errors that may not recur at the next attempt, or on another server:
 connections, read-only servers, rollbacks, resources, states, shutdowns, I/O, internal."""
@@ -83,7 +83,8 @@ ALTER TABLE penstock_blob_part ALTER body SET STORAGE EXTERNAL;
 """Heads change with every append: free room in their pages keeps such an update from touching the
 index. Bodies are not compressed again, because columns are packed already."""
 LOCK: Final = 0x70656E73
-"""Advisory lock for the creation of tables: IF NOT EXISTS fails in two sessions at once."""
+"""Advisory lock for the creation of tables: IF NOT EXISTS fails in two sessions at the same
+time."""
 
 
 CONFIRM: Final = "SELECT pg_current_xact_id()"
@@ -258,7 +259,7 @@ class Servers:
 
 
 def _is_temporary(error: asyncpg.PostgresError) -> bool:
-    """Return whether another attempt may succeed. A full disk is reported at once: nothing was
+    """Return whether another attempt may succeed. A full disk is reported immediately: nothing was
     stored."""
     is_full = isinstance(error, asyncpg.DiskFullError)
     return not is_full and str(error.sqlstate or "").startswith(TEMPORARY)

@@ -28,4 +28,4 @@ def whole_ms(value: object) -> object:
     """Return a duration in whole milliseconds; any other value unchanged, so that a check can name
     it."""
     ms = duration_ms(value)
-    return round(ms) if ms >= 0 else value  # false for NaN, too
+    return round(ms) if ms >= 0 else value  # also false for NaN

@@ -249,8 +249,8 @@ def flat_table(
         [pa.chunked_array(chunks, field.type) for field, chunks in pairs],
         schema=pa.schema([field for field, _ in pairs]),
     )
-    if flat.typed:
-        (on_typed or _warn)(flat.typed)
+    if flat.split_names:
+        (on_typed or _warn)(flat.split_names)
     return table
 
 
@@ -291,8 +291,9 @@ class _FlatColumns:
         self._shown = {flat_name(column.name): column for column in shown_columns(shape)}
         self._stored = typed_columns(shape)
         self.names = [*FLAT, *self._shown]
-        self.typed: list[str] = []
-        """Names of properties whose numbers are not in one column."""
+        self.split_names: list[str] = []
+        """Names of the properties that got a column for integers and one for floats, because their
+        numbers have no exact common type."""
 
     def has(self, name: str) -> bool:
         return name in FLAT or name in self._shown or name in self._stored
@@ -313,7 +314,7 @@ class _FlatColumns:
         try:
             return [(column.field.with_name(name), [self._joined(p, column) for p in self._parts])]
         except NotExact:
-            self.typed.append(column.logical)
+            self.split_names.append(column.logical)
         stored = {index: typed for typed, index in self._stored.items()}
         return [self._as_stored(stored.get(index, name), index) for index in column.sources]
 

@@ -159,7 +159,7 @@ def tail_or_rebuilt(file: memoryview, index: SegmentIndex) -> bytes:
 
     If the file ends differently, bytes were appended but the append was not recorded, so the tail
     is rebuilt from the batches. The checksum of a rebuilt tail differs from the index if batches
-    are damaged, too. The result is empty if batches are missing.
+    are also damaged. The result is empty if batches are missing.
     """
     tail_start = end_of_batches(index.batches)
     tail = bytes(file[tail_start : index.size])  # a copy, since the file may be extended meanwhile

@@ -146,7 +146,7 @@ class Needs:
         """Return the properties that get a column because they are frequent enough.
 
         ``required`` are columns to keep in any case. ``optional`` are columns without a value so
-        far that are kept if their empty cells fit into the budget.
+        far that are kept if their empty cells fit into the bytes allowed for empty cells.
         """
         columns = sorted(
             self._columns((), self._full, self._rows, optional=_paths((), optional)),
@@ -365,7 +365,7 @@ class _Hits:
         """Return the rows that would lose a value: those with a value in a removed column, at slot
         ``index`` or nested in it."""
         slot = self._source.slots[index]
-        # In a dense row a null is explicit, so it is a value, too.
+        # In a dense row a null is explicit, so it is also a value.
         hits = self._dense.copy()
         hits[self._nulls.get(slot.logical, [])] = True
         owners = np.where(_valid(self._struct), np.arange(len(hits)), -1)

@@ -276,7 +276,7 @@ def _converted_body(batch: pa.RecordBatch) -> pa.RecordBatch:
     for field, array in zip(batch.schema, batch.columns, strict=True):
         name = field.name
         if name in SETTABLE_FIELDS:
-            columns[name] = _system(name, array)
+            columns[name] = _standard_column(name, array)
         elif name == "headers" and pa.types.is_struct(field.type):
             columns[name] = _headers(array)
         elif name == "properties" and pa.types.is_struct(field.type):
@@ -443,9 +443,9 @@ def with_whole_nulls(array: pa.Array) -> pa.Array:
     )
 
 
-def _system(name: str, array: pa.Array) -> pa.Array:
-    """Return a column that is not a property in the type that bodies have for it. Raises
-    :class:`InvalidEvent`."""
+def _standard_column(name: str, array: pa.Array) -> pa.Array:
+    """Cast a column that is not a property, such as ``data``, to the type that it has in bodies.
+    Raises :class:`InvalidEvent`."""
     kind = FIELDS[name].type
     value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if not any(is_kind(value_type) for is_kind in _ALLOWED[name]):

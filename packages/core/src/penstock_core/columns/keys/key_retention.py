@@ -205,8 +205,8 @@ class _Cut(NamedTuple):
     older: int
     """Number of the lowest of these ids that are removed."""
     new: int
-    """Number of the lowest new ids that are removed at once, because the publish has more events
-    of the slot than its depth."""
+    """Number of the lowest new ids that are removed immediately, because the publish has more
+    events of the slot than its depth."""
 
 
 class NewestFew:

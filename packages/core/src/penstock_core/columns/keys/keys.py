@@ -66,13 +66,13 @@ class KeyIndex:
     """
 
     __slots__ = (
+        "_bytes_after_pruning",
+        "_count_after_pruning",
         "_depths",
         "_expected",
         "_keys",
         "_last",
         "_promised",
-        "_pruned",
-        "_pruned_bytes",
         "_shares",
     )
 
@@ -93,9 +93,9 @@ class KeyIndex:
         """Number of stored events if all removals were made through this index; otherwise -1."""
         self._promised = -1
         """The expected number once the bodies of the last :meth:`superseded` are appended."""
-        self._pruned = PRUNE_MIN
+        self._count_after_pruning = PRUNE_MIN
         """Number of values after the last pruning."""
-        self._pruned_bytes = PRUNE_BYTES_MIN
+        self._bytes_after_pruning = PRUNE_BYTES_MIN
         """Bytes of the values after the last pruning."""
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class KeyIndex:
             for key, depth in zip(self._keys, self._depths, strict=True)
         ]
         self._last, self._expected, self._promised = None, -1, -1
-        self._pruned, self._pruned_bytes = PRUNE_MIN, PRUNE_BYTES_MIN
+        self._count_after_pruning, self._bytes_after_pruning = PRUNE_MIN, PRUNE_BYTES_MIN
 
     def values_max(self, stored: IdSet) -> int:
         """Return the number of values above which :meth:`prune` is worth its cost, because it drops
@@ -268,7 +268,7 @@ class KeyIndex:
     def _prune_if_doubled(self, stored: IdSet) -> None:
         if self._shares:
             return
-        if len(self) > 2 * self._pruned or self.nbytes > 2 * self._pruned_bytes:
+        if len(self) > 2 * self._count_after_pruning or self.nbytes > 2 * self._bytes_after_pruning:
             self.prune(stored)
 
     def prune(self, stored: IdSet) -> None:
@@ -279,8 +279,8 @@ class KeyIndex:
             values.keep(alive)
         # The prepared slots have been renumbered.
         self._last = None
-        self._pruned = max(len(self), PRUNE_MIN)
-        self._pruned_bytes = max(self.nbytes, PRUNE_BYTES_MIN)
+        self._count_after_pruning = max(len(self), PRUNE_MIN)
+        self._bytes_after_pruning = max(self.nbytes, PRUNE_BYTES_MIN)
 
     def renumber(self, alive: Bools) -> None:
         """Renumber the slots after the owner of shared values has done so: only the ``alive``

@@ -18,8 +18,8 @@ Lanes = tuple[list[Hashable], list[int], "array[int]"]
 def lanes_of(batches: Sequence[pa.RecordBatch], name: str) -> Lanes:
     """Return the lanes of stored batches by the property ``name``.
 
-    Values are equal as they are for publish keys (``penstock_core.columns.keys.keys``). All events
-    without a value that counts share one lane, whose key is None.
+    Values are compared as for publish keys (``penstock_core.columns.keys.keys``). Events whose
+    property is absent, null, NaN, a list or a dictionary share one lane, whose key is None.
     """
     ids = array("q")
     if not batches:
@@ -28,7 +28,7 @@ def lanes_of(batches: Sequence[pa.RecordBatch], name: str) -> Lanes:
     slots = np.concatenate([values.slots_of(batch) for batch in batches])
     order = np.argsort(slots, kind="stable")
     ranked = slots[order]
-    # No slot has the prepended number, so the first lane is found, too.
+    # No slot has the prepended number, so the first lane is also found.
     starts = np.flatnonzero(np.diff(ranked, prepend=NO_SLOT - 1))
     keys = values.values_by_slot()
     lanes = [None if slot == NO_SLOT else keys[slot] for slot in ranked[starts].tolist()]

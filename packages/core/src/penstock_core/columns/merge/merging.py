@@ -81,7 +81,7 @@ def merge(rows: pa.RecordBatch, slots: Int64s, full: Bools, wanted: Int64s) -> p
     """Return the rows ``wanted`` (ascending), each merged with earlier rows of the same slot.
 
     A row that is ``full`` replaces all earlier rows of its slot. The first row of a slot counts as
-    a full event. ``rows`` must be :func:`normal`; the result is normal, too, and has their schema.
+    a full event. ``rows`` must be :func:`normal`; the result is also normal, and has their schema.
     """
     if full.all():
         return rows if len(wanted) == rows.num_rows else rows.take(pa.array(wanted))

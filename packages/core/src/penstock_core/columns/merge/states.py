@@ -261,7 +261,7 @@ def without_delta(schema: pa.Schema) -> pa.Schema:
     return schema if index < 0 else schema.remove(index)
 
 
-def is_packed(batch: pa.RecordBatch) -> bool:
+def is_worth_packing(batch: pa.RecordBatch) -> bool:
     """Whether a batch is worth compressing, because it has many deltas, which are mostly nulls."""
     return batch.num_rows >= PACKED_MIN and DELTA in batch.schema.names
 

@@ -1,7 +1,8 @@
 """The message types of a channel: lookup by name, and conversion from and to JSON (SEM P).
 
-The descriptor set is that of the Protocol Buffers language guide. Messages are dictionaries in its
-JSON mapping: 64-bit integers and bytes are strings, and names in camel case are accepted, too.
+A channel's descriptors are a serialized ``FileDescriptorSet``. Messages are dictionaries in the
+JSON mapping of Protocol Buffers: 64-bit integers and bytes are strings, and names of fields may
+also be in camel case.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ sparse        bool                   null: false; how to read the nulls of the r
 nulls         list<string>           paths of the explicit nulls of a sparse row
 more          binary                 properties that do not fit columns, as tagged msgpack
 origin        struct of ORIGIN       previous store; null: published here (realm only)
-deliver_at    timestamp[us, UTC]     earliest delivery; null: at once (scheduled only)
+deliver_at    timestamp[us, UTC]     earliest delivery; null: immediately (scheduled only)
 delta         bool                   null: false; true: changed properties only, see below
 ============  =====================  ==========================================================
 

@@ -48,7 +48,8 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Node])
 
 
 def encoded(properties: dict[str, Any]) -> bytes:
-    """Return the cell for ``properties``, whose values must be supported (:mod:`.values`)."""
+    """Return the encoded cell of the column ``more`` for ``properties``, whose values must be
+    supported (:mod:`.values`)."""
     return _encoder.encode({name: _node(value) for name, value in properties.items()})
 
 
@@ -150,7 +151,7 @@ def _integer(bits: int) -> Callable[[Any], Any]:
     bound = 1 << (bits - 1)
 
     def checked(payload: Any) -> Any:
-        # For isinstance(), a bool is an int, too.
+        # For isinstance(), a bool is also an int.
         if type(payload) is not int or not -bound <= payload < bound:
             raise ValueError(f"{payload!r} does not fit int{bits}")
         return payload

@@ -273,7 +273,7 @@ def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa
     moves = np.zeros(batch.num_rows, dtype=np.bool_)
     for column in columns.values():
         moves |= ~_is_null(column)
-    # An explicit null stays where its property keeps another column; otherwise it moves, too.
+    # An explicit null stays where its property keeps another column; otherwise it also moves.
     if any(slot.logical not in staying for slot in slots):
         moves |= dense_rows(batch)
         nulls_index = batch.schema.get_field_index("nulls")
@@ -344,6 +344,6 @@ def _suits(shape: Shape, value: Any) -> bool:
     if isinstance(shape, StructShape):
         return isinstance(value, dict)
     if shape.startswith("int"):
-        # For isinstance(), a bool is an int, too.
+        # For isinstance(), a bool is also an int.
         return type(value) is int
     return shape in ("float", "double") and type(value) is float

@@ -174,7 +174,7 @@ class ShapeBuilder:
         if logical not in used_names:
             return logical
         name = typed = f"{logical}::{label(shape)}"
-        # A publisher may use a name such as `price::string` for a property, too.
+        # A publisher may also use a name such as `price::string` for a property.
         number = 2
         while name in used_names:
             name = f"{typed}.{number}"

@@ -81,8 +81,8 @@ class _Table:
         """Selectors that require a number in a range."""
 
     def candidate_count(self, access: Access) -> int:
-        """Return the approximate number of selectors that a lookup by this access returns
-        together."""
+        """Return the approximate number of selectors that a lookup by this access
+        returns."""
         match access:
             case Equal(_, family, value):
                 return len(self.equal.get(family, {}).get(value, ()))

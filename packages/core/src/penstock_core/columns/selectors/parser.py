@@ -210,7 +210,7 @@ class _Parser:
         """Parse all operands of a chain of AND or OR into one node."""
         word, kind = ("OR", Or) if power == _OR else ("AND", And)
         self._check_condition(left, start)
-        # `(a AND b) AND c` becomes one chain, too.
+        # `(a AND b) AND c` also becomes one chain.
         operands = list(left.operands if isinstance(left, kind) else (left,))
         height = self._height
         while self._reader.accept(word):
@@ -283,8 +283,8 @@ class _Parser:
         if len(pattern) > PATTERN_MAX:
             raise self._reader.fault(f"a pattern of at most {PATTERN_MAX} characters", token)
         if not self._is_stored and (count := wildcards(pattern, escape)) > WILDCARDS_MAX:
-            expected = f"a pattern of at most {WILDCARDS_MAX} wildcards"
-            raise self._reader.fault(expected, token, f"one of {count}")
+            expected = f"a pattern with at most {WILDCARDS_MAX} wildcards"
+            raise self._reader.fault(expected, token, f"{count} wildcards")
         if escape and _ends_in_escape(pattern, escape):
             raise self._reader.fault(f"a character after the last {escape!r} in it", token)
         return pattern, escape

@@ -63,8 +63,8 @@ class TokenReader:
         return self._text[token.position : token.position + len(token.text)]
 
     def text_literal(self, expected: str) -> str:
-        """Consume a text literal and return its value. Raises ``InvalidSelector``, with
-        ``expected`` in its text, for another token."""
+        """Consume a text literal and return its value. Raises ``InvalidSelector``, whose
+        text names ``expected``, if the next token is not a text."""
         if self.token.kind is not TokenKind.TEXT:
             raise self.fault(f"{expected} {self.place}")
         return str(self.advance().value)

@@ -145,7 +145,7 @@ def reset_admin(
 
 @users.command("delete")
 def delete_user(user: User, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
-    """Delete a user with its rights; the user's sessions end at once.
+    """Delete a user with its rights; the user's sessions end immediately.
 
     \b
     Example:
@@ -252,7 +252,7 @@ def add(group: Group, members: Members, url: Url = DEFAULT_URL) -> None:
 
 @groups.command("remove")
 def remove(group: Group, members: Members, url: Url = DEFAULT_URL) -> None:
-    """Remove users from a group; they lose its rights at once.
+    """Remove users from a group; they lose its rights immediately.
 
     \b
     Example:
@@ -323,7 +323,7 @@ def grant(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
 @lists.command(cls=WordsCommand)
 def revoke(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
     """Revoke the named rights of a subject, or all its rights if none is named; this takes effect
-    at once.
+    immediately.
 
     \b
     Examples:

@@ -48,7 +48,7 @@ add_to(
     Example:
       penstock queue show work
     """,
-        "edit": """Change attributes of a queue; the changes apply at once.
+        "edit": """Change attributes of a queue; the changes apply immediately.
 
     Type, keys and the id of the first event cannot be changed.
 

@@ -211,7 +211,7 @@ def waits(events: int, until_us: int | None) -> str:
 def backoff_shown(backoff: Backoff | None) -> str:
     """Return the waits before rolled-back events are redelivered, as text."""
     if backoff is None:
-        return "none; a rolled-back event is redelivered at once"
+        return "none; a rolled-back event is redelivered immediately"
     shorter = f", up to {backoff.jitter:.4g} of it less" if backoff.jitter else ""
     return (
         f"{duration(backoff.first)}, then {backoff.factor:g} times longer each time, at most "

@@ -16,7 +16,7 @@ INTERRUPTED: Final = 130
 @contextmanager
 def stopped_by_signals() -> Iterator[Event]:
     """Yield an event that Ctrl-C or SIGTERM sets, so that the command can finish the work that it
-    has begun. A second Ctrl-C ends the process at once."""
+    has begun. A second Ctrl-C ends the process immediately."""
     stopping = Event()
 
     def stop(number: int, frame: object) -> None:

@@ -94,7 +94,7 @@ add_to(
     commands,
     "channel",
     {
-        "edit": """Change attributes of a channel; the changes apply at once.
+        "edit": """Change attributes of a channel; the changes apply immediately.
 
     Type, engine, keys and the id of the first event cannot be changed.
 

@@ -198,14 +198,15 @@ def _durable(durable: DurableInfo) -> str:
 # --- conservation: counts of all published events by outcome (SEM T8) -----------------------
 
 
-def terms(info: ChannelInfo) -> list[Term]:
-    """Return all terms of the sum, including those that are 0."""
+def conservation_terms(info: ChannelInfo) -> list[Term]:
+    """Return all terms of the conservation sum (live, overdue, consumed, dead, ...), including
+    those that are 0."""
     return conservation.terms(info.counters, live=info.events, overdue=info.overdue)
 
 
 def accounted_for(info: ChannelInfo) -> int:
     """Return the sum of all terms."""
-    return sum(term.events for term in terms(info))
+    return sum(term.events for term in conservation_terms(info))
 
 
 def equation(info: ChannelInfo) -> str:
@@ -214,7 +215,7 @@ def equation(info: ChannelInfo) -> str:
     If the terms do not add up, the text states this as an error to report.
     """
     published, total = info.counters.published, accounted_for(info)
-    shown = [f"{term.events:,} {term.name}" for term in terms(info) if term.events]
+    shown = [f"{term.events:,} {term.name}" for term in conservation_terms(info) if term.events]
     right = " + ".join(shown) or "0 live"
     if total == published:
         return f"{published:,} published = {right}"
@@ -223,7 +224,9 @@ def equation(info: ChannelInfo) -> str:
 
 def write_sum(info: ChannelInfo) -> None:
     """Print a line for each term, and the sum."""
-    shown = [term for term in terms(info) if term.events or term.name not in _ONLY_IF_ANY]
+    shown = [
+        term for term in conservation_terms(info) if term.events or term.name not in _ONLY_IF_ANY
+    ]
     names = max(len(term.name) for term in shown)
     numbers = max(len(f"{term.events:,}") for term in shown)
     write("conservation")

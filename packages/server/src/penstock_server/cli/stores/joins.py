@@ -45,7 +45,7 @@ def create(
     selector: Annotated[str, typer.Option(help="Selector; only events that match it.")] = "",
     archive: Annotated[
         bool,
-        typer.Option("--archive", help="Store duplicates, too; the destination must be a queue."),
+        typer.Option("--archive", help="Also store duplicates; the destination must be a queue."),
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:

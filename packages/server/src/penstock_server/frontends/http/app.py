@@ -333,8 +333,9 @@ class HttpRequest:
         return self._service.requests.one(principal)
 
     async def _check_right(self, principal: Principal, match: RouteMatch) -> None:
-        """Raise ``AccessDenied`` before the body is read. If a small body has already arrived, the
-        audit record names its subject."""
+        """Raise ``AccessDenied`` if the user lacks the right, without reading a large body. A small
+        body that arrives within ``REFUSED_S`` seconds is read, so that the audit record can name
+        the object of the request."""
         route, access, name = match.route, self._service.guard.access, match.store_name
         if route.is_open or access.allows(principal, route.operation, name):
             return

@@ -75,10 +75,10 @@ async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
     (SEM H1).
 
     The answer is JSON or, with ``Accept``, NDJSON with one line per event, or an Arrow IPC stream.
-    In each format the headers ``Penstock-Lease`` and ``Penstock-Lease-Ends`` describe the lease;
-    an answer without events has no lease. With ``wait_ms`` the realm answers when the first events
-    arrive. If the client disconnects before the answer is sent, the events go back at once, as if
-    they had not been fetched.
+    In each format the headers ``Penstock-Lease`` and ``Penstock-Lease-Ends`` describe the lease; an
+    answer without events has no lease. With ``wait_ms`` the realm answers when the first events
+    arrive. If the client disconnects before the answer is sent, the events go back immediately, as
+    if they had not been fetched.
     """
     kind = _content_type(call.headers.get("accept", ""))
     body, durable = call.body, call.params.get("durable", READERS)

@@ -130,12 +130,12 @@ async def _create(call: Call[Any, Any], name: str, kind: Kind, attributes: Struc
 
 
 async def edit_channel(call: Call[NoQuery, ChannelAttributes]) -> ChannelAnswer:
-    """Edit attributes of a channel; the changes apply at once (SEM C3)."""
+    """Edit attributes of a channel; the changes apply immediately (SEM C3)."""
     return await _edit(call, call.body)
 
 
 async def edit_queue(call: Call[NoQuery, QueueAttributes]) -> ChannelAnswer:
-    """Edit attributes of a queue; the changes apply at once (SEM C3)."""
+    """Edit attributes of a queue; the changes apply immediately (SEM C3)."""
     return await _edit(call, call.body)
 
 

@@ -105,8 +105,8 @@ class FileDoor(Protocol):
 
 
 def file_door(path: str) -> FileDoor | None:
-    """Return the door of the folder that a path begins with; None if no package has it. A door is
-    loaded with the first request for a file behind it."""
+    """Return the handler for the first folder of a URL path; None if no installed package has
+    registered this folder. The package's code is loaded at the first request."""
     part = registered(GROUP).get(path[1:].partition("/")[0])
     return None if part is None else part.load()
 

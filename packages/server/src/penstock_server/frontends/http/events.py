@@ -134,7 +134,7 @@ async def request(call: Call[RequestQuery, NewEvent]) -> EventAnswer:
     correlation = f"ID:{secrets.token_hex(16)}"
     body.headers.update(reply_to=name, correlation_id=correlation, message_id=correlation)
     event = publishing.event_of_body(body, messages_of(store))
-    # The queue comes before the request, because the reply may be sent at once.
+    # The queue comes before the request, because the reply may be sent immediately.
     queue = await call.ask(OpenReplyQueue(name))
     try:
         event_id = await publishing.publish_event(call, store, event)

@@ -24,7 +24,7 @@ from penstock_server.frontends.native.listener import NativeListener
 from penstock_server.frontends.shared.buffers import Buffers
 
 BUFFERS: Final = 4
-"""Number of bodies of the largest size that may be in memory at once."""
+"""Number of bodies of the largest size that may be in memory at the same time."""
 
 
 class HttpLimits(Struct, frozen=True):

@@ -502,7 +502,7 @@ class RealmCollector(Collector):
             text = "Time since the newest backup, or since the start of the realm without one."
             yield _gauge("backup_age_seconds", text, max(0, age_us) / 1_000_000)
         if self._native.tls is not None:
-            ends_s = self._native.tls.ends_us / 1_000_000
+            ends_s = self._native.tls.expires_us / 1_000_000
             yield _gauge(
                 "tls_certificate_end_seconds", "Unix time at which the certificate expires.", ends_s
             )

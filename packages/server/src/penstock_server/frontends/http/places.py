@@ -18,7 +18,7 @@ _NETWORK_BITS: Final = 64
 
 
 class CountedConnection(Protocol):
-    """A connection that is counted here."""
+    """A connection that counts towards the limits of this module."""
 
     address: str
     heard_s: float
@@ -32,7 +32,7 @@ class CountedConnection(Protocol):
         ...
 
     def drop(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         ...
 
 

@@ -39,7 +39,7 @@ class NamesQuery(QueryParameters, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
     after: Annotated[str, Meta(max_length=1_024)] = ""
     durables: bool = False
-    """Whether to list the durables of channels, too, if the user may see them."""
+    """Whether to also list the durables of channels, if the user may see them."""
 
 
 class NameAnswer(Answer, frozen=True, omit_defaults=True):

@@ -305,7 +305,7 @@ class HttpServer:
             self.service.update_standstill(loop.time())
 
     def cut(self) -> None:
-        """Drop all connections at once and accept no more; called when the realm is deposed."""
+        """Drop all connections immediately and accept no more; called when the realm is deposed."""
         self._stop_accepting()
         for peer in list(self.uvicorn.connections):
             peer.transport.abort()

@@ -47,7 +47,7 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
         if self._has_answered or self._transport is None:
             return
         self._head += data
-        # An incomplete head of this size is answered, too, so that it does not grow further.
+        # An incomplete head of this size is also answered, so that it does not grow further.
         if b"\r\n\r\n" not in self._head and len(self._head) < HEAD_BYTES_MAX:
             return
         self._has_answered = True

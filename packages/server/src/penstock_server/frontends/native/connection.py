@@ -65,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
     number = 0
     """Connection number, unique until the realm restarts; administrators use it as an id."""
     _counts_answers: bool
-    """Whether the connection counts requests in progress, so that answers must be counted, too."""
+    """Whether the connection counts requests in progress, so that answers must also be counted."""
     _last_request = 0
     """Highest number of a request that was begun."""
     _publishes = False
@@ -184,8 +184,8 @@ class Connection(asyncio.BufferedProtocol):
         self._leave(lost=True)
 
     def _leave(self, *, lost: bool) -> None:
-        """Give up all seats. Their events in flight go back at once (SEM D13). If the connection is
-        ``lost``, the session may resume its subscriptions (SEM J5)."""
+        """Give up all seats. Their events in flight go back immediately (SEM D13). If the
+        connection is ``lost``, the session may resume its subscriptions (SEM J5)."""
         subscriptions = self.realm.subscriptions
         for subscription in self.subscriptions.values():
             (subscriptions.lose if lost else subscriptions.detach)(subscription)
@@ -316,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
         """Process early messages for a subscription that is now open or was refused.
 
         Events are sent as soon as a seat is taken, so the client's answers may arrive before the
-        task that opens the subscription has continued. Later messages wait, too, to keep their
+        task that opens the subscription has continued. Later messages also wait, to keep their
         order.
         """
         if number in self._early:
@@ -431,8 +431,8 @@ class Connection(asyncio.BufferedProtocol):
     def _has_room_for_frame(self) -> bool:
         """Return whether the frame that is being received fits into the user's limit.
 
-        Its whole length is counted at once, so that a frame that has begun can always be received
-        completely.
+        Its whole length is counted immediately, so that a frame that has begun can always be
+        received completely.
         """
         if not (self._reader.holds_bytes or self._incomplete.counted or self._large_headers.bytes):
             return True

@@ -467,7 +467,7 @@ class NativeListener:
         return self.pending_bytes > realm.limits.backlog_bytes_max or realm.is_congested
 
     def cut(self) -> None:
-        """Drop all connections at once and accept no more; called when the realm is deposed."""
+        """Drop all connections immediately and accept no more; called when the realm is deposed."""
         self._stop_accepting()
         for connection in list(self.connections):
             connection.cut()

@@ -80,7 +80,7 @@ class Requests:
         self._announced = connection.announced
 
     def take(self, number: int, request: Request[Any], body: memoryview) -> None:
-        """Execute a request: at once if its order matters, in a task if it may have to wait."""
+        """Execute a request: immediately if its order matters, in a task if it may have to wait."""
         try:
             if type(request) in BEGINNERS:
                 if self._permits is not None:
@@ -162,8 +162,8 @@ class Requests:
     # --- subscriptions -------------------------------------------------------------------
 
     def _open_soon(self, request_number: int, message: Opening) -> None:
-        """Register a subscription at once and open it in a task, so that the client can end it by
-        its number before it is open."""
+        """Register a subscription immediately and open it in a task, so that the client can end it
+        by its number before it is open."""
         connection, number = self._connection, message.subscription
         if number in connection.subscriptions:
             refusal = InvalidArgument(f"subscription {number} is already open")

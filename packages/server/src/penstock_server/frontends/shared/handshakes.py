@@ -182,7 +182,7 @@ class TlsServer:
                 sock.close()
         if not is_admitted:
             return
-        with suppress(OSError):  # small writes are sent at once, as with the loop's own servers
+        with suppress(OSError):  # small writes are sent immediately, as with the loop's own servers
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             if not await self._handled_before_tls(handshake):

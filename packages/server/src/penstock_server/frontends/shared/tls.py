@@ -31,7 +31,7 @@ class Tls:
         """Revoked certificates, in the form of
         ``penstock_server.runtime.access.access.issued_as``."""
         self._client_required = client_required
-        self.ends_us = 0
+        self.expires_us = 0
         """Time at which the realm's certificate expires, in microseconds since 1970."""
         self._current = self._new_context()
         self.context = self._new_context()
@@ -60,7 +60,7 @@ class Tls:
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         _read("the certificate", certificate, lambda: context.load_cert_chain(certificate, key))
-        self.ends_us = _ends_us(Path(certificate).read_bytes())
+        self.expires_us = _expires_us(Path(certificate).read_bytes())
         if client_ca:
             _read(
                 "the client authorities",
@@ -96,7 +96,7 @@ class Tls:
         self.revoked = frozenset(revoked)
 
 
-def _ends_us(certificate: bytes) -> int:
+def _expires_us(certificate: bytes) -> int:
     """Return the expiry of the first certificate in a PEM file, in microseconds since 1970. The
     other certificates in the file belong to its authorities."""
     from cryptography import x509

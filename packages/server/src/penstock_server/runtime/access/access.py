@@ -528,7 +528,7 @@ class AccessControl:
         the operation is audited.
 
         The target in the record is ``target``, or ``name`` if ``target`` is empty. A refusal is
-        recorded, too. The record of a success has the attributes that the act has changed.
+        also recorded. The record of a success has the attributes that the act has changed.
         """
         about = target or name
         is_audited = not self.is_open and OPERATIONS[operation].audited
@@ -612,7 +612,8 @@ class AccessControl:
         self.on_new_version()
 
     def reload(self) -> None:
-        """Let the next token fetch the identity provider's keys again."""
+        """Forget the identity provider's keys, so that they are fetched again for the next
+        token."""
         self.tokens.forget()
 
 

@@ -107,7 +107,7 @@ class LogReader:
                 unreadable += 1
                 faults.append((f"a line of the audit log: {error}", span))
                 continue
-            # Unreadable lines have numbers, too, so these numbers are not missing.
+            # Unreadable lines also have numbers, so these numbers are not missing.
             missing = record.number - self._last - 1 - unreadable
             if self._last and missing > 0:
                 faults.append(
@@ -152,7 +152,7 @@ class Sums:
         return key[0] == OTHERS or self._counts[key] > self._first
 
     def is_over(self, now_us: int) -> bool:
-        """Whether the period has ended; a clock that was set back ends it, too."""
+        """Whether the period has ended; a clock that was set back also ends it."""
         return bool(self._counts) and not 0 <= now_us - self._began_us < self._period_us
 
     def take_unwritten(self) -> list[AuditAct]:
@@ -294,7 +294,7 @@ class Audit:
             raise InvalidArgument(
                 f"{kind!r} is not a kind of audit record; the kinds are {', '.join(KINDS)}"
             )
-        # Records that record_later() is still writing belong to the answer, too.
+        # Records that record_later() is still writing also belong to the answer.
         await self._wait_for_pending()
         newest_first = reversed(log.records)
         matches = (record for record in newest_first if before is None or record.number < before)

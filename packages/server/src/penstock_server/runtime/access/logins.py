@@ -190,7 +190,7 @@ class Logins:
         """Find the session as :meth:`find` does, and store its last use if that is due. If the
         write fails, the next request tries again."""
         login = self.find(id)
-        # A write in progress stores these changes, too, so this request need not wait.
+        # A write in progress also stores these changes, so this request need not wait.
         if self._unwritten and not self._writing.locked():
             try:
                 await self.write()
@@ -207,7 +207,7 @@ class Logins:
             )
 
     async def close(self, id: str) -> None:
-        """End a session at once, and remove it from the store. Raises ``StorageFailed``."""
+        """End a session immediately, and remove it from the store. Raises ``StorageFailed``."""
         self._forget(_digest(id))
         await self.write()
 

@@ -21,9 +21,9 @@ from penstock_core.vocabulary.ports import Offload
 from penstock_core.wire.scram import is_right
 from penstock_server.runtime.access.askers import Asker, asker
 
-AT_ONCE = 2
-"""Largest number of passwords that are checked at the same time, because each check uses a
-processor for a while. Further checks wait."""
+CONCURRENT_MAX = 2
+"""Largest number of passwords that are checked at the same time, because each check keeps a
+CPU core busy. Further checks wait."""
 WAITING_MAX = 64
 """Largest number of passwords from one host (for IPv6: from a network of 64 bits) that wait or are
 being checked. Many users may share a host, such as the gateway of a site."""
@@ -43,7 +43,7 @@ class Passwords:
         """Runs a check outside the loop."""
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()
-        self.free = AT_ONCE
+        self.free = CONCURRENT_MAX
         """Number of checks that may start now."""
         self.queues: dict[str, dict[asyncio.Future[None], None]] = {}
         """Waiting checks in order of arrival, by host. Hosts take turns, so that a host with many

@@ -138,8 +138,8 @@ class Quota:
                 del self._sizes[request]
 
     def _note(self, request: int, size: int) -> None:
-        # Most requests have no events and need no entry. A number in use does, because each answer
-        # takes one size off its list.
+        # Most requests have no events and need no entry. A request number that is already in use
+        # needs one even without events, because each answer takes one size off its list.
         if size or request in self._sizes:
             self._sizes.setdefault(request, []).append(size)
 

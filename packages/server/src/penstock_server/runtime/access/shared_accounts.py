@@ -1,5 +1,5 @@
 """Users and groups of a cluster, and rights on more than one of its stores, read from its register.
-They apply to the local stores of its nodes, too (SEM N8)."""
+They also apply to the local stores of its nodes (SEM N8)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Room:
     @property
     def is_half_free(self) -> bool:
         """Whether at least half of the limit is free. An event of any size may be sent then, so
-        that an event larger than the whole limit is delivered, too."""
+        that an event larger than the whole limit is also delivered."""
         return self.in_flight * 2 <= self.bytes_max
 
     @property

@@ -5,7 +5,7 @@ A cheap selector is evaluated on granted events in the turn of the single writer
 one the events are withheld and examined here, slice by slice, in round-robin order of the waiting
 sessions. The results are kept by event id. Then the core grants the events again, and the turn that
 sends them uses the results. A subscription gets its events in order, because everything behind the
-first withheld event waits, too.
+first withheld event also waits.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Choosers:
                 yield known_rows, known_rows.chosen_as(use.selector.text, matched)
             if unexamined_rows is None:
                 continue
-            # Everything behind waits, too, or the subscription would get events out of order.
+            # Everything behind also waits, or the subscription would get events out of order.
             if not self._may_evaluate_now(unexamined_rows, use.selector):
                 self._wait(
                     _Chooser(

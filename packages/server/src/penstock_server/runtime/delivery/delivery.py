@@ -373,7 +373,7 @@ class Dispatch:
             return True
         sent = await self._deliver(round_, effect, outlet)
         if not outlet.is_writable:
-            # The round may have further deliveries for this demand, which must be held, too.
+            # The round may have further deliveries for this demand, which must also be held.
             round_.held_subscriptions.add(effect.subscription)
             command = StallSession(outlet.session, stalled=True)
             channel.attend(command, self._clock.now_us())

@@ -57,7 +57,7 @@ class EndlessLease:
         return True
 
     async def held(self) -> None:
-        """Return at once: this lease always holds."""
+        """Return immediately: this lease always holds."""
 
 
 ENDLESS: Final = EndlessLease()

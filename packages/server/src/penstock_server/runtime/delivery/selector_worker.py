@@ -62,6 +62,7 @@ class SelectorWorker:
             # slice stay behind those that waited before.
             if jobs:
                 self._turns[key] = jobs + self._turns.pop(key, deque())
-            # Without a thread (in simulations) the slice runs in the loop: let others run, too.
+            # Without a thread (in simulations) the slice runs in the loop: let other tasks also
+            # run.
             await asyncio.sleep(0)
         self._task = None

@@ -41,7 +41,7 @@ async def _open_session(
     control = caller.realm.access
     host = caller.principal.host
     # Read before the check. If the password changes during the check, the digest is outdated and
-    # the new session ends at once.
+    # the new session ends immediately.
     checked_password = control.accounts.password_mark(request.user)
     principal = await control.password(
         request.user, request.password, host, secure=caller.is_secure

@@ -157,7 +157,7 @@ async def read_event(caller: Caller, request: reading.ReadEvent) -> Event:
 async def pop_events(caller: Caller, request: reading.PopEvents) -> list[Event]:
     """Remove events from a queue: they are acknowledged before the answer is sent.
 
-    If the connection is lost before the client has the answer, the events are lost, too. A
+    If the connection is lost before the client has the answer, the events are also lost. A
     transactional reader avoids this.
     """
     subscriptions = caller.realm.subscriptions

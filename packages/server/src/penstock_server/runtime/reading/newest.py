@@ -163,7 +163,7 @@ class _Search:
                 raise Unavailable(
                     "the realm is too busy to search stored events; try again in a moment"
                 )
-            # None (out of time) ends the page, too.
+            # None (out of time) also ends the page.
             is_full = fills_page is not False
             part = min(part * GROWTH, self._limits.part_max)
         is_all = self._store_with_more() is None

@@ -1,7 +1,7 @@
 """The contents of one channel's events: the newest in memory (the tail), others in sealed segments.
 
 The core knows *which* ids are stored; this module has their contents. Until they are sealed, events
-in the tail are in the journal, too, except those that live in memory only.
+in the tail are also in the journal, except those that live in memory only.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ChannelStore:
         self.names = PropertyNames()
         self._newest_schema: pa.Schema | None = None
         """Schema of the batch added last, if all its column names were known. Batches usually share
-        one schema object, so :meth:`_added` can then return at once."""
+        one schema object, so :meth:`_added` can then return immediately."""
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
         """Index of the newest event of each publish key, derived from the stored events (SEM
@@ -431,7 +431,7 @@ class ChannelStore:
         return self.tail[bisect_right(self._ends, self.sealed_through) :]
 
     def held(self) -> Sequence[TailBatch]:
-        """Return all batches in memory, also those whose events are in files, too."""
+        """Return all batches in memory, including those whose events are also in files."""
         return self.tail
 
     # --- reading -------------------------------------------------------------------------

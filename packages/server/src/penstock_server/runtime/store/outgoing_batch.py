@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock_core.columns.events.batch import ids_of, runs_of, within
 from penstock_core.columns.files.lean_columns import lean
-from penstock_core.columns.merge.states import is_packed
+from penstock_core.columns.merge.states import is_worth_packing
 from penstock_core.columns.schema.ipc import batch_bytes, packed_bytes
 from penstock_core.columns.schema.schema import ChannelSchema
 from penstock_core.columns.selectors import EventFrame, Selector
@@ -76,7 +76,7 @@ class OutgoingBatch:
         at_us: int = 0,
     ) -> None:
         self.publishers: Publishers = publishers
-        """The publishers of these events; their spans may contain other ids, too."""
+        """The publishers of these events; their spans may also contain other ids."""
         if tail_batch is not None and tail_batch.publisher:
             self.publishers = ((tail_batch.publisher, ()),)
         self.spans = spans
@@ -134,7 +134,7 @@ class OutgoingBatch:
         safe_size = FRAME_MAX // 2
         # The size of whole buffers first: computing it takes a thirtieth of the time of `nbytes`.
         is_small = self.batch.get_total_buffer_size() < safe_size or self.batch.nbytes < safe_size
-        return is_small and not is_packed(self.batch)
+        return is_small and not is_worth_packing(self.batch)
 
     @property
     def weight(self) -> int:
@@ -199,7 +199,7 @@ class OutgoingBatch:
         if self._body is None:
             if self.tail_batch is not None:
                 self._body = self.tail_batch.body
-            elif is_packed(self.batch):
+            elif is_worth_packing(self.batch):
                 self._body = memoryview(packed_bytes(self.batch))
             else:
                 self._body = memoryview(batch_bytes(self.batch))

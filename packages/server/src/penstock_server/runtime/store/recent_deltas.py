@@ -64,7 +64,7 @@ class RealmsRecent:
         self._bytes = 0
         """Upper bound of the bytes that the channels keep; made exact when it exceeds the limit."""
 
-    def open(self, recent: Recent) -> None:
+    def include(self, recent: Recent) -> None:
         """Include the batches of one more channel in the limit."""
         self._channels.add(recent)
 
@@ -76,7 +76,8 @@ class RealmsRecent:
             return
         # Channels drop batches and are deleted without a notice to this object.
         self._bytes = sum(recent.bytes for recent in self._channels)
-        # Down to three quarters, so that the next publishes do not exceed the limit again at once.
+        # Down to three quarters, so that the next publishes do not exceed the limit again
+        # immediately.
         others = sorted(self._channels - {newest}, key=lambda recent: recent.bytes)
         while others and self._bytes > self._bytes_max * 3 // 4:
             largest = others.pop()
@@ -89,7 +90,7 @@ class Recent:
 
     def __init__(self, realms: RealmsRecent) -> None:
         self._realms = realms
-        realms.open(self)
+        realms.include(self)
         self._kept: list[Raw] = []
         self._firsts: list[int] = []
         self.bytes = 0
@@ -112,8 +113,8 @@ class Recent:
         return self._kept[-1].tail_batch.end if self._kept else self.first
 
     def _forget(self) -> None:
-        """Drop the older half at once, because deleting from the front of a list one by one would
-        cost more than the memory does."""
+        """Drop the older half in one step, because deleting from the front of a list one by one
+        would cost more than the memory does."""
         dropped = 0
         while dropped < len(self._kept) - 1 and (
             self.bytes > KEPT_BYTES_MAX // 2 or len(self._kept) - dropped > KEPT_PIECES_MAX // 2
@@ -188,7 +189,7 @@ def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
         batches = [tail_batch.stored(_spans(tail_batch)) for tail_batch in tail_batches]
         columns = _columns(batches)
         batch = pa.concat_batches([columns.conform(_plain(part)) for part in batches])
-    # Earlier rows of the chosen keys are needed, too: a delta has all changed properties.
+    # Earlier rows of the chosen keys are also needed: a delta has all changed properties.
     slots = stretch.slots
     has_chosen_key = np.isin(slots, slots[rows])
     selected = np.flatnonzero(has_chosen_key)

@@ -347,7 +347,7 @@ class Meter:
 
 
 class ShareMeter(Meter):
-    """Bytes in memory of some channels of a realm. The realm's meter counts them, too."""
+    """Bytes in memory of some channels of a realm. The realm's meter also counts them."""
 
     __slots__ = ("__weakref__", "_realm")
 

@@ -10,12 +10,12 @@ from penstock_core.api.channels import ChannelInfo
 from penstock_core.channel.conservation import conservation
 from penstock_core.vocabulary.deprecation import DEPRECATED_CHANNELS
 from penstock_core.vocabulary.errors import Unavailable
-from penstock_core.vocabulary.reach import decided
+from penstock_core.vocabulary.reach import with_explicit_reach
 
 
 def channel_document(info: ChannelInfo) -> dict[str, Any]:
     """Return all attributes, counters and figures of a channel, including default values."""
-    definition = asdict(decided(info.definition))
+    definition = asdict(with_explicit_reach(info.definition))
     if info.definition.backoff is not None:
         definition["backoff"] = asdict(info.definition.backoff)
     definition["message_types"] = types_of(definition.pop("descriptors"))

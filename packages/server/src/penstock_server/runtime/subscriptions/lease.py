@@ -25,7 +25,7 @@ from penstock_core.vocabulary.ports import Clock
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 BYTES_MAX: Final = 32 << 20
-"""Limit on the bytes of a batch; a single larger event makes a batch, too."""
+"""Limit on the bytes of a batch; a single larger event also makes a batch."""
 EXTENSIONS_MAX: Final = 1_000
 """Limit on the different end times that a part remembers for its extended events; the oldest are
 forgotten."""

@@ -91,7 +91,8 @@ class ChannelFetch:
 
     async def _wait(self, ends_s: float, *, may_wait: bool) -> None:
         """Wait until ``ends_s`` for the first delivery, then as long as each turn of the writer
-        delivers more events. If ``may_wait`` is False, return at once unless an event is ready."""
+        delivers more events. If ``may_wait`` is False, return immediately unless an event is
+        ready."""
         loop, lease = asyncio.get_running_loop(), self._lease
         if not may_wait:
             if await self._shard.act(lambda group: not free_for(group, self._part), sweeps=()):

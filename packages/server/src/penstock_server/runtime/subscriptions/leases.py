@@ -303,7 +303,8 @@ class Leases(LeaseBook):
         request: SettleLease | SettlePatternLease | ExtendLease | ExtendPatternLease,
         owner: str,
     ) -> EventLease | None:
-        """Return the lease that a request names, if it belongs to ``owner`` and the durable."""
+        """Return the lease that a request names, if it belongs to ``owner`` and to the source and
+        durable of the request."""
         if isinstance(request, SettleLease | ExtendLease):
             source: ChannelId | str = request.channel
         else:
@@ -377,7 +378,7 @@ def settle_events(
     command = _command_of(request, part.subscription, fresh.spans)
     group.do(part.channel, command, reason=reason)
     settled_ids.add_all(fresh)
-    if request.how == "ack":  # a cumulative durable acknowledges earlier events, too
+    if request.how == "ack":  # a cumulative durable also acknowledges earlier events
         settled_ids.add_all(without(before, seat_ids))
 
 

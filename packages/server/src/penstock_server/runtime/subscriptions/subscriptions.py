@@ -176,7 +176,7 @@ class Subscriptions:
 
     def lose(self, subscription: int, arrived: Spans = ()) -> None:
         """Handle the lost connection of a subscription. The events of a seat go back to the durable
-        at once (SEM D13). The place of a plain subscription is kept for a while (SEM J5);
+        immediately (SEM D13). The place of a plain subscription is kept for a while (SEM J5);
         ``arrived`` are events whose arrival the client has confirmed and the core does not know
         yet."""
         if subscription not in self._places:
@@ -504,7 +504,7 @@ class Subscriptions:
         delay_ms: int | None = None,
     ) -> None:
         """Acknowledge events or roll them back; ``reply`` is called once the settlement is on
-        disk. ``previous`` acknowledges all earlier events, too."""
+        disk. ``previous`` also acknowledges all earlier events."""
         channel_id = self._numbers.get(subscription)
         if channel_id is None:
             reply(
@@ -554,7 +554,7 @@ class Subscriptions:
         """End a subscription; events in flight go back to the durable (SEM D13)."""
         self.dispatch.close(subscription)
         if (channel_id := self._numbers.pop(subscription, None)) is None:
-            # The subscription has ended already, so a repeated request succeeds, too.
+            # The subscription has ended already, so a repeated request also succeeds.
             if reply is not None:
                 reply(None, None)
             return

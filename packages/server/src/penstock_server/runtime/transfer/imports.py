@@ -53,7 +53,7 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_core.vocabulary.names import file_part
 from penstock_core.vocabulary.ports import Blobs, Clock, Offload
-from penstock_core.vocabulary.reach import durables_of, on_one_node, undecided
+from penstock_core.vocabulary.reach import durables_of, on_one_node, with_open_reach
 from penstock_server.runtime.store.merge_store import MergeStore
 from penstock_server.runtime.store.merging import rows_in
 from penstock_server.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
@@ -212,7 +212,7 @@ class Imports(TransferRegistry[_Import]):
                 keys = await self._key_index(transfer)
                 rows = await self._merged_rows(transfer)
                 check_whole(state, transfer.manifest, transfer.ids)
-                definition = undecided(transfer.manifest.definition)
+                definition = with_open_reach(transfer.manifest.definition)
                 await reservation.enter_async_context(self.names.making(transfer.name, definition))
             try:
                 async with self._dropping_on(name, Refused):
@@ -320,7 +320,7 @@ class Imports(TransferRegistry[_Import]):
             plain = f"{transfer.folder}/{file.name.rpartition('/')[2]}"
             blob = self._shard.state.file_names.segment(plain)
             # Recorded before it is stored, so that the file of a failed or cancelled store is
-            # deleted, too.
+            # also deleted.
             transfer.blobs.append(blob)
             await self._blobs.put(blob, [content])
             transfer.files.append(SealedFile(blob, facts.index, publishers))

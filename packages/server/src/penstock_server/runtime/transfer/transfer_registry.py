@@ -31,8 +31,8 @@ class TransferRegistry(Generic[TransferType]):
     """All transfers of one kind, by name. They end with the connection of their session."""
 
     def __init__(self, kind: str, count_max: int, clock: Clock, *, ends: str) -> None:
-        """Create an empty registry for ``count_max`` transfers. ``ends`` is a part of the error
-        text for a session that uses an ended transfer: how the transfer may have ended."""
+        """Create an empty registry for ``count_max`` transfers. ``ends`` says in error
+        texts how a transfer may have ended."""
         self._kind = kind
         self._count_max = count_max
         self._clock = clock

@@ -224,7 +224,7 @@ class FlowHistory:
         counts = self._sync_waits if syncs is None else list(syncs.counts)
         sync_ms = _late_ms(BOUNDS_US, _difference(counts, self._sync_waits))
         self._sync_waits = counts
-        outstanding_count = float(sum(self._outstanding.values()))  # of idle channels, too
+        outstanding_count = float(sum(self._outstanding.values()))  # also of idle channels
         late_ms = _late_ms(DELIVERY_BOUNDS_US, waits)
         self._realm.note(steps, (*total, outstanding_count, late_ms, sync_ms))
 

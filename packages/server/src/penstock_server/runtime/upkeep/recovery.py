@@ -409,7 +409,7 @@ async def remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
 
     A state that was rebuilt with damage cannot distinguish the strays of a crash, whose events are
     still in the journal, from files whose facts are lost. It lists them in a blob instead, so that
-    a later start, which may see no damage, keeps them, too (SEM S1).
+    a later start, which may see no damage, also keeps them (SEM S1).
 
     An owner never deletes a file that a later owner may have written, because this process may have
     been suspended since it lost the ownership.

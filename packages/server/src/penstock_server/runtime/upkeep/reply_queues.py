@@ -116,16 +116,19 @@ class TemporaryOwners:
             if machine.state.name not in self._session_of and not is_reply_queue(machine.state.name)
         ]
 
-    def check(self, number: int, session_of: Callable[[str], str]) -> None:
+    def check(self, number: int, session_for: Callable[[str], str]) -> None:
         """Raise ``DurableInUse`` if a temporary destination does not belong to the session that
-        wants to consume from it (SEM R2). ``session_of`` returns this session for the name of the
-        destination. After a restart the first session becomes the owner; this may raise
-        ``LimitReached``."""
+        wants to consume from it (SEM R2).
+
+        ``session_for`` returns the session that wants to consume; over HTTP it has the name of the
+        destination itself. A reply queue without an owner after a restart goes to the first session
+        that consumes from it, which may raise ``LimitReached``.
+        """
         machine = self._state.directory.temporary.get(number)
         if machine is None:
             return
         name = machine.state.name
-        session, owner = session_of(name), self._session_of.get(name)
+        session, owner = session_for(name), self._session_of.get(name)
         share = self._state.stores[number].share
         if owner is None and is_reply_queue(name) and share is not None:
             self._claim(session, name, share).is_made = True

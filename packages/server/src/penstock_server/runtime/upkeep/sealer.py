@@ -94,7 +94,7 @@ class SealingLimits(Struct, frozen=True):
     snapshot_interval_s: float = 60.0
     """Seconds after which a snapshot is taken on a storage engine, if the state has changed."""
     part_bytes_max: int = 8 << 20
-    """Limit on the bytes of events that are sealed at once if they do not fill a segment. These
+    """Limit on the bytes of events that are sealed immediately if they do not fill a segment. These
     events are in memory twice during the sealing."""
     snapshot_tail_bytes_max: int = 1 << 20
     """Largest number of unsealed bytes of a channel that a snapshot copies; a channel with more is

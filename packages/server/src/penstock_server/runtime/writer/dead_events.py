@@ -79,7 +79,7 @@ def move(
         for publisher, bodies in publishes:
             yield FollowingPublish(target, bodies, publisher)
         # Last, because the publishes above use the cached results of these events.
-        match_cache.moved(channel_id, dead)
+        match_cache.forget(channel_id, dead)
     yield from _remaining(fact, unreadable, keep_dead=target is not None)
 
 

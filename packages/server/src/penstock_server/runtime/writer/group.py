@@ -273,7 +273,7 @@ class Group:
     def sweep_if_due(self, channel_id: int, *, at_once: bool = False) -> bool:
         """Sweep a channel if needed, and return True if it needed no sweep.
 
-        It is swept at once if a client could see due events or they take room that is needed;
+        It is swept immediately if a client could see due events or they take room that is needed;
         otherwise every :data:`SWEEP_EVERY_US`, because a sweep costs more than an event (SEM T1).
         """
         state = self.state.channels[channel_id].state
@@ -529,7 +529,7 @@ class Group:
 
     def _memory_left(self, channel_id: int, digest: Digest, claimed: int = 0) -> int:
         """Return the bytes free for events of a channel (SEM C6, R4). Events of an interest channel
-        in pages may pass through the heap, so the heap must have room, too (SEM J4)."""
+        in pages may pass through the heap, so the heap must also have room (SEM J4)."""
         state, meter = self.state.channels[channel_id].state, self.state.meter
         free_bytes = self.limits.free_bytes(state.type.home, digest, meter)
         if state.engine.needs_interest and state.type.home == "pages":

@@ -28,14 +28,14 @@ class Linger:
         self._now_s = now_s
         self._since_s = 0.0
         """Time in seconds at which the shard last became idle."""
-        self._soon = 0
+        self._quick_publishes = 0
         """Number of lone publishes in quick succession so far."""
 
     def stay(self, idle: asyncio.Future[None]) -> None:
         """Keep the loop awake until ``idle`` is done or the longest time is over, if the last
         publishes came alone and in quick succession. Called when the shard has no work."""
         self._since_s = self._now_s()
-        if self._soon >= SOON_MIN:
+        if self._quick_publishes >= SOON_MIN:
             self._poll_until(idle, self._since_s + self._longest_s)
 
     def _poll_until(self, idle: asyncio.Future[None], until_s: float) -> None:
@@ -47,12 +47,12 @@ class Linger:
         """Forget the quick publishes if the shard was idle for too long. Called when the shard has
         work again."""
         if self._now_s() - self._since_s > self._longest_s:
-            self._soon = 0
+            self._quick_publishes = 0
 
     def served(self, requests: int, bodies: Sequence[Sized]) -> None:
         """Count a lone publish. Called after a group of ``requests`` requests with these published
         ``bodies``. A group without a publish, for example an acknowledgement, changes nothing."""
         if requests > 1 or sum(map(len, bodies)) > SMALL_BYTES:
-            self._soon = 0
+            self._quick_publishes = 0
         elif bodies:
-            self._soon += 1
+            self._quick_publishes += 1

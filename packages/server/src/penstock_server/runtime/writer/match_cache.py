@@ -138,8 +138,8 @@ class MatchCache:
         self._parts.put(channel_id, parts, size)
         self.sweeping.discard(channel_id)
 
-    def moved(self, channel_id: int, spans: Spans) -> None:
-        """Drop the results of events that have moved."""
+    def forget(self, channel_id: int, spans: Spans) -> None:
+        """Drop the cached selector results of events that have moved to another store."""
         if parts := self._parts.get(channel_id):
             ids = IdSet(spans)
             remaining = [part for part in parts if not ids.count(_around(part.ids))]

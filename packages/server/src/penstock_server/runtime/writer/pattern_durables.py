@@ -23,7 +23,7 @@ def check_new(
 ) -> list[PatternDurable]:
     """Return the durables that a channel gets from patterns, without those that it has ``already``.
 
-    Raises ``InvalidArgument`` if one is not possible on such a channel, and ``NameAlreadyBound`` if
+    Raises ``InvalidArgument`` if the channel cannot have one of them, and ``NameAlreadyBound`` if
     the channel has a different durable of that name.
     """
     directory = group.state.directory

@@ -268,7 +268,7 @@ class _Step:
                 )
         spans = moved_ids.spans
         group.do(self.channel_id, RemoveRedriven(spans))
-        group.match_cache.moved(self.channel_id, spans)
+        group.match_cache.forget(self.channel_id, spans)
         return True
 
     def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:

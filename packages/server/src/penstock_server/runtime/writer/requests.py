@@ -266,7 +266,7 @@ def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | N
     """Run ``work`` and return its answer, or the error that it was refused with; or
     ``NeedsEvaluation``, with which it has to be held.
 
-    An unexpected failure is returned, too, if the work has changed nothing. Otherwise it is raised
+    An unexpected failure is also returned if the work has changed nothing. Otherwise it is raised
     and ends the shard: the state is inconsistent and must be recovered from disk.
     """
     group.begin_work()

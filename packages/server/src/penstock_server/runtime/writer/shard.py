@@ -101,7 +101,7 @@ class Shard:
         self._waiting: list[ShardRequest] = []
         self._serving: list[ShardRequest] = []
         """Requests of the current group; refused if the shard ends before it answers them. Some of
-        them may be postponed or held meanwhile, and then wait elsewhere, too."""
+        them may have been postponed or held since then, and then also wait elsewhere."""
         # Calls to run between two groups, each with the future that ends with it.
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
         # Ends the wait for the next request; None while the shard has work.
@@ -166,7 +166,7 @@ class Shard:
             return await answer
         finally:
             # An error in the future refers to this frame, and the frame to the future. Breaking
-            # the cycle frees the request's events at once and not at the next collection.
+            # the cycle frees the request's events immediately and not at the next collection.
             del answer
 
     async def act(
@@ -306,7 +306,7 @@ class Shard:
 
     async def _serve_between(self) -> None:
         """Run the calls of :meth:`exclusively`. A call is removed only after it has ended: if the
-        shard ends during the call, its caller gets the error, too."""
+        shard ends during the call, its caller also gets the error."""
         while self._between:
             call, future = self._between[0]
             try:

@@ -155,7 +155,7 @@ class PublishStagedParts(ShardRequest):
 
     def _committed_before(self, state: RealmState) -> Spans | None:
         """Return the answer to a repeated commit; None if the commit is new. A channel remembers a
-        commit, too, if it was the only store of that commit or was imported from another realm."""
+        commit also if it was the only store of that commit or was imported from another realm."""
         stored_spans = state.producers.stored_as(self.producer, self.sequence)
         if stored_spans is not None:
             return stored_spans

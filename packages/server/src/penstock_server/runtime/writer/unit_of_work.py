@@ -25,7 +25,7 @@ class Acknowledged(Struct, frozen=True):
     subscription: int
     spans: Spans
     previous: bool = False
-    """Whether all earlier events are acknowledged, too (SEM D, cumulative)."""
+    """Whether all earlier events are also acknowledged (SEM D, cumulative)."""
 
     @property
     def command(self) -> Ack | AckPrevious:

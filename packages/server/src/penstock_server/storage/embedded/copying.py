@@ -1,7 +1,7 @@
 """Captures the data directory of a running realm at one moment, so that it can be copied.
 
 The captured content stays readable while the realm continues. Files of the journal and of pages
-stay open, because they change only after their captured length. Growing files stay open, too, and
+stay open, because they change only after their captured length. Growing files also stay open, and
 their footers are copied, because the next extension overwrites them. Other files are mapped.
 """
 

@@ -202,7 +202,7 @@ class FileJournal:
 
     async def sync(self) -> None:
         """Sync all appended blocks. Raises ``StorageFailed``; after that, every further change
-        fails, too."""
+        also fails."""
         self._changes.check_idle()
         if self._synced < self._tail:
             await self._change(self._sync_tail, inline=True, syncs=True)
@@ -284,7 +284,7 @@ class FileJournal:
 
     def _leave_behind(self, through: int) -> None:
         """Begin a new file if the newest one has many trimmed bytes, so that the old file can be
-        deleted once its few other blocks are trimmed, too. A full disk postpones this."""
+        also deleted once its few other blocks are trimmed. A full disk postpones this."""
         file = self._files[-1]
         if file.first > through or file.end <= FILE_HEADER_SIZE + self._limits.trimmed_bytes_max:
             return
@@ -405,7 +405,7 @@ class FileJournal:
 
     def _forget(self, path: str, error: OSError) -> None:
         """Make sure that a file whose creation failed does not exist, also after a power cut. If
-        that fails, too, all further changes are refused.
+        that also fails, all further changes are refused.
 
         Later blocks are appended to the present file. If the new file reappeared after a power cut,
         the next start would expect these blocks in the new file, and lose them.
@@ -419,7 +419,7 @@ class FileJournal:
             self._changes.failed = f"{error}; and the new file {path} might reappear"
 
     def _undo(self, error: OSError) -> None:
-        """Undo a failed write. If that fails, too, all further changes are refused."""
+        """Undo a failed write. If that also fails, all further changes are refused."""
         file = self._files[-1]
         try:
             file.zeroed = file.end

@@ -6,7 +6,7 @@ record of an orderly close proves that the bytes had been synced, they are damag
 reported, the bytes are copied to quarantine, and the blocks after them are served. Otherwise these
 bytes and all bytes after them are the tail of a power cut, which was never acknowledged: the
 journal is cut back to the last block before them, and the cut bytes are copied to quarantine.
-Intact blocks are synced again before they are served, so that they survive the next power cut, too.
+Intact blocks are synced again before they are served, so that they also survive the next power cut.
 """
 
 from __future__ import annotations

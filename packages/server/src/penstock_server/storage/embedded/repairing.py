@@ -68,7 +68,7 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
     except Damaged:
         damaged = records.raw(_FORMAT_KEY)
         copy_path = QuarantineFolder(disk, root).keep("registry-format.record", damaged)
-    # A file of the journal has a format, too: an intact one shows that this version can read it.
+    # A file of the journal also has a format: an intact one shows that this version can read it.
     if identity_in(disk, f"{root}/journal") is None:
         raise Damaged(
             f"{root}: no intact journal file shows the format; restore registry/ from a copy"

@@ -221,7 +221,7 @@ def _transformation(step: RedriveStep, context: Context) -> Transformation | Non
 def _by_sql(step: RedriveStep, context: Context, frame: DataFrame) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
-    # Views are shared within a session, and other steps may redrive, too: use a unique name.
+    # Views are shared within a session, and other steps may also redrive: use a unique name.
     view = f"`{VIEW} of {step.name}`"
     frame.createOrReplaceTempView(view)
     for name in names_in_sql(step.sql, context.sources):

@@ -122,7 +122,7 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(f"channel {name}" for name in sorted(set(self.targets.values())))
 
     def is_live(self, channel: str) -> bool:
-        """Return whether events that the channel still stores are replayed, too."""
+        """Return whether events that the channel still stores are also replayed."""
         return channel in self.live if isinstance(self.live, tuple) else self.live
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
