@@ -341,7 +341,7 @@ class _OfTheCluster:
         self._node = node
         self.epoch, self.format = ENDLESS.epoch, ENDLESS.format
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         return ()
 
     def holds(self) -> bool:

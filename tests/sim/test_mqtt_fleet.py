@@ -179,7 +179,7 @@ def wills_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 def older_connections_live_on(patch: pytest.MonkeyPatch) -> None:
     """Let a half-open connection keep what its client has on a newer connection."""
-    patch.setattr(MqttConnection, "replaced", lambda _: None)
+    patch.setattr(MqttConnection, "close_replaced", lambda _: None)
 
 
 DEVICES = {

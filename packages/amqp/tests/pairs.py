@@ -114,7 +114,7 @@ class Pair:
         self.too_many_parts_by.append(link)
         self.engine.drop(link)
 
-    def happened(self, event: Event) -> None:
+    def process_event(self, event: Event) -> None:
         if event.type == Event.CONNECTION_REMOTE_OPEN:
             self.engine.connection.open()
         elif event.type == Event.SESSION_REMOTE_OPEN:

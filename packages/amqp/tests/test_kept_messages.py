@@ -126,7 +126,7 @@ def test_a_link_that_ends_keeps_nothing() -> None:
     kept = KeptMessages()
     kept.set_room(room)
     kept.by_id.update({event_id: (None, event_id, 0, 100) for event_id in range(10)})  # type: ignore[misc]
-    kept.grown(1_000)
+    kept.count_added(1_000)
     kept.forget([3, 99])
     kept.forget_all(IdSet.from_ids([4, 5]))
     assert user.bytes == 700

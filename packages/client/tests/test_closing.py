@@ -261,7 +261,7 @@ async def test_a_commit_after_the_reader_was_closed_raises(world: World) -> None
         reader = work.reader(transactional=True, timeout=0.0)
         read_events = [event async for event in reader]  # closes what iterating opened
 
-        with pytest.raises(SessionClosed, match=r"1 uncommitted events returned"):
+        with pytest.raises(SessionClosed, match=r"1 uncommitted events, which returned"):
             await reader.commit()
         with pytest.raises((SessionClosed, IllegalState)):
             await reader.commit(read_events[0])

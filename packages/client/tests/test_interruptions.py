@@ -38,9 +38,9 @@ async def test_an_interruption_is_reported_once_and_again_when_its_reason_change
     listeners.on_interruption.append(reports.append)
 
     for reason in (None, NO_QUORUM, NO_QUORUM, Elsewhere("n2 may know"), None):
-        listeners.interrupted(reason, "it broke")
-    listeners.resumed()
-    listeners.resumed()
+        listeners.report_interruption(reason, "it broke")
+    listeners.report_resumption()
+    listeners.report_resumption()
     await turn()
 
     assert [report and report.code for report in reports] == ["connection-lost", "no-quorum", None]
@@ -52,7 +52,7 @@ async def test_an_interruption_is_reported_once_and_again_when_its_reason_change
 @on_a_loop
 async def test_that_another_node_may_know_more_is_no_reason_of_its_own() -> None:
     listeners = SessionListeners()
-    listeners.interrupted(Elsewhere("n2 serves now"), "n2 serves now")
+    listeners.report_interruption(Elsewhere("n2 serves now"), "n2 serves now")
 
     assert isinstance(listeners.interruption, ConnectionLost)
     assert "n2 serves now" in str(listeners.interruption)
@@ -64,9 +64,9 @@ async def test_a_session_that_cannot_reconnect_ends_with_the_reason() -> None:
     listeners, failure = SessionListeners(), CannotConnect("nobody answered")
 
     assert listeners.ended_by(failure) is failure
-    listeners.interrupted(None, "it broke")
+    listeners.report_interruption(None, "it broke")
     assert listeners.ended_by(failure) is failure
-    listeners.interrupted(NO_QUORUM, "")
+    listeners.report_interruption(NO_QUORUM, "")
     ended = listeners.ended_by(failure)
     assert isinstance(ended, NoQuorum)
     assert "no majority" in str(ended)
@@ -82,7 +82,7 @@ async def test_an_error_in_a_listener_does_not_affect_the_session() -> None:
         raise ValueError("not today")
 
     listeners.on_interruption += [raises, reports.append]
-    listeners.interrupted(NO_QUORUM, "")
+    listeners.report_interruption(NO_QUORUM, "")
     await turn()
 
     assert reports == [NO_QUORUM]

@@ -33,8 +33,8 @@ def terms_at(address: Address, *nodes: Address, version: int = 1) -> SessionTerm
     """The terms of a session whose connection is the owner's."""
     terms = SessionTerms()
     assert next(terms.places([address])) == address
-    terms.welcomed(welcome(*nodes))
-    terms.welcomed_by(owners(version, address, *nodes))
+    terms.process_welcome(welcome(*nodes))
+    terms.process_owners(owners(version, address, *nodes))
     return terms
 
 
@@ -49,7 +49,7 @@ def test_an_owner_that_one_names_is_tried_next_and_once() -> None:
 
     for address in terms.places([A, B]):
         tried.append(address)
-        terms.dismissed(wire.Redirect("elsewhere", "there", str(C)))
+        terms.process_goodbye(wire.Redirect("elsewhere", "there", str(C)))
 
     assert tried == [A, C, B]
 
@@ -61,7 +61,7 @@ def test_whoever_has_fallen_silent_is_tried_last_even_if_a_node_still_names_it()
     for address in terms.places([A, B]):
         tried.append(address)
         if address == B:
-            terms.dismissed(wire.Redirect("elsewhere", "there", str(A)))
+            terms.process_goodbye(wire.Redirect("elsewhere", "there", str(A)))
 
     assert tried == [B, C, A]
 
@@ -72,7 +72,7 @@ def test_whoever_has_fallen_silent_is_not_tried_where_a_node_knows_that_nobody_s
 
     for address in terms.places([A, B]):
         tried.append(address)
-        terms.dismissed(wire.Goodbye("elsewhere", "one of them will soon"))
+        terms.process_goodbye(wire.Goodbye("elsewhere", "one of them will soon"))
 
     assert tried == [B, C]
     assert list(terms.places([A, B])) == [B, C, A], "nobody has answered at all"
@@ -98,8 +98,9 @@ def test_what_is_no_news_moves_nobody() -> None:
 def test_a_node_that_calls_itself_otherwise_than_the_session_does_is_not_left_for_itself() -> None:
     terms = SessionTerms()
     next(terms.places([Address("localhost", 9_000)]))
-    terms.welcomed_by(owners(1, A, A, B))  # a connection is notified before the session continues
-    terms.welcomed(welcome(A, B))
+    # A connection is notified before the session continues.
+    terms.process_owners(owners(1, A, A, B))
+    terms.process_welcome(welcome(A, B))
 
     assert terms.announced_owner == A
     assert not terms.note_owners(owners(2, A, A, B))
@@ -118,7 +119,7 @@ def test_in_a_cluster_a_lease_of_silence_is_too_much_and_looked_at_when_it_is_ov
 def test_a_realm_on_its_own_is_waited_for_as_ever() -> None:
     terms = terms_at(A, A, B)
 
-    terms.welcomed(wire.Welcome("i", "", "1", event_bytes_max=1, frame_bytes_max=2))
+    terms.process_welcome(wire.Welcome("i", "", "1", event_bytes_max=1, frame_bytes_max=2))
 
     assert (terms.ping_after_s, terms.dead_after_s) == (PING_AFTER_S, DEAD_AFTER_S)
     assert terms.check_after_s(25.0) == PING_AFTER_S

@@ -76,12 +76,12 @@ async def test_an_owner_knows_which_nodes_hold_an_upgrade_back() -> None:
     older = Machine(servers, 2)
     await pass_time(5)
     lease = ShardLease(newer.node, 0, epoch=1)
-    assert lease.behind(2) == ("n2 (version unknown, format 1)",)
+    assert lease.nodes_behind(2) == ("n2 (version unknown, format 1)",)
 
     older.kill()
     await pass_time(3 * LEASE_S)
-    assert lease.behind(2) == ("n2 (version unknown, format 1)",), "it may be frozen"
-    assert lease.behind(1) == ()
+    assert lease.nodes_behind(2) == ("n2 (version unknown, format 1)",), "it may be frozen"
+    assert lease.nodes_behind(1) == ()
     await end(newer)
 
 

@@ -53,6 +53,6 @@ def settled(realm: penstock.Realm) -> None:
 
     async def wait() -> None:
         for _ in range(3):  # a message, what follows from it, and what follows from that
-            await realm.running.answered()
+            await realm.running.wait_for_earlier()
 
     realm.loop.call(wait())

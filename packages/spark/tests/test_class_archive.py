@@ -53,14 +53,14 @@ def test_the_first_writes_those_beside_it_go_without_and_later_ones_use_it(
     first = archive_for(jvm)
     options = first.java_options()
     assert options[-1].startswith('"-XX:ArchiveClassesAtExit=')
-    first.written_by(os.getpid())
+    first.record_writer(os.getpid())
 
     assert archive_for(jvm).java_options() == []
 
     path_in(options).write_bytes(b"head and classes")
     assert archive_for(jvm).java_options() == []
 
-    first.written_by(exited_process())
+    first.record_writer(exited_process())
     used = archive_for(jvm).java_options()
     assert used[-1].startswith('"-XX:SharedArchiveFile=')
     assert path_in(used).read_bytes() == b"head and classes"
@@ -73,7 +73,7 @@ def test_a_draft_whose_writer_was_killed_is_thrown_away_and_written_anew(
     first = archive_for(jvm)
     draft = path_in(first.java_options())
     draft.write_bytes(bytes(64))
-    first.written_by(exited_process())
+    first.record_writer(exited_process())
 
     assert path_in(archive_for(jvm).java_options()) == draft
     assert not draft.exists()
@@ -125,7 +125,7 @@ def test_a_process_that_ended_and_was_not_waited_for_writes_nothing_more(
     draft.write_bytes(b"head and classes")
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        first.written_by(process.pid)
+        first.record_writer(process.pid)
 
         assert path_in(archive_for(jvm).java_options()) == draft.with_suffix(".jsa")
 
@@ -134,7 +134,7 @@ def left_behind(jvm: Jvm) -> tuple[Path, Path]:
     """A whole draft of this process, and the claim to it."""
     first = archive_for(jvm)
     draft = path_in(first.java_options())
-    first.written_by(os.getpid())
+    first.record_writer(os.getpid())
     draft.write_bytes(b"head and classes")
     assert archive_for(jvm).java_options() == [], "its writer is thought to run"
     return draft, draft.with_suffix(".claim")

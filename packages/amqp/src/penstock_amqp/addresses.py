@@ -151,7 +151,7 @@ def _access_denied(
 async def create_destination(
     realm: RunningRealm, principal: Principal, name: str, kind: Kind, definition: Definition
 ) -> LinkDestination:
-    """Create a destination, or return the one that another client has created meanwhile. Raises
+    """Create a destination, or return the one that another client has just created. Raises
     ``AccessDenied``."""
     try:
         created = await execute(Caller(realm, principal), CreateChannel(name, definition))

@@ -500,7 +500,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
             link.open()
             self._connection.engine.add_outgoing(attached.outgoing)
             if attached.outgoing.is_draining:
-                self._connection.engine.drained(attached.outgoing)
+                self._connection.engine.answer_drain(attached.outgoing)
             return
         raise NameDoesNotExist(f"subscription {base} does not exist")
 

@@ -317,7 +317,7 @@ class AmqpConnection(HostedConnection):
         if attached.consumer is not None:
             attached.consumer.settled()
         elif link.is_draining:  # a look-up link, which never delivers events
-            self.engine.drained(link)
+            self.engine.answer_drain(link)
 
     def too_large(self, link: IncomingLink) -> None:
         """End the link of a message that exceeds the size limit."""
@@ -349,7 +349,7 @@ class AmqpConnection(HostedConnection):
             f"bytes for all connections of a user",
         )
 
-    def happened(self, event: Event) -> None:
+    def process_event(self, event: Event) -> None:
         """Process an event of the engine that does not concern messages."""
         kind = event.type
         if kind == Event.CONNECTION_REMOTE_OPEN:
@@ -382,7 +382,7 @@ class AmqpConnection(HostedConnection):
                 self._register_sole(policy)
         except PenstockError as error:
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
-            self.realm.connections.refused(error)
+            self.realm.connections.count_error(error)
             refuse_connection(connection, self.listener.version, error)
             return
         open_connection(connection, self.listener.version, sole_properties(policy))
@@ -392,7 +392,7 @@ class AmqpConnection(HostedConnection):
     def _register_sole(self, policy: int) -> None:
         """Register as the only connection of the container. Raises ``NameAlreadyBound``."""
         entry = SoleConnection(
-            self.principal.user, policy, self.replaced, released=self.links.released
+            self.principal.user, policy, self.close_replaced, released=self.links.released
         )
         older = self.service.sole_connections.enter(self.container, entry)
         self.links.former_released = None if older is None else older.released
@@ -563,12 +563,12 @@ class AmqpConnection(HostedConnection):
         """Close the connection with a reason. A peer that does not answer in time is dropped."""
         condition = "" if reason is None else condition_of(reason)
         if reason is not None:
-            self.realm.connections.refused(reason)
+            self.realm.connections.count_error(reason)
         if isinstance(reason, InvalidEvent):  # here it means bytes that cannot be decoded
             condition = DECODE
         self._end_with(condition, "" if reason is None else description_of(reason))
 
-    def replaced(self) -> None:
+    def close_replaced(self) -> None:
         """Close the connection, because its container has opened a new one."""
         text = f"client {self.container[:40]!r} has connected again, which closes this connection"
         info = {symbol("sole-connection-enforcement"): True}

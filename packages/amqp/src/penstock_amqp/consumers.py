@@ -159,7 +159,7 @@ class Consumer:
         with self._connection.containing:
             link = self.link
             if link is not None and link.is_draining:
-                self._connection.engine.drained(link)
+                self._connection.engine.answer_drain(link)
                 self._connection.flush_soon()
 
     def closed(self, reason: PenstockError) -> None:
@@ -205,7 +205,7 @@ class Consumer:
                 credit -= 1
             else:
                 self._waiting.append((event_id, message))
-        self.kept.grown(kept_bytes)
+        self.kept.count_added(kept_bytes)
         self._newest = max(self._newest, ids[-1])
         if skipped:
             self._pass_over(skipped)

@@ -100,7 +100,7 @@ class EngineListener(Protocol):
         """Outcomes of deliveries, or new credit, have arrived."""
         ...
 
-    def happened(self, event: Event) -> None:
+    def process_event(self, event: Event) -> None:
         """Handle a Proton event for which this interface has no other method. Events are reported
         in order."""
         ...
@@ -182,7 +182,7 @@ class AmqpEngine:
                 else:
                     self._report()  # earlier events first: the next ones belong to this frame
                     is_accepted = self._push(self._flows.prepare(frame))
-                    self._flows.processed()
+                    self._flows.finish_frame()
                 if not is_accepted:
                     break
         except UnicodeDecodeError as error:
@@ -330,13 +330,13 @@ class AmqpEngine:
                     self._refuse_early(pointer)
                     _discard(pointer, delivery_of(event))
             elif kind == _FLOW:
-                self._flowed(link_of(event))
+                self._process_flow(link_of(event))
             elif kind in _REPORTED:
                 last_pointer = _NULL  # the callee may add and remove links
                 self._report_rare(kind, event)
             pop(events)
 
-    def _flowed(self, pointer: Pointer) -> None:
+    def _process_flow(self, pointer: Pointer) -> None:
         key = key_of(pointer)
         self._flows.flow_reported(key)
         if (link := self._outgoing.get(key)) is not None:
@@ -347,10 +347,10 @@ class AmqpEngine:
         """Report an event of a connection, session or link as an object."""
         self._report_touched()  # keeps the reports in order
         if kind == _BEGIN:
-            self._flows.begun(pn.pn_event_session(event))
+            self._flows.register_session(pn.pn_event_session(event))
         elif kind == _ATTACH:
             self._flows.forget(pn.pn_event_link(event))
-        self._peer.happened(Event.wrap(event))
+        self._peer.process_event(Event.wrap(event))
 
     def _report_touched(self) -> None:
         """Report the messages and outcomes collected on links, one call per link."""
@@ -499,7 +499,7 @@ class AmqpEngine:
     def add_outgoing(self, link: OutgoingLink) -> None:
         """Register an opened link for sending."""
         self._outgoing[key_of(link.pointer)] = link
-        self._flows.opened(link)
+        self._flows.register_link(link)
 
     def refill(self, link: IncomingLink) -> None:
         """Give the sender new credit once half of it is used."""
@@ -530,10 +530,10 @@ class AmqpEngine:
         if link.settled:
             pn.pn_delivery_settle(delivery)
 
-    def drained(self, link: OutgoingLink) -> None:
+    def answer_drain(self, link: OutgoingLink) -> None:
         """Answer a drain: no more events are available, so the rest of the credit goes back."""
         if not link.is_over:
-            self._flows.drained(link)
+            self._flows.return_credit(link)
 
     def free(self, link: IncomingLink | OutgoingLink) -> None:
         """Free a link that is over, and its name, once all of its deliveries are answered."""
@@ -604,7 +604,7 @@ class AmqpEngine:
         wrapped.update(TRANSACTIONAL)
         wrapped.settle()
 
-    def declared(self, delivery: Pointer, transaction: bytes) -> None:
+    def answer_declare(self, delivery: Pointer, transaction: bytes) -> None:
         """Answer that a transaction is declared."""
         wrapped = Delivery.wrap(delivery)
         wrapped.local.data = [transaction]

@@ -91,13 +91,13 @@ class Flows:
             return raw
         return frame.raw
 
-    def processed(self) -> None:
+    def finish_frame(self) -> None:
         """Finish the frame after Proton has processed it and its events were reported."""
         flow, self._flow, self._begins = self._flow, None, None
         if flow is not None and flow.echo and not flow.of_link and flow.channel in self._sessions:
             self._owed_sessions[flow.channel] = None
 
-    def begun(self, session: Pointer) -> None:
+    def register_session(self, session: Pointer) -> None:
         """Register a session that the peer has begun."""
         if self._begins is not None:
             self._sessions[self._begins] = session
@@ -117,12 +117,12 @@ class Flows:
 
     # --- links ---------------------------------------------------------------------------
 
-    def opened(self, link: OutgoingLink) -> None:
+    def register_link(self, link: OutgoingLink) -> None:
         """Register a link that was attached on this side. Its handle is read from the attach frame
         in the output, because Proton does not expose it."""
         self._unnamed.setdefault(link.link.name, deque()).append(key_of(link.pointer))
 
-    def drained(self, link: OutgoingLink) -> None:
+    def return_credit(self, link: OutgoingLink) -> None:
         """Register a link without further events for now. After its last message the rest of the
         credit goes back to the peer."""
         self._drained[key_of(link.pointer)] = None

@@ -130,8 +130,8 @@ class KeptMessages:
 
     def __init__(self) -> None:
         self.by_id: dict[int, KeptMessage] = {}
-        """Messages by event id. The link adds to it directly while it sends, then calls `grown`
-        once per batch: a call per message would be too slow."""
+        """Messages by event id. The link adds to it directly while it sends, then calls
+        `count_added` once per batch: a call per message would be too slow."""
         self._room: LinkRoom | None = None
 
     def set_room(self, room: LinkRoom) -> None:
@@ -148,7 +148,7 @@ class KeptMessages:
     def get(self, event_id: int) -> KeptMessage | None:
         return self.by_id.get(event_id)
 
-    def grown(self, size: int) -> None:
+    def count_added(self, size: int) -> None:
         """Account for ``size`` bytes of messages added to `by_id`."""
         if size and self._room is not None:
             self._room.kept(size)

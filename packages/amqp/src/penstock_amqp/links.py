@@ -99,7 +99,7 @@ class Links(ConnectionPart[LinksPeer]):
             except PenstockError as error:
                 link = attached.incoming or attached.outgoing
                 if link is not None:
-                    self._realm.connections.refused(error)
+                    self._realm.connections.count_error(error)
                     self.end(link, condition_of_attached(error), description_of(error))
 
     # --- attach and detach ---------------------------------------------------------------
@@ -128,7 +128,7 @@ class Links(ConnectionPart[LinksPeer]):
             await self._remove_temporary(attached)
             is_uninit = attached.link.state & Endpoint.LOCAL_UNINIT
             if self._connection.is_open and is_uninit and not attached.is_closed:
-                self._realm.connections.refused(error)
+                self._realm.connections.count_error(error)
                 refuse(attached.link, condition_of(error), description_of(error))
             self._pop(attached)
             attached.released.set()
@@ -178,9 +178,9 @@ class Links(ConnectionPart[LinksPeer]):
         link = attached.link
         error = await self._release_link(attached, closed=closed)
         if not self._pop(attached) and self._awaiting_detach.pop(_key(link), None) is None:
-            return  # its session or connection has ended meanwhile
+            return  # its session or connection has ended during the wait
         if error is not None:
-            self._realm.connections.refused(error)
+            self._realm.connections.count_error(error)
             link.condition = Condition(condition_of(error), description_of(error))
         if self._connection.is_open and not link.state & Endpoint.LOCAL_CLOSED:
             if link.state & Endpoint.LOCAL_UNINIT:

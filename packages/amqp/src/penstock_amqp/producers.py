@@ -265,7 +265,7 @@ class LinkProducer:
         connection, link = self._connection, self.incoming
         condition = (condition_of_attached if self._destination else condition_of)(error)
         description = description_of(error)
-        self._realm.connections.refused(error, len(deliveries))
+        self._realm.connections.count_error(error, len(deliveries))
         for delivery in deliveries:
             if delivery is not None:
                 if link.takes_rejections:

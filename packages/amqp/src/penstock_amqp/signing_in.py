@@ -56,8 +56,8 @@ class SaslSignIn:
         self._exchange: scram.ScramServer | None = None
         """The SCRAM exchange that waits for the client's proof."""
         self.is_busy = False
-        """Whether credentials are being checked. Bytes received meanwhile are AMQP frames, which
-        the client may send without waiting for the outcome (2.4.2)."""
+        """Whether credentials are being checked. Bytes received during the check are AMQP frames,
+        which the client may send without waiting for the outcome (2.4.2)."""
 
     @property
     def mechanisms(self) -> list[str]:

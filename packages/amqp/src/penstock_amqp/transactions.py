@@ -154,7 +154,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             except Unfit as error:
                 self._answer(link, delivery, error.condition, description=str(error))
             except PenstockError as error:
-                self._realm.connections.refused(error)
+                self._realm.connections.count_error(error)
                 self._answer(link, delivery, condition_of(error), description=description_of(error))
         self._connection.engine.refill(link)
 
@@ -192,7 +192,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             )
         name = secrets.token_bytes(16)
         self._open[name] = DeclaredTransaction(link)
-        self._connection.engine.declared(delivery, name)
+        self._connection.engine.answer_declare(delivery, name)
         link.unanswered -= 1
 
     def _discharge(self, link: IncomingLink, delivery: Pointer, name: Any, *, fails: bool) -> None:
@@ -212,7 +212,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             self._accept_request(link, delivery)
         elif transaction.failure is not None:
             self._roll_back(transaction)
-            self._realm.connections.refused(transaction.failure)
+            self._realm.connections.count_error(transaction.failure)
             self._answer(
                 link, delivery, ROLLED_BACK, description=description_of(transaction.failure)
             )
@@ -239,7 +239,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             )
         except PenstockError as error:
             self._roll_back(transaction)
-            realm.connections.refused(error)
+            realm.connections.count_error(error)
             self._answer(link, delivery, ROLLED_BACK, description=description_of(error))
         else:
             # The realm has stored the commit; only bookkeeping follows.

@@ -43,7 +43,7 @@ _log = logger("penstock.cluster")
 
 
 class RelayEnd(asyncio.Protocol):
-    """One of the two connections of a relay; bytes received here are sent on the other one."""
+    """One of the two connections of a relay; bytes received on it are sent on the other one."""
 
     def __init__(self, on_closed: Callable[[RelayEnd], None]) -> None:
         """``on_closed`` is called when this end is closed."""
@@ -56,8 +56,8 @@ class RelayEnd(asyncio.Protocol):
         """Whether the peer of this end has closed its sending side."""
         self.is_over = False
         self.answer_protocol: Callable[[], asyncio.BaseProtocol] | None = None
-        """Creates the protocol that answers a client here if the owner drops it without an answer.
-        None if that is impossible: its bytes are encrypted or no longer kept, the owner has
+        """Creates the protocol that answers a client on this node if the owner drops it without an
+        answer. None if that is impossible: its bytes are encrypted or no longer kept, the owner has
         answered, or the owner may have carried out a request."""
         self._replay_bytes = b""
         """The client's bytes so far, in case that this node has to answer them itself."""
@@ -243,7 +243,7 @@ class Relays:
 
 class RelayChooser(Sniffer):
     """The beginning of an unencrypted connection to a standby node. It is relayed if its protocol
-    asks for that and the owner is known, and answered here otherwise."""
+    asks for that and the owner is known, and answered by this node otherwise."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class RelayChooser(Sniffer):
         local: Callable[[], asyncio.BaseProtocol],
         places: UndecidedConnections,
     ) -> None:
-        """``local`` creates the protocol that answers here."""
+        """``local`` creates the protocol that answers on this node."""
         super().__init__(places.patience_s, places.enter, places.leave)
         self._relays = relays
         self._front_end: str = front_end
@@ -266,7 +266,8 @@ class RelayChooser(Sniffer):
         transport = self._transport
         if transport is None or transport.is_closing() or self._relaying is not None:
             return
-        # A connection that another node relays here is refused: relaying it on might never end.
+        # A connection that another node relays to this node is refused: relaying it on might never
+        # end.
         if may_be_preface(self._data):
             if len(self._data) >= len(SIGNATURE):
                 refuse_relayed(self._relays.rare_lines, host_of(transport))
@@ -282,7 +283,7 @@ class RelayChooser(Sniffer):
             self._continue_with(transport, self._local())
 
     async def _relay(self, transport: asyncio.Transport) -> None:
-        """Continue with the owner, or here if it cannot be reached."""
+        """Continue with the owner, or answer on this node if the owner cannot be reached."""
         client, reached = place_of(transport, "peername"), place_of(transport, "sockname")
         near = await self._relays.begin(self._front_end, client, reached)
         if transport.is_closing():
@@ -337,7 +338,7 @@ def log_no_owner(rare_lines: RareLines, owner: str, reason: str) -> None:
 
 
 async def relay_before_tls(relays: Relays, front_end: str, handshake: Handshake) -> RelayEnd | None:
-    """Relay a connection before TLS begins; None if it is answered here. Raises
+    """Relay a connection before TLS begins; None if this node answers it. Raises
     ``RemoteProtocolViolation`` for a connection that another node relays to this one."""
     sock = handshake.sock
     first_bytes = await peek(sock, len(SIGNATURE), lambda data: not may_be_preface(data))

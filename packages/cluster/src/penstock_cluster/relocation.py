@@ -152,7 +152,7 @@ class Relocation:
                 files.append(await self._move_file(file, target, copied_sizes))
                 on_progress(copied_bytes)
             store.files = files
-        # The time of a realm never goes back, even if the clock here is behind.
+        # The time of a realm never goes back, even if the clock of this machine is behind.
         at_us = max(now_us, self._newest_us)
         image = self._image(at_us)
         # The empty block gives the snapshot a number that no other block has; and it is
@@ -237,7 +237,7 @@ class Relocation:
     async def _copy(
         self, file: SealedFile, target: Blobs, copied_sizes: dict[str, int]
     ) -> SegmentImage | None:
-        """Copy a file; None if it was copied before. Raises ``Damaged``."""
+        """Copy a file; None if it has already been copied. Raises ``Damaged``."""
         folder = file.name.rpartition("/")[0]
         if not file.grows and copied_sizes.get(_file_name(folder, file.index)) == file.index.size:
             return None

@@ -99,7 +99,7 @@ def test_an_owner_whose_address_refuses_is_followed_at_once() -> None:
     cluster.live(3, other)
     assert [member.node for member in cluster.nodes[other].late_owners()] == [owner]
 
-    cluster.nodes[other].refused(owner, gone.me.nonce, cluster.now_us)
+    cluster.nodes[other].record_refusal(owner, gone.me.nonce, cluster.now_us)
     cluster.turn(other)
 
     assert cluster.holders() == [other]

@@ -13,7 +13,7 @@ def test_a_lease_holds_from_the_start_of_its_renewal_for_a_second_less_than_its_
     lease = Lease(6.0)
     assert not lease.holds(0), "nothing was renewed yet"
 
-    lease.renewed(10 * SECOND_US, 12 * SECOND_US)
+    lease.record_renewal(10 * SECOND_US, 12 * SECOND_US)
 
     assert lease.holds(15 * SECOND_US - 1)
     assert not lease.holds(15 * SECOND_US)
@@ -21,20 +21,21 @@ def test_a_lease_holds_from_the_start_of_its_renewal_for_a_second_less_than_its_
 
 def test_a_renewal_that_is_answered_late_does_not_shorten_a_lease() -> None:
     lease = Lease(6.0)
-    lease.renewed(4 * SECOND_US, 5 * SECOND_US)
+    lease.record_renewal(4 * SECOND_US, 5 * SECOND_US)
 
-    lease.renewed(2 * SECOND_US, 6 * SECOND_US)
+    lease.record_renewal(2 * SECOND_US, 6 * SECOND_US)
 
     assert lease.holds(9 * SECOND_US - 1)
 
 
 def test_a_lease_that_has_run_out_begins_a_new_term_and_one_that_goes_on_does_not() -> None:
     lease = Lease(6.0)
-    lease.renewed(0, 1)
-    lease.renewed(4 * SECOND_US, 4 * SECOND_US)
+    lease.record_renewal(0, 1)
+    lease.record_renewal(4 * SECOND_US, 4 * SECOND_US)
     assert lease.term == 1
 
-    lease.renewed(8 * SECOND_US, 9 * SECOND_US)  # 4 s and 5 s: it was over as this was answered
+    # 4 s and 5 s: it was over as this was answered.
+    lease.record_renewal(8 * SECOND_US, 9 * SECOND_US)
 
     assert lease.term == 2
     assert lease.holds(12 * SECOND_US)

@@ -81,7 +81,7 @@ def test_who_is_at_no_address_need_not_be_waited_for() -> None:
     members = (member("n1", 1), member("n2", 1, leaving=True), member("n3", 1))
     observer.apply_poll(look(10, *members))
     for each in list(observer.without_sign_of_life())[:2]:
-        observer.refused(each)
+        observer.record_refusal(each)
     observer.apply_poll(look(11, *members[:2], member("n3", 2, leaving=True)))
 
     assert observer.is_complete(11 * SECOND_US)
@@ -137,7 +137,7 @@ def test_the_format_all_know_counts_who_is_there_or_may_be_again() -> None:
             member("n3", 8, format=1),
         )
         observer.apply_poll(look(at_s, *members, owner="n1"))
-    observer.refused(msgspec.structs.replace(member("n3", 8), format=1))
+    observer.record_refusal(msgspec.structs.replace(member("n3", 8), format=1))
     seen = observer.seen(17 * SECOND_US)
 
     assert conditions(observer, 17) == {"n1": "owner", "n2": "silent", "n3": "gone"}

@@ -48,8 +48,8 @@ def test_an_append_without_an_answer_is_counted_by_what_became_of_it(
 
     def append() -> None:
         with appends.under_way():
-            appends.unanswered()
-            appends.unanswered()
+            appends.record_missing_answer()
+            appends.record_missing_answer()
             if end is not None:
                 raise end
 

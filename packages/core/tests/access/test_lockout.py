@@ -99,7 +99,7 @@ def test_the_administrator_of_this_machine_is_kept_out_by_nobody_elsewhere() -> 
 
 def test_who_was_here_before_is_kept_out_by_nobody_elsewhere() -> None:
     subject = lockout()
-    subject.passed("alice", FAR)
+    subject.reset_failures("alice", FAR)
     fail(subject, "alice", OTHER)
 
     assert subject.wait_s("alice", OTHER, 0) == 10.0
@@ -113,7 +113,7 @@ def test_a_right_password_is_a_new_beginning_for_its_user_and_not_for_the_host()
     for user in MANY[:-2]:
         fail(subject, user, FAR, times=1)
     fail(subject, "alice", FAR, times=1)
-    subject.passed("alice", FAR)
+    subject.reset_failures("alice", FAR)
 
     begun = fail(subject, "alice", FAR, times=2)
 
@@ -147,7 +147,7 @@ def test_memory_is_bounded() -> None:
     subject = lockout()
     for number in range(3 * KNOWN_MAX):
         subject.failed(f"user{number}", HERE, 0)
-        subject.passed(f"user{number}", FAR)
+        subject.reset_failures(f"user{number}", FAR)
 
     assert len(subject) == 2 * KNOWN_MAX
 
@@ -155,7 +155,7 @@ def test_memory_is_bounded() -> None:
 @pytest.mark.spec("A4")
 def test_who_is_known_at_a_host_is_not_locked_by_a_neighbour_there() -> None:
     subject = lockout()
-    subject.passed("alice", FAR)
+    subject.reset_failures("alice", FAR)
     for user in MANY:
         fail(subject, user, FAR, times=1)
 

@@ -101,7 +101,7 @@ def test_the_oldest_make_room() -> None:
 def test_a_time_leads_to_an_id_at_or_before_it() -> None:
     ages = Ages()
     for i in range(5):
-        ages.appended(Span(10 * i, 10 * i + 10), i * COARSE_US, 0)
+        ages.add_published(Span(10 * i, 10 * i + 10), i * COARSE_US, 0)
 
     assert ages.first_at(2 * COARSE_US, 50) <= 20
     assert ages.first_at(-1, 50) == 0
@@ -113,7 +113,7 @@ def test_a_time_leads_to_an_id_at_or_before_it() -> None:
 def test_publishes_close_together_share_an_age() -> None:
     ages = Ages()
     for i in range(1_000):
-        ages.appended(span(i), i, 0)
+        ages.add_published(span(i), i, 0)
 
     assert len(ages.state()[0]) == 1
 
@@ -214,7 +214,7 @@ def test_own_ttls_are_kept_over_a_restart() -> None:
 def test_ages_of_what_has_left_are_forgotten() -> None:
     ages = Ages()
     for i in range(5):
-        ages.appended(span(i), i * 1_000_000, 10)
+        ages.add_published(span(i), i * 1_000_000, 10)
     ages.own_ttl(0, ((1, (span(0),)),))
     ages.forget(3, 2_000)
 

@@ -1,6 +1,6 @@
 """Routes of the Iceberg REST catalog: channels and queues as read-only tables (SEM B1-B5).
 
-The paths and documents are those of the specification
+The paths and JSON bodies are those of the specification
 (https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml). The namespaces
 are ``channels`` and ``queues``; a table has the name of its channel or queue.
 """

@@ -421,7 +421,7 @@ class ChannelTables:
                 async with self._load_slots:
                     return await table.add(channel, is_clean=is_clean)
             except NameDoesNotExist:
-                continue  # a sealed file was rewritten meanwhile; the next turn has its successor
+                continue  # a sealed file was rewritten in this turn; the next has its successor
             except UnreadableEvents as error:
                 raise set_aside(
                     self._realm.shard,

@@ -299,7 +299,7 @@ class MqttConnection(HostedConnection):
         if self._connect is None or self.is_open:
             self.end(error)
             return
-        self.realm.connections.refused(error)
+        self.realm.connections.count_error(error)
         self.refuse(reason_within(error, reasons.ALLOWED[reasons.CONNACK]), str(error))
 
     def _receive(self, packet: Packet) -> None:
@@ -335,7 +335,7 @@ class MqttConnection(HostedConnection):
             case PubrecPacket(packet_id, reason):
                 self.client.outbox.received(packet_id, reason)
             case PubrelPacket(packet_id):
-                self.incoming.released(packet_id)
+                self.incoming.release(packet_id)
             case PubcompPacket(packet_id):
                 self.client.outbox.completed(packet_id)
             case _:
@@ -398,7 +398,7 @@ class MqttConnection(HostedConnection):
         """Return an item of the transport's extra information, or None."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
-    def opened(self, packet: ConnectPacket, packet_bytes_max: int) -> None:
+    def mark_open(self, packet: ConnectPacket, packet_bytes_max: int) -> None:
         """Mark the connection as open, and apply its limits of silence and of packet size."""
         # A client may be silent for one and a half times its keep-alive (3.1.2.10).
         self._keep_alive_s = 1.5 * packet.keep_alive_s
@@ -428,7 +428,7 @@ class MqttConnection(HostedConnection):
             self._sessions.leave(session)
             return
         size_max = min(self._mqtt.packet_bytes_max, PACKET_BYTES_MAX)
-        self.opened(packet, size_max)
+        self.mark_open(packet, size_max)
         offered = replace(
             proof,
             assigned_client_id=None if packet.client_id else self.client_id,
@@ -450,7 +450,7 @@ class MqttConnection(HostedConnection):
         if filters:
             self.run(self._send_retained, filters)
 
-    def reauthenticated(self, principal: Principal) -> None:
+    def use_new_principal(self, principal: Principal) -> None:
         """Use the principal of a client that has authenticated again."""
         self.principal = self.client.principal = principal
         self.rights = self._mqtt.rights_of(principal, self.client_id)
@@ -531,7 +531,7 @@ class MqttConnection(HostedConnection):
 
     # --- ends ----------------------------------------------------------------------------
 
-    def replaced(self) -> None:
+    def close_replaced(self) -> None:
         """Close the connection, because its client has connected again."""
         self._end(Reason.SESSION_TAKEN_OVER, "the client has connected again")
 
@@ -540,7 +540,7 @@ class MqttConnection(HostedConnection):
         if reason is None:
             self._end(Reason.SUCCESS, "")
             return
-        self.realm.connections.refused(reason)
+        self.realm.connections.count_error(reason)
         self._end(reason_of(reason), str(reason))
 
     def _end(self, reason: Reason, text: str) -> None:

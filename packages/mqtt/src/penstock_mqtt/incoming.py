@@ -181,7 +181,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
         """Refuse a message: with a reason code if the client's version and the QoS have an answer
         for it, otherwise by closing the connection."""
         connection = self._connection
-        self._mqtt.realm.connections.refused(error)
+        self._mqtt.realm.connections.count_error(error)
         self._mqtt.counts.refused += 1
         if packet.qos:
             self.unanswered -= 1
@@ -193,7 +193,7 @@ class Incoming(ConnectionPart[PublishingConnection]):
         else:
             connection.end(error)
 
-    def released(self, packet_id: int) -> None:
+    def release(self, packet_id: int) -> None:
         """Release a message of QoS 2 (PUBREL). Its packet id is free once the release is on
         disk."""
         session = self._connection.client

@@ -289,9 +289,9 @@ class MqttSession:
         self._stored_filters = {}
 
     async def start_feeds(self, topic_filter: Filter) -> None:
-        """Start the delivery of a filter's messages, unless it was started before: a client may
-        subscribe with a filter while its session is being resumed. Raises the errors of attaching
-        to the durable."""
+        """Start the delivery of a filter's messages, unless it has already been started: a client
+        may subscribe with a filter while its session is being resumed. Raises the errors of
+        attaching to the durable."""
         if topic_filter.is_open:
             return
         if not topic_filter.durable:

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from penstock_mqtt.mqtt_realm import MqttRealm
 
 ALARM_S_MAX = 60.0
-"""Longest timer in seconds. The clock may be set meanwhile, so it is read again after this time."""
+"""Longest timer in seconds. The clock may be set while the timer runs, so it is read again after
+this time."""
 
 _log = logger("penstock.mqtt")
 
@@ -63,7 +64,7 @@ class SessionConnection(ClientConnection, Protocol):
         """The key of the session."""
         ...
 
-    def replaced(self) -> None:
+    def close_replaced(self) -> None:
         """Close the connection because its client has connected again."""
         ...
 
@@ -224,7 +225,7 @@ class MqttSessions:
                 if not rights.may_read(text, channel, makes_durable=True):
                     continue
                 start = FromId(self._mqtt.topics.since(channel.number))
-                with contextlib.suppress(NameDoesNotExist):  # the channel was deleted meanwhile
+                with contextlib.suppress(NameDoesNotExist):  # the channel has been deleted
                     await make_durable(
                         self._mqtt.realm,
                         channel.number,
@@ -245,7 +246,7 @@ class MqttSessions:
         async with self._turn(turn_of(key)):
             older = self._connected.get(key)
             if older is not None:
-                older.replaced()
+                older.close_replaced()
             self._connected[key] = connection
             existing = self._stored_sessions.get(key)
             if existing is not None and (packet.clean_start or existing.is_over):

@@ -80,7 +80,7 @@ class SignInConnection(Protocol):
         authentication. Raises the errors that deny a session."""
         ...
 
-    def reauthenticated(self, principal: Principal) -> None:
+    def use_new_principal(self, principal: Principal) -> None:
         """Use the principal of a client that has authenticated again."""
         ...
 
@@ -132,7 +132,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
                 await connection.open_session(packet, identity.principal, proof)
         except PenstockError as error:
             _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
-            self._realm.connections.refused(error)
+            self._realm.connections.count_error(error)
             if not connection.is_gone:
                 connection.refuse(connack_reason(error), str(error))
         finally:
@@ -179,7 +179,7 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
             self._access.require(identity.principal, "session.open")
             self._access.signed_in(identity.principal, "mqtt")
             if connection.is_open:
-                connection.reauthenticated(identity.principal)
+                connection.use_new_principal(identity.principal)
                 connection.send(AuthPacket(Reason.SUCCESS, self._properties(identity.data)))
         except PenstockError as error:
             _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))

@@ -111,7 +111,7 @@ class Subscribing(ConnectionPart[SubscribingConnection]):
     def _refuse(self, error: PenstockError) -> Reason:
         """Record the error of a filter, and return its reason code for the SUBACK."""
         self._last_refusal = str(error)
-        self._mqtt.realm.connections.refused(error)
+        self._mqtt.realm.connections.count_error(error)
         return reason_within(error, reasons.ALLOWED[reasons.SUBACK])
 
     async def unsubscribe(self, packet: UnsubscribePacket) -> None:

@@ -160,7 +160,8 @@ def _levels_of(row: topics.TopicLevel) -> Levels:
 
 
 def _names_at(name: str, branch: Branch) -> Iterator[str]:
-    """Yield the names of a level and of all levels below it. Topics may be added meanwhile."""
+    """Yield the names of a level and of all levels below it. Topics may be added between two
+    steps."""
     branches = [(name, branch)]
     while branches:
         name, below = branches.pop()
@@ -174,7 +175,8 @@ async def _with_events(
     """Yield the topics that have an event, each with the event's id. Other tasks run after each
     `SLICE` names."""
     while names_slice := list(islice(names, SLICE)):
-        # Looked up again for each slice, because the channel may have been deleted meanwhile.
+        # Looked up again for each slice, because the channel may have been deleted since the last
+        # slice.
         newest_of = _keyed(realm, channel).newest_of
         ids = [(name, newest_of(name)) for name in names_slice]
         yield [(name, event_id) for name, event_id in ids if event_id is not None]
@@ -198,7 +200,7 @@ def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
     other channels, ``NameDoesNotExist``."""
     store = realm.view.store(channel)
     if store is None:
-        raise NameDoesNotExist("the channel was deleted meanwhile")
+        raise NameDoesNotExist("the channel was deleted during the request")
     if store.definition.keys != {TOPIC: 1}:
         raise InvalidArgument(
             f"{store.name!r} does not keep the newest event of each topic; use a channel with the "

@@ -24,7 +24,7 @@ class _Level(Generic[T]):
     def __init__(self) -> None:
         self.below: dict[str, _Level[T]] = {}
         self.exact: dict[T, None] = {}
-        """The values of filters that end here."""
+        """The values of filters that end at this level."""
         self.multi_level: dict[T, None] = {}
         """The values of filters that match all further levels."""
 

@@ -11,7 +11,7 @@ from penstock_server.cli.shared.progress import progress
 
 def test_no_progress_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("publishing", 10) as seen:
-        seen.reached(5)
+        seen.show(5)
 
     assert capsys.readouterr().err == ""
 
@@ -22,7 +22,7 @@ def test_at_a_terminal_there_is_a_bar(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
     with progress("publishing", 10) as seen:
-        seen.reached(5)
+        seen.show(5)
 
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -36,6 +36,6 @@ def test_there_is_no_bar_without_an_end(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
     with progress("publishing", 0) as seen:
-        seen.reached(5)
+        seen.show(5)
 
     assert capsys.readouterr().err == ""

@@ -135,7 +135,7 @@ class Seen:
         self.steps: list[int] = []
         self._enough = enough
 
-    def reached(self, done: int) -> None:
+    def show(self, done: int) -> None:
         self.steps.append(done)
         if done == 2:
             self._enough.set()

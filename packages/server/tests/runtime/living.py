@@ -56,7 +56,7 @@ class Owning:
         self.epoch = epoch
         self.format = FORMAT
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         return ()
 
     def holds(self) -> bool:

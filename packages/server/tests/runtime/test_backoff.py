@@ -52,7 +52,7 @@ def test_pauses_double_up_to_a_bound_and_start_again_after_a_success() -> None:
     backoff = RetryPauses(5.0, 30.0)
 
     assert [backoff.failed() for _ in range(5)] == [5.0, 10.0, 20.0, 30.0, 30.0]
-    backoff.succeeded()
+    backoff.record_success()
     assert backoff.failed() == 5.0
 
 

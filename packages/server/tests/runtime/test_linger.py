@@ -33,8 +33,8 @@ class Turns:
         self.linger.stay(idle)
         self.now_s += after_s
         idle.set_result(None)
-        self.linger.woken()
-        self.linger.served(requests, [bytes(size) for size in sizes])
+        self.linger.forget_after_idling()
+        self.linger.count_group(requests, [bytes(size) for size in sizes])
 
     async def awake(self) -> int:
         """Return how often the loop polls while no work arrives."""

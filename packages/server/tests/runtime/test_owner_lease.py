@@ -48,7 +48,7 @@ class HandLease:
         self._held.set()
         self.is_over = False
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         return ()
 
     def holds(self) -> bool:

@@ -85,7 +85,7 @@ async def test_events_in_memory_among_those_of_a_file_are_kept() -> None:
             schema=store.tail[0].schema,
             body=store.tail[0].body,
         )
-        store.restored(tail_batch)
+        store.add_restored(tail_batch)
         assert store.late.overlap(kept) == kept
         assert promising(realm, "price = 2") == [Span(3, 5), Span(20, 30), Span(40, 50)]
 

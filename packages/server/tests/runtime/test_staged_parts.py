@@ -201,9 +201,9 @@ async def test_a_commit_drops_the_stages_of_other_attempts() -> None:
         stages = lives.realm.stages
         for name in ("q.1/used", "q.1/lost", "q.2/next", "alone"):
             stages.put(name, 1, [body])
-        stages.committed(["q.1/used"])
+        stages.drop_published(["q.1/used"])
         assert stages.size == 2 * (STAGE_BYTES + len(body.buffer))
         with pytest.raises(NoSuchStage):
             stages.bodies_of(["q.1/lost"], 1)
-        stages.committed(["alone"])
+        stages.drop_published(["alone"])
         assert stages.bodies_of(["q.2/next"], 1) == [body]

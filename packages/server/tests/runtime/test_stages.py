@@ -47,7 +47,7 @@ def test_a_commit_drops_other_attempts_of_its_user_only() -> None:
         for attempt in ("0", "1"):
             kept.put(owned(f"work/{attempt}", user), 1, [one()])
 
-    kept.committed([owned("work/0", "alice")])
+    kept.drop_published([owned("work/0", "alice")])
 
     assert len(kept.bodies_of([owned("work/1", "bob")], 1)) == 1
     with pytest.raises(NoSuchStage):

@@ -33,7 +33,7 @@ class Upgrading:
         self.format = OLD
         self._behind = behind
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         return self._behind if format == NEW else ()
 
 

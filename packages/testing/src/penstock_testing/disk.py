@@ -123,7 +123,8 @@ class _Directory:
         self.pending.clear()
 
     def cut(self, random: Random, faults: Counter[str]) -> None:
-        """Cut the power: each unsynced change of names is either kept or lost, here and below."""
+        """Cut the power: each unsynced change of names is either kept or lost, in this folder and
+        below."""
         outcome = random.choice(("none", "all", "some", "some"))
         for change in self.pending:
             if outcome == "all" or (outcome == "some" and random.random() < 0.5):

@@ -274,7 +274,7 @@ class SimTransport(asyncio.Transport):
             unread = unread[len(part) :]
 
     def _release_window(self, count: int) -> None:
-        """Note that the other end has read ``count`` bytes, and send more."""
+        """Record that the other end has read ``count`` bytes, and send more."""
         self._window_bytes -= count
         # The other end calls this method. Sending may call this end's program, so it runs in the
         # context of this end.
@@ -452,7 +452,7 @@ class SimNetwork:
     # --- internals -----------------------------------------------------------------------
 
     def _ends_on(self, machine: str) -> Iterator[SimTransport]:
-        """Return the open ends on a machine; they may be removed meanwhile."""
+        """Return the open ends on a machine; they may be removed during the iteration."""
         return iter([end for end in self.ends if end.machine == machine])
 
     def _close_doors(self, machine: str) -> None:

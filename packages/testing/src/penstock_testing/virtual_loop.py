@@ -68,7 +68,7 @@ class LeapingLoop(VirtualTimeLoop):
         self._waits = 0
         """Waiting calls of the thread that created the loop; time passes only if there is one."""
         self._jobs = 0
-        """Computing jobs of the executor; time stands still meanwhile."""
+        """Computing jobs of the executor; time stands still while they run."""
         self.timers: list[asyncio.TimerHandle] = []
         """Heap of the punctual timers. Cancelled timers are removed when the heap is full."""
         self._timers_max = 64

@@ -229,7 +229,8 @@ class VirtualRealm(Realm):
         return realm
 
     async def _stop(self) -> None:
-        """Stop the realm. Time passes meanwhile, because connections that end wait for timers."""
+        """Stop the realm. Time passes during the stop, because connections that end wait for
+        timers."""
         with self.clock.time_passes():
             await super()._stop()
 

@@ -275,7 +275,7 @@ def _elements(data: Bytes, offset: int, depth: int, *, wide: bool) -> tuple[list
     # Each element takes at least its constructor, so a larger count is false; without this check
     # the loop below would run up to 2^32 times.
     if count > end - offset:
-        raise ValueError(f"{count} elements in {end - offset} bytes")
+        raise ValueError(f"a list of {end - offset} bytes states {count} elements")
     values = []
     for _ in range(count):
         value, offset = read(data, offset, depth + 1)
@@ -334,7 +334,7 @@ def _check_count(count: int, code: int, size: int) -> None:
     the constructor of the elements; elements of width 0 take no bytes."""
     count_max = EMPTY_ELEMENTS_MAX if code >> 4 == 4 else size
     if count > count_max:
-        raise ValueError(f"{count} elements in {size} bytes")
+        raise ValueError(f"an array of {size} bytes states {count} elements")
 
 
 _READERS: Final[dict[int, Reader]] = {

@@ -241,7 +241,7 @@ def files_at(settings: ClusterSettings, shard: int = SHARD) -> str:
 
 
 def _with_files(engine: StorageEngine, settings: ClusterSettings) -> StorageEngine:
-    """Return the engine with the blobs at the place that ``cluster.blobs`` names. Raises
+    """Return the engine with the blobs in the file store that ``cluster.blobs`` names. Raises
     ``InvalidArgument`` for another value."""
     if settings.blobs == ON_ENGINE:
         return engine
@@ -343,8 +343,8 @@ async def open_history(
     of users and rights. When a file becomes unreadable, all readers are disconnected and
     ``on_failure`` is called.
 
-    Raises ``NameDoesNotExist`` without a snapshot, ``Unavailable`` if the place does not answer or
-    no rights are known, ``NewerFormat``.
+    Raises ``NameDoesNotExist`` without a snapshot, ``Unavailable`` if the file store does not
+    answer or no rights are known, ``NewerFormat``.
     """
     if settings.access.mode != "off" and USERS_KEY not in rights:
         raise Unavailable("no users are known yet, so signing in is impossible")
@@ -395,7 +395,8 @@ async def open_history(
 
 
 def shared_files(uri: str, name: str, shard: int) -> Blobs:
-    """Return the files of a shard at a place outside of the engine. Raises ``InvalidArgument``."""
+    """Return the files of a shard in a file store outside of the engine. Raises
+    ``InvalidArgument``."""
     target = place(uri, "cluster.blobs")
     blobs = FileSystemBlobs(
         target.files,
@@ -436,7 +437,7 @@ def advertised_host(settings: Settings) -> str:
 
 def shared_settings(settings: Settings) -> dict[str, str]:
     """Return the settings that must be equal on all nodes, as text: the sign-in, the limits of
-    clients, the length of a lease, and the place of the files."""
+    clients, the length of a lease, and the file store."""
     sections = {
         "access": (
             settings.access,

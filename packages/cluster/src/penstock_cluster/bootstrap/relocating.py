@@ -267,7 +267,7 @@ async def _announce(registry: Registry, realm: str, clock: Clock) -> tuple[Arriv
 
 
 def _conflict() -> IllegalState:
-    """Return the error for a register that another process has changed meanwhile."""
+    """Return the error for a register that another process has changed since it was read."""
     return IllegalState(
         "a node of the cluster was started, or another import was begun, at this moment: stop it, "
         "and try again"
@@ -284,7 +284,7 @@ async def _records(registry: Registry, prefix: str = "") -> dict[str, VersionedR
 
 
 async def _set(registry: Registry, key: str, value: bytes | None) -> None:
-    """Set or remove a record that no other process writes meanwhile."""
+    """Set or remove a record that no other process writes at the same time."""
     record = await registry.get(key)
     version = 0 if record is None else record.version
     if value is not None and (record is None or record.value != value):

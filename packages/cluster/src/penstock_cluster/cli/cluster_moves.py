@@ -102,7 +102,7 @@ def import_(
                             clock,
                             cluster=cluster_options.name,
                             ahead=ahead,
-                            on_progress=bar.reached,
+                            on_progress=bar.show,
                         )
 
             moved = on_engine(cluster_options, move_realm)

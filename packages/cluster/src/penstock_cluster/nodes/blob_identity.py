@@ -1,11 +1,11 @@
-"""The identity of the place where a cluster keeps segments and snapshots.
+"""The identity of the file store where a cluster keeps segments and snapshots.
 
 The register names an identity for the blobs of each shard, and a blob of that name is stored among
 them. A node that cannot read this blob uses another place: a folder that is not mounted, another
-bucket, another setting. The contents of that place are not the realm.
+bucket, another setting. The contents of that store are not the realm.
 
-An owner creates the identity once it has recovered the realm from the place without damage. So a
-realm without an identity, such as those of version 0.1.0, gets one, and a wrong place does not.
+An owner creates the identity once it has recovered the realm from the file store without damage. So
+a realm without an identity, such as those of version 0.1.0, gets one, and a wrong place does not.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ BLOBS_SETTING: Final = "cluster.blobs"
 IDENTITIES: Final = "blobs/"
 """Prefix of the keys of the register that hold the identity of each shard's blobs."""
 IDENTITY_BLOBS: Final = "realm/identity-"
-"""Prefix of the name of the blob that identifies the place."""
+"""Prefix of the name of the blob that identifies the file store."""
 ANSWER_S: Final = 5.0
-"""Seconds within which a place has to answer."""
+"""Seconds within which a file store has to answer."""
 _SNAPSHOTS: Final = "snapshots/"
 
 _log = logger("penstock.cluster")
@@ -65,7 +65,7 @@ class BlobPlaces:
     """Compares the blobs that a node reads for a shard with the identity in the register."""
 
     def __init__(self, engine: StorageEngine, registry: Registry, location: str = "") -> None:
-        """``location`` is the place as the settings have it, for messages."""
+        """``location`` is the file store as the settings have it, for messages."""
         self._engine = engine
         self._registry = registry
         self._location = f"the place of {BLOBS_SETTING}" + (f" ({location})" if location else "")
@@ -167,9 +167,9 @@ class BlobPlaces:
 
 
 class GuardedBlobs:
-    """The blobs that an owner writes. After each snapshot the place is compared with the register,
-    because a folder may be unmounted at run time: the owner must not truncate its journal if the
-    snapshot is in another place."""
+    """The blobs that an owner writes. After each snapshot the file store is compared with the
+    register, because a folder may be unmounted at run time: the owner must not truncate its journal
+    if the snapshot is in another place."""
 
     def __init__(self, blobs: Blobs, places: BlobPlaces, shard: int) -> None:
         self.grows: Final = blobs.grows

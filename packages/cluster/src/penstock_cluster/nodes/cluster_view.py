@@ -52,7 +52,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
 
 
 class PortReached(Struct, frozen=True):
-    """A port that a node serves, and whether it could be reached from here."""
+    """A port that a node serves, and whether it could be reached from this machine."""
 
     node: str
     url: str
@@ -95,7 +95,7 @@ async def observe(
         # A dead process is recognized immediately by its port, without waiting for its lease.
         for member in list(observer.without_sign_of_life()):
             if member.address and await is_refused(member.address):
-                observer.refused(member)
+                observer.record_refusal(member)
         now_us = clock.steady_us()
         if observer.is_complete(now_us) or (only and observer.is_known(only)):
             return observer.seen(clock.steady_us())

@@ -20,8 +20,8 @@ CHECK_UNFIT_S: Final = 2.0
 """Pause between two checks of a node that could not serve the realm, in seconds."""
 NOT_RECOVERED_S: Final = 5.0
 NOT_RECOVERED_S_MAX: Final = 30.0
-"""Pause after a failed recovery; other nodes may take the realm meanwhile. It doubles with each
-failure, up to the second value."""
+"""Pause after a failed recovery; other nodes may take the realm during the pause. It doubles with
+each failure, up to the second value."""
 
 _log = logger("penstock.cluster")
 
@@ -87,7 +87,7 @@ class NodeFitness:
 
     def record_recovery(self) -> None:
         """Record that this node has recovered the realm."""
-        self._pauses.succeeded()
+        self._pauses.record_success()
         self._log_change("")
 
     async def _check(self, shard: int) -> bool:
@@ -101,7 +101,7 @@ class NodeFitness:
             reason = f"{error}"
         except Unavailable:
             return False
-        # Without a quorum the failure may be that of the engine, not of the place.
+        # Without a quorum the failure may be that of the engine, not of the file store.
         if reason and not self._has_quorum():
             return False
         if self._place_reason and not reason:

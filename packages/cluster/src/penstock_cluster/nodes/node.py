@@ -118,9 +118,9 @@ class ShardLease:
         """Format of the shard's records."""
         return self._node.claims.writes(self._shard)
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         """Return the nodes that do not know ``format``, each with its version."""
-        return self._node.claims.behind(format)
+        return self._node.claims.nodes_behind(format)
 
     async def held(self) -> None:
         """Wait until the lease holds. Raises ``Deposed`` when it never will again."""
@@ -431,7 +431,7 @@ class ClusterNode:
         """Probe owners that are late: a dead process has no lease to wait for."""
         for member in list(self.claims.late_owners()):
             if await is_refused(member.address):
-                self.claims.refused(member.node, member.nonce, self._clock.steady_us())
+                self.claims.record_refusal(member.node, member.nonce, self._clock.steady_us())
                 self._write_now.set()
 
     async def _listen(self) -> asyncio.AbstractServer:
@@ -511,7 +511,7 @@ class ClusterNode:
         _log.info("shard.given_up", shard=shard, epoch=tenure.epoch)
 
     def _note_failure(self, tenure: _Tenure, reason: str) -> None:
-        """Leave the realm to other nodes for a while if it could not be recovered here."""
+        """Leave the realm to other nodes for a while if this node could not recover it."""
         if tenure.realm is None:
             self._fitness.record_failed_recovery(f"the realm could not be recovered here: {reason}")
 

@@ -161,7 +161,7 @@ class Claims:
         claim = self.claims.get(shard)
         return self.me.format if claim is None else min(claim.format, self.me.format)
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         """Return the nodes that do not know ``format``, each with its version. Silent nodes are
         included: they may be frozen, and wake up."""
         older = (member for member in self.members.values() if member.format < format)
@@ -240,7 +240,7 @@ class Claims:
         if pending is not None and pending.write == write:
             del self._pending[write.key]
 
-    def refused(self, node: str, nonce: str, now_us: int) -> None:
+    def record_refusal(self, node: str, nonce: str, now_us: int) -> None:
         """Record that nothing listens at the address of a process, so that its lease counts as
         ended."""
         self._refused_us.setdefault((node, nonce), now_us)
@@ -343,7 +343,7 @@ class Claims:
                 self._note_rival(member)
 
     def _note_rival(self, member: MemberRecord) -> None:
-        """Note that another process with this node's name has renewed. One renewal may have been
+        """Record that another process with this node's name has renewed. One renewal may have been
         the last, delayed write of a killed process."""
         self._rival_renewals += 1
         if self._rival_renewals > 1 and not member.leaving:
@@ -446,7 +446,7 @@ class Claims:
                 # No earlier process has renewed since it was seen: this record replaced its own.
                 self._watched[self._process] = _Watched(self.me.counter, now_us)
                 self._has_joined = True
-            self.lease.renewed(pending.began_us, now_us)
+            self.lease.record_renewal(pending.began_us, now_us)
             return
         shard = int(write.key.removeprefix(SHARDS))
         claim = msgspec.json.decode(write.value, type=ClaimRecord)

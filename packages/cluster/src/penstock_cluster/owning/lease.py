@@ -31,7 +31,7 @@ class Lease:
         """Number of times the lease has begun. A claim from an earlier term must be confirmed:
         another node may have waited for the end of that term and be about to claim."""
 
-    def renewed(self, began_us: int, now_us: int) -> None:
+    def record_renewal(self, began_us: int, now_us: int) -> None:
         """Extend the lease after the answer to a renewal that was sent at ``began_us``.
 
         The lease counts from the sending, because others may have seen the renewal immediately. A

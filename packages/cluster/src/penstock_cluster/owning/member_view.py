@@ -139,8 +139,8 @@ class Observer:
             if node not in self._renewed_us and not self._is_refused(member):
                 yield member
 
-    def refused(self, member: MemberRecord) -> None:
-        """Note that no process listens at the address of a member."""
+    def record_refusal(self, member: MemberRecord) -> None:
+        """Record that no process listens at the address of a member."""
         self._refused.add((member.node, member.nonce))
 
     def is_known(self, node: str) -> bool:

@@ -35,8 +35,8 @@ class EngineAppends:
         # At least 1, because 0 means that no append waits.
         return 0 if self._began_us is None else max(1, self._now_us() - self._began_us)
 
-    def unanswered(self) -> None:
-        """Note that the present append got no answer, so that its outcome has to be looked up."""
+    def record_missing_answer(self) -> None:
+        """Record that the present append got no answer, so that its outcome has to be looked up."""
         self._is_ambiguous = True
 
     @contextmanager

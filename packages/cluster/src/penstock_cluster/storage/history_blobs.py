@@ -31,8 +31,8 @@ class HistoryBlobs(CheckedBlobs):
     _fixed_because = "these files are only read"
 
     def __init__(self, cache: Blobs, shared: Blobs | None, *, offload: Offload) -> None:
-        """``shared`` is the place outside of the engine; None if the files are on the engine, so
-        that only the ``cache`` can be read."""
+        """``shared`` is the file store outside of the engine; None if the files are on the engine,
+        so that only the ``cache`` can be read."""
         super().__init__(cache, offload)
         self._shared = shared
         self.on_failure: Callable[[PenstockError], None] = lambda failure: None

@@ -23,7 +23,7 @@ Resource = tuple[str, str]
 channel or queue below that folder, ``*`` for all of them. The name of a topic resource is an MQTT
 topic filter, with ``%u`` for the user and ``%c`` for the client id."""
 _Change = Callable[[tuple[str, ...]], set[str]]
-"""Returns the rights of a subject after a change, given its rights before."""
+"""Returns the rights of a subject after a change, given its earlier rights."""
 
 _SENDING: frozenset[str] = frozenset(("publish", "push"))
 """Rights on a temporary destination that every user who knows its name has. The name has 128 random

@@ -130,7 +130,7 @@ class Lockout:
                 begun.append(locked or Locked("user", user, seconds))
         return begun
 
-    def passed(self, user: str, host: str) -> None:
+    def reset_failures(self, user: str, host: str) -> None:
         """Reset the failures of ``user`` from ``host`` after a successful sign-in. The count of the
         host is kept; otherwise an attacker with one account could reset it between guesses."""
         for key in self._keys(user, host):

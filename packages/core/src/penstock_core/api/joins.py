@@ -75,7 +75,7 @@ class CopiesTaken(Struct, frozen=True):
     count: int
     """Number of events that were new."""
     known: int = -1
-    """The highest id of the outbox whose copy was stored before; -1 if no copy was."""
+    """The highest id of the outbox whose copy is already stored; -1 if no copy was."""
 
 
 class CopyIn(Request[CopiesTaken], frozen=True):

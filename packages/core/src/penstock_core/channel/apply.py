@@ -88,7 +88,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
 
 
 def _touch(state: ChannelState, fact: StoredFact) -> None:
-    """Note the durables that may have a delivery because of a fact: usually one or a few."""
+    """Record the durables that may have a delivery because of a fact: usually one or a few."""
     match fact:
         case Appended(matched=matched):
             state.may_deliver = True
@@ -138,7 +138,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
         state.volatile.add(part)
     if fact.absent or fact.relayed or fact.dropped or fact.passing:
         _remove_unstored(state, fact)
-    if state.ages.appended(span, fact.at_us, state.definition.ttl):
+    if state.ages.add_published(span, fact.at_us, state.definition.ttl):
         state.ages.forget_below(state.stored.lowest)
     if fact.ttls:
         exact = state.definition.kind == "schedule"  # never before its time (SEM X4)
@@ -186,7 +186,7 @@ def _persisted_late(state: ChannelState, fact: PersistedLate) -> None:
         state.next_id = max(state.next_id, span.end)
         state.stored.add(span)
         state.counters.published += span.size
-        state.ages.inserted(span.first, fact.at_us)
+        state.ages.add_inserted(span.first, fact.at_us)
     state.ages.restore_own(fact.ttls)
     for durable in state.durables.values() if new_ids else ():
         durable.recover_passed(new_ids)
@@ -201,7 +201,7 @@ def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
             continue
         lasting = IdSet(matched)
         lasting.discard_all(unstored)
-        durable.offered(span, lasting)
+        durable.add_published(span, lasting)
 
 
 def _relay(state: ChannelState, fact: Appended) -> None:
@@ -333,11 +333,11 @@ def _remove_ids(
 
 
 def _passed(state: ChannelState, ids: IdSet) -> None:
-    """Note that connected clients have been offered the relayed events."""
+    """Record that connected clients have been offered the relayed events."""
     state.counters.relayed += len(state.relayed.remove_all(ids))
     capacity_overflow.end_offer(state, ids)
     for durable in state.durables.values():
-        durable.passed(ids)
+        durable.drop_passed(ids)
 
 
 def _created(state: ChannelState, fact: DurableCreated) -> None:
@@ -363,7 +363,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
 
 
 def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
-    """Note a change of a seat, of recorded interest, or of a durable's position."""
+    """Record a change of a seat, of recorded interest, or of a durable's position."""
     match fact:
         case Sought():
             sought(state, fact)
@@ -372,7 +372,7 @@ def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
         case InterestEnded(place):
             state.places.pop(place, None)
         case Seated(name, place, session, sole, waited_us) if name in state.durables:
-            state.durables[name].seated(place, session, sole=sole, waited_us=waited_us)
+            state.durables[name].record_seat(place, session, sole=sole, waited_us=waited_us)
         case Left(name, place) if name in state.durables:
             state.durables[name].places.pop(place, None)
         case _:

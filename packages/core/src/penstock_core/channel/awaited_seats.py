@@ -117,7 +117,7 @@ def advance_wait(state: ChannelState, now_us: int) -> None:
 
 
 def interrupted(state: ChannelState, *, now: bool) -> None:
-    """Note that absent sessions may reconnect: from ``now`` on, or only after
+    """Record that absent sessions may reconnect: from ``now`` on, or only after
     :class:`AwaitSeats`."""
     state.awaits_seats, state.awaited_from_us = True, None
     state.refuses_reconnects = not now

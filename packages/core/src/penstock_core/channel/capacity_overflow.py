@@ -30,7 +30,7 @@ class UnofferedIds(Struct):
 
 
 def note_offered(state: ChannelState) -> None:
-    """Note that all clients have been offered all events, or could not take them."""
+    """Record that all clients have been offered all events, or could not take them."""
     state.granted_through = state.sent_through = state.next_id
     # Without a capacity no event is evicted, so the lowest cursor is not needed.
     if state.definition.capacity:

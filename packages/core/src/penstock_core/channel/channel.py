@@ -79,7 +79,7 @@ class ChannelMachine:
         return recovery.recorded(self.state, fact)
 
     def mark_ids_used(self, end: int) -> None:
-        """Note that ids below ``end`` are in use, even if no fact so far mentions them."""
+        """Record that ids below ``end`` are in use, even if no fact so far mentions them."""
         recovery.mark_ids_used(self.state, end)
 
     def recovered(self) -> None:

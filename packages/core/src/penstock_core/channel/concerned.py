@@ -123,14 +123,14 @@ class TouchedDurables:
         """Durables of ``_seated`` without a selector: every published event is for them."""
 
     def seat_added(self, durable: Durable) -> None:
-        """Note that a client has taken a seat at a durable."""
+        """Record that a client has taken a seat at a durable."""
         self._seated[durable.name] = durable
         if not durable.selector:
             self._unselective[durable.name] = durable
         self.add(durable)
 
     def seat_removed(self, durable: Durable) -> None:
-        """Note that a client has left a durable; its events may go to other clients."""
+        """Record that a client has left a durable; its events may go to other clients."""
         self.add(durable)
         if not durable.seats:
             self.forget(durable.name)
@@ -141,11 +141,11 @@ class TouchedDurables:
             durables.pop(name, None)
 
     def add(self, durable: Durable) -> None:
-        """Note that this durable may have events to deliver."""
+        """Record that this durable may have events to deliver."""
         self._by_name[durable.name] = durable
 
     def add_all(self) -> None:
-        """Note a change that may affect any durable."""
+        """Record a change that may affect any durable."""
         self._is_all = True
 
     def get(self) -> list[Durable]:

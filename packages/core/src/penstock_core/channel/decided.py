@@ -14,7 +14,7 @@ class Decided(Struct, frozen=True):
     facts: tuple[StoredFact, ...] = ()
     answer: Span | int | None = None
     is_retry: bool = False
-    """Whether the publish was stored before, so that the answer repeats the earlier answer
+    """Whether an earlier attempt stored the publish, so that the answer repeats the earlier answer
     (SEM X3)."""
     follows: bool = True
     """Whether the facts may have further consequences, such as copies by joins. False saves the

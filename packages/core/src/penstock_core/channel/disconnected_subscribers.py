@@ -13,7 +13,7 @@ from penstock_core.vocabulary.digest import Digest
 
 
 def note_ttls(state: ChannelState, digest: Digest) -> None:
-    """Note the event TTLs, which limit how long events wait for disconnected subscribers."""
+    """Record the event TTLs, which limit how long events wait for disconnected subscribers."""
     if not state.engine.needs_interest:
         return
     first = state.next_id - digest.count
@@ -26,7 +26,7 @@ def note_ttls(state: ChannelState, digest: Digest) -> None:
 
 
 def note_lost_connection(state: ChannelState, command: Disconnect, now_us: int) -> None:
-    """Keep the place of a subscriber whose connection is lost."""
+    """Keep the position of a subscriber whose connection is lost."""
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None or not subscriber.has_interest:
         return
@@ -36,7 +36,7 @@ def note_lost_connection(state: ChannelState, command: Disconnect, now_us: int) 
     if subscriber.lost_us is None:
         state.absent += 1
         state.followers.single_out((subscriber.subscription,))
-        subscriber.lost(now_us)
+        subscriber.record_lost_connection(now_us)
 
 
 def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
@@ -47,7 +47,7 @@ def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
     if subscriber is None:
         return None
     if subscriber.lost_us is None:  # it reconnected before the loss was noticed
-        subscriber.lost(0)
+        subscriber.record_lost_connection(0)
     else:
         state.absent -= 1
     state.recheck_from(subscriber.cursor)
@@ -55,7 +55,7 @@ def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
 
 
 def note_left(state: ChannelState, subscriber: Subscriber) -> None:
-    """Note that a subscriber has ended: events that waited only for it may leave."""
+    """Record that a subscriber has ended: events that waited only for it may leave."""
     state.absent -= subscriber.lost_us is not None
     state.places_over = state.places_over or subscriber.place in state.places
     state.recheck_from(subscriber.resumes_at)

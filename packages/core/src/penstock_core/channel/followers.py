@@ -84,7 +84,7 @@ class Followers:
         return tuple(spans)
 
     def move_on(self, end: int) -> None:
-        """Move the place of the members to ``end``: they have received all matching events below
+        """Move the position of the members to ``end``: they have received all matching events below
         it."""
         self._place.through = max(self.through, end)
 

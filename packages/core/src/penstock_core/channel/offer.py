@@ -115,7 +115,7 @@ def _hold_or_extend(state: ChannelState, command: HoldEvents | ExtendTime, now_u
 
 
 def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
-    """Add a plain subscriber, at its former place if the place was kept for it."""
+    """Add a plain subscriber, at its former position if that was kept for it."""
     start_id, former = command.start_id, None
     if command.stop_id is None:
         start_id = state.engine.first_id(start_id, state.next_id)
@@ -162,7 +162,7 @@ def _credit(state: ChannelState, command: GrantCredit) -> None:
 
 
 def _match_readers(state: ChannelState, digest: Digest) -> None:
-    """Note which of the events just published match the selectors of readers and subscribers."""
+    """Record which of the events just published match the selectors of readers and subscribers."""
     first = state.next_id - digest.count
     for selector, matched in digest.matched.items():
         ids = [Span(*offsets).shifted(first) for offsets in matched]
@@ -322,7 +322,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
     size = sum(span.size for span in spans)
     if subscriber := state.subscribers.get(subscription):
         subscriber.credit += size
-        state.delivered -= subscriber.counted(spans)
+        state.delivered -= subscriber.delivered_count(spans)
         if subscriber.confirms:
             state.removal_candidates.add_all(subscriber.confirmed(IdSet(spans)))
     elif attached := state.seats.get(subscription):
@@ -338,7 +338,7 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
     still being applied."""
     if (subscriber := state.subscribers.get(command.subscription)) is not None:
         state.followers.single_out((command.subscription,))
-        state.delivered -= subscriber.counted(command.spans)
+        state.delivered -= subscriber.delivered_count(command.spans)
         subscriber.take_back_withheld(command.spans)
         subscriber.is_full = command.is_full
         subscriber.is_choosing = command.is_choosing
@@ -371,7 +371,7 @@ def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
     """Adjust the window of a seat after its client has acknowledged or buried events."""
     if attached := state.seats.get(subscription):
         durable, seat = attached
-        seat.acknowledged(now_us)
+        seat.adjust_window(now_us)
         durable.read_us = now_us
         state.touch(durable)
 
@@ -379,7 +379,7 @@ def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
 def _connection(
     state: ChannelState, command: Disconnect | StallSession | AwaitSeats, now_us: int
 ) -> None:
-    """Note a lost, stalled or resumed connection."""
+    """Record a lost, stalled or resumed connection."""
     if isinstance(command, Disconnect):
         disconnected_subscribers.note_lost_connection(state, command, now_us)
         return
@@ -466,7 +466,7 @@ def _offer_subscribers(
                 passed.within(Span(before, subscriber.cursor))
             )  # SEM D6, J2
         if spans:
-            state.delivered += subscriber.counted(spans)
+            state.delivered += subscriber.delivered_count(spans)
             counts = _counts(state, subscriber.durable, spans)
             yield Deliver(subscriber.subscription, spans, counts)
             if not is_all or subscriber.cursor < end or subscriber.is_selective:
@@ -482,7 +482,7 @@ def _offer_subscribers(
 
 
 def _offer_followers(state: ChannelState, readable: IdSet, end: int) -> Iterator[Effect]:
-    """Single out the followers that may want the next events, and move the place of the other
+    """Single out the followers that may want the next events, and move the position of the other
     followers past these events."""
     followers, before = state.followers, state.followers.through
     if before >= end:
@@ -524,7 +524,7 @@ def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
 def _assign(state: ChannelState, command: AssignLanes) -> None:
     durable = state.durables[command.durable]
     assert durable.lanes is not None, "only a durable with lanes yields FindLanes"
-    durable.lanes.assigned(command)
+    durable.lanes.assign(command)
 
 
 def _offer_durable(

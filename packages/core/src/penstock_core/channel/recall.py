@@ -40,7 +40,7 @@ def recall(durable: Durable, later: IdSet) -> list[Recall]:
         if held:
             seat.recalls.append(held)
             recalls.append(Recall(seat.subscription, held.spans))
-    durable.recalled(later)
+    durable.recall(later)
     return recalls
 
 

@@ -159,7 +159,7 @@ def clock_set_back(state: ChannelState, last_us: int, now_us: int) -> None:
 
 
 def mark_ids_used(state: ChannelState, end: int) -> None:
-    """Note that ids below ``end`` are in use and must not be assigned again (SEM E4).
+    """Record that ids below ``end`` are in use and must not be assigned again (SEM E4).
 
     Some file holds events with these ids, although the block that assigned them may be damaged
     (SEM S1).

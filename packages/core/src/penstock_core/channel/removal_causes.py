@@ -71,7 +71,7 @@ class Departures:
         self.record(newly_left, cause)
 
     def record_unstored(self, *spans: tuple[int, int]) -> None:
-        """Note ids that were assigned although no event is stored under them."""
+        """Record ids that were assigned although no event is stored under them."""
         if self.usual != NEVER:
             self.record(IdSet(Span(*span) for span in spans), NEVER)
 

@@ -157,8 +157,8 @@ class Ages:
         """The key in ``_own`` of the set of events whose TTL ended at various times and that are
         still stored; 0 if no such set exists."""
 
-    def appended(self, span: Span, at_us: int, ttl_ms: int) -> bool:
-        """Note when ``span`` was published; return whether it needed a new entry."""
+    def add_published(self, span: Span, at_us: int, ttl_ms: int) -> bool:
+        """Record when ``span`` was published; return whether it needed a new entry."""
         resolution = ttl_ms if ttl_ms else COARSE_US  # a thousandth of the TTL, in us
         age_us = at_us - self._entries[-1][1] if self._entries else resolution
         if age_us >= resolution:
@@ -199,7 +199,7 @@ class Ages:
     def own_ttl(
         self, at_us: int, ttls: tuple[tuple[int, Spans], ...], *, exact: bool = False
     ) -> None:
-        """Note events whose event TTL replaces the channel's (SEM T2). Unless ``exact``, ends
+        """Record events whose event TTL replaces the channel's (SEM T2). Unless ``exact``, ends
         closer together than the TTL can distinguish are moved to the earliest of them."""
         for ttl_ms, spans in ttls:
             if ttl_ms <= 0:
@@ -235,9 +235,9 @@ class Ages:
             self._own[ends_us] = self._own[ends_us].copy()
         return self._own[ends_us]
 
-    def inserted(self, first: int, at_us: int) -> None:
-        """Note the publish time of an event that has a lower id than the newest event. Events with
-        higher ids are younger."""
+    def add_inserted(self, first: int, at_us: int) -> None:
+        """Record the publish time of an event that has a lower id than the newest event. Events
+        with higher ids are younger."""
         entries = self._entries
         i = bisect_right(entries, first, key=lambda entry: entry[0])
         if not (i and entries[i - 1] >= (first, at_us)):

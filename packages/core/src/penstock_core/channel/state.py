@@ -399,14 +399,14 @@ class ChannelState:
         return removed
 
     def touch(self, durable: Durable) -> None:
-        """Note a change that may cause a delivery by this durable."""
+        """Record a change that may cause a delivery by this durable."""
         self.may_deliver = True
         # Before the first seat is added, no durable has anybody to deliver to.
         if self._touched is not None:
             self._touched.add(durable)
 
     def touch_all(self) -> None:
-        """Note a change that may cause a delivery by any durable."""
+        """Record a change that may cause a delivery by any durable."""
         self.may_deliver = True
         if self._touched is not None:
             self._touched.add_all()

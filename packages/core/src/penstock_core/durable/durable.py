@@ -110,8 +110,8 @@ class Durable:
 
     # --- hard state: apply ---------------------------------------------------------------
 
-    def offered(self, span: Span, matched: IdSet) -> None:
-        """Note published events; ``matched`` are those that the durable's selector matches."""
+    def add_published(self, span: Span, matched: IdSet) -> None:
+        """Record published events; ``matched`` are those that the durable's selector matches."""
         if not self.selector:
             return  # the events are at or beyond head, so they are outstanding already
         if span.first < self.head:  # the durable may begin at a later id (SEM D3)
@@ -147,7 +147,7 @@ class Durable:
         if self.lanes is not None:
             self.lanes.settled(ids, ready_before - len(self.ready), self.ready)
             if were_delayed:
-                self.lanes.woken(were_delayed)
+                self.lanes.wake(were_delayed)
         for seat in self.seats:
             if seat.wanted:
                 seat.wanted.discard_all(ids)
@@ -187,7 +187,7 @@ class Durable:
             return
         woken = self.waiting.take_due(now_us)
         if self.lanes is not None:
-            self.lanes.woken(woken)
+            self.lanes.wake(woken)
             return
         woken.discard_all(self.parked)  # ready with the next attach
         for seat in self.seats:  # a client that holds the durable as a whole may hold them
@@ -215,13 +215,13 @@ class Durable:
     def take_back_withheld(self, ids: IdSet) -> None:
         """Take back events that were granted to a client without room; they are granted again."""
         self.delivered -= len(ids)
-        self.recalled(ids)
+        self.recall(ids)
 
     def _wait_again(self, ids: IdSet) -> None:
         """Make events that clients no longer hold ready, at their former places in the lanes."""
         self._offer_again(self.outstanding.overlap(ids))
         if self.lanes is not None:
-            self.lanes.returned(ids)
+            self.lanes.put_back(ids)
 
     def _offer_again(self, returned: IdSet) -> None:
         """Make events ready that no client holds any more, except delayed ones, which are removed
@@ -230,7 +230,7 @@ class Durable:
             returned.discard_all(self.waiting.ids)
         self.ready.add_all(returned)
 
-    def recalled(self, ids: IdSet) -> None:
+    def recall(self, ids: IdSet) -> None:
         """Take ``ids`` back from all clients without counting a redelivery (SEM D11)."""
         self._take_back(ids)
         self._wait_again(ids)
@@ -243,15 +243,15 @@ class Durable:
             if seat.in_flight:
                 seat.in_flight.discard_all(ids)
 
-    def seated(self, place: str, session: str, *, sole: bool, waited_us: int) -> None:
-        """Note a taken seat, which is reserved over a failover, and the time that owners have
+    def record_seat(self, place: str, session: str, *, sole: bool, waited_us: int) -> None:
+        """Record a taken seat, which is reserved over a failover, and the time that owners have
         waited for its session, in microseconds. An existing seat keeps its rank."""
         self.newest_rank += place not in self.places
         rank = self.places[place].rank if place in self.places else self.newest_rank
         self.places[place] = KeptPlace(rank, session, sole, waited_us=waited_us)
 
     def recover_passed(self, ids: IdSet) -> None:
-        """Note at recovery that ``ids`` are stored, although earlier facts state that they only
+        """Record at recovery that ``ids`` are stored, although earlier facts state that they only
         passed through memory (SEM J7). The rolled-back events of them become outstanding."""
         returned = self.rolled_back.overlap(ids)
         self.outstanding.add_all(returned)
@@ -317,7 +317,7 @@ class Durable:
             self.reach(end, stored)
         self.ready.add_all(ids)
 
-    def passed(self, ids: IdSet) -> None:
+    def drop_passed(self, ids: IdSet) -> None:
         """Drop events at the end of the turn that made them ready (:meth:`passing`). Clients that
         have not been sent them by now never get them."""
         missed = self.ready.remove_all(ids)

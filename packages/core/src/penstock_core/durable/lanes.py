@@ -112,7 +112,7 @@ class Lanes:
 
     # --- changes of events and seats -------------------------------------------------------
 
-    def assigned(self, command: AssignLanes) -> None:
+    def assign(self, command: AssignLanes) -> None:
         """Add examined events to their lanes."""
         self.through = command.through
         first = 0
@@ -138,7 +138,7 @@ class Lanes:
         if self._stale > max(_STALE_MIN, self.waiting // 2):
             self._drop_stale(ready)
 
-    def woken(self, ids: IdSet) -> None:
+    def wake(self, ids: IdSet) -> None:
         """Continue the lanes of events whose delay is over or that have left."""
         if not ids:
             return
@@ -149,7 +149,7 @@ class Lanes:
             if (lane := self._heads.get(event_id)) is not None:
                 self._add_head(lane)
 
-    def returned(self, ids: IdSet) -> None:
+    def put_back(self, ids: IdSet) -> None:
         """Return events that no client holds any more to the heads of their lanes."""
         for event_id in self._held_of(ids):
             lane = self._in_flight[event_id]
@@ -172,7 +172,7 @@ class Lanes:
         return later_events
 
     def remove_seat(self, seat: Seat) -> None:
-        """Remove a seat, whose events have been returned before."""
+        """Remove a seat, whose events have already been returned."""
         self._own.pop(seat.subscription, None)
 
     # --- granting --------------------------------------------------------------------------

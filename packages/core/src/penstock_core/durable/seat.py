@@ -142,7 +142,7 @@ class Seat:
         if self.demand is not None:
             self.demand += count
 
-    def acknowledged(self, now_us: int) -> None:
+    def adjust_window(self, now_us: int) -> None:
         """Adjust the window after the client has acknowledged events (SEM D9)."""
         if self.pace is not None:
             self.window = self.pace.window(self.window, self._settled_count, now_us)

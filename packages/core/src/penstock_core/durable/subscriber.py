@@ -114,8 +114,9 @@ class Subscriber:
         self._cursor = event_id
 
     def follow(self, followed: Followed | None) -> None:
-        """Share a place with other subscribers; None: continue alone from the shared place."""
-        # The property reads the place that was shared so far.
+        """Share a position with other subscribers; None: continue alone from the shared
+        position."""
+        # The property reads the position that was shared so far.
         self._cursor = self.cursor
         self._followed = followed
 
@@ -137,7 +138,7 @@ class Subscriber:
         return awaited
 
     def confirmed(self, ids: IdSet) -> IdSet:
-        """Note that events have arrived or did not match; return those not confirmed before."""
+        """Record that events have arrived or did not match; return those not confirmed earlier."""
         return self.unconfirmed.remove_all(ids)
 
     def forget(self, ids: IdSet) -> None:
@@ -152,8 +153,8 @@ class Subscriber:
         lowest = self.unconfirmed.lowest
         return self.cursor if lowest is None else min(lowest, self.cursor)
 
-    def lost(self, now_us: int) -> None:
-        """Note that the subscriber's connection is lost: unconfirmed events have to be sent
+    def record_lost_connection(self, now_us: int) -> None:
+        """Record that the subscriber's connection is lost: unconfirmed events have to be sent
         again."""
         self.lost_us = now_us
         self.credit = 0
@@ -167,7 +168,7 @@ class Subscriber:
         self.unconfirmed = IdSet()
 
     def takes_place_of(self, former: Subscriber, next_id: int) -> None:
-        """Continue in the place of ``former``, which has the same selector. Events that were not
+        """Continue at the position of ``former``, which has the same selector. Events that were not
         kept for ``former`` any more are skipped."""
         self.only, self.missed, self.pulls = former.only, former.missed, former.pulls
         self.missed.add(Span(former.until, max(former.until, next_id)))
@@ -221,7 +222,7 @@ class Subscriber:
             self.credit += sum(end - first for first, end in spans)
             self.unconfirmed.discard_all(IdSet(spans))
 
-    def counted(self, spans: Spans) -> int:
+    def delivered_count(self, spans: Spans) -> int:
         """Return how many events of ``spans`` count as delivered; for a browse none."""
         return 0 if self.stop_id is not None else sum(span.size for span in spans)
 

@@ -93,7 +93,7 @@ class Blocks:
         current, pending = -1, 0
         for first, end in zip(*runs, strict=True):
             key, last = first >> SHIFT, end >> SHIFT
-            # Runs ascend, so no later run changes the block before.
+            # Runs ascend, so no later run changes the previous block.
             if key != current:
                 if pending:
                     bits[current] = pending

@@ -17,7 +17,7 @@ class PlaceFact(Struct, frozen=True, tag=True, array_like=True):
     """A change of a client's place on a channel that the next owner of the shard must know of.
 
     A realm on one machine forgets its sessions when it ends. In a cluster, clients reconnect to the
-    next owner after some seconds, and until then their places are reserved (SEM N6).
+    next owner after some seconds, and until then their seats are reserved (SEM N6).
     """
 
 

@@ -32,12 +32,12 @@ class AddSubscriber(Command, frozen=True):
 
 
 class AddKnownSubscriber(AddSubscriber, frozen=True):
-    """A subscriber with a place that the next connection of its session can take over."""
+    """A subscriber with a position that the next connection of its session can take over."""
 
     place: str = ""
     goes_on: bool = False
-    """Whether the client continues at ``start_id``. If not, it continues at the place that was kept
-    for it during its absence."""
+    """Whether the client continues at ``start_id``. If not, it continues at the position that was
+    kept for it during its absence."""
 
 
 class GrantCredit(Command, frozen=True):
@@ -60,7 +60,7 @@ class Disconnect(Command, frozen=True):
 
     subscription: int
     arrived: Spans = ()
-    """Events that have arrived, as the subscriber has reported before."""
+    """Events that have arrived, as the subscriber has already reported."""
 
 
 class Interested(PlaceFact, frozen=True):

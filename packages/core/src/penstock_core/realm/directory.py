@@ -488,7 +488,7 @@ class Directory:
         return self._newest
 
     def note_topics(self, channel_id: int) -> None:
-        """Note the topics of a channel that was created or edited (SEM M12)."""
+        """Record the topics of a channel that was created or edited (SEM M12)."""
         state = self.channels[channel_id].state
         self.topics.note(channel_id, state.topics_since, has_topics=bool(state.definition.topics))
 

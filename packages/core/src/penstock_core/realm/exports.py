@@ -95,7 +95,7 @@ def _in_ranges(durable: DurableState) -> DurableState:
 
 def take_over(state: ChannelState, exported: ExportedState) -> None:
     """Set the state of a newly created channel to the exported state."""
-    # The copies of its dead events are in the other realm, so they do not count here.
+    # The copies of its dead events are in the other realm, so they do not count in this realm.
     apply(state, replace(exported.restored, died=()))
     state.volatile = IdSet(exported.volatile)
 

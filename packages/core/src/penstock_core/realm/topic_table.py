@@ -22,7 +22,7 @@ class TopicTable:
         """Called after each change."""
 
     def note(self, channel_id: int, since: int, *, has_topics: bool) -> None:
-        """Note a channel that was created or edited."""
+        """Record a channel that was created or edited."""
         if has_topics:
             self.since[channel_id] = since
             self._changed()

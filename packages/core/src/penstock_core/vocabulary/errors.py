@@ -165,13 +165,13 @@ class NoSuchTransaction(Refused):
 
 
 class AlreadyCommitted(Refused):
-    """The transaction was committed before; its events are stored once (SEM X2)."""
+    """The transaction has already been committed; its events are stored once (SEM X2)."""
 
     code = "already-committed"
 
 
 class AlreadyAborted(Refused):
-    """The transaction was aborted before; none of its events is stored (SEM X2)."""
+    """The transaction has already been aborted; none of its events is stored (SEM X2)."""
 
     code = "already-aborted"
 

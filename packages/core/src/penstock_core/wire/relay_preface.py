@@ -173,8 +173,8 @@ def _field(kind: int, value: bytes) -> bytes:
 
 
 def _fields(data: bytes) -> dict[int, bytes]:
-    """Return the fields of a preface by type. The signature is verified before, so the fields are
-    complete."""
+    """Return the fields of a preface by type. The signature has already been verified, so the
+    fields are complete."""
     fields: dict[int, bytes] = {}
     while data:
         length = int.from_bytes(data[1:3], "big")

@@ -379,7 +379,7 @@ class RunningRealm:
         await self.placing.pages.flush()
         await self._journal.sync()
 
-    async def answered(self) -> None:
+    async def wait_for_earlier(self) -> None:
         """Wait until all earlier requests have been decided and answered. Raises ``RealmStopping``,
         and the error that has ended the realm."""
         await self.shard.act(_nothing, sweeps=())

@@ -59,7 +59,7 @@ class Disk(Protocol):
         ...
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
-        """Return ``size`` bytes, or fewer if the file ends before."""
+        """Return ``size`` bytes, or fewer if the file ends earlier."""
         ...
 
     def map(self, file: int) -> memoryview:

@@ -84,7 +84,7 @@ class RedriveOutcome(Struct, frozen=True):
     channels: dict[str, int]
     """Number of published events, by channel."""
     is_complete: bool
-    """Whether every dead event was processed; False if the run was stopped before."""
+    """Whether every dead event was processed; False if the run was stopped earlier."""
 
 
 class RedriveRun:

@@ -74,7 +74,7 @@ class Replayed(Struct, frozen=True):
     total: int
     """Number of events published in all runs."""
     is_complete: bool
-    """Whether all events were replayed; False if the run was stopped before."""
+    """Whether all events were replayed; False if the run was stopped earlier."""
     late_max_us: int
     """Longest time that the replay was behind its pace, in microseconds."""
 
@@ -89,7 +89,7 @@ class ReplayRoute(Struct, frozen=True):
 
 
 class ReplayRun:
-    """Publishes the events of ``histories`` that were not replayed before.
+    """Publishes the events of ``histories`` that were not replayed yet.
 
     Events are ordered by original time, then by name of the channel, then by id. If a clock was set
     back, so that an event has an earlier time than an event of its channel with a lower id, the

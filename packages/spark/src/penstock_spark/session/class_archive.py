@@ -61,7 +61,7 @@ class ClassArchive:
             pass
         return []
 
-    def written_by(self, process_id: int) -> None:
+    def record_writer(self, process_id: int) -> None:
         """Record the process that will write the archive, if this session claimed it."""
         if self._is_claimed:
             with contextlib.suppress(OSError):

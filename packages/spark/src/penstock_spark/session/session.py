@@ -121,7 +121,7 @@ def session(
     with _launch_environment(java_home(jvm), home, is_local=is_local):
         started = builder.getOrCreate()
     if (gateway := SparkContext._gateway) is not None and gateway.proc is not None:
-        archive.written_by(gateway.proc.pid)
+        archive.record_writer(gateway.proc.pid)
     if is_local and all_settings[_CHECKSUMS] == "false":
         _without_checksum_files(started)
     return started

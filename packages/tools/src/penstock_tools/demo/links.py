@@ -126,7 +126,7 @@ class _DemoLink:
 
 
 class _Side(asyncio.Protocol):
-    """One end of a connection; bytes received here are sent at the other end."""
+    """One end of a connection; bytes received at it are sent at the other end."""
 
     def __init__(self, link: _DemoLink, peer: _Side | None) -> None:
         self._link = link

@@ -144,7 +144,7 @@ def _stores(session: Session) -> Iterator[ExistingStore]:
 
 
 def _open_if_exists(session: Session, name: str, kind: Kind) -> Channel | Queue | None:
-    """Return the channel or queue of this name; None if it was deleted meanwhile."""
+    """Return the channel or queue of this name; None if it was deleted after it was listed."""
     try:
         return session.channels.get(name) if kind == "channel" else session.queues.get(name)
     except NameDoesNotExist:

@@ -273,7 +273,7 @@ class RealmConnection:
             link.abort()
             raise
         self._welcome = welcome
-        if self.terms.welcomed(welcome):
+        if self.terms.process_welcome(welcome):
             link.send(wire.Follow())
         # No await until the session is online: new requests must not overtake the pending ones.
         for number, pending in list(self.pending.items()):
@@ -282,7 +282,7 @@ class RealmConnection:
             else:
                 self.send(pending)
         self._online.set()
-        self.listeners.resumed()
+        self.listeners.report_resumption()
 
     def _check_realm(self, welcome: wire.Welcome) -> wire.Welcome:
         """Return the welcome. Raises ``CannotConnect`` if it is that of another realm, and
@@ -433,14 +433,14 @@ class RealmConnection:
                 if incoming := self._incoming.pop(number, None):
                     incoming.failed(error_of(code, text))
             case wire.Challenge(data):
-                self._signing_in.challenged(data)
+                self._signing_in.receive_challenge(data)
             case wire.Welcome():
                 if self._greeting is not None and not self._greeting.done():
                     self._greeting.set_result(message)
             case wire.Goodbye():
                 self._dismissed(message)
             case wire.Owners():
-                self.terms.welcomed_by(message)
+                self.terms.process_owners(message)
                 self._watch.begin()
             case wire.Schema():
                 pass  # the link has stored it
@@ -449,7 +449,7 @@ class RealmConnection:
         """Record why the realm ends the connection."""
         self._farewell = error_of(message.code, message.text)
         self._interrupted(message.text)
-        self.terms.dismissed(message)
+        self.terms.process_goodbye(message)
         if isinstance(message, wire.Parting):
             self._last_begun_request = message.taken
         if self._greeting is not None and not self._greeting.done():
@@ -461,7 +461,7 @@ class RealmConnection:
         """Report an interruption to the listeners. A session that is opening or closing has none:
         its call raises the error."""
         if self._closed is None and self._supervisor is not None:
-            self.listeners.interrupted(self._farewell, reason_text)
+            self.listeners.report_interruption(self._farewell, reason_text)
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
         """End the requests that cannot be repeated, and notify all subscriptions of the loss."""
@@ -597,11 +597,11 @@ class RealmConnection:
                 link.send(wire.Schema(schema), self._schemas[schema])
         link.send(wire.Asked(pending.number, pending.message), *pending.bodies)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until the write buffer of the connection has room."""
         link = self.link
         if link is not None and not link.is_drained:
-            await link.drained()
+            await link.drain()
 
     # --- schemas and subscriptions -------------------------------------------------------
 

@@ -35,7 +35,7 @@ class SessionListeners:
 
     def owe(self, owner: object, error: PenstockError) -> None:
         """Keep a settlement error of the subscription ``owner``. Closing the session raises it,
-        unless a flush or close of the subscription has raised it before."""
+        unless a flush or close of the subscription has already raised it."""
         if len(self._owed) < _OWED_MAX and not self._has_paid:
             self._owed.setdefault(owner, error)
 
@@ -62,7 +62,7 @@ class SessionListeners:
             cause = error.__cause__  # the application's error, with its traceback
             _log.warning("session.error: %s [%s]", error, error.code, exc_info=cause)
 
-    def interrupted(self, reason: PenstockError | None, reason_text: str) -> None:
+    def report_interruption(self, reason: PenstockError | None, reason_text: str) -> None:
         """Record that the connection was lost or a new one was refused, and notify the listeners.
 
         ``reason`` is the error that the realm sent, if any; ``reason_text`` describes the loss
@@ -78,7 +78,7 @@ class SessionListeners:
                 _log.warning("session.interrupted: %s [%s]", reason, reason.code)
             self._notify(reason)
 
-    def resumed(self) -> None:
+    def report_resumption(self) -> None:
         """Record that the session is connected, and notify the listeners if it was interrupted."""
         if self.interruption is not None:
             self.interruption = None

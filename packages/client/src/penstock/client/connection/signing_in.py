@@ -92,7 +92,7 @@ class SigningIn:
             # the check, which raises the error.
             exchange.check(b"v=")
 
-    def challenged(self, data: bytes) -> None:
+    def receive_challenge(self, data: bytes) -> None:
         """Receive data of the realm: first its challenge, then the proof that it knows the
         password."""
         for future in self._challenges:

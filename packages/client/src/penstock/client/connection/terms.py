@@ -79,7 +79,7 @@ class SessionTerms:
         self._silent: Address | None = None
         """The address of a connection that fell silent; all others are tried first."""
 
-    def welcomed(self, welcome: wire.Welcome) -> bool:
+    def process_welcome(self, welcome: wire.Welcome) -> bool:
         """Use the heartbeat interval and the nodes in the realm's welcome. Return whether the realm
         is in a cluster, whose owners the session can follow."""
         self._heartbeat_s, self.nodes = 0.0, ()
@@ -107,14 +107,14 @@ class SessionTerms:
         self.owner, self._detours[owner] = owner, self.current_address
         raise Elsewhere(f"it relays to {owner}")
 
-    def dismissed(self, goodbye: wire.Goodbye) -> None:
+    def process_goodbye(self, goodbye: wire.Goodbye) -> None:
         """Record why a node ended the connection, and the owner of the realm if the node named
         it."""
         self.serves_soon = self.serves_soon or goodbye.code in _SERVES_SOON
         if isinstance(goodbye, wire.Redirect):
             self.owner = address_of(goodbye.address)
 
-    def welcomed_by(self, owners: wire.Owners) -> None:
+    def process_owners(self, owners: wire.Owners) -> None:
         """Record the owner and the nodes of the cluster as the connected node reports them."""
         self._version = max(self._version, owners.version)
         self.announced_owner = address_of(owners.owners.get(_SHARD, ""))

@@ -53,7 +53,7 @@ class Link(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until the write buffer has room."""
         await self._drained.wait()
 

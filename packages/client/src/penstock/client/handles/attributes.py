@@ -61,7 +61,7 @@ class BackoffTimes(TypedDict, total=False):
     first: Required[int | str | timedelta]
     """Delay after the first rollback: milliseconds, a text such as ``"1s"``, or a ``timedelta``."""
     factor: float
-    """Ratio of each delay to the one before."""
+    """Ratio of each delay to the previous one."""
     most: int | str | timedelta
     """Longest delay, in the same forms as ``first``."""
     jitter: float

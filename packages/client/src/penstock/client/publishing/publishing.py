@@ -124,7 +124,7 @@ class Publisher:
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         try:
-            await self._connection.drained()
+            await self._connection.drain()
             # From here to the request nothing waits, so that publishes are sent in the order of
             # their numbers.
             self._sequence += 1
@@ -147,7 +147,7 @@ class Publisher:
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         try:
-            await self._connection.drained()
+            await self._connection.drain()
             self._sequence += 1
             sequence = self._sequence
             buffers = [memoryview(_bytes_of(part)) for part in parts]
@@ -228,7 +228,7 @@ async def stage(
         names.append(f"{group}/{uuid.uuid4().hex}" if group else uuid.uuid4().hex)
         number = connection.schema_number(part.schema)
         message = StageEvents(channel, names[-1], number, sizes=(len(buffer),))
-        await connection.drained()
+        await connection.drain()
         answers.append(connection.request(message, [buffer], schemas=(number,)))
         if len(answers) > 4:  # bounds the bytes in transit, and raises a refusal early
             await answers.pop(0)

@@ -96,7 +96,7 @@ class DurableSeat(SeatAttachment[B]):
         self.remove(ids)
         self.recalled.add_all(ids)
         self.has_recalled = True
-        self.settlements.recalled()
+        self.settlements.prepare_recall()
         super().recall(spans)
 
     def remove(self, ids: IdSet) -> None:
@@ -113,7 +113,7 @@ class DurableSeat(SeatAttachment[B]):
     # --- unsettled events ----------------------------------------------------------------
 
     def received(self, batch: B) -> None:
-        """Note that the application has received a batch."""
+        """Record that the application has received a batch."""
         self.has_rolled_back = self.has_recalled = False
         if self.recalled:
             self.recalled.remove_all(IdSet.from_ids(batch.event_ids.tolist()))
@@ -243,7 +243,7 @@ class DurableSeat(SeatAttachment[B]):
 
     async def extend(self, ids: IdSet, generation: int, time: Duration) -> int:
         """Restart the acknowledgement timeout of events with ``time`` from now. Return the number
-        of events that are still held here."""
+        of events that the client still holds."""
         self.check_held(ids.lowest or 0, generation)
         return await self.settlements.extend(ids, milliseconds(time, "time"))
 

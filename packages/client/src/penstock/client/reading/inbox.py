@@ -74,12 +74,12 @@ class Loops(Generic[B]):
         return loop
 
     def loop_started(self, open_batch: OpenBatch[B], *, opens: bool) -> None:
-        """Note the first step of a loop, and whether that step opens the subscription."""
+        """Record the first step of a loop, and whether that step opens the subscription."""
         self._have_opened = self._have_opened or opens
         self._running.add(id(open_batch))
 
     def loop_ended(self, open_batch: OpenBatch[B]) -> bool:
-        """Note that a loop has ended; references to it no longer count. Return True if the caller
+        """Record that a loop has ended; references to it no longer count. Return True if the caller
         must close the subscription: no other loop runs, and the subscription was opened by a
         loop."""
         open_batch.loop = _no_loop
@@ -111,7 +111,7 @@ class Loops(Generic[B]):
         return [rest for rest in rests if rest is not None]
 
     def closed(self) -> None:
-        """Note that the subscription is closed, so that no loop closes it again."""
+        """Record that the subscription is closed, so that no loop closes it again."""
         self._have_opened = False
         self.forget()
 
@@ -223,7 +223,7 @@ class Inbox(Generic[B]):
         self._arrives()
 
     def end(self) -> None:
-        """Note that no more batches will follow."""
+        """Record that no more batches will follow."""
         self._ended = True
         self._arrives()
 
@@ -302,7 +302,7 @@ class Inbox(Generic[B]):
         return self._batches.popleft()
 
     async def changes(self, deadline_s: float | None) -> bool:
-        """Wait for a batch, the end or :meth:`wake`; return False if the deadline comes before."""
+        """Wait for a batch, the end or :meth:`wake`; return False if the deadline passes first."""
         return await set_by(self._arrived, deadline_s)
 
     def wake(self) -> None:

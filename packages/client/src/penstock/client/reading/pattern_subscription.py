@@ -23,7 +23,8 @@ from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
 B = TypeVar("B", ReceivedBatch, DeliveredBatch)
 
 CHANNEL_BUFFER_BYTES = 1 << 20
-"""Default limit of the unread bytes of each channel of a pattern, held here or in transit."""
+"""Default limit of the unread bytes of each channel of a pattern, held by the client or in
+transit."""
 
 
 class PatternLoops(Looping[B]):

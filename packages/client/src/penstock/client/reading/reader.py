@@ -96,7 +96,7 @@ class DeliveredPart:
         return self if len(self) else None
 
     def holds(self, event_id: int) -> bool:
-        """Return whether an event is here and unreceived."""
+        """Return whether an event has arrived and is unreceived."""
         return bool((self._events.event_ids[self._next :] == event_id).any())
 
 
@@ -466,8 +466,8 @@ class Reader(Closing):
         returned, self._returned = self._returned, IdSet()
         if returned:
             raise SessionClosed(
-                f"{len(returned)} uncommitted events returned to the queue when the reader was "
-                f"closed (the first is {returned.lowest}); nothing was committed; commit before "
+                f"the reader was closed with {len(returned)} uncommitted events, which returned to "
+                f"the queue (the first is {returned.lowest}); nothing was committed; commit before "
                 "you close the reader"
             )
 
@@ -480,9 +480,9 @@ class Reader(Closing):
         self._timed_out_ids.discard_all(late)
         if late:
             raise IllegalState(
-                f"{len(late)} of these events (the first is {late.lowest}) returned to the queue, "
-                f"because they were not committed within {self._ack_timeout_ms / 1_000:g} s "
-                "(ack_timeout); nothing was done"
+                f"the queue has taken back {len(late)} of these events (the first is "
+                f"{late.lowest}), because they were not committed within "
+                f"{self._ack_timeout_ms / 1_000:g} s (ack_timeout); nothing was done"
             )
 
     def _chosen(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
@@ -509,7 +509,7 @@ class Reader(Closing):
                     f"or it is already settled"
                 )
             return chosen
-        is_lost = event_id in self._lost_ids  # a lost event may wait here again
+        is_lost = event_id in self._lost_ids  # a lost event may wait in the inbox again
         if not is_lost and any(part.holds(event_id) for part in self._seat.inbox):
             raise IllegalState(f"event {event_id} has not been received from this reader yet")
         return IdSet((Span(event_id, event_id + 1),))

@@ -67,7 +67,7 @@ class Settlements:
         self.cumulative = seat.cumulative
         self.is_timed = bool(seat.ack_timeout_ms)
 
-    def recalled(self) -> None:
+    def prepare_recall(self) -> None:
         """Prepare for the confirmation of a recall. Acknowledgements made so far are sent before
         it: the realm would count later ones for the next delivery of the events."""
         self.hurry()
@@ -155,7 +155,7 @@ class Settlements:
 
     async def extend(self, ids: IdSet, time_ms: int) -> int:
         """Restart the acknowledgement timeout of events. Return the number of events that the realm
-        still counts as held here."""
+        still counts as held by the client."""
         self.hurry()
         message = Extend(self._seat.number, ids.spans, time_ms)
         check_request(message)
@@ -282,7 +282,7 @@ class Settlements:
         answer.add_done_callback(lambda done: self._settled(done, is_rollback=is_rollback))
 
     def _settled(self, answer: asyncio.Future[Any], *, is_rollback: bool = False) -> None:
-        """Note the answer to a settlement, and report its error."""
+        """Record the answer to a settlement, and report its error."""
         self._unanswered.discard(answer)
         error = None if answer.cancelled() else answer.exception()
         if is_rollback and isinstance(error, ConnectionLost):

@@ -31,8 +31,8 @@ CREDIT_FIRST = 4_096
 """Events that a new subscription requests before it knows their size."""
 CREDIT_MAX = 65_536
 BUFFER_BYTES_MAX = 16 << 20
-"""Default limit of a subscription's unread bytes, held here or in transit; a larger single event is
-delivered alone."""
+"""Default limit of a subscription's unread bytes, held by the client or in transit; a larger single
+event is delivered alone."""
 
 
 def received_batch(message: wire.Delivery, schema: pa.Schema, body: memoryview) -> pa.RecordBatch:

@@ -117,8 +117,8 @@ class DurableReceiving:
         - ``auto_ack``: acknowledge an event when the next one is requested, or the handler returns
         - ``selector``: only matching events are delivered to this client
         - ``timeout``: ends an iteration if no event arrives for this many seconds
-        - ``buffer_bytes``: limit of the unread events held here or in transit; a larger single
-          event is delivered alone
+        - ``buffer_bytes``: limit of the unread events that the client holds or that are in transit;
+          a larger single event is delivered alone
         """
         inner = self._inner.subscribe(
             None if handler is None else _in_thread(handler, self._loop),

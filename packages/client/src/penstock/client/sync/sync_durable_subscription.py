@@ -54,10 +54,11 @@ class DurableSubscription(DurableIteration):
 
     def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
         """Acknowledge events by id, and return when the realm has stored that. With ``previous``,
-        also acknowledge all earlier events delivered here.
+        also acknowledge all earlier events delivered to this subscription.
 
-        After a reconnect, acknowledged events that were delivered again and wait here are dropped.
-        Raises ``IllegalState`` for an event that is not delivered here or was recalled (SEM D15).
+        After a reconnect, acknowledged events that were delivered again and wait to be received are
+        dropped. Raises ``IllegalState`` for an event that is not delivered to this subscription or
+        was recalled (SEM D15).
         """
         self._loop.call(self._inner.ack(event_ids, previous=previous))
 
@@ -66,7 +67,7 @@ class DurableSubscription(DurableIteration):
         again, with a ``delay`` (seconds, or a text such as ``"5s"``) no sooner than that, otherwise
         after the durable's backoff (SEM D18).
 
-        Events that wait here to be received, such as those delivered again after a reconnect, are
+        Events that wait to be received, such as those delivered again after a reconnect, are
         left out: an earlier delivery of them has already been rolled back. Raises ``IllegalState``
         (SEM D15).
         """
@@ -75,8 +76,8 @@ class DurableSubscription(DurableIteration):
     def extend(self, event_ids: Iterable[int], time: Duration) -> int:
         """Restart the acknowledgement timeout of events, by id: they have to be acknowledged within
         ``time`` from now, in seconds or as a text such as ``"30s"`` (SEM D19). Return the number of
-        events that are still delivered here. Raises ``IllegalState`` for an event that has returned
-        to the durable."""
+        events that are still delivered to this subscription. Raises ``IllegalState`` for an event
+        that has returned to the durable."""
         return self._loop.call(self._inner.extend(event_ids, time))
 
     def reject(self, event_ids: Iterable[int], reason: str) -> int:

@@ -48,7 +48,7 @@ class BlockFrame(NamedTuple):
     sequence: int
     """Sequence of the frame in the stream."""
     previous: int
-    """Checksum of the frame before."""
+    """Checksum of the previous frame."""
     checksum: int
     """Checksum of this frame, of its head and its data."""
     data: memoryview

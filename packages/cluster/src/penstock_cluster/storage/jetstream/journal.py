@@ -220,7 +220,7 @@ class JetStreamJournal:
         except Damaged:
             damaged = await self._read_from_copies(chosen, bodies)
         except Trimmed:
-            # Only an older owner removes blocks that are not trimmed here.
+            # Only an older owner removes blocks that this node has not trimmed.
             self._index.trim_below((await self.stream.info()).state.first_seq)
             raise
         return [
@@ -318,7 +318,8 @@ class JetStreamJournal:
             )
 
     async def _read_all(self) -> None:
-        """Read the stream from its beginning; once more if an older owner trims it meanwhile."""
+        """Read the stream from its beginning; once more if an older owner trims it during the
+        read."""
         while True:
             self._index, self._block_frames = FrameIndex(), []
             self._clear_cache()
@@ -483,7 +484,7 @@ class JetStreamJournal:
             try:
                 sequence = await self.stream.publish(self.subject, raw, headers)
             except Unanswered:
-                self._appends.unanswered()
+                self._appends.record_missing_answer()
             except JetStreamRefusal as refusal:
                 if refusal.number in WRONG_SEQUENCE:
                     last = await self._last_unless_stored(raw, expected + 1)

@@ -62,6 +62,6 @@ class RegistryMarks:
                 mark = msgspec.structs.replace(mark, kept=max(mark.kept, stored.kept))
             try:
                 await self.registry.cas(self.key, version, msgspec.json.encode(mark))
-            except Conflict:  # another owner has written meanwhile: compare its epoch
+            except Conflict:  # another owner has written since the read: compare its epoch
                 continue
             return

@@ -155,7 +155,7 @@ class NatsStream:
         self.damage: dict[str, str] = {}
         """Newest damage found on each server, as text for operators."""
         self.was_seen = False
-        """Whether the stream was created or found here; from then on it has to exist."""
+        """Whether the stream was created or found by this process; from then on it has to exist."""
         self._connection = connection
         self._leader_connection: NatsConnection | None = None
         """Connection to the leader, while it is used."""

@@ -217,7 +217,7 @@ class PostgresJournal:
                 )
             except OutcomeUnknown as error:
                 has_unanswered = True
-                self._appends.unanswered()
+                self._appends.record_missing_answer()
                 await self._pause(error)
                 continue
             if added is None:

@@ -390,7 +390,7 @@ def _numbers_shown(
                 slot.name: (name_of[slot.name], rows.column(slot.name)) for slot in parts
             }
         else:
-            # The joined column is shown in the place of its first part.
+            # The joined column is shown at the position of its first part.
             shown_in_place |= {slot.name: None for slot in parts}
             shown_in_place[parts[0].name] = column.name, joined
     shown = (shown_in_place.get(name, (name, rows.column(name))) for name in rows.schema.names)

@@ -60,7 +60,7 @@ class PropertyNames:
             self._all_names = self._all_names | names if self._all_names else names
 
     def _is_new(self, schema_number: int) -> bool:
-        """Record the number of a schema. Return True if it was not recorded before."""
+        """Record the number of a schema. Return True if it was new."""
         if schema_number == self._first:
             return False
         if self._first is None:

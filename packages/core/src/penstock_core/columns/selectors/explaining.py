@@ -81,7 +81,7 @@ def _condition(node: Expression) -> str:
 
 
 def _like(node: Like) -> str:
-    """Return LIKE in words. The words depend on the places of the wildcards in the pattern."""
+    """Return LIKE in words. The words depend on the positions of the wildcards in the pattern."""
     subject, pieces = canonical(node.operand), parts(node.pattern, node.escape)
     if pieces == [""]:
         return f"{subject} is {'never matched' if node.negated else 'any text'}"

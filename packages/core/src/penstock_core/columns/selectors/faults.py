@@ -1,4 +1,4 @@
-"""Syntax errors of selectors: the mistake, its place, and what was expected."""
+"""Syntax errors of selectors: the mistake, its position, and what was expected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _ACTUAL_MAX: Final = 40
 
 
 class MalformedSelector(InvalidSelector):
-    """Raised for text that is not a selector (SEM F4). A caret in the message marks the place."""
+    """Raised for text that is not a selector (SEM F4). A caret in the message marks the
+    position."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1, expected: str = "") -> None:
         super().__init__(message)

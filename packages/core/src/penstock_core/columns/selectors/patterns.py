@@ -38,9 +38,9 @@ _AUTOMATON_TEXT_MAX: Final = 256
 in a time that grows with the pattern: at most 70 µs."""
 _TRIES: Final = 32
 """Number of candidate places of a piece that are compared one by one. After this number of
-mismatches, whole blocks of places are compared at once."""
+mismatches, whole blocks of positions are compared in one step."""
 _PLACES_AT_ONCE: Final = 1 << 16
-"""Number of places that are compared at once."""
+"""Number of positions that are compared in one step."""
 _CHARACTERS_COMPARED: Final = 64
 """Number of characters that are compared at all places of a block between two calls of
 ``check``."""
@@ -118,7 +118,7 @@ _ROW_BYTES: Final = 1 << 10
 """Fixed cost of one text that is searched in Python, in bytes."""
 _BROKEN_ROW_BYTES: Final = 16 << 10
 """Fixed cost of one text for each piece that single-character wildcards break into runs, in bytes,
-because such a piece may partly match at each place of the text."""
+because such a piece may partly match at each position of the text."""
 
 
 def _fits_automaton(pattern_parts: Sequence[Part]) -> bool:
@@ -261,7 +261,8 @@ class _Piece(Struct, frozen=True):
         """Return the result of :meth:`find`, by comparing each character of the piece at many
         places at once.
 
-        In a text that partly matches at each place, :meth:`find` would need a call for each place.
+        In a text that partly matches at each position, :meth:`find` would need a call for each
+        position.
         """
         for begin in range(start, last + 1, _PLACES_AT_ONCE):
             count = min(_PLACES_AT_ONCE, last + 1 - begin)

@@ -28,7 +28,7 @@ class TokenReader:
 
     @property
     def place(self) -> str:
-        """Description of the place of the next token."""
+        """Description of the position of the next token."""
         return f"after {self.previous.shown}" if self._index else "at the beginning"
 
     def advance(self) -> Token:

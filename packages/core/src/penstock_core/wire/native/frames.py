@@ -131,7 +131,7 @@ class FrameReader:
         self._buffer = new_buffer
 
     def buffer_updated(self, count: int) -> None:
-        """Note that ``count`` bytes were received into the memory of :meth:`get_buffer`."""
+        """Record that ``count`` bytes were received into the memory of :meth:`get_buffer`."""
         self._end += count
         self.bytes_in += count
         self.holds_bytes = self._end > self._start

@@ -321,7 +321,7 @@ def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, 
                 first, last = ids[0] if first < 0 else first, ids[-1]
                 published += len(ids)
                 is_scheduled = is_scheduled or _is_scheduled(piece)
-                display.reached(piece.read)
+                display.show(piece.read)
         except PenstockError as error:
             if not published:
                 raise

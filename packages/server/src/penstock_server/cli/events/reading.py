@@ -137,9 +137,9 @@ def subscribe(
     """Print events as they arrive, until Ctrl-C. If the channel has an archive, events that have
     left the channel are read from it.
 
-    A pattern reads all matching channels; channels created meanwhile are read from their first
-    event. In a pattern, * matches any part of a name up to the next /, ** any part including /,
-    and ? one character.
+    A pattern reads all matching channels; channels created during the command are read from their
+    first event. In a pattern, * matches any part of a name up to the next /, ** any part including
+    /, and ? one character.
 
     \b
     Examples:

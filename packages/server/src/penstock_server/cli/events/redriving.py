@@ -88,9 +88,9 @@ def redriven(realm: Session, store: str, to: str, selector: str, *, dry_run: boo
 
 
 def watched(work: Callable[[], T], done: Callable[[], int], display: ProgressDisplay) -> T:
-    """Run ``work`` in a thread, and show meanwhile how much of it is done."""
+    """Run ``work`` in a thread, and show how much of it is done until it ends."""
     with ThreadPoolExecutor(1) as worker:
         result: Future[T] = worker.submit(work)
         while wait([result], timeout=POLL_S).not_done:
-            display.reached(done())
+            display.show(done())
         return result.result()

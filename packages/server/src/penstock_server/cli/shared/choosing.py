@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Return the settings of a server started here with this file and these flags.
+    """Return the settings of a server started on this machine with this file and these flags.
 
     Raises ``InvalidArgument``; its text names the setting and where it was set.
     """

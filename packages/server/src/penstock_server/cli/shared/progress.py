@@ -11,13 +11,13 @@ from typing import Protocol
 class ProgressDisplay(Protocol):
     """A display of how much of an operation is done."""
 
-    def reached(self, done: int) -> None:
+    def show(self, done: int) -> None:
         """Show that ``done`` of the total is done."""
         ...
 
 
 class _Silent:
-    def reached(self, done: int) -> None:
+    def show(self, done: int) -> None:
         pass
 
 
@@ -40,7 +40,7 @@ def progress(work: str, total: int) -> Iterator[ProgressDisplay]:
         task = bars.add_task(work, total=total)
 
         class Bar:
-            def reached(self, done: int) -> None:
+            def show(self, done: int) -> None:
                 bars.update(task, completed=done)
 
         yield Bar()

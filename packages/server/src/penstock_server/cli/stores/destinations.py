@@ -325,8 +325,8 @@ def export(kind: Kind, name: Exported, folder: Folder, url: Url = DEFAULT_URL) -
     """Write the current content of a {kind} to a folder.
 
     The export has all events with their ids, all durables with their outstanding events, and the
-    counters. Clients may use the {kind} meanwhile. The events are Arrow files that other programs
-    can read.
+    counters. Clients may use the {kind} during the export. The events are Arrow files that other
+    programs can read.
 
     \b
     Example:

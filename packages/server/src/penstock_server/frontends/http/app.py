@@ -528,7 +528,7 @@ class HttpRequest:
         if error.retryable:
             wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
             all_headers.append(("retry-after", str(math.ceil(wait_s))))
-        self._service.realm.connections.refused(error)
+        self._service.realm.connections.count_error(error)
         all_headers.append(("cache-control", "no-store"))
         if self._refusal_of is None:
             detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)

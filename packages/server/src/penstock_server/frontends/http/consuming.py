@@ -269,7 +269,7 @@ _ACKNOWLEDGE: Final = """Acknowledge events of a lease; the realm answers when t
     (SEM H2).
 
     If the answer is lost, repeat the request: events that are already acknowledged count as done.
-    If an event has gone back meanwhile, the whole request is refused with ``lease-ended``.
+    If an event has already gone back, the whole request is refused with ``lease-ended``.
     """
 _ACKNOWLEDGE_PATTERN: Final = """Acknowledge events of a lease over a pattern, either on all named
     channels or on none (SEM H4).

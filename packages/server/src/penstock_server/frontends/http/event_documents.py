@@ -1,4 +1,4 @@
-"""Documents of events, as ``--format json`` prints them, with data shortened for pages."""
+"""JSON documents of events, as ``--format json`` prints them, with data shortened for pages."""
 
 from __future__ import annotations
 

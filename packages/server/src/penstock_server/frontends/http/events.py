@@ -166,7 +166,8 @@ async def live_of_pattern(call: Call[PatternQuery, None]) -> Events:
 
     ``event: event`` has an event and its ``channel``, ``event: lost`` the ids of a channel that a
     slow viewer has missed, and ``event: end`` the reason why the stream ends. Channels that the
-    user may not read are omitted. A channel created meanwhile is shown from its first event.
+    user may not read are omitted. A channel created while the view is open is shown from its first
+    event.
     """
     return await open_pattern_view(call)
 

@@ -43,7 +43,7 @@ the connection."""
 LINE_BYTES_MAX: Final = 256 << 10
 """Maximum size in bytes of an event that is shown with its data and properties."""
 RATES_S: Final = 1.0
-"""Seconds between two documents of the counters."""
+"""Seconds between two reports of the counters."""
 
 LiveQueryT = TypeVar("LiveQueryT", bound=LiveQuery)
 

@@ -304,7 +304,7 @@ class Route(NamedTuple):
     refusal_of: RefusalForm | None = None
     """Form of errors, if the route follows the specification of another project."""
     refusal_type: Any = None
-    """Type of the documents that ``refusal_of`` makes."""
+    """Type of the JSON bodies that ``refusal_of`` makes."""
     takes_issued_tokens: bool = False
     """Whether the route accepts tokens that the realm has issued for passwords."""
 

@@ -312,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_request = max(self._last_request, number)
         self.requests.take(number, request, body)
 
-    def opened(self, number: int) -> None:
+    def process_early_messages(self, number: int) -> None:
         """Process early messages for a subscription that is now open or was refused.
 
         Events are sent as soon as a seat is taken, so the client's answers may arrive before the
@@ -491,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
             refusal = permits.refusal(number)
             # A subscription that is being opened (0) is checked when it is open.
             if refusal is not None and subscription:
-                self.listener.realm.connections.refused(refusal)
+                self.listener.realm.connections.count_error(refusal)
                 self.realm.subscriptions.detach(subscription)
                 self.forget(number)
                 self.send(wire.Closed(number, refusal.code, str(refusal)))
@@ -543,14 +543,14 @@ class Connection(asyncio.BufferedProtocol):
             incident_id = new_incident_id()
             _log.error("request.failed", incident=incident_id, peer=self._peer(), exc_info=error)
             error = as_internal_error(incident_id)
-        self.listener.realm.connections.refused(error)
+        self.listener.realm.connections.count_error(error)
         self.send(wire.Failed(request, error.code, str(error)))
 
     def end(self, reason: PenstockError | None) -> None:
         """Close the connection with a reason. A peer that does not close in time is dropped."""
         transport = self._transport
         if reason is not None and transport is not None and not transport.is_closing():
-            self.listener.realm.connections.refused(reason)
+            self.listener.realm.connections.count_error(reason)
             goodbye = wire.Goodbye(reason.code, str(reason))
             if self.session:
                 goodbye = wire.Parting(goodbye.code, goodbye.text, taken=self._last_request)
@@ -595,7 +595,7 @@ class Connection(asyncio.BufferedProtocol):
     def forget(self, number: int) -> int | None:
         """Remove a subscription, and return the realm's number of it; None if it does not exist."""
         if self.permits is not None:
-            self.permits.closed(number)
+            self.permits.forget(number)
         return self.subscriptions.pop(number, None)
 
     def end_watch(self, number: int) -> None:

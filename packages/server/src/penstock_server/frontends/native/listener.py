@@ -507,7 +507,7 @@ class NativeListener:
             connection.stop_reading()
         with suppress(TimeoutError, PenstockError):  # a realm that has failed answers nothing
             async with asyncio.timeout(ANSWERS_S):
-                await self.realm.answered()
+                await self.realm.wait_for_earlier()
                 for connection in list(self.connections):
                     while connection.owes_answers:  # noqa: ASYNC110  many tasks, so no single event
                         await asyncio.sleep(_POLL_S)

@@ -110,7 +110,7 @@ class NativePeer(Protocol):
         """Run a request that has to wait for the realm, and answer it."""
         ...
 
-    def opened(self, number: int) -> None:
+    def process_early_messages(self, number: int) -> None:
         """Process early messages for a subscription that is now open or was refused."""
         ...
 

@@ -184,7 +184,7 @@ class Requests:
         connection.subscriptions[number] = 0
         connection.openings[number] = asyncio.Event()
         if self._caller.permits is not None:
-            self._caller.permits.opened(message)
+            self._caller.permits.remember(message)
         connection.spawn(request_number, lambda: self._open(message))
 
     async def _open(self, message: Opening) -> Subscribed:
@@ -201,7 +201,7 @@ class Requests:
                 connection.subscriptions[number] = opened.number
                 connection.check_rights()
             elif number in connection.interrupted and isinstance(message, Subscribe):
-                self._realm.subscriptions.lose(opened.number)  # its place is kept (SEM J5)
+                self._realm.subscriptions.lose(opened.number)  # its position is kept (SEM J5)
             else:  # the connection was lost, or the subscription ended, while it was being opened
                 await self._give_back(opened.number)
         except BaseException:
@@ -211,7 +211,7 @@ class Requests:
             finished = connection.openings.pop(number)
             finished.set()
             connection.listener.opening_ended(connection.session, finished)
-            connection.opened(number)
+            connection.process_early_messages(number)
         return Subscribed(
             opened.first_id,
             opened.stop_id,

@@ -90,7 +90,7 @@ class SchemaTable:
             rows += batch.num_rows
             if rows > rows_max:  # batches of nulls take few bytes, so bytes do not limit rows
                 raise InvalidEvent(
-                    f"{len(body)} bytes of batches have {rows} events or more; publish at most "
+                    f"batches of {len(body)} bytes have {rows} events or more; publish at most "
                     f"{rows_max} events of this size at once"
                 )
         return bodies

@@ -48,7 +48,7 @@ class Arrivals:
         return entered
 
     def refusal(self, front_end: str) -> PenstockError:
-        """Return the error for a client that wants to be served here."""
+        """Return the error for a client that wants to be served by this node."""
         return refusal(self.owner(), front_end, has_quorum=self.has_quorum())
 
     def leave(self, transport: asyncio.Transport) -> None:

@@ -106,7 +106,7 @@ class RelayGate:
         if not handshake.count_for(origin.client.host):
             raise LimitReached("the address has too many connections")
 
-    def entered(self, transport: RelayedTransport) -> None:
+    def count_connection(self, transport: RelayedTransport) -> None:
         """Count a connection while it is open."""
         self._open.add(transport)
 
@@ -131,7 +131,7 @@ class RelayedTransport(asyncio.Transport):
             "socket": None,  # the socket's addresses are those of the node, not of the client
         }
         self.write = below.write  # type: ignore[method-assign]  # saves a call for each write
-        gate.entered(self)
+        gate.count_connection(self)
 
     def is_closing(self) -> bool:
         return self._below.is_closing()

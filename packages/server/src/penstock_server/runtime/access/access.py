@@ -271,7 +271,7 @@ class AccessControl:
     def proven(self, user: str, host: str) -> Principal:
         """Return the principal of a user who has proved the password, and reset the count of failed
         sign-ins."""
-        self._lockout.passed(user, host)
+        self._lockout.reset_failures(user, host)
         return Principal(user, host, proof="password")
 
     def check_locked(self, user: str, host: str) -> None:
@@ -415,7 +415,7 @@ class AccessControl:
             raise AuthenticationFailed(
                 "the old password is missing or wrong; send it together with the new one"
             )
-        self._lockout.passed(principal.user, principal.host)
+        self._lockout.reset_failures(principal.user, principal.host)
 
     async def change_own(self, principal: Principal, old: str, new: str) -> None:
         """Change the password of ``principal``; both passwords are plain texts. Raises the errors

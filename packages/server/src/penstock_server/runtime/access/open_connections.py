@@ -139,7 +139,7 @@ class OpenConnections:
         self.mqtt: MqttService | None = None
         """The MQTT front end; None if MQTT is not served."""
 
-    def refused(self, error: PenstockError, count: int = 1) -> None:
+    def count_error(self, error: PenstockError, count: int = 1) -> None:
         """Count an error sent to a client, over any protocol."""
         self.refusals[error.code] += count
 
@@ -151,7 +151,7 @@ class OpenConnections:
         self.opened += 1
 
     def remove(self, number: int) -> None:
-        """Remove a connection; does nothing if it was removed before."""
+        """Remove a connection; does nothing if it has already been removed."""
         self._open.pop(number, None)
 
     def states(self) -> list[ConnectionState]:

@@ -171,11 +171,11 @@ class Permits:
         by_number = name not in self.names
         return self._access.allows(self.principal, operation, name, by_number=by_number)
 
-    def opened(self, request: Opening) -> None:
+    def remember(self, request: Opening) -> None:
         """Remember the request of a subscription, to check it again when rights change."""
         self._openings[request.subscription] = request
 
-    def closed(self, subscription: int) -> None:
+    def forget(self, subscription: int) -> None:
         """Forget the request of an ended subscription."""
         self._openings.pop(subscription, None)
 

@@ -24,9 +24,9 @@ class ConnectionLimits(Struct, frozen=True):
         """Raise ``LimitReached`` if one more subscription than ``open_count`` exceeds the limit."""
         if self.subscriptions_max and open_count >= self.subscriptions_max:
             raise LimitReached(
-                f"{open_count} subscriptions of {of} are open; the limit is "
-                f"{self.subscriptions_max} (limits.subscriptions_per_connection_max): end one, or "
-                "use another connection"
+                f"the limit of subscriptions of {of} is reached: {open_count} are open, allowed "
+                f"are {self.subscriptions_max} (limits.subscriptions_per_connection_max): "
+                "end one, or use another connection"
             )
 
 
@@ -149,7 +149,7 @@ class Quota:
         is_another = bool(size and self._bytes)
         if self._bytes_max and is_another and self._bytes + size > self._bytes_max:
             raise LimitReached(
-                f"{self._bytes} bytes of {self._of} are not answered yet and {size} more were "
-                f"sent; the limit is {self._bytes_max} (limits.in_flight_bytes_max): wait for "
-                f"answers"
+                f"requests of {self._of} with {self._bytes} bytes are not answered yet, and {size} "
+                f"bytes more were sent; the limit is {self._bytes_max} "
+                "(limits.in_flight_bytes_max): wait for answers"
             )

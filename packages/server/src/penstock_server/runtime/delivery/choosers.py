@@ -81,7 +81,7 @@ class Choosers:
     # --- in the turn of the writer -------------------------------------------------------
 
     def has(self, subscription: int) -> bool:
-        """Whether a subscription waits here. It gets no events meanwhile."""
+        """Whether events of a subscription are being examined. It gets no events until they are."""
         return subscription in self._waiting
 
     @property
@@ -90,7 +90,7 @@ class Choosers:
         return self._worker.is_idle and not (self._waiting or self._results)
 
     def waits_from(self, subscription: int) -> int | None:
-        """Return the first id withheld from a subscription; None if it does not wait here."""
+        """Return the first id withheld from a subscription; None if it does not wait."""
         return self._waiting.get(subscription)
 
     def chosen(
@@ -136,7 +136,7 @@ class Choosers:
             return None
         return use.selector.mask_in(EventFrame(batch, use.now_us, use.messages))
 
-    def passed(self, subscription: int, end: int) -> None:
+    def drop_results(self, subscription: int, end: int) -> None:
         """Drop the results for events below ``end``, which the subscription has got."""
         results = self._results.get(subscription)
         if results is not None:
@@ -156,7 +156,7 @@ class Choosers:
     def _split_examined(
         self, subscription: int, part: OutgoingBatch
     ) -> tuple[OutgoingBatch | None, OutgoingBatch | None]:
-        """Split ``part`` into the leading rows that were examined here, and the rest."""
+        """Split ``part`` into the leading rows that were examined, and the rest."""
         results = self._results.get(subscription)
         if results is None:
             return None, part

@@ -170,8 +170,8 @@ class Dispatch:
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._deletion_listeners: list[Callable[[int], None]] = []
         self.on_failed: Callable[[int], None] = lambda subscription: None
-        """Called with a subscription that was ended here because of a failure, so that its events
-        in flight go back to the channel."""
+        """Called with a subscription that the delivery has ended because of a failure, so that its
+        events in flight go back to the channel."""
         self._next = 1
         self._rooms: dict[int, Room] = {}
         """The byte credit of each subscription that has a limit in bytes."""
@@ -427,7 +427,7 @@ class Dispatch:
     def _give_back(self, channel: ChannelMachine, effect: Deliver | ReportEnd) -> None:
         """Return events to the channel that it has granted to an ended subscription. They count as
         not delivered, because they were not sent. Events of a plain subscriber wait for the
-        subscription that resumes its place (SEM J5)."""
+        subscription that resumes its position (SEM J5)."""
         channel.leave(effect.subscription)
         if isinstance(effect, ReportEnd):
             return
@@ -471,7 +471,7 @@ class Dispatch:
             round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
         self._withhold(round_, effect, held_from)
         if held_from is None and selector is not None:
-            self.choosers.passed(effect.subscription, effect.spans[-1].end)
+            self.choosers.drop_results(effect.subscription, effect.spans[-1].end)
         return sent
 
     async def _deliver_read(
@@ -603,7 +603,7 @@ class Dispatch:
             spans = split_spans(spans, held_from)[0]
             rows_merged = store.merged_rows(spans) if spans else None
         else:
-            self.choosers.passed(subscription, spans[-1].end)
+            self.choosers.drop_results(subscription, spans[-1].end)
         if rows_merged is None:
             return spans, None, held_from
         return (

@@ -27,7 +27,7 @@ class OwnerLease(Protocol):
         nodes know. It may rise while the owner serves, and never falls."""
         ...
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         """Return the nodes of the cluster that do not know ``format``, each with its version."""
         ...
 
@@ -49,7 +49,7 @@ class EndlessLease:
         """``epoch`` is that of :class:`OwnerLease`."""
         self.epoch: Final = epoch
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         """Return no nodes: no other node writes this realm."""
         return ()
 

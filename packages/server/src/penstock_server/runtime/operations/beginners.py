@@ -62,7 +62,7 @@ def _commit_stages(
         if error is not None:
             reply(None, error)
             return
-        realm.stages.committed(stages)
+        realm.stages.drop_published(stages)
         reply(publishing.Published(span[0], span[1] - span[0]), None)
 
     producer = caller.owned(request.producer)
@@ -89,7 +89,7 @@ def _commit_parts(
             reply(None, error)
             return
         for _, stages in parts:
-            realm.stages.committed(stages)
+            realm.stages.drop_published(stages)
         if (permits := caller.permits) is not None:
             # A producer that sends its batch again gets the remembered spans of that batch.
             channels = {channel for channel, _ in parts}

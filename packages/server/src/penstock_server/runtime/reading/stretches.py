@@ -50,7 +50,7 @@ def _last_id(realm: RunningRealm, channel: ChannelId) -> int:
     """Return the last id of a channel. Raises ``NameDoesNotExist``."""
     store = realm.view.store(channel)
     if store is None:
-        raise NameDoesNotExist(f"channel number {channel} was deleted meanwhile")
+        raise NameDoesNotExist(f"channel number {channel} was deleted during the request")
     return store.next_id - 1
 
 

@@ -39,7 +39,7 @@ SelectorKey = tuple[object, str]
 and its text."""
 
 UNLIMITED = 1 << 62
-"""Size limit in bytes that no event exceeds, for events that the realm has accepted before."""
+"""Size limit in bytes that no event exceeds, for events that the realm has already accepted."""
 
 PLAIN_KINDS_MAX: Final = 64
 """Maximum number of combinations of property names and types of single events from HTTP whose codec

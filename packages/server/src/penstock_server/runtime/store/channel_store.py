@@ -128,13 +128,13 @@ class ChannelStore:
             self._drop(index, index + 1)
         self._insert(index, tail_batch)
 
-    def restored(self, tail_batch: TailBatch) -> None:
+    def add_restored(self, tail_batch: TailBatch) -> None:
         """Add a batch that a snapshot has, because its events were not sealed yet or are late."""
         self.came_back(tail_batch)
         if tail_batch.end <= self.sealed_through:
             self.late.add_all(tail_batch.overlap(IdSet((Span(tail_batch.first, tail_batch.end),))))
 
-    def secured(self, ids: IdSet) -> None:
+    def record_persistence(self, ids: IdSet) -> None:
         """Record that these events survive a restart from now on. Events below ``sealed_through``
         are late, because the files for their ids are already written."""
         self.late.add_all(ids.within(Span(0, self.sealed_through)))
@@ -149,7 +149,7 @@ class ChannelStore:
                 tail_batch.overlap(persistent.within(Span(tail_batch.first, self.sealed_through)))
             )
 
-    def removed(self, spans: Spans, stored: IdSet) -> None:
+    def drop_empty_batches(self, spans: Spans, stored: IdSet) -> None:
         """Drop the batches that are empty now that the ids of ``spans`` have left the channel.
         ``stored`` no longer has these ids."""
         if self.late:
@@ -189,7 +189,7 @@ class ChannelStore:
         tail_batches = bisect_right(self._ends, around.end - 1) - first
         return (around,) if tail_batches < len(spans) else spans
 
-    def thinned(self, ids: IdSet, stored: IdSet) -> None:
+    def record_scattered_removal(self, ids: IdSet, stored: IdSet) -> None:
         """Record that scattered ids have left the channel. Batches are checked for emptiness only
         after many scattered ids, because a check costs time for each batch in their range."""
         lowest, highest = ids.lowest, ids.highest
@@ -199,14 +199,14 @@ class ChannelStore:
             return
         around = Span(lowest, highest + 1)
         if len(ids) < SCATTERED_MIN:
-            self.removed(ids.spans, stored)
+            self.drop_empty_batches(ids.spans, stored)
             return
         self._thinned = Span(min(self._thinned.first, lowest), max(self._thinned.end, around.end))
         self._thinned_ids += len(ids)
         first = bisect_right(self._ends, self._thinned.first)
         last = bisect_right(self._ends, self._thinned.end - 1)
         if self._thinned_ids >= THINNED_PER_PIECE * (last - first):
-            self.removed((self._thinned,), stored)
+            self.drop_empty_batches((self._thinned,), stored)
             self._thinned, self._thinned_ids = UNTOUCHED, 0
         elif lowest < self.sealed_through:  # only marked: files are recounted when needed
             for file in self.files_for((around,)):
@@ -280,7 +280,7 @@ class ChannelStore:
 
     def index_growth(self, size: int) -> int:
         """Return the bytes that a publish of ``size`` bytes adds to the index. The values of its
-        publish keys must have been looked up before."""
+        publish keys must already have been looked up."""
         return self.measure_index() - self.index_bytes
 
     def reclaim_index(self, stored: IdSet) -> None:
@@ -300,7 +300,7 @@ class ChannelStore:
             self.keys.clear()
         self.count_index()
 
-    def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
+    def record_sealing(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
         """Record that persistent events below ``through`` are in files now, the newest ones in
         ``file``. The tail keeps the ``volatile`` events, which live in memory only."""
         self.sealed_through = max(self.sealed_through, through)
@@ -308,7 +308,7 @@ class ChannelStore:
             self.files.append(file)
         self._forget_tail(through, volatile)
 
-    def extended(self, through: int, volatile: IdSet) -> None:
+    def record_growth(self, through: int, volatile: IdSet) -> None:
         """Record that the newest file has grown and has the events below ``through``."""
         self.sealed_through = max(self.sealed_through, through)
         self._forget_tail(through, volatile)
@@ -350,7 +350,7 @@ class ChannelStore:
         file.is_damaged = True
         self.quarantined.append(reason)
 
-    def dropped(self, name: str) -> None:
+    def forget_file(self, name: str) -> None:
         self.files = [file for file in self.files if file.name != name]
 
     # --- questions -----------------------------------------------------------------------

@@ -101,7 +101,7 @@ class MergeStore(ChannelStore):
         self.states.tidy(self._remaining_ids)
         self._count_bytes()
 
-    def loaded(self, batch: pa.RecordBatch, publishers: Publishers) -> None:
+    def add_merged_rows(self, batch: pa.RecordBatch, publishers: Publishers) -> None:
         """Add merged rows at recovery or import. Their ids must be above all existing ids."""
         # Copy the rows, because the file that they map may be closed.
         rows = batch.take(pa.array(np.arange(batch.num_rows)))
@@ -122,8 +122,8 @@ class MergeStore(ChannelStore):
         for chunk in self.states.chunks:
             self.keys.append([chunk.batch], chunk.ids)
 
-    def removed(self, spans: Spans, stored: IdSet) -> None:
-        super().removed(spans, stored)
+    def drop_empty_batches(self, spans: Spans, stored: IdSet) -> None:
+        super().drop_empty_batches(spans, stored)
         self._remaining_ids = stored
         self._useless_rows += sum(end - first for first, end in spans)
         if not stored:
@@ -131,7 +131,7 @@ class MergeStore(ChannelStore):
         elif self._useless_rows > max(USELESS_ROWS_MIN, self.states.rows // 2):
             self.compact(stored)
 
-    def thinned(self, ids: IdSet, stored: IdSet) -> None:
+    def record_scattered_removal(self, ids: IdSet, stored: IdSet) -> None:
         """Do nothing, because newer events of the same keys have already replaced these rows."""
 
     def compact(self, stored: IdSet) -> None:
@@ -207,7 +207,7 @@ class MergeStore(ChannelStore):
 
     # --- files of an import, until a snapshot has their rows ------------------------------
 
-    def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
+    def record_sealing(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
         if file is not None:
             self.files.append(file)
             self.lacks_files = True

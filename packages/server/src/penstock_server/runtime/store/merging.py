@@ -158,7 +158,7 @@ def restore_states(store: ChannelStore, fact: KeptStates, bodies: Sequence[Buffe
     except (pa.ArrowException, OSError) as error:
         raise Damaged(f"the states in a snapshot cannot be read: {error}") from error
     for batch in batches:
-        store.loaded(batch, fact.publishers)
+        store.add_merged_rows(batch, fact.publishers)
 
 
 async def read_files(store: MergeStore, blobs: Blobs, damage: list[str]) -> None:
@@ -170,7 +170,7 @@ async def read_files(store: MergeStore, blobs: Blobs, damage: list[str]) -> None
     for file in store.files:
         try:
             for batch, publishers in rows_in(file, await blobs.get(file.name)):
-                store.loaded(batch, publishers)
+                store.add_merged_rows(batch, publishers)
         except Damaged as error:
             damage.append(str(error))
 

@@ -30,7 +30,7 @@ class AgreedFormat(Protocol):
         """The format that the nodes write at present."""
         ...
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         """Return the nodes that do not know ``format``, each with its version. Empty if all nodes
         know the format, or if the nodes are unknown."""
         ...
@@ -41,7 +41,7 @@ class NewestFormat:
 
     format = FORMAT
 
-    def behind(self, format: int) -> tuple[str, ...]:
+    def nodes_behind(self, format: int) -> tuple[str, ...]:
         """Return no nodes: no other node serves this realm."""
         return ()
 
@@ -88,7 +88,7 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
 
 
 def _refusal(what: str, since: int, agreed: AgreedFormat, otherwise: str = "") -> IllegalState:
-    if behind := ", ".join(agreed.behind(since)):
+    if behind := ", ".join(agreed.nodes_behind(since)):
         remedy = f"{behind} cannot read it: upgrade the older nodes, and then run"
     else:
         remedy = "every node can read it: run"

@@ -68,7 +68,7 @@ class RealmsRecent:
         """Include the batches of one more channel in the limit."""
         self._channels.add(recent)
 
-    def grown(self, newest: Recent, size: int) -> None:
+    def count_batch(self, newest: Recent, size: int) -> None:
         """Count a batch of the channel ``newest``. If the realm keeps too many bytes, other
         channels drop their batches."""
         self._bytes += size
@@ -105,7 +105,7 @@ class Recent:
         self.bytes += size
         if self.bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_PIECES_MAX:
             self._forget()
-        self._realms.grown(self, size)
+        self._realms.count_batch(self, size)
 
     @property
     def end(self) -> int:

@@ -71,7 +71,8 @@ def encode_block(
 ) -> list[Buffer]:
     """Return the buffers of a block. ``bodies`` are the bodies of all records, in order. Every
     version that knows ``format`` can read the block."""
-    # Facts that older nodes do not know were refused before; a block with one would stop them.
+    # Facts that older nodes do not know have already been refused; a block with one would stop
+    # them.
     if format < FORMAT:
         newer = [record.fact for record in records if SINCE.get(type(record.fact), 1) > format]
         assert not newer, f"nodes that know format {format} do not know {newer[0]}"

@@ -109,7 +109,7 @@ class SealedFile:
         """Whether the whole file can be read now. A file that has grown needs a new reader."""
         return self.reader is not None and self.reader.index is self.index
 
-    def extended(
+    def record_appended(
         self,
         added: tuple[SegmentBatch, ...],
         *,

@@ -338,11 +338,11 @@ class RealmState:
             else:
                 store.add(tail_batch)
         if isinstance(fact, PersistedLate):
-            store.secured(IdSet(fact.spans))
+            store.record_persistence(IdSet(fact.spans))
         elif isinstance(fact, Removed):
             _remove_events(store, channel, fact)
         elif isinstance(fact, Replaced):
-            store.thinned(ids_in(fact.ids), channel.state.stored)
+            store.record_scattered_removal(ids_in(fact.ids), channel.state.stored)
         elif isinstance(fact, Edited):
             self._files_changed(channel_id)
             self.directory.note_topics(channel_id)
@@ -397,7 +397,7 @@ class RealmState:
         if isinstance(fact, KeptStates):
             restore_states(self.stores[channel_id], fact, bodies)
         for tail_batch in tail_batches:
-            self.stores[channel_id].restored(tail_batch)
+            self.stores[channel_id].add_restored(tail_batch)
 
     def _apply_created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)
@@ -460,13 +460,13 @@ class RealmState:
                 file = self._sealed_file(channel_id, fact) if fact.name else None
                 self.stores[channel_id].replace_files(names, file)
             case SegmentDropped(name):
-                self.stores[channel_id].dropped(name)
+                self.stores[channel_id].forget_file(name)
 
     def _apply_sealed(self, channel_id: int, fact: Sealed) -> None:
         channel, store = self.channels[channel_id], self.stores[channel_id]
         channel.mark_ids_used(fact.through)
         file = self._sealed_file(channel_id, fact) if fact.name else None
-        store.sealed(fact.through, file, channel.state.volatile)
+        store.record_sealing(fact.through, file, channel.state.volatile)
 
     def _apply_extended(self, channel_id: int, fact: Extended) -> None:
         channel, store = self.channels[channel_id], self.stores[channel_id]
@@ -475,14 +475,14 @@ class RealmState:
         if file is None:
             self.skipped.append(f"events of channel {channel_id} added to {fact.name}")
             return
-        file.extended(
+        file.record_appended(
             _batches_decoder.decode(fact.batches),
             size=fact.size,
             checksum=fact.checksum,
             publishers=fact.publishers,
         )
         file.is_stale = True
-        store.extended(fact.through, channel.state.volatile)
+        store.record_growth(fact.through, channel.state.volatile)
 
     def _sealed_file(self, channel_id: int, fact: Sealed | Rewritten) -> SealedFile:
         """Return the file that a fact describes, and add its columns to those of the store."""
@@ -600,7 +600,7 @@ def _remove_events(store: ChannelStore, channel: ChannelMachine, fact: Removed) 
         persistent = channel.state.stored.copy()
         persistent.discard_all(channel.state.volatile)
         store.keep_beside_damage(persistent)
-    store.removed(fact.spans, channel.state.readable)
+    store.drop_empty_batches(fact.spans, channel.state.readable)
 
 
 def _rows_to_keep(

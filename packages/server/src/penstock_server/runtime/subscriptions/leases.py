@@ -218,7 +218,7 @@ class Leases(LeaseBook):
 
         def settle(group: Group) -> Settled:
             selected = _selected_events(group, lease, request, how=request.how)
-            # A repeated request settles only the events that it has not settled before.
+            # A repeated request settles only the events that it has not settled yet.
             fresh = [(part, without(ids, part.done[request.how])) for part, ids in selected]
             to_settle = [(part, ids, self.held(group, part, ids)) for part, ids in fresh if ids]
             # Several channels are all checked before the first one changes, so that a refusal

@@ -121,7 +121,7 @@ class Seeking:
             # The matches are those of the selector that an earlier turn has read.
             if selector_now(group) != selector:
                 raise IllegalState(
-                    f"durable {name} was deleted and created again meanwhile; try again"
+                    f"durable {name} was deleted and created again during the request; try again"
                 )
             first = _first(group, channel_id, to)
             matched = () if matching is None else matching.now(group, channel_id, among).spans

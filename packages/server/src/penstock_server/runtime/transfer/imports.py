@@ -499,7 +499,7 @@ def _created(
         # Recording the files has set this flag, but their rows are loaded right here.
         store.lacks_files = False
         for merged, publishers in rows:
-            store.loaded(merged, publishers)
+            store.add_merged_rows(merged, publishers)
     home = _home(definition, rules)
     for batch in transfer.transient:
         store.add(_tail_batch(group, batch, home))

@@ -63,8 +63,8 @@ class TransferRegistry(Generic[TransferType]):
         """Raise ``Unavailable`` if the limit of transfers is reached."""
         if len(self) >= self._count_max:
             raise Unavailable(
-                f"{self._count_max} {self._kind}s are running, which is the limit; try again when "
-                f"one has ended"
+                f"the limit of {self._kind}s at the same time, {self._count_max}, is reached; try "
+                f"again when one has ended"
             )
 
     def add(self, transfer: TransferType) -> str:
@@ -97,7 +97,7 @@ class TransferRegistry(Generic[TransferType]):
             transfer.used_us = self._clock.now_us()
 
     def remove(self, name: str) -> TransferType | None:
-        """Remove a transfer and return it; None if it was removed before."""
+        """Remove a transfer and return it; None if it has already been removed."""
         return self._by_name.pop(name, None)
 
     def _forget(self, name: str, transfer: TransferType) -> None:

@@ -22,6 +22,6 @@ class RetryPauses:
         self._next_s = min(2 * pause_s, self._longest_s)
         return pause_s
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Record a successful attempt: the next pause is the first one again."""
         self._next_s = self._first_s

@@ -163,7 +163,7 @@ class Maintainer:
     async def _try(self, channel_id: ChannelId) -> None:
         try:
             await self.maintain(channel_id)
-            self._backoff.succeeded()
+            self._backoff.record_success()
         except StorageFailed as failure:
             _log.warning("maintenance.postponed", channel=channel_id, reason=str(failure))
             await asyncio.sleep(self._backoff.failed())
@@ -458,7 +458,7 @@ def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
 @contextmanager
 def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]:
     """Call ``release`` after the body. If the body is cancelled, call it after the writer has done
-    all work that it was asked for before.
+    all work that it was asked for earlier.
 
     At a cancellation, a fact about files may be in the writer's queue, and the writer still records
     it. Another task that used the same files before that would write the same events again, and
@@ -467,7 +467,7 @@ def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]
     try:
         yield
     except asyncio.CancelledError:
-        shard.behind(release)
+        shard.call_after_earlier(release)
         raise
     except BaseException:
         release()

@@ -108,7 +108,7 @@ class RecoveredRealm(Struct):
 
     @property
     def quarantined(self) -> int:
-        """Number of events that were quarantined before, or that this start quarantines."""
+        """Number of events that earlier starts have quarantined, or that this start quarantines."""
         earlier_count = sum(channel.state.lost for channel in self.state.channels.values())
         return earlier_count + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
 

@@ -195,7 +195,7 @@ class Sealer:
             await asyncio.sleep(self._limits.interval_s)
             try:
                 await self._run_round()
-                self._backoff.succeeded()
+                self._backoff.record_success()
             except StorageFailed as failure:
                 _log.warning("sealing.postponed", reason=str(failure))
                 await asyncio.sleep(self._backoff.failed())

@@ -216,7 +216,7 @@ class MovingPace:
         """Limit on the events of a channel that move in the next step."""
 
     def hold_back(self, channel_id: int) -> None:
-        """Wake a channel at the end of the pause, not before."""
+        """Wake a channel at the end of the pause, not earlier."""
         self._held_back[channel_id] = None
 
     def has_moved(self, events: int, held_s: float) -> None:

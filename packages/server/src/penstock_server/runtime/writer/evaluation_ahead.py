@@ -32,7 +32,7 @@ from penstock_server.runtime.writer.publish_selectors import selectors_of, selec
 
 
 class OpenGroup(Protocol):
-    """The part of a :class:`~penstock_server.runtime.writer.group.Group` used here."""
+    """The part of a :class:`~penstock_server.runtime.writer.group.Group` used in this module."""
 
     state: RealmState
     now_us: int

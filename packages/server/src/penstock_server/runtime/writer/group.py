@@ -420,7 +420,7 @@ class Group:
         forced: bool,
     ) -> tuple[Sequence[Body], Digest]:
         """Return the bodies and digest as a merge channel stores them."""
-        if not forced:  # forced events were checked before, or follow from a decision
+        if not forced:  # forced events have already been checked, or follow from a decision
             merging.refuse(state, store, bodies, digest=digest)
         return merging.admitted(state, store, bodies, digest=digest)
 

@@ -43,13 +43,13 @@ class Linger:
             # A pending callback makes the loop poll its sockets without sleeping.
             asyncio.get_running_loop().call_soon(self._poll_until, idle, until_s)
 
-    def woken(self) -> None:
+    def forget_after_idling(self) -> None:
         """Forget the quick publishes if the shard was idle for too long. Called when the shard has
         work again."""
         if self._now_s() - self._since_s > self._longest_s:
             self._quick_publishes = 0
 
-    def served(self, requests: int, bodies: Sequence[Sized]) -> None:
+    def count_group(self, requests: int, bodies: Sequence[Sized]) -> None:
         """Count a lone publish. Called after a group of ``requests`` requests with these published
         ``bodies``. A group without a publish, for example an acknowledgement, changes nothing."""
         if requests > 1 or sum(map(len, bodies)) > SMALL_BYTES:

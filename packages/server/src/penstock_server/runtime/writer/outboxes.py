@@ -1,5 +1,5 @@
 """The outboxes of a node's local channels: copies that joins have made for stores of the whole
-cluster, kept here until the cluster has stored them (SEM N9)."""
+cluster, kept by this realm until the cluster has stored them (SEM N9)."""
 
 from __future__ import annotations
 

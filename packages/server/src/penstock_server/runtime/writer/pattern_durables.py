@@ -13,7 +13,7 @@ from penstock_server.runtime.writer.group import Group
 
 def make_own(group: Group, channel_id: int, durables: Sequence[PatternDurable]) -> None:
     """Create the durables of patterns on a new channel, in the block that creates the channel. The
-    channel cannot refuse them, because the caller has called :func:`check_new` before."""
+    channel cannot refuse them, because the caller has already called :func:`check_new`."""
     for durable in durables:
         group.do(channel_id, durable.command(group.channel(channel_id).state.next_id))
 

@@ -1,10 +1,10 @@
 """Holds publishes with expensive selectors while a thread evaluates these on their events.
 
 The selectors of durables, readers and joins are evaluated on every published event. If that takes
-long, the publish waits here, with all later publishes to the same channel behind it; other channels
-are served meanwhile. A thread evaluates slice after slice, in round-robin order of the waiting
-publishes, and stores the results with the bodies. The single writer uses them when it decides, so
-that no match is missed and the order of publishes is kept.
+long, the publish waits in this queue, with all later publishes to the same channel behind it; other
+channels are served meanwhile. A thread evaluates slice after slice, in round-robin order of the
+waiting publishes, and stores the results with the bodies. The single writer uses them when it
+decides, so that no match is missed and the order of publishes is kept.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SelectorQueue:
 
     def begin_group(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """Return the work that may be decided in this group: the work that was ready, and the work
-        in ``waiting`` that needs no evaluation. The rest is held here."""
+        in ``waiting`` that needs no evaluation. The rest is held in this queue."""
         self._spent = 0
         if self.ready:
             waiting = self._with_ready(waiting)

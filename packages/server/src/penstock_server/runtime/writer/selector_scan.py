@@ -23,7 +23,8 @@ from penstock_server.runtime.writer.shard import Shard
 from penstock_server.runtime.writer.with_files import with_open_files
 
 CATCHING_UP_MAX: Final = 20
-"""Limit on the scans of one request: each continues with events published meanwhile."""
+"""Limit on the scans of one request: each continues with events published since the previous
+scan."""
 _BEHIND: Final = object()
 
 Among = Callable[[Group], IdSet]

@@ -184,7 +184,7 @@ class Shard:
         """
         return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
 
-    def behind(self, then: Callable[[], None]) -> None:
+    def call_after_earlier(self, then: Callable[[], None]) -> None:
         """Call ``then`` once all earlier requests are answered, or refused because the realm has
         ended."""
         self.submit(RunAction(lambda _: None, reply=lambda *_: then(), sweeps=()))
@@ -267,7 +267,7 @@ class Shard:
                     self.linger.stay(self._idle)
                 await self._idle
                 if self.linger is not None:
-                    self.linger.woken()
+                    self.linger.forget_after_idling()
             if self._between:
                 await self._serve_between()
             began_s = loop.time()
@@ -399,7 +399,7 @@ class Shard:
             self.on_made(group.made)
         self.on_answered()
         if self.linger is not None:
-            self.linger.served(len(answers), group.bodies)
+            self.linger.count_group(len(answers), group.bodies)
 
     def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
         """Decide requests in order until the group is full, or until files must be opened for the

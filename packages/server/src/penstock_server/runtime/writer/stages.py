@@ -66,9 +66,9 @@ class Stages:
             )
         if self.size + size > self._bytes_max:
             raise MemoryLimit(
-                f"{size} bytes cannot be staged, because only {self._bytes_max - self.size} of "
-                f"{self._bytes_max} are free; commit smaller micro-batches, or raise "
-                "the setting limits.stage_bytes"
+                f"a stage of {size} bytes cannot be stored, because only "
+                f"{self._bytes_max - self.size} of {self._bytes_max} bytes are free; "
+                "commit smaller micro-batches, or raise the setting limits.stage_bytes"
             )
         self._by_id[stage] = _Stage(channel_id, bodies, size, at_us=self._clock.now_us())
         self._groups.setdefault(_task_of(stage), set()).add(stage)
@@ -82,7 +82,7 @@ class Stages:
         ]
         if missing:
             raise NoSuchStage(
-                f"{len(missing)} of {len(stages)} stages no longer exist (the realm restarted, "
+                f"the realm no longer has {len(missing)} of {len(stages)} stages (it restarted, "
                 f"another node took over, or an hour passed); stage the rows again"
             )
         return [body for stage in stages for body in self._by_id[stage].bodies]
@@ -108,7 +108,7 @@ class Stages:
         if not self._bytes_by_owner[owner]:
             del self._bytes_by_owner[owner]
 
-    def committed(self, stages: Sequence[str]) -> None:
+    def drop_published(self, stages: Sequence[str]) -> None:
         """Drop published stages, and the stages of other attempts at the same task."""
         self.drop(stages)
         for group in {_task_of(stage) for stage in stages} - {""}:

@@ -28,7 +28,7 @@ Spans = tuple[tuple[int, Span], ...]
 
 
 class StorePart(Struct, frozen=True):
-    """Events of a transaction for one store: batches, and stages that were uploaded before."""
+    """Events of a transaction for one store: batches, and stages that are already uploaded."""
 
     channel_id: int
     bodies: Sequence[Body] = ()

@@ -129,7 +129,7 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Do nothing: other checks need the archive and the realm."""
 
     def plan(self, context: Context) -> Work:
-        """Return the work. It ends after the last event; if it is stopped before, the next run
+        """Return the work. It ends after the last event; if it is stopped earlier, the next run
         continues."""
         return partial(replay, self, context)
 
