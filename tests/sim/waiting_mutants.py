@@ -78,12 +78,12 @@ def endless_time(patch: pytest.MonkeyPatch) -> None:
 
 def late_and_taken(patch: pytest.MonkeyPatch) -> None:
     """Let a late acknowledgement count for the next delivery."""
-    original = apply._rolled_back
+    original = apply._apply_rolled_back
 
     def rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
         original(state, name, spans)
 
-    patch.setattr(apply, "_rolled_back", rolled_back)
+    patch.setattr(apply, "_apply_rolled_back", rolled_back)
 
 
 def buried_nowhere(patch: pytest.MonkeyPatch) -> None:

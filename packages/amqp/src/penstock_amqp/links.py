@@ -148,7 +148,7 @@ class Links(ConnectionPart[LinksPeer]):
             await older.wait_until_over()
 
     def _pop(self, attached: Attached) -> bool:
-        """Remove a link. Return False if it had been removed before."""
+        """Remove a link. Return False if it had already been removed."""
         self._service.links.remove(self._name_of(attached), attached)
         return self._links.pop(_key(attached.link), None) is not None
 

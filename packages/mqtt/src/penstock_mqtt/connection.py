@@ -192,7 +192,7 @@ class MqttConnection(HostedConnection):
         try:
             self.incoming.received_together(messages)
         except MqttViolation as error:
-            self._violated(error)
+            self._end_for_violation(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -247,7 +247,7 @@ class MqttConnection(HostedConnection):
         try:
             self._received.hold(self.principal, size if is_counted else 0)
         except MqttViolation as error:
-            self._violated(error)
+            self._end_for_violation(error)
 
     def _process_packets(self) -> bool:
         """Process at most `PACKETS_A_TURN` buffered packets. Return whether more packets may be
@@ -270,7 +270,7 @@ class MqttConnection(HostedConnection):
                 if count == PACKETS_A_TURN:
                     return True
         except MqttViolation as error:
-            self._violated(error)
+            self._end_for_violation(error)
         return False
 
     def _process_plain(self) -> int:
@@ -290,7 +290,7 @@ class MqttConnection(HostedConnection):
         """Whether received packets must wait or are ignored."""
         return self.is_ending or self._subscribing > 0 or self._sign_in.holds_packets
 
-    def _violated(self, error: MqttViolation) -> None:
+    def _end_for_violation(self, error: MqttViolation) -> None:
         """End the connection of a client that has broken the protocol. Before the client is signed
         in, the last packet is a CONNACK."""
         _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
@@ -323,7 +323,7 @@ class MqttConnection(HostedConnection):
             case PingreqPacket():
                 self.send(PingrespPacket())
             case DisconnectPacket():
-                self._disconnected(packet)
+                self._process_disconnect(packet)
             case _:
                 self._receive_acknowledgement(packet)
 
@@ -356,7 +356,7 @@ class MqttConnection(HostedConnection):
             _log.exception("mqtt.failed", connection=self.number)
             self.abort()
 
-    def _disconnected(self, packet: DisconnectPacket) -> None:
+    def _process_disconnect(self, packet: DisconnectPacket) -> None:
         """Receive a DISCONNECT: set the session's expiry, drop the will unless the client asks for
         it, and close the connection."""
         expiry_s = packet.properties.session_expiry_s

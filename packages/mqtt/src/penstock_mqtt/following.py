@@ -140,7 +140,7 @@ class FollowedChannels:
         self._followers: dict[int, ChannelFollower] = {}
         self._is_begun = False
         self._is_renewal_scheduled = False
-        mqtt.topics.on_changed(self._changed)
+        mqtt.topics.on_changed(self._schedule_update)
 
     async def begin(self) -> None:
         """Start to send new events to matching clients, also from channels that gain topics
@@ -153,7 +153,7 @@ class FollowedChannels:
                 self._is_begun = True
                 await self._renew(is_first=True)
 
-    def _changed(self) -> None:
+    def _schedule_update(self) -> None:
         """Schedule one update of the followers for all changes of this turn of the loop."""
         if not self._is_renewal_scheduled and not self._mqtt.listener.is_stopping:
             self._is_renewal_scheduled = True

@@ -53,7 +53,9 @@ class MqttHub(FrontEndService):
         self.counts = self.mqtt.counts
         self.sessions = MqttSessions(self.mqtt)
         self.following = FollowedChannels(
-            self.mqtt, on_closed=self._closed, on_topics_changed=self.sessions.topics_changed
+            self.mqtt,
+            on_closed=self._end_subscribers,
+            on_topics_changed=self.sessions.topics_changed,
         )
 
     @property
@@ -197,7 +199,7 @@ class MqttHub(FrontEndService):
             ),
         )
 
-    def _closed(self, reason: PenstockError) -> None:
+    def _end_subscribers(self, reason: PenstockError) -> None:
         """End the connections of clients with subscriptions because the channel of all topics was
         deleted."""
         for connection in self.connections():

@@ -240,7 +240,7 @@ class MqttSessions:
     async def enter(
         self, connection: SessionConnection, packet: ConnectPacket, principal: Principal
     ) -> tuple[MqttSession, bool]:
-        """Return the session of a connecting client, and whether it existed before. An older
+        """Return the session of a connecting client, and whether it already existed. An older
         connection of the client ends."""
         key = connection.key
         async with self._turn(turn_of(key)):

@@ -113,7 +113,7 @@ def ask_realm(
     replaced.
 
     Tasks, and callers with ``patient``, wait up to ``realm.reconnect_s`` seconds for an unavailable
-    realm, because the query has reached the realm before. All calls of a stream are patient except
+    realm, because the query has already reached the realm. All calls of a stream are patient except
     the first read of its columns: Spark may make each call in a new process, which has no session
     that could reconnect. Raises ``CannotConnect``.
     """

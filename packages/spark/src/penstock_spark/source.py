@@ -75,7 +75,7 @@ class PenstockSource(DataSource):
         from penstock_spark.writing.writing import ChannelWriter
 
         options = self._sink(schema, overwrite=overwrite)
-        # A write with a number belongs to a program that has reached the realm before.
+        # A write with a number belongs to a program that has already reached the realm.
         self._check_target(options, patient=options.version is not None)
         return ChannelWriter(options)
 

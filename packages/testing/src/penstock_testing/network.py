@@ -201,7 +201,7 @@ class SimTransport(asyncio.Transport):
             self._lose(None)
 
     def _send(self, piece: object) -> None:
-        """Send bytes, an EOF or a reset; it arrives after everything sent before."""
+        """Send bytes, an EOF or a reset; it arrives after everything sent so far."""
         network = self._network
         if self.is_silent:
             network.faults["dropped, and nobody told"] += 1

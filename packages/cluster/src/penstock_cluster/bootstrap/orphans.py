@@ -10,7 +10,7 @@ from typing import Final
 
 _END_S: Final = 60.0
 """Seconds that the guard process gets to end."""
-# Each line replaces the processes of the line before; after an empty line none is killed.
+# Each line replaces the processes of the previous line; after an empty line none is killed.
 _GUARD: Final = """
 import os, signal, sys
 last = ""

@@ -105,11 +105,11 @@ class OwnerLink:
         """See :class:`~penstock.client.connection.transport.Receiver`."""
         match message:
             case wire.Welcome():
-                self._answered(None)
+                self._resolve(None)
             case wire.Done(number, answer) if number == self._request_number:
-                self._answered(answer)
+                self._resolve(answer)
             case wire.Failed(number, code, text) if number == self._request_number:
-                self._failed(error_of(code, text))
+                self._fail(error_of(code, text))
             case wire.Goodbye(code, text):
                 self._goodbye = error_of(code, text)
             case _:
@@ -120,14 +120,14 @@ class OwnerLink:
         if self._lost is None:
             text = f"the connection to node {self._name} was lost: {reason_of(reason)}"
             self._lost = self._goodbye or ConnectionLost(text)
-            self._failed(self._lost)
+            self._fail(self._lost)
 
-    def _answered(self, answer: Any) -> None:
+    def _resolve(self, answer: Any) -> None:
         # The waiting task may have been cancelled, which also sets the future.
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(answer)
 
-    def _failed(self, error: PenstockError) -> None:
+    def _fail(self, error: PenstockError) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(error)
 

@@ -325,7 +325,7 @@ class Claims:
         incarnation = member.node, member.nonce
         watched = self._watched.get(incarnation)
         if watched is None:
-            self._succeed(member, poll.ended_us)
+            self._forget_former(member, poll.ended_us)
         elif watched.counter not in {member.counter, -1}:
             assert self._polled_us is not None, "an earlier poll has seen the process"
             # The renewal was written after the start of the poll before this one.
@@ -362,7 +362,7 @@ class Claims:
         # Half of a lease is longer than the time between two renewals of a live process.
         return is_over or self._age_us(since_us) >= self._lease_us(before) // 2
 
-    def _succeed(self, member: MemberRecord, now_us: int) -> None:
+    def _forget_former(self, member: MemberRecord, now_us: int) -> None:
         """Stop watching processes that had this name before. They renew no more, and their last
         renewal was overwritten, maybe before it was seen."""
         for node, nonce in self._watched:

@@ -217,7 +217,7 @@ class CachedBlobs(CheckedBlobs):
             _log.warning("cache.not_written", name=name, reason=str(error))
             await self._drop(name)
             return False
-        if name not in self._sizes:  # evicted meanwhile by other files
+        if name not in self._sizes:  # already evicted by other files
             await self._drop(name)
             return False
         self._checked.add(name)

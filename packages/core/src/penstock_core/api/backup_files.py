@@ -61,5 +61,5 @@ class BackupManifest(Struct, frozen=True, kw_only=True):
     version: str
     """Version of Penstock that ran the realm."""
     at: str
-    """Time of the backup in UTC. The backup contains everything that was acknowledged before."""
+    """Time of the backup in UTC. The backup contains everything that was acknowledged earlier."""
     files: tuple[KeptFile, ...]

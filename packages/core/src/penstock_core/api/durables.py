@@ -38,7 +38,7 @@ class _Described(DurableAttributes, frozen=True):
     pending: int
     """Deprecated name of ``in_flight``."""
     redelivered: int
-    """Number of outstanding events that were delivered before."""
+    """Number of outstanding events that have already been delivered."""
     oldest_outstanding_ms: int | None
     """Age of the oldest outstanding event in milliseconds; None if no event is outstanding."""
     last_read_ms: int | None

@@ -237,7 +237,7 @@ class Operation(Struct, frozen=True):
 
     asks: tuple[Ask, ...] = ()
     """The operations; the first one names the request in refusals and records. Empty if the request
-    uses resources that this session has opened before, when the right was checked."""
+    uses resources that this session has already opened, when the right was checked."""
     about: Callable[[Any], str] = lambda request: ""
     """Returns the name of the target in audit records, if it is not a channel or queue."""
     is_open: bool = False

@@ -155,7 +155,7 @@ class DurableRates(Struct, frozen=True, kw_only=True):
     pending: int
     """Deprecated name of ``in_flight``."""
     redelivered: int
-    """Number of outstanding events that were delivered before."""
+    """Number of outstanding events that have already been delivered."""
     clients: int
     """Number of attached clients."""
     position: int

@@ -46,29 +46,29 @@ def apply(  # noqa: C901, PLR0912  one case a fact
     already happened."""
     if isinstance(fact, Restored):  # each channel of a snapshot has one
         state.touch_all()
-        _restored(state, fact)
+        _apply_restored(state, fact)
         return
     _touch(state, fact)
     match fact:
         case Appended():
-            _appended(state, fact)
+            _apply_appended(state, fact)
         case PersistedLate():
-            _persisted_late(state, fact)
+            _apply_persisted_late(state, fact)
         case Acked(name, spans):
-            _acked(state, name, spans, counts=True)
+            _apply_settled(state, name, spans, counts=True)
         case Removed():
-            _removed(state, fact)
+            _apply_removed(state, fact)
         case Replaced(ids):
             state.counters.replaced += _remove_ids(state, ids_in(ids), Cause.REPLACED)
         case Buried(name, spans, cause):
             count_copies(state, state.stored_part(spans), cause, durable=name)
-            _acked(state, name, spans)
+            _apply_settled(state, name, spans)
         case RolledBack(name, spans):
-            _rolled_back(state, name, spans)
+            _apply_rolled_back(state, name, spans)
         case TimedOut(name, spans):
-            _rolled_back(state, name, spans, late=True)
+            _apply_rolled_back(state, name, spans, late=True)
         case Postponed(name, spans, until_us):
-            _postponed(state, name, spans, until_us=until_us)
+            _apply_postponed(state, name, spans, until_us=until_us)
         case PackedIds():
             apply(state, unpacked(fact))
         case IdsReserved(through):
@@ -80,9 +80,9 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             if READERS in state.durables:
                 state.durables[READERS].attributes = readers_attributes(definition)
         case DurableCreated():
-            _created(state, fact)
+            _apply_created(state, fact)
         case DurableDeleted(name):
-            _deleted(state, name)
+            _apply_deleted(state, name)
         case Seated() | Left() | Interested() | InterestEnded() | Sought():
             _place_changed(state, fact)
 
@@ -119,7 +119,7 @@ def _skip_ids(state: ChannelState, first: int) -> None:
     state.departures.record(IdSet([Span(state.next_id, first)]), Cause.QUARANTINED)
 
 
-def _appended(state: ChannelState, fact: Appended) -> None:
+def _apply_appended(state: ChannelState, fact: Appended) -> None:
     """Add published events to the channel and to its durables."""
     span = Span(*fact.span)
     count = span.end - span.first
@@ -169,7 +169,7 @@ def _remove_unstored(state: ChannelState, fact: Appended) -> None:
     state.volatile.add_all(passing)
 
 
-def _persisted_late(state: ChannelState, fact: PersistedLate) -> None:
+def _apply_persisted_late(state: ChannelState, fact: PersistedLate) -> None:
     """Keep events that so far only passed through memory.
 
     At recovery their ids are new, because events that only passed were never recorded.
@@ -220,7 +220,7 @@ def _relay(state: ChannelState, fact: Appended) -> None:
         durable.passing(wanted, Span(*fact.span).end, state.stored)
 
 
-def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
+def _apply_rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
     """Return events to the durable after a rollback, or after a timeout if they are ``late``.
 
     After a timeout the client itself also gets a recall, because it did not return them.
@@ -242,7 +242,7 @@ def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = F
         state.recalls += recall(durable, later)
 
 
-def _postponed(state: ChannelState, name: str, spans: Spans, until_us: int) -> None:
+def _apply_postponed(state: ChannelState, name: str, spans: Spans, until_us: int) -> None:
     durable = state.durables.get(name)
     if durable is None or not spans:
         return
@@ -251,7 +251,7 @@ def _postponed(state: ChannelState, name: str, spans: Spans, until_us: int) -> N
     state.wake_by(until_us)
 
 
-def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False) -> None:
+def _apply_settled(state: ChannelState, name: str, spans: Spans, *, counts: bool = False) -> None:
     """Settle events of a durable. ``counts`` is True for acknowledged events, which are counted,
     and False for dead ones."""
     durable = state.durables.get(name)
@@ -269,11 +269,11 @@ def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False
     state.removal_candidates.add_all(stored_ids)
 
 
-def _removed(state: ChannelState, fact: Removed) -> None:
+def _apply_removed(state: ChannelState, fact: Removed) -> None:
     """Remove events, and count them by their cause."""
     ids = IdSet(fact.spans)
     if fact.cause is Cause.RELAYED:
-        _passed(state, ids)
+        _drop_passed(state, ids)
         state.may_pass = bool(state.relayed or state.passing or state.leaving)
         return
     dead = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
@@ -332,7 +332,7 @@ def _remove_ids(
     return removed_count
 
 
-def _passed(state: ChannelState, ids: IdSet) -> None:
+def _drop_passed(state: ChannelState, ids: IdSet) -> None:
     """Record that connected clients have been offered the relayed events."""
     state.counters.relayed += len(state.relayed.remove_all(ids))
     capacity_overflow.end_offer(state, ids)
@@ -340,7 +340,7 @@ def _passed(state: ChannelState, ids: IdSet) -> None:
         durable.drop_passed(ids)
 
 
-def _created(state: ChannelState, fact: DurableCreated) -> None:
+def _apply_created(state: ChannelState, fact: DurableCreated) -> None:
     """Add a durable, with the stored events that are outstanding for it from the start."""
     # With a selector, only the sets contain its outstanding events, so the head is at the end.
     head = max(state.next_id, fact.start_id) if fact.selector else fact.start_id
@@ -379,7 +379,7 @@ def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
             pass  # the durable of a seat was deleted
 
 
-def _deleted(state: ChannelState, name: str) -> None:
+def _apply_deleted(state: ChannelState, name: str) -> None:
     state.died = {key: count for key, count in state.died.items() if key[0] != name}
     if (durable := state.remove_durable(name)) is not None:
         # The figures of a channel include durables that were deleted since the realm started.
@@ -389,7 +389,7 @@ def _deleted(state: ChannelState, name: str) -> None:
     state.recheck_from(0)
 
 
-def _restored(state: ChannelState, fact: Restored) -> None:
+def _apply_restored(state: ChannelState, fact: Restored) -> None:
     """Set the whole state of the channel from a snapshot."""
     if fact.definition != state.definition:  # changed in a cluster since the machine was created
         state.define(fact.definition)

@@ -33,7 +33,7 @@ def backed_off(
     backoff = durable.attributes.backoff
     if backoff is None:
         return ()
-    # Events are taken out level by level; those that remain were not redelivered before.
+    # Events are taken out level by level; those that remain were never redelivered.
     uncounted = durable.wanting(ids.overlap(state.stored))
     facts: list[Postponed] = []
     for count, level in sorted(durable.levels.items()):

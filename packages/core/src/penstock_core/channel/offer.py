@@ -69,7 +69,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
     """Update the soft state (sessions, credit, demand) after a command; a restart forgets it."""
     match command:
         case Ack(subscription) | AckPrevious(subscription) | BuryEvents(subscription):
-            _settled(state, subscription, now_us)
+            _adjust_after_settlement(state, subscription, now_us)
         case GrantCredit():
             _credit(state, command)
         case Disconnect() | StallSession() | AwaitSeats():
@@ -79,7 +79,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
         case SetDemand():
             _demand(state, command)
         case RollBack():
-            _rolled_back(state, command, now_us)
+            _adjust_after_rollback(state, command, now_us)
         case ConfirmRecall(subscription):
             _confirm_recall(state, subscription)
         case AssignLanes():
@@ -267,7 +267,7 @@ def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None
     state.may_deliver = True
 
 
-def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
+def _adjust_after_rollback(state: ChannelState, command: RollBack, now_us: int) -> None:
     """Adjust the window of a seat after a rollback, and park events that wait for the next
     attach."""
     durable, seat = state.seats[command.subscription]
@@ -367,7 +367,7 @@ def _end_choosing(state: ChannelState, subscription: int) -> None:
     state.may_deliver = True
 
 
-def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
+def _adjust_after_settlement(state: ChannelState, subscription: int, now_us: int) -> None:
     """Adjust the window of a seat after its client has acknowledged or buried events."""
     if attached := state.seats.get(subscription):
         durable, seat = attached

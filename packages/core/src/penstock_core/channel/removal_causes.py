@@ -52,12 +52,12 @@ class Departures:
             ids_of_cause = self._left[cause] = IdSet()
         ids_of_cause.add_all(ids)
         if ids_of_cause.pieces > PIECES_MAX // 2:
-            self._bound()
+            self._forget_oldest()
 
     def record_late(self, ids: IdSet, cause: str, stored: IdSet) -> None:
         """Record the cause for those of ``ids`` that are in ``stored``.
 
-        The others may have left before: after a restart, removals of events in memory are applied
+        The others may have left earlier: after a restart, removals of events in memory are applied
         again.
         """
         if self.usual == NEVER:
@@ -123,7 +123,7 @@ class Departures:
             departed[NEVER] = unstored
         self._left = departed
 
-    def _bound(self) -> None:
+    def _forget_oldest(self) -> None:
         """Forget the causes of the lower half of the ids until few enough pieces remain."""
         # The loop ends, because `known_from` rises each time.
         while self.pieces > PIECES_MAX:

@@ -28,8 +28,8 @@ class Publish(Command, frozen=True):
     index_left: int = 1 << 62
     """Free bytes of the realm's limit for such values and states (SEM C6)."""
     forced: bool = False
-    """Whether the realm itself publishes events that were accepted before. Such a publish is not
-    refused for lack of space."""
+    """Whether the realm itself publishes events that have already been accepted. Such a publish is
+    not refused for lack of space."""
     evicts: bool = True
     """Whether the publish may evict events on an evicting channel (SEM T3); otherwise it is refused
     at the capacity."""

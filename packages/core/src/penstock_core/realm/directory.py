@@ -456,7 +456,7 @@ class Directory:
                 self._enter(channel_id, created)
                 self.note_topics(channel_id)
             case ChannelDeleted(channel_id):
-                self._deleted(channel_id)
+                self._remove_from_indexes(channel_id)
             case JoinCreated(join):
                 self.joins.add(join)
             case JoinDeleted(source, destination):
@@ -492,7 +492,7 @@ class Directory:
         state = self.channels[channel_id].state
         self.topics.note(channel_id, state.topics_since, has_topics=bool(state.definition.topics))
 
-    def _deleted(self, channel_id: int) -> None:
+    def _remove_from_indexes(self, channel_id: int) -> None:
         """Remove a store from all indexes."""
         channel = self.channels.pop(channel_id, None)
         if channel is None:

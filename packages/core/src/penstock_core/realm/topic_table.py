@@ -25,15 +25,15 @@ class TopicTable:
         """Record a channel that was created or edited."""
         if has_topics:
             self.since[channel_id] = since
-            self._changed()
+            self._notify()
         else:
             self.forget(channel_id)
 
     def forget(self, channel_id: int) -> None:
         """Remove a channel that has no topics any more or was deleted."""
         if self.since.pop(channel_id, None) is not None:
-            self._changed()
+            self._notify()
 
-    def _changed(self) -> None:
+    def _notify(self) -> None:
         self.version += 1
         self.on_changed()

@@ -438,17 +438,17 @@ class RealmConnection:
                 if self._greeting is not None and not self._greeting.done():
                     self._greeting.set_result(message)
             case wire.Goodbye():
-                self._dismissed(message)
+                self._process_goodbye(message)
             case wire.Owners():
                 self.terms.process_owners(message)
                 self._watch.begin()
             case wire.Schema():
                 pass  # the link has stored it
 
-    def _dismissed(self, message: wire.Goodbye) -> None:
+    def _process_goodbye(self, message: wire.Goodbye) -> None:
         """Record why the realm ends the connection."""
         self._farewell = error_of(message.code, message.text)
-        self._interrupted(message.text)
+        self._report_interruption(message.text)
         self.terms.process_goodbye(message)
         if isinstance(message, wire.Parting):
             self._last_begun_request = message.taken
@@ -457,7 +457,7 @@ class RealmConnection:
             # Marked as retrieved: the waiting task may have been cancelled, and asyncio would warn.
             self._greeting.exception()
 
-    def _interrupted(self, reason_text: str) -> None:
+    def _report_interruption(self, reason_text: str) -> None:
         """Report an interruption to the listeners. A session that is opening or closing has none:
         its call raises the error."""
         if self._closed is None and self._supervisor is not None:
@@ -470,7 +470,7 @@ class RealmConnection:
         self.link = None
         self._online.clear()
         reason_text = reason_of(reason or self._farewell)
-        self._interrupted(reason_text)
+        self._report_interruption(reason_text)
         if self._greeting is not None and not self._greeting.done():
             self.terms.was_closed_without_reason |= reason is None or isinstance(reason, OSError)
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({reason_text})"))
@@ -535,7 +535,8 @@ class RealmConnection:
         if self._closed is not None:
             answer.set_exception(self._closed)
             return
-        # All other messages consist of values that were checked before; a check would cost time.
+        # All other messages consist of values that have already been checked; a check would cost
+        # time.
         if waits and not bodies:
             check_request(message)
         number = self._next_request

@@ -106,7 +106,7 @@ class Producer:
         """Report an unexpected error, for an unknown number of events."""
         failure = PenstockError(f"pipelined events were not published: {error!r}")
         failure.__cause__ = error
-        self._failed(failure, 0)
+        self._report_failure(failure, 0)
 
     async def _send_batch(self) -> None:
         if self._timer is not None:
@@ -125,10 +125,10 @@ class Producer:
                     return
                 ids = await self._publisher.begin([body])
         except PenstockError as error:
-            self._failed(error, events.count)
+            self._report_failure(error, events.count)
             return
         self._unanswered.add(ids)
-        ids.add_done_callback(lambda done: self._answered(done, events.count))
+        ids.add_done_callback(lambda done: self._process_answer(done, events.count))
 
     def _body(self, events: ColumnLists) -> pa.RecordBatch | None:
         """Return the events as a record batch, and report events that cannot be stored; None if no
@@ -138,20 +138,20 @@ class Producer:
         except InvalidEvent:
             errors = events.remove_invalid()
             for error in errors:
-                self._failed(error, 1)
+                self._report_failure(error, 1)
             if not errors:
                 raise
             return events.body() if events.count else None
 
-    def _answered(self, ids: asyncio.Future[range], count: int) -> None:
+    def _process_answer(self, ids: asyncio.Future[range], count: int) -> None:
         self._unanswered.discard(ids)
         error = None if ids.cancelled() else ids.exception()
         if error is None:
             self.acknowledged += count
         elif isinstance(error, PenstockError):
-            self._failed(error, count)
+            self._report_failure(error, count)
 
-    def _failed(self, error: PenstockError, count: int) -> None:
+    def _report_failure(self, error: PenstockError, count: int) -> None:
         if self._on_error is not None:
             self._on_error(error, count)
         else:

@@ -122,7 +122,7 @@ class ChannelRing(Generic[S]):
         """Watch the pattern and open all its channels; undo both after a failure."""
         self._error = None
         route = DeliveryRoute(
-            reopen=self._reopen, failed=self._failed, channels_found=self._add_soon
+            reopen=self._reopen, failed=self._end_with, channels_found=self._add_soon
         )
         channels = await self._watch.open(route, self._channels)
         try:
@@ -274,7 +274,7 @@ class ChannelRing(Generic[S]):
         if error is not None:
             self._connection.report(error)
 
-    def _failed(self, error: PenstockError) -> None:
+    def _end_with(self, error: PenstockError) -> None:
         """End the ring, because the session has ended or may no longer watch the pattern."""
         self._error = error
         self.arrived.set()

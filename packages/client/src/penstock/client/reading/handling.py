@@ -41,7 +41,7 @@ class HandlerLoop:
         self._needs_delay: bool | None = None
         """Whether the durable has no backoff, so that rollbacks need a delay; None until the first
         failure."""
-        self._task = start_task(self._run(), on_failure=self._failed)
+        self._task = start_task(self._run(), on_failure=self._report_failure)
 
     async def end(self) -> None:
         """Cancel the task and wait for its end. Does nothing if the handler itself closes the
@@ -112,7 +112,7 @@ class HandlerLoop:
             return False
         return info.backoff is None and not self._seat.settlements.cumulative
 
-    def _failed(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         failure = PenstockError(
             f"the handler of durable {self._seat.durable} receives no more events: {error!r}"
         )

@@ -139,10 +139,10 @@ class Settlements:
         if roll_back:
             self._rollbacks.add(answer)
             connection = self._connections
-            answer.add_done_callback(lambda done: self._rolled_back(done, connection))
+            answer.add_done_callback(lambda done: self._forget_rollback(done, connection))
         return answer
 
-    def _rolled_back(self, answer: asyncio.Future[Any], connection: int) -> None:
+    def _forget_rollback(self, answer: asyncio.Future[Any], connection: int) -> None:
         self._rollbacks.discard(answer)
         if not answer.cancelled() and isinstance(answer.exception(), ConnectionLost):
             self._lost_connection = connection
@@ -252,7 +252,7 @@ class Settlements:
             error = None if done.cancelled() else done.exception()
             # Success, an error of another kind, or the one event that was late.
             if not isinstance(error, IllegalState) or len(ids) == 1:
-                self._settled(done)
+                self._process_answer(done)
                 return
             middle = sorted(ids)[len(ids) // 2]
             for span in (Span(0, middle), Span(middle, 1 << 62)):
@@ -276,12 +276,12 @@ class Settlements:
         """Make :meth:`confirm` wait for ``answer``, and report a refusal. A rollback that is lost
         with the connection counts as done, as the loss rolls back all events."""
         self._unanswered.add(answer)
-        # The set is read now, because `_rolled_back` removes the answer from it before `_settled`
-        # runs.
+        # The set is read now, because `_forget_rollback` removes the answer from it before
+        # `_process_answer` runs.
         is_rollback = answer in self._rollbacks
-        answer.add_done_callback(lambda done: self._settled(done, is_rollback=is_rollback))
+        answer.add_done_callback(lambda done: self._process_answer(done, is_rollback=is_rollback))
 
-    def _settled(self, answer: asyncio.Future[Any], *, is_rollback: bool = False) -> None:
+    def _process_answer(self, answer: asyncio.Future[Any], *, is_rollback: bool = False) -> None:
         """Record the answer to a settlement, and report its error."""
         self._unanswered.discard(answer)
         error = None if answer.cancelled() else answer.exception()

@@ -99,7 +99,7 @@ class JetStreamEngine:
     async def open(self) -> JetStreamEngine:
         """Connect, and check the servers. Raises ``Unavailable``, whose text names the setting to
         change, if a server could lose data that it has acknowledged."""
-        self._connection = await self._connect(self._servers, self._reconnected)
+        self._connection = await self._connect(self._servers, self._check_again)
         if self._uses_leaders:
             self._near = NearConnections(self._servers, self._reach, self._connection)
         try:
@@ -269,7 +269,7 @@ class JetStreamEngine:
         raise AssertionError("pauses never end")
 
     async def _read_servers(self) -> list[ServerState]:
-        # Taken before the read, which may not include the bytes that are sent meanwhile.
+        # Taken before the read, which may not include the bytes that are sent during the read.
         sent = self._room.sent
         servers = await together(self._read_server(monitor) for monitor in self._monitors)
         self._read_us = self._clock.steady_us()
@@ -279,7 +279,7 @@ class JetStreamEngine:
     async def _read_server(self, monitor: str) -> ServerState:
         return await self._offload(partial(read_server, monitor, self._tls))
 
-    async def _reconnected(self) -> None:
+    async def _check_again(self) -> None:
         """Check the settings of all servers again: the server of the new connection may have been
         reconfigured."""
         self._start_check()
@@ -294,7 +294,7 @@ class JetStreamEngine:
 
     async def _reach(self, server: str) -> NatsConnection:
         """Connect to one server, for appends to the streams that it leads."""
-        return await NatsConnection.open([server], self._reconnected, tls=self._tls)
+        return await NatsConnection.open([server], self._check_again, tls=self._tls)
 
     def _start_connecting_leaders(self) -> None:
         if self._near is not None:

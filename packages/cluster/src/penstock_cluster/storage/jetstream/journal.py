@@ -300,7 +300,7 @@ class JetStreamJournal:
         }
 
     def _check_was_never_created(self, mark: Mark | None) -> None:
-        """Raise ``Unavailable`` if a mark shows that the missing stream existed before."""
+        """Raise ``Unavailable`` if a mark shows that the missing stream has existed."""
         if mark is not None:
             raise Unavailable(f"stream {self.stream.name} is missing. {_RESTORE}")
 
@@ -518,7 +518,8 @@ class JetStreamJournal:
         return state.last_seq
 
     async def _find_appended(self, expected: int, data: bytes) -> int:
-        """Return the number of a block that was appended before. Raises ``Deposed`` otherwise."""
+        """Return the number of a block that has already been appended. Raises ``Deposed``
+        otherwise."""
         if self._index.floor <= expected < self._index.tail:
             (stored,) = await self.read(expected + 1, 1)
             if isinstance(stored, Block) and stored.data == data:

@@ -241,7 +241,8 @@ class PostgresJournal:
             raise self._depose("a newer epoch has fenced")
 
     async def _find_appended(self, expected: int, body: bytes) -> int:
-        """Return the number of a block that was appended before. Raises ``Deposed`` otherwise."""
+        """Return the number of a block that has already been appended. Raises ``Deposed``
+        otherwise."""
         if self._floor <= expected < self._tail:
             (stored,) = await self.read(expected + 1, 1)
             if isinstance(stored, Block) and stored.data == body:

@@ -149,7 +149,7 @@ def _add_options(
     """Add the columns of those options that some event sets. Raises :class:`InvalidEvent`."""
     if ttls is not None and any(ttls):
         for index, ttl in enumerate(ttls):
-            _checked(index, check_ttl, ttl or 0)
+            _check_value(index, check_ttl, ttl or 0)
         columns["ttl"] = pa.array([ttl or None for ttl in ttls], pa.int64())
     if persistents is not None and False in persistents:
         columns["persistent"] = _column(
@@ -157,7 +157,7 @@ def _add_options(
         )
     if priorities is not None and priorities.count(None) < len(priorities):
         for index, priority in enumerate(priorities):
-            _checked(index, check_priority, priority)
+            _check_value(index, check_priority, priority)
         columns["priority"] = pa.array(priorities, pa.int8())
     if transients is not None and any(transients):
         columns["transient"] = _column("transient", transients, _is_flag, expected="a bool or None")
@@ -167,11 +167,11 @@ def _add_times(columns: dict[str, pa.Array], deliver_ats: Sequence[datetime | No
     if deliver_ats is not None and any(deliver_ats):
         for index, deliver_at in enumerate(deliver_ats):
             if deliver_at is not None:
-                _checked(index, moment, deliver_at)
+                _check_value(index, moment, deliver_at)
         columns["deliver_at"] = pa.array(deliver_ats, UTC_MICROSECONDS)
 
 
-def _checked(index: int, check: Callable[[object], object], value: object) -> None:
+def _check_value(index: int, check: Callable[[object], object], value: object) -> None:
     """Run a check of a value, and add the index of its event to the error."""
     try:
         check(value)

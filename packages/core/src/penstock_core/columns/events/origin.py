@@ -122,7 +122,7 @@ def path_lengths(batch: pa.RecordBatch) -> Int64s:
 
 
 def stores_on_paths(batch: pa.RecordBatch) -> set[str]:
-    """Return the names of all stores in which any event of the batch was stored before."""
+    """Return the names of all stores in which any event of the batch was stored earlier."""
     if _column(batch, "origin") is None:
         return set()
     return set(pc.unique(pc.list_flatten(_origin_field(batch, "path"))).to_pylist())

@@ -149,7 +149,7 @@ class KeyIndex:
 
         The newest *depth* events of each value stay, including events in ``bodies``. Keys are
         independent: an event that another key replaces in this publish still counts as newer.
-        ``stored`` are the ids on the channel, including all appended before. The index does not
+        ``stored`` are the ids on the channel, including all appended so far. The index does not
         change until :meth:`append`, which must be called before the next :meth:`superseded` if the
         ids were removed.
         """

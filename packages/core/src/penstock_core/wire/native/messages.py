@@ -338,7 +338,7 @@ class _FromClients:
         return self.knowing(tag).decode(header)
 
     def knowing(self, *tags: int) -> msgspec.msgpack.Decoder[Any]:
-        """Return a decoder for requests with these tags and all tags used before."""
+        """Return a decoder for requests with these tags and all tags used so far."""
         for tag in tags:
             kind = TAGS[tag]
             self.makers[self._forms.setdefault(tag, _framed(tag, kind))] = _maker(kind)

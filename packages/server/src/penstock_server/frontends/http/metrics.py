@@ -263,7 +263,7 @@ class RealmCollector(Collector):
         )
         redelivered = GaugeMetricFamily(
             "penstock_durable_redelivered_events",
-            "Outstanding events that were delivered before.",
+            "Outstanding events that have already been delivered.",
             labels=labels,
         )
         oldest = GaugeMetricFamily(

@@ -501,7 +501,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if self._counts_answers and isinstance(message, wire.Done | wire.Failed):
-            self._answered(message.request)
+            self._stop_counting(message.request)
         self._out += frame(wire.encode(message), *bodies)
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -513,7 +513,7 @@ class Connection(asyncio.BufferedProtocol):
                 # turn of the loop could queue any number of deliveries.
                 self.flush()
 
-    def _answered(self, request: int) -> None:
+    def _stop_counting(self, request: int) -> None:
         """Stop counting a request that gets its answer."""
         if self._quota is not None:
             self._quota.end_request(request)

@@ -51,7 +51,7 @@ class Deliveries(ConnectionPart[NativePeer]):
         self, number: int, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]
     ) -> None:
         """Send events to the subscription with the client's ``number``, with redelivery counts of
-        events that were delivered before."""
+        events that have already been delivered."""
         connection = self._connection
         schemas = connection.realm.view.schemas
         schema = (

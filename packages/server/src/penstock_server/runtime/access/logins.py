@@ -154,7 +154,7 @@ class Logins:
         )
         key = _digest(login.id)
         self._put(key, login)
-        self._changed(login)
+        self._mark_unwritten(login)
         try:
             await self.write()
         except BaseException:
@@ -183,7 +183,7 @@ class Logins:
         if use:
             login.used_us = now_us
             if now_us - login.written_us > self._idle_us // UNWRITTEN_SHARE:
-                self._changed(login)
+                self._mark_unwritten(login)
         return login
 
     async def find_and_store_use(self, id: str) -> BrowserLogin | None:
@@ -236,7 +236,7 @@ class Logins:
         login = self._by_digest.pop(key, None)
         if login is None:
             return
-        self._changed(login)
+        self._mark_unwritten(login)
         if self._is_kept(login):
             del self._of_record[_key_of(login.principal.user)][key]
         of_user = self.of_user[login.principal.user]
@@ -258,7 +258,7 @@ class Logins:
     def _is_kept(self, login: BrowserLogin) -> bool:
         return self._registry is not None and login.principal.proof == "password"
 
-    def _changed(self, login: BrowserLogin) -> None:
+    def _mark_unwritten(self, login: BrowserLogin) -> None:
         if self._is_kept(login):
             self._unwritten.add(_key_of(login.principal.user))
 

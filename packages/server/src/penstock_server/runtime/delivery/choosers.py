@@ -130,7 +130,7 @@ class Choosers:
         self, subscription: int, use: SelectorUse, batch: pa.RecordBatch
     ) -> pa.BooleanArray | None:
         """Return which rows of a stored batch a selector matches. None if :meth:`chosen` has to
-        decide: the selector takes long, or some of the rows were examined before."""
+        decide: the selector takes long, or some of the rows have already been examined."""
         rows = OutgoingBatch((), batch=batch)
         if subscription in self._results or not self._may_evaluate_now(rows, use.selector):
             return None

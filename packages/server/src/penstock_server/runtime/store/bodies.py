@@ -173,8 +173,8 @@ def body_of_plain(event: Event) -> Body | None:
 
 
 def _is_repeated(kind: tuple[object, ...]) -> bool:
-    """Return whether an event of this kind was published before. Building a codec takes longer than
-    encoding ten events with Arrow, so the first event of a kind does not get one."""
+    """Return whether an event of this kind has already been published. Building a codec takes
+    longer than encoding ten events with Arrow, so the first event of a kind does not get one."""
     if kind in _kinds:
         return True
     if len(_kinds) >= PLAIN_KINDS_MAX:

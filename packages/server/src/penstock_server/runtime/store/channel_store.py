@@ -77,7 +77,7 @@ class ChannelStore:
         self.names = PropertyNames()
         self._newest_schema: pa.Schema | None = None
         """Schema of the batch added last, if all its column names were known. Batches usually share
-        one schema object, so :meth:`_added` can then return immediately."""
+        one schema object, so :meth:`_include` can then return immediately."""
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
         """Index of the newest event of each publish key, derived from the stored events (SEM
@@ -101,14 +101,14 @@ class ChannelStore:
     def add(self, tail_batch: TailBatch) -> None:
         self.tail.append(tail_batch)
         self._ends.append(tail_batch.end)
-        self._added(tail_batch)
+        self._include(tail_batch)
 
     def _insert(self, index: int, tail_batch: TailBatch) -> None:
         self.tail.insert(index, tail_batch)
         self._ends.insert(index, tail_batch.end)
-        self._added(tail_batch)
+        self._include(tail_batch)
 
-    def _added(self, tail_batch: TailBatch) -> None:
+    def _include(self, tail_batch: TailBatch) -> None:
         self._count(tail_batch, 1)
         # The usual case. Identity on purpose: comparing schemas costs more than all the rest here.
         if tail_batch.schema is self._newest_schema:
@@ -195,7 +195,7 @@ class ChannelStore:
         lowest, highest = ids.lowest, ids.highest
         if lowest is None or highest is None:
             return
-        if lowest == highest and self._dropped_alone(lowest):
+        if lowest == highest and self._drop_if_alone(lowest):
             return
         around = Span(lowest, highest + 1)
         if len(ids) < SCATTERED_MIN:
@@ -212,7 +212,7 @@ class ChannelStore:
             for file in self.files_for((around,)):
                 file.is_stale = True
 
-    def _dropped_alone(self, event_id: int) -> bool:
+    def _drop_if_alone(self, event_id: int) -> bool:
         """Drop the event's batch if the event is alone in it and not in a file. Return whether it
         was dropped."""
         if event_id < self.sealed_through:

@@ -29,7 +29,7 @@ class Holding:
 
     async def hold(self, subscription: int, span: Span) -> Outstanding:
         """Put the outstanding events of ``span`` in flight for a client that holds the durable
-        alone. The answer includes events that were in flight before. Raises ``IllegalState``."""
+        alone. The answer includes events that were already in flight. Raises ``IllegalState``."""
         channel_id = self._channel_id(subscription)
 
         def hold(group: Group) -> Outstanding:

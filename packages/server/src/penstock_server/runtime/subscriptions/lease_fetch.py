@@ -48,7 +48,7 @@ class ChannelFetch:
         self._shard = book.shard
         self._lease = lease
         self._check = check
-        self._part = LeasePart(lease, channel, self._ended)
+        self._part = LeasePart(lease, channel, self._end_part)
 
     async def run(self, wait_s: float) -> list[LeasePart]:
         """Wait for events, at most ``wait_s`` seconds. Return the part with the events, or no part
@@ -112,7 +112,7 @@ class ChannelFetch:
         if error is not None:
             raise error
 
-    def _ended(self, _: LeasePart) -> None:
+    def _end_part(self, _: LeasePart) -> None:
         """End the lease with its only seat."""
         self._book.end(self._lease)
 
@@ -311,7 +311,7 @@ class PatternFetch:
         if channel_id not in self._watch.shown:
             return
         (opened,) = self._watches.opened([channel_id])
-        part = LeasePart(self._lease, opened.channel, self._ended, opened=opened)
+        part = LeasePart(self._lease, opened.channel, self._end_part, opened=opened)
         try:
             await self._book.take_seat(part)
         except DurableInUse as error:
@@ -326,7 +326,7 @@ class PatternFetch:
             self._busy.pop(channel_id, None)
             self._lease.add(part)
 
-    def _ended(self, part: LeasePart) -> None:
+    def _end_part(self, part: LeasePart) -> None:
         """Drop a part whose durable was deleted or unbound by an administrator."""
         if self._lease.is_answered:
             self._book.end_if_empty(self._lease)

@@ -89,7 +89,7 @@ class Subscriptions:
         self._places = ResumePlaces()
         self._keeps_seats = False
         dispatch.on_failed = self.detach
-        dispatch.choosers.on_chosen = self._chosen
+        dispatch.choosers.on_chosen = self._grant_chosen
         self.holding = Holding(shard, self._numbers.get)
         self.seeking = Seeking(shard, dispatch)
 
@@ -521,7 +521,7 @@ class Subscriptions:
                 command = RollBack(subscription, spans, delay_ms=delay_ms)
         self._shard.submit(RunCommand(channel_id, command, reply=reply))
 
-    def _chosen(self, subscription: int) -> None:
+    def _grant_chosen(self, subscription: int) -> None:
         """Let the core grant events, after a thread has evaluated a slow selector on them."""
         if channel_id := self._numbers.get(subscription):
             self._shard.submit(RunCommand(channel_id, EndChoosing(subscription)))

@@ -69,7 +69,7 @@ JOINED_BYTES_MAX = 64 << 20
 """Largest number of bytes of live events in a file that replaces several files, on a store whose
 files do not grow."""
 ROUNDS_MAX = 4
-"""Largest number of copying rounds; each round copies the events sealed during the round before.
+"""Largest number of copying rounds; each round copies the events sealed during the previous round.
 Events sealed after the last round stay in another file."""
 
 _log = logger("penstock.maintaining")

@@ -2,7 +2,7 @@
 
 The selectors of durables, readers and joins are evaluated on every published event. If that takes
 long, the publish waits in this queue, with all later publishes to the same channel behind it; other
-channels are served meanwhile. A thread evaluates slice after slice, in round-robin order of the
+channels are still served. A thread evaluates slice after slice, in round-robin order of the
 waiting publishes, and stores the results with the bodies. The single writer uses them when it
 decides, so that no match is missed and the order of publishes is kept.
 """
