@@ -181,6 +181,7 @@ NO_MEMORY: Final = {
         "penstock_core.vocabulary.backoff.DELAY_MS_MAX",
         "penstock_core.vocabulary.backoff.PIECES_MAX",
         "penstock_core.vocabulary.choice.WILD_IN_EXPRESSION_MAX",
+        "penstock_server.runtime.access.passwords.CONCURRENT_MAX",
         "penstock_server.runtime.operations.reading_handlers.MATCHES_MAX",
         "penstock_server.runtime.store.channel_store.JUDGED_WORK_MAX",
         "penstock_server.runtime.store.channel_store.CRUMBS_MAX",
