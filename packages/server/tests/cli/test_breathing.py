@@ -89,7 +89,7 @@ def test_a_durable_without_a_backoff_shows_none(penstock_command: Run, session: 
     penstock_command("durable", "create", "mail", "d")
     shown = penstock_command("durable", "show", "mail", "d").stdout
 
-    assert "backoff       none; a rolled-back event is redelivered at once\n" in shown
+    assert "backoff       none; a rolled-back event is redelivered immediately\n" in shown
     assert "waiting       none\n" in shown
 
 
@@ -107,7 +107,7 @@ def test_a_queue_has_one_and_it_can_be_edited(penstock_command: Run, session: Se
 
     assert session.queues.get("jobs").info().definition.backoff is None
     shown = penstock_command("queue", "show", "jobs").stdout
-    assert "backoff       none; a rolled-back event is redelivered at once\n" in shown
+    assert "backoff       none; a rolled-back event is redelivered immediately\n" in shown
 
 
 @pytest.mark.spec("D18", "Q3")
