@@ -417,6 +417,44 @@ def test_events_that_had_left_before_the_table_existed_are_no_losses(
     assert ids_in(catalog) == [*range(38_000), *range(38_005, 40_000)]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_events_that_leave_while_the_first_copy_begins_are_no_losses(
+    catalog: Catalog, session: Session, orders: Channel, *, fails: bool
+) -> None:
+    """A channel with a TTL or a full capacity loses its oldest events all the time."""
+    publish(orders, 0, 10)
+    orders.purge(start=5, end=5)
+    archiver = ChannelArchiver(orders, LAKE, ArchiveSettings())
+    archiver.open()
+    orders.purge(end=1)
+    if fails:
+        archiver.close()
+        archiver.open()
+        orders.purge(end=2)
+
+    copied = archiver.copy(10)
+
+    assert copied.lost == ()
+    assert ids_in(catalog) == [*range(3 if fails else 2, 5), *range(6, 10)]
+    publish(orders, 10, 13)
+    orders.purge(start=10, end=10)
+    with pytest.raises(DataLost, match="before they were archived, events 10 were purged"):
+        archiver.copy(13)
+
+
+def test_events_that_were_published_after_the_start_may_be_lost(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    publish(orders, 0, 5)
+    archiver = ChannelArchiver(orders, LAKE, ArchiveSettings())
+    archiver.open()
+    publish(orders, 5, 10)
+    orders.purge(start=4, end=6)
+
+    with pytest.raises(DataLost, match="before they were archived, events 5-6 were purged"):
+        archiver.copy(10)
+
+
 def test_each_channel_of_a_pattern_has_a_table(catalog: Catalog, session: Session) -> None:
     running = Run(session, "eu/*", Lake("iceberg://prod/lake", "iceberg", several=True))
     publish(session.channels.create("eu/orders"), 0, 3)

@@ -100,9 +100,11 @@ class ChannelArchiver:
         self._is_registered = False
         self._version = NO_VERSION
         """The version of this writer that the next commit follows."""
-        self._left_before: IdSet | None = None
-        """Ids of events that had left the channel before its table existed, which are no losses;
-        None before the first :meth:`open`."""
+        self._left_before = IdSet()
+        """Ids of events that had left the channel before its table existed, which are no losses."""
+        self._existing_end: int | None = None
+        """End of the ids at the first :meth:`open` if the table did not exist, otherwise 0. The
+        events below it may leave until the first commit creates the table. None before."""
         self.next_id = 0
         """Id of the first event to copy next."""
         self.is_open = False
@@ -125,8 +127,10 @@ class ChannelArchiver:
         if self._settings.durable and self._hold is None:
             self._hold = self._held_durable()
         self._read_position()
-        if self._left_before is None:
-            self._left_before = IdSet() if self._table.exists else self._lost_so_far()
+        if self._existing_end is None:
+            self._existing_end = 0
+            if not self._table.exists:
+                self._existing_end = self.channel.info().last_event_id + 1
         if self._hold is not None:
             self._settle_copied(self._hold)
 
@@ -235,20 +239,15 @@ class ChannelArchiver:
         self._version = NO_VERSION if last is None else last
         self.next_id = next_id
 
-    def _lost_so_far(self) -> IdSet:
-        """Return the ids of the events that have left the channel and would be losses if the table
-        existed."""
-        end = self.channel.info().last_event_id + 1
-        return IdSet.union(
-            lost_ids(self.channel, Span(0, end), bound=self._hold is not None).values()
-        )
-
     def _losses(self, span: Span, read: ReadIds) -> tuple[Missing, ...]:
         """Return the events of ``span``, which was read up to its end, that left the channel before
         they were read. Raises ``DataLost`` if there are any and losses are not allowed."""
-        assert self._left_before is not None, "the archiver is open"
+        is_bound = self._hold is not None
+        if self._existing_end and not self._table.exists:
+            left = lost_ids(self.channel, Span(0, self._existing_end), bound=is_bound)
+            self._left_before = IdSet.union(left.values())
         lost = lost_before_reading(
-            self.channel, span, read, harmless=self._left_before, bound=self._hold is not None
+            self.channel, span, read, harmless=self._left_before, bound=is_bound
         )
         if lost and not self._settings.allows_losses:
             raise DataLost(
