@@ -25,7 +25,7 @@ from penstock.client.archiving.archiver import (
     ChannelArchiver,
 )
 from penstock.client.archiving.lake import Lake
-from penstock.client.archiving.losses import ReadIds, lost_before_reading
+from penstock.client.archiving.losses import ReadIds, lost_before_reading, lost_ids
 from penstock.client.sync.sync import Channel, Session
 from penstock.tables import Compacted, Table
 from penstock_core.api.channels import Missing
@@ -364,6 +364,27 @@ def test_each_of_many_scattered_losses_is_counted(
 
     assert commit.lost_events == 250 + 500
     assert ids_in(catalog) == list(range(0, 500, 2))
+
+
+def test_the_realm_searches_ids_for_scattered_losses_a_few_times(
+    orders: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer has few of the losses, but the realm has to find all in the range of a request."""
+    publish(orders, 0, 10_000)
+    orders.purge(selector="tag = 'late'")
+    searched_ids = list[int]()
+    missing = type(orders).missing
+
+    def count_searched(channel: Channel, first: int, end: int) -> list[Missing]:
+        searched_ids.append(end - first)
+        return missing(channel, first, end)
+
+    monkeypatch.setattr(type(orders), "missing", count_searched)
+
+    (ids,) = lost_ids(orders, Span(0, 10_000)).values()
+
+    assert list(ids) == list(range(1, 10_000, 2))
+    assert sum(searched_ids) <= 4 * 10_000
 
 
 def test_events_that_leave_after_they_were_read_are_no_losses(orders: Channel) -> None:

@@ -72,16 +72,19 @@ def lost_ids(store: Destination, span: Span, *, bound: bool = False) -> dict[str
     """Return, by cause, the ids of all events that :func:`lost_events` counts."""
     harmless_causes = _harmless_causes(store, bound=bound)
     ids_by_cause: dict[str, IdSet] = {}
-    first = span.first
+    first, size = span.first, span.size
     while first < span.end:
-        losses = _losses(store, Span(first, span.end), harmless_causes)
+        searched = Span(first, min(first + size, span.end))
+        losses = _losses(store, searched, harmless_causes)
         # The realm lists a limited number of spans for each cause. The next request begins where
         # the shortest list ends.
-        end = min([loss.spans[-1].end for loss in losses if _is_cut(loss)], default=span.end)
+        end = min([loss.spans[-1].end for loss in losses if _is_cut(loss)], default=searched.end)
         for loss in losses:
             ids = ids_by_cause.setdefault(loss.cause, IdSet())
             for listed in loss.spans:
                 ids.add(listed.clipped(Span(first, end)))
+        # The realm searches the whole range of a request, however few spans it lists.
+        size = 2 * (end - first)
         first = end
     return ids_by_cause
 

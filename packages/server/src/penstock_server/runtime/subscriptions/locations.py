@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from penstock_core.api.channels import Location, Missing, SealedPart
-from penstock_core.ids.ids import Span
+from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.delivery.delivery import Dispatch
 from penstock_server.runtime.store.sealed_file import Publishers
@@ -92,9 +94,18 @@ async def missing(shard: Shard, channel_id: ChannelId, span: Span) -> tuple[Miss
         assigned = Span(state.definition.start_event_id, state.next_id)
         ids_by_cause = state.departures.missing(span, assigned, state.stored)
         return tuple(
-            Missing(cause, len(ids), ids.spans[:MISSING_SPANS_MAX])
+            Missing(cause, len(ids), tuple(islice(_spans(ids), MISSING_SPANS_MAX)))
             for cause, ids in sorted(ids_by_cause.items())
         )
 
     missing_ids: tuple[Missing, ...] = await shard.act(find, sweeps=(channel_id,))
     return missing_ids
+
+
+def _spans(ids: IdSet) -> Iterator[Span]:
+    """Yield the spans of ``ids``. Unlike :attr:`IdSet.spans`, it computes only those that the
+    caller takes, of what may be millions."""
+    end = 0
+    while (span := ids.next_span(end, len(ids))) is not None:
+        yield span
+        end = span.end
