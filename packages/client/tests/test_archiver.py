@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 
 import penstock
 from packages.client.tests.catalogs import configured
+from packages.client.tests.failing_disk import FailingDisk
 from packages.client.tests.patience import eventually
 from penstock.client.archiving import archiver as archiving
 from penstock.client.archiving.archiver import (
@@ -221,6 +222,24 @@ def test_an_acknowledgement_that_was_lost_after_the_commit_is_repeated(
 
     assert Run(session, durable="lake").once() == []
     assert len(lake.outstanding().id_set) == 0
+    assert ids_in(catalog) == list(range(10))
+
+
+def test_events_are_acknowledged_only_when_their_commit_is_on_disk(
+    catalog: Catalog, session: Session, orders: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = orders.durables.create("lake", type="serial")
+    publish(orders, 0, 10)
+    disk = FailingDisk(monkeypatch, "/metadata")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="may have this commit all the same"):
+            Run(session, durable="lake").once()
+        assert len(lake.outstanding().id_set) == 10
+    disk.fails = False
+
+    assert Run(session, durable="lake").once() == []
+    assert len(lake.outstanding().id_set) == 0
+    assert disk.synced
     assert ids_in(catalog) == list(range(10))
 
 

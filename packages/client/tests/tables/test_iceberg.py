@@ -29,13 +29,15 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
 
 from packages.client.tests.catalogs import configured
-from penstock.tables import Table, iceberg
+from packages.client.tests.failing_disk import FailingDisk
+from penstock.tables import Table, disk, iceberg
 from penstock.tables.table import NO_VERSION
 from penstock_core.vocabulary.errors import (
     DifferentContent,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
+    StorageFailed,
     Unavailable,
 )
 
@@ -101,6 +103,38 @@ def test_a_writer_that_was_overtaken_stores_nothing(catalog: Catalog) -> None:
     with pytest.raises(IllegalState, match="not -1"):
         zombie.commit(first.schema, first.close(), app="app", version=8, after=NO_VERSION)
     assert ids(table) == [0, 1, 2, 3, 4] == ids_for_others(catalog)
+
+
+def test_a_commit_that_may_not_be_on_disk_is_not_reported_as_stored(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = stored(0, 3)
+    failing_disk = FailingDisk(monkeypatch, "/metadata")
+    for writer in (table, Table.open(URI, "iceberg")):
+        with pytest.raises(Unavailable, match="may have this commit all the same") as raised:
+            writer.append(rows(3, 5), "app", 1)
+        assert not isinstance(raised.value, StorageFailed), "which says that nothing is stored"
+    failing_disk.fails = False
+
+    assert not table.append(rows(3, 5), "app", 1)
+    snapshot = catalog.load_table(NAME).current_snapshot()
+    assert snapshot is not None
+    assert any(str(path) in snapshot.manifest_list for path in failing_disk.synced)
+    assert ids(table) == [0, 1, 2, 3, 4]
+
+
+def test_files_of_a_commit_that_are_not_on_this_machine_are_reported(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = stored(0, 3)
+
+    def local_path(uri: str) -> Path:
+        return Path("/nowhere") / uri if "/metadata" in uri else disk.local_path(uri)
+
+    monkeypatch.setattr(iceberg, "local_path", local_path)
+
+    with pytest.raises(Unavailable, match="may have this commit all the same"):
+        table.merge(rows(2, 5), "event_id", "app", 1)
 
 
 def test_every_type_is_read_by_other_programs_as_it_was_written(catalog: Catalog) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from packages.client.tests.failing_disk import FailingDisk
 from penstock.tables import DataFile, Format, Table, files
 from penstock.tables.log import CONTENTS_MAX
 from penstock.tables.parquet import ParquetLog
@@ -419,6 +420,24 @@ def test_an_error_about_a_full_disk_names_the_table(tmp_path: Path, format: Form
 
     assert raised.value.retryable
     assert table.append(rows(1, 2), "app", 1)
+    assert ids(table) == [0, 1]
+
+
+def test_a_commit_that_may_not_be_on_disk_is_not_reported_as_stored(
+    tmp_path: Path, format: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 1), "app", 0)
+    log = {"delta": "_delta_log", "parquet": "_penstock/commits"}[format]
+    disk = FailingDisk(monkeypatch, log)
+    for writer in (table, Table.open(table.uri, format)):
+        with pytest.raises(Unavailable, match="may have this commit all the same") as raised:
+            writer.append(rows(1, 2), "app", 1)
+        assert not isinstance(raised.value, StorageFailed), "which says that nothing is stored"
+    disk.fails = False
+
+    assert not table.append(rows(1, 2), "app", 1)
+    assert disk.synced
     assert ids(table) == [0, 1]
 
 

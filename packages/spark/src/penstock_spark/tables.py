@@ -35,6 +35,7 @@ class Table(ArrowTable):
         if not isinstance(rows, DataFrame):
             return super().append(rows, app, version, content=content)
         if self.is_stored(app, version, content):
+            self.sync()
             _compute_rows(rows)
             return False
         columns = self.state.schema or pa.schema([])
@@ -59,6 +60,7 @@ class Table(ArrowTable):
         of a DataFrame are collected on the driver."""
         if isinstance(rows, DataFrame):
             if self.is_stored(app, version, content):
+                self.sync()
                 _compute_rows(rows)
                 return False
             rows = rows.toArrow()

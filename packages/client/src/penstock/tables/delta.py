@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -41,6 +41,9 @@ _APP: Final = "penstockApp"
 _VERSION: Final = "penstockVersion"
 _CONTENT: Final = "penstockContent"
 """Keys in the metadata of a commit: the writer, its version, and the content identity."""
+_SYNCED_COMMITS: Final = 100
+"""Number of commits before the newest one that are synced if it is unknown which one is not. The
+system has written older ones to disk by itself."""
 _HISTORY_MAX: Final = 1_000
 """Maximum number of commits that are searched for the contents of a writer's versions, newest
 first."""
@@ -188,7 +191,7 @@ class DeltaLog:
             if "already exists" not in str(error):
                 raise
             raise CommitConflict from error  # another program has just created the table
-        self._settle_log()
+        self._settle_log(based_on.version + 1)
 
     def _create(self, commit: Commit, commit_properties: Any) -> None:
         """Create the table with its first commit."""
@@ -271,14 +274,20 @@ class DeltaLog:
             stats=json.dumps(statistics),
         )
 
-    def _settle_log(self) -> None:
-        """Sync the commit to disk before it is reported as stored."""
+    def _settle_log(self, first_version: int) -> None:
+        """Sync the commits from ``first_version`` on to disk before they are reported as stored."""
         if is_local(self.uri) and self._table is not None:
             self._table.update_incremental()
             folder = Folder(self._root)
-            path = folder.path / "_delta_log" / f"{self._table.version():020}.json"
-            folder.settle(path)
-            folder.settle(path.parent)
+            log = folder.path / "_delta_log"
+            for version in range(first_version, self._table.version() + 1):
+                # After a checkpoint, other programs may remove entries.
+                with suppress(FileNotFoundError):
+                    folder.settle(log / f"{version:020}.json")
+            folder.settle(log)
+
+    def sync(self) -> None:
+        self._settle_log(max(0, self._state.version - _SYNCED_COMMITS))
 
     def settle(self) -> None:
         """Do nothing. Files of a Delta table are written to their final paths before the commit."""

@@ -38,6 +38,22 @@ def storing(uri: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def committing(uri: str) -> Iterator[None]:
+    """Convert an error of the disk in the block, which commits to a table or syncs a commit, into
+    ``Unavailable`` that names the table. The table may have the commit."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        raise Unavailable(
+            f"the table at {shown(uri)} cannot be written: {os.strerror(error.errno)}; it may have "
+            f"this commit all the same; free space or repair the disk, and write again under the "
+            f"same app and version"
+        ) from error
+
+
 class Folder:
     """A folder on a local or mounted disk. A method returns after its effect is synced, so that the
     effect survives a power cut."""

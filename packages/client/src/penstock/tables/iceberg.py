@@ -281,7 +281,7 @@ class IcebergLog:
                 else:
                     transaction = self._change(commit)
                 self._add(transaction, commit)
-                _settle(transaction.commit_transaction())
+                table = transaction.commit_transaction()
         except _CONFLICTS as error:
             raise CommitConflict from error
         except Unavailable as error:
@@ -289,6 +289,7 @@ class IcebergLog:
             if isinstance(cause, RESTError) and not isinstance(cause, _UNKNOWN_OUTCOMES):
                 raise  # such as a missing right
             raise CommitUnconfirmed(_reason(cause or error)) from error
+        self._settle(table, only_added=True)
 
     def _creation(self, schema: Schema, partition_by: Sequence[str]) -> CreateTableTransaction:
         """Return a transaction whose commit creates the table.
@@ -356,6 +357,37 @@ class IcebergLog:
         if commit.content:
             contents[commit.version] = commit.content
         return json.dumps({"version": commit.version, "contents": contents})
+
+    def sync(self) -> None:
+        if self._table is not None:
+            self._settle(self._table)
+
+    def _settle(self, table: IcebergTable, *, only_added: bool = False) -> None:
+        """Sync the commits of a table on a disk of this machine. ``only_added``: leave out the
+        manifests that were added before its newest snapshot.
+
+        Raises ``Unavailable`` if the files are not there.
+        """
+        snapshot = table.current_snapshot()
+        if snapshot is None or not _is_on_disk(table.metadata_location):
+            return
+        folder = Folder(local_path(table.location()))
+        try:
+            paths = [table.metadata_location, snapshot.manifest_list]
+            paths += [
+                manifest.manifest_path
+                for manifest in snapshot.manifests(table.io)
+                if not only_added or manifest.added_snapshot_id == snapshot.snapshot_id
+            ]
+            for path in paths:
+                folder.settle(local_path(path))
+            folder.settle(local_path(table.metadata_location).parent)
+        except FileNotFoundError as error:
+            raise Unavailable(
+                f"the table at {shown(self.uri)} cannot be synced: {error.filename} is not on this "
+                f"machine; it may have this commit all the same; write again under the same app "
+                f"and version, where the files of the catalog are"
+            ) from error
 
     def settle(self) -> None:
         """Do nothing. Files are written to their final paths before the commit."""
@@ -607,20 +639,3 @@ def _partition_text(value: Any, *, is_date: bool) -> str | None:
     if is_date and isinstance(value, int):
         value = date(1970, 1, 1) + timedelta(days=value)
     return str(value)
-
-
-def _settle(table: IcebergTable) -> None:
-    """Sync a commit to disk before it is reported as stored."""
-    snapshot = table.current_snapshot()
-    if snapshot is None or not _is_on_disk(table.metadata_location):
-        return
-    new = [table.metadata_location, snapshot.manifest_list]
-    new += [
-        manifest.manifest_path
-        for manifest in snapshot.manifests(table.io)
-        if manifest.added_snapshot_id == snapshot.snapshot_id
-    ]
-    folder = Folder(local_path(table.location()))
-    for path in new:
-        folder.settle(local_path(path))
-    folder.settle(local_path(table.metadata_location).parent)

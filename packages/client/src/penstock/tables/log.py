@@ -146,6 +146,11 @@ class Log(Protocol):
         """Yield the paths or URIs at which other programs find these files."""
         ...
 
+    def sync(self) -> None:
+        """Sync the commits of the last read state to disk. The program that made one may have been
+        killed before, or its disk may have failed."""
+        ...
+
     def settle(self) -> None:
         """Move the files of the last commit to their final paths, if a crash prevented it."""
         ...

@@ -297,6 +297,9 @@ class ParquetLog:
         self._folder.remove(aside)
         return published
 
+    def sync(self) -> None:
+        self._folder.settle(self._folder.path / COMMITS)
+
     def settle(self) -> None:
         # A conflict means that another writer has finished these moves and committed since.
         with suppress(CommitConflict):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from penstock.tables.disk import filesystem_of, is_iceberg, is_local, local_path, storing
+from penstock.tables.disk import committing, filesystem_of, is_iceberg, is_local, local_path
 from penstock.tables.files import (
     ID_COLUMN,
     RowWriter,
@@ -287,6 +287,16 @@ class Table:
             )
         return True
 
+    def sync(self) -> None:
+        """Sync the commits of the last read state to disk, if it is on this machine. A program that
+        finds its version stored calls this before it relies on it: the program that stored the
+        version may have been killed before.
+
+        Raises ``Unavailable`` if the disk fails.
+        """
+        with committing(self.uri):
+            self._log.sync()
+
     def append(self, rows: Any, app: str, version: int, content: str = "") -> bool:
         """Add rows exactly once. Return False if the table already has this version of ``app``.
 
@@ -295,9 +305,11 @@ class Table:
         may identify the rows, for example by the positions from which they were read: other
         ``content`` under the same version raises ``DifferentContent``. Raises ``InvalidArgument``
         for values that the table cannot store, ``StorageFailed`` if the disk is full or failing,
-        and ``Unavailable`` if other writers commit all the time.
+        and ``Unavailable`` if other writers commit all the time, or if the table may have the rows
+        but not safely on disk.
         """
         if self.is_stored(app, version, content):
+            self.sync()
             return False
         writer = self.writer()
         try:
@@ -354,14 +366,16 @@ class Table:
         failure: CommitConflict | CommitUnconfirmed | None = None
         while True:
             try:
-                if self.is_stored(app, version, content):
-                    return False
+                is_stored = self.is_stored(app, version, content)
             except Unavailable as error:
                 if not isinstance(failure, CommitUnconfirmed):
                     raise
                 if attempts.are_over:
                     raise self._unconfirmed(failure, attempts) from error
             else:
+                if is_stored:
+                    self.sync()
+                    return False
                 if failure is not None and attempts.are_over:
                     raise self._unconfirmed(failure, attempts) from failure
                 try:
@@ -431,7 +445,7 @@ class Table:
             changes_data=changes_data,
             content=content,
         )
-        with storing(self.uri):
+        with committing(self.uri):
             self._log.commit(state, commit)
         self.refresh()
 

@@ -143,6 +143,7 @@ class ChannelArchiver:
         """
         name = self._settings.durable
         if self._version != NO_VERSION and self._table.content_of(APP, self._version) == name:
+            self._table.sync()
             hold.ack(self._version)
         elif self.next_id and hold.take(0, self.next_id - 1).id_set:
             raise IllegalState(
