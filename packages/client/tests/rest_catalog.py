@@ -43,6 +43,8 @@ class RestCatalog(ThreadingHTTPServer):
         """Number of requests to commit."""
         self.failing_reads = 0
         """Number of reads of a table that fail after the next failed commit."""
+        self.failing_reads_after_commits = 0
+        """Number of reads of a table that fail after the next stored commit."""
         self.reads_to_fail = 0
         """Number of the next reads of a table that fail."""
         self.lock = threading.Lock()
@@ -139,6 +141,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._stored(*server.delayed.pop(0))
         status = server.statuses.pop(0) if server.statuses else 200
         if status == 200:
+            server.reads_to_fail, server.failing_reads_after_commits = (
+                server.failing_reads_after_commits,
+                0,
+            )
             return 200, self._stored(parts, body)
         server.reads_to_fail, server.failing_reads = server.failing_reads, 0
         if server.moment == "after":

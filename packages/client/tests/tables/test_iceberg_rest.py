@@ -139,6 +139,21 @@ def test_a_catalog_that_fails_after_a_commit_is_read_until_it_answers(
     assert ids_in(server) == [0, 1, 2, 3, 4]
 
 
+def test_a_confirmed_commit_is_stored_although_the_table_cannot_be_read_afterwards(
+    server: RestCatalog,
+) -> None:
+    table = Table.open(URI, "iceberg")
+    table.append(rows(0, 3), "app", 0)
+    writer = table.writer()
+    writer.add(rows(3, 5).to_batches()[0])
+    files = writer.close()
+    server.failing_reads_after_commits = 1
+
+    assert table.commit(writer.schema, files, app="app", version=1)
+    assert table.last_of("app") == 1
+    assert ids_in(server) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("status", [409, 500, 503])
 def test_a_commit_that_was_not_stored_is_tried_again(server: RestCatalog, status: int) -> None:
     server.moment = "before"

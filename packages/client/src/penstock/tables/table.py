@@ -6,6 +6,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from zlib import crc32
 
@@ -447,7 +448,10 @@ class Table:
         )
         with committing(self.uri):
             self._log.commit(state, commit)
-        self.refresh()
+        # The commit is stored. If the table cannot be read now, the next use of its state reads it.
+        self._state = None
+        with suppress(Unavailable):
+            self.refresh()
 
     def _has_files(self, files: Sequence[DataFile]) -> bool:
         """Return whether all of ``files`` are in the last read state."""
