@@ -83,12 +83,15 @@ def test_a_commit_that_is_stored_later_than_its_answer_is_stored_once(
     assert ids_in(server) == [0, 1, 2, 3, 4]
 
 
-def test_an_overloaded_catalog_is_asked_less_and_less_often(server: RestCatalog) -> None:
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_overloaded_catalog_is_asked_less_and_less_often(
+    server: RestCatalog, status: int
+) -> None:
     clock = RecordingClock()
     table = table_on(clock)
     table.append(rows(0, 3), "app", 0)
     server.moment = "before"
-    server.statuses = [503] * 100
+    server.statuses = [status] * 100
     server.commits = 0
 
     with pytest.raises(Unavailable, match=r"has confirmed none of \d+ attempts") as raised:

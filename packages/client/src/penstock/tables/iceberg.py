@@ -28,6 +28,7 @@ from pyiceberg.exceptions import (
     ServerError,
     ServiceUnavailableError,
     TableAlreadyExistsError,
+    TooManyRequestsError,
     ValidationException,
 )
 from pyiceberg.io import FileIO
@@ -90,12 +91,14 @@ _PROPERTIES: Final = {
 """Properties of a new table. They limit the numbers of its manifests and metadata files."""
 _CATALOG_PACKAGES: Final = ("botocore", "hive_metastore", "requests", "sqlalchemy", "thrift")
 """Packages that pyiceberg uses to reach catalogs. It does not convert their errors."""
-_UNKNOWN_OUTCOMES: Final = (
+_REPEATED: Final = (
     CommitStateUnknownException,
     ServerError,
     ServiceUnavailableError,
+    TooManyRequestsError,
 )
-"""Answers of a REST catalog that leave open whether the commit was stored."""
+"""Answers of a REST catalog after which a commit is repeated. Most leave open whether it was
+stored."""
 _CONFLICTS: Final = (
     CommitFailedException,
     NoSuchTableError,
@@ -286,7 +289,7 @@ class IcebergLog:
             raise CommitConflict from error
         except Unavailable as error:
             cause = error.__cause__
-            if isinstance(cause, RESTError) and not isinstance(cause, _UNKNOWN_OUTCOMES):
+            if isinstance(cause, RESTError) and not isinstance(cause, _REPEATED):
                 raise  # such as a missing right
             raise CommitUnconfirmed(_reason(cause or error)) from error
         self._settle(table, only_added=True)
