@@ -333,10 +333,23 @@ def test_parquet_tables_are_read_by_programs_that_only_list_the_folder(tmp_path:
     assert sorted(rows_by_id.column("event_id").to_pylist()) == [0, 1, 2, 3]
 
 
-def test_only_texts_have_dictionaries_in_files(tmp_path: Path) -> None:
+def test_columns_whose_values_repeat_have_dictionaries_in_files(tmp_path: Path) -> None:
     table = Table.open(str(tmp_path / "t"))
+    repeated = {
+        "code": pa.array([n % 5 for n in range(100)]),
+        "price": pa.array([n % 3 / 7 for n in range(100)]),
+        "payload": pa.array([b"%d" % (n % 4) * 50 for n in range(100)], pa.binary()),
+        "at": pa.array([n % 2 for n in range(100)], pa.timestamp("us", tz="UTC")),
+        "never": pa.nulls(100, pa.int64()),
+    }
     inside = [{"text": "a", "number": n, "texts": ["b"]} for n in range(100)]
-    table.append(pa.table({"n": range(100), "text": ["c"] * 100, "inside": inside}), "app", 0)
+    unique = {
+        "n": range(100),
+        "random": [1 / (n + 1) for n in range(100)],
+        "key": pa.array([b"%d" % n for n in range(100)], pa.binary()),
+        "inside": inside,
+    }
+    table.append(pa.table({"text": ["c"] * 100} | unique | repeated), "app", 0)
 
     (path,) = table.locations()
     group = pq.read_metadata(path).row_group(0)
@@ -345,7 +358,11 @@ def test_only_texts_have_dictionaries_in_files(tmp_path: Path) -> None:
         "text",
         "inside.text",
         "inside.texts.list.element",
+        *repeated,
     }
+    assert table.to_arrow(["code", "price"]).equals(
+        pa.table({name: repeated[name] for name in ("code", "price")})
+    )
 
 
 def test_plain_parquet_is_deprecated_for_writers_not_for_readers(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ FILE_BYTES_MAX: Final = 256 << 20
 OPEN_FILES_MAX: Final = 64
 """Largest number of files, one for each partition, that are open at the same time. To open another
 one, the file that was opened first is closed."""
+REPEATS_MIN: Final = 3
+"""Fewest occurrences of a value, on average, with which a column gets a dictionary."""
 ID_COLUMN: Final = "event_id"
 """The column whose smallest and largest value is recorded for each file."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -79,7 +81,7 @@ class RowWriter:
                     "a Delta table would return it as null; write null or another text, or "
                     "partition by another column"
                 )
-            open_file = self._open.get(values) or self._begin(values, part.schema)
+            open_file = self._open.get(values) or self._begin(values)
             open_file.add(part)
             if open_file.size >= FILE_BYTES_MAX:
                 self._close(values)
@@ -87,12 +89,12 @@ class RowWriter:
             for open_file in self._open.values():
                 open_file.write()
 
-    def _begin(self, values: PartitionValues, schema: pa.Schema) -> _OpenFile:
+    def _begin(self, values: PartitionValues) -> _OpenFile:
         """Begin a file for a partition."""
         if len(self._open) >= OPEN_FILES_MAX:
             self._close(next(iter(self._open)))
         partition = dict(zip(self._partition_by, values, strict=True))
-        open_file = self._open[values] = _OpenFile(self._log, partition, schema)
+        open_file = self._open[values] = _OpenFile(self._log, partition)
         return open_file
 
     def _close(self, values: PartitionValues) -> None:
@@ -132,19 +134,12 @@ class _Abandoned(Exception):
 class _OpenFile:
     """A Parquet file of one partition that is being written. Rows are collected to row groups."""
 
-    def __init__(self, log: Log, partition: dict[str, str | None], schema: pa.Schema) -> None:
+    def __init__(self, log: Log, partition: dict[str, str | None]) -> None:
         self._partition = partition
         self._stack = ExitStack()
         self._file: NewFile = self._stack.enter_context(log.new_file(folder_of(partition)))
-        self._writer = pq.ParquetWriter(
-            self._file.sink,
-            schema,
-            compression="zstd",
-            # Dictionaries of numbers are larger than the numbers themselves once compressed.
-            use_dictionary=[
-                path for path, kind in parquet_columns(schema) if pa.types.is_string(kind)
-            ],
-        )
+        self._writer: pq.ParquetWriter | None = None
+        """None before the first row group, which decides the columns with dictionaries."""
         self._collected: list[pa.RecordBatch] = []
         """Rows that are not written yet."""
         self._rows = self._collected_rows = 0
@@ -174,6 +169,13 @@ class _OpenFile:
             if ids["min"] is not None:
                 first, last = self._ids or (ids["min"], ids["max"])
                 self._ids = min(first, ids["min"]), max(last, ids["max"])
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._file.sink,
+                table.schema,
+                compression="zstd",
+                use_dictionary=repeating_columns(table),
+            )
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._rows += self._collected_rows
         self.size += self.collected_bytes
@@ -182,14 +184,32 @@ class _OpenFile:
     def close(self) -> DataFile:
         with self._stack:
             self.write()
+            assert self._writer is not None, "a file is opened for its first rows"
             self._writer.close()
         file = self._file
         return DataFile(file.path, self._rows, file.size, partition=self._partition, ids=self._ids)
 
     def abandon(self) -> None:
         with suppress(_Abandoned, OSError), self._stack:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
             raise _Abandoned
+
+
+def repeating_columns(rows: pa.Table) -> list[str]:
+    """Return the Parquet columns of ``rows`` that a dictionary makes smaller: all texts, and other
+    columns whose values repeat. Compressed dictionaries of nearly unique numbers, such as ids and
+    measurements, are larger than the numbers themselves."""
+    return [
+        path
+        for path, kind in parquet_columns(rows.schema)
+        if pa.types.is_string(kind)
+        or (
+            path in rows.schema.names
+            and not pa.types.is_nested(kind)
+            and pc.count_distinct(rows.column(path)).as_py() * REPEATS_MIN <= rows.num_rows
+        )
+    ]
 
 
 def check_partitions(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
