@@ -633,6 +633,30 @@ def test_a_failure_after_a_commit_copies_no_event_again(
     assert ids_in(catalog) == list(range(8))
 
 
+def test_events_and_losses_of_a_commit_are_reported_before_a_failure_that_follows(
+    catalog: Catalog, session: Session, orders: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(orders, 0, 5)
+    Run(session).once()
+    publish(orders, 5, 10)
+    orders.purge(start=5, end=6)
+    monkeypatch.setattr(archiving, "RETRY_S", 0.01)
+    monkeypatch.setattr(FailingOnce, "failures", 1)
+    stopping, commits = Flag(), list[ArchiveProgress]()
+
+    run_archiver(
+        session,
+        commits.append,
+        lake=FailingLake(URI, "iceberg"),
+        stopping=stopping,
+        on_retry=lambda channel, error: stopping.set(),
+        compact_every=1,
+        allows_losses=True,
+    )
+
+    assert commits == [ArchiveProgress("orders", 3, 10, (Missing("purged", 2, (Span(5, 7),)),))]
+
+
 def test_a_channel_that_begins_again_is_not_copied_into_the_table_of_the_former_one(
     catalog: Catalog, session: Session, orders: Channel
 ) -> None:

@@ -160,10 +160,13 @@ class ChannelArchiver:
             self._hold.close()
             self._hold = None
 
-    def copy(self, end: int) -> ArchiveProgress:
+    def copy(
+        self, end: int, on_commit: Callable[[ArchiveProgress], None] = lambda copied: None
+    ) -> ArchiveProgress:
         """Copy the events from ``next_id`` to below ``end``, or as many as one commit takes.
 
-        Raises ``DataLost`` if events left the channel before they were copied.
+        ``on_commit`` is called after the commit, and when events were lost; what follows may still
+        fail. Raises ``DataLost`` if events left the channel before they were copied.
         """
         span = Span(self.next_id, end)
         table = self._table
@@ -199,11 +202,14 @@ class ChannelArchiver:
             self._version = reached - 1
         # Before all that may fail: a further attempt must not copy these events again.
         self.next_id = reached
+        copied = ArchiveProgress(self.channel.name, events, reached, lost=lost)
+        if events or lost:
+            on_commit(copied)
         if self._hold is not None:
             self._hold.ack(reached - 1)
         if files:
             self._finish_commit(versions)
-        return ArchiveProgress(self.channel.name, events, reached, lost=lost)
+        return copied
 
     def _write(self, writer: RowWriter, layout: ArchiveLayout, span: Span, read: ReadIds) -> int:
         """Write the events of ``span`` to files, up to the limits of a commit, and add their ids to
@@ -372,9 +378,7 @@ class Archiver:
             archiver.open()
         end = archiver.channel.info().last_event_id + 1
         while archiver.next_id < end and not stopping.is_set():
-            copied = archiver.copy(end)
-            if copied.events or copied.lost:
-                self._on_commit(copied)
+            archiver.copy(end, self._on_commit)
 
     def _wait(self, stopping: Event) -> bool:
         """Wait for events to copy. Return False if none arrived within :data:`WAIT_S`."""
