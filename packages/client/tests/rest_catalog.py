@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -47,6 +47,8 @@ class RestCatalog(ThreadingHTTPServer):
         """Number of reads of a table that fail after the next stored commit."""
         self.reads_to_fail = 0
         """Number of the next reads of a table that fail."""
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called when a request to commit arrives."""
         self.lock = threading.Lock()
 
     @property
@@ -137,6 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _commit(self, parts: list[str], body: bytes) -> tuple[int, str]:
         server = self.server
         server.commits += 1
+        server.on_commit()
         while server.delayed:
             self._stored(*server.delayed.pop(0))
         status = server.statuses.pop(0) if server.statuses else 200

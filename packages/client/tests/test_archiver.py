@@ -18,6 +18,7 @@ import penstock
 from packages.client.tests.catalogs import configured
 from packages.client.tests.failing_disk import FailingDisk
 from packages.client.tests.patience import eventually
+from packages.client.tests.rest_catalog import serving
 from penstock.client.archiving import archiver as archiving
 from penstock.client.archiving.archiver import (
     ArchiveProgress,
@@ -29,6 +30,7 @@ from penstock.client.archiving.lake import Lake
 from penstock.client.archiving.losses import ReadIds, lost_before_reading, lost_ids
 from penstock.client.sync.sync import Channel, Session
 from penstock.tables import Compacted, Table
+from penstock.tables.table import PausingClock
 from penstock_core.api.channels import Missing
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.choice import choice_of
@@ -394,7 +396,7 @@ def test_the_realm_searches_ids_for_scattered_losses_a_few_times(
     searched_ids = list[int]()
     missing = type(orders).missing
 
-    def count_searched(channel: Channel, first: int, end: int) -> list[Missing]:
+    def count_searched(channel: Channel, first: int, end: int) -> tuple[Missing, ...]:
         searched_ids.append(end - first)
         return missing(channel, first, end)
 
@@ -600,8 +602,8 @@ class FailingOnce(Table):
 
 
 class FailingLake(Lake, frozen=True):
-    def table_of(self, channel: str) -> Table:
-        return FailingOnce.open(self.uri_of(channel), self.format)
+    def table_of(self, channel: str, clock: PausingClock | None = None) -> Table:
+        return FailingOnce.open(self.uri_of(channel), self.format, clock=clock)
 
 
 def test_a_failure_after_a_commit_copies_no_event_again(
@@ -655,6 +657,29 @@ def test_events_and_losses_of_a_commit_are_reported_before_a_failure_that_follow
     )
 
     assert commits == [ArchiveProgress("orders", 3, 10, (Missing("purged", 2, (Span(5, 7),)),))]
+
+
+def test_an_archiver_that_should_end_does_not_repeat_its_commit(
+    session: Session, orders: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(orders, 0, 5)
+    stopping, failures, commits = Flag(), list[str](), list[ArchiveProgress]()
+    with serving(tmp_path) as server:
+        monkeypatch.setenv("PYICEBERG_CATALOG__FAR__URI", server.url)
+        server.moment = "before"
+        server.statuses = [503] * 6
+        server.on_commit = lambda: stopping.set() if server.commits == 3 else None
+        run_archiver(
+            session,
+            commits.append,
+            lake=Lake("iceberg://far/lake/orders", "iceberg"),
+            stopping=stopping,
+            on_retry=lambda channel, error: failures.append(str(error)),
+        )
+
+    assert commits == []
+    assert server.commits == 3
+    assert "has confirmed none of 3 attempts" in failures[0]
 
 
 def test_a_channel_that_begins_again_is_not_copied_into_the_table_of_the_former_one(

@@ -34,6 +34,8 @@ def rows(first: int, end: int) -> pa.Table:
 class RecordingClock:
     """A clock that moves only by its pauses."""
 
+    is_stopped = False
+
     def __init__(self) -> None:
         self.pauses_us: list[int] = []
 

@@ -67,6 +67,11 @@ them."""
 class PausingClock(Protocol):
     """A clock by which a thread also pauses."""
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the program should end, so that pauses are over at once."""
+        ...
+
     def steady_us(self) -> int:
         """Microseconds since some moment in the past; never goes back."""
         ...
@@ -78,6 +83,10 @@ class PausingClock(Protocol):
 
 class MachineClock:
     """The clock of the machine."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return False
 
     def steady_us(self) -> int:
         return time.monotonic_ns() // 1_000
@@ -101,7 +110,11 @@ class Attempts:
     @property
     def are_over(self) -> bool:
         """Whether no further attempt may be made."""
-        return self.count >= ATTEMPTS_MAX or self._clock.steady_us() >= self._end_us
+        return (
+            self.count >= ATTEMPTS_MAX
+            or self._clock.steady_us() >= self._end_us
+            or self._clock.is_stopped
+        )
 
     def pause(self, us_max: int) -> None:
         """Count a failed attempt, and pause: twice as long as after the one before, at most
@@ -151,22 +164,36 @@ class Table:
         self._state: State | None = None
 
     @classmethod
-    def open(cls, uri: str, format: Format = "delta", partition_by: Sequence[str] = ()) -> Self:
+    def open(
+        cls,
+        uri: str,
+        format: Format = "delta",
+        partition_by: Sequence[str] = (),
+        *,
+        clock: PausingClock | None = None,
+    ) -> Self:
         """Return the table at a path or URI. If it does not exist, the first append creates it.
 
         ``format`` is ``"delta"``, ``"iceberg"`` or ``"parquet"``. The URI of an Iceberg table is
         ``iceberg://CATALOG/NAMESPACE/TABLE``, with the name of a catalog that pyiceberg finds in
         its configuration. ``partition_by`` has the partition columns of a new table; for an
         existing table, it must match. The format ``"parquet"`` is deprecated: the next minor
-        release only reads it. Raises ``InvalidArgument``, and ``Unavailable`` if ``deltalake`` or
+        release only reads it. ``clock`` is for the pauses between attempts of a commit; None means
+        the machine's. Raises ``InvalidArgument``, and ``Unavailable`` if ``deltalake`` or
         ``pyiceberg`` is not installed.
         """
         if format == "parquet":
             warnings.warn(PARQUET_DEPRECATED, DeprecationWarning, stacklevel=2)
-        return cls._opened(uri, format, partition_by)
+        return cls._opened(uri, format, partition_by, clock=clock)
 
     @classmethod
-    def _opened(cls, uri: str, format: Format, partition_by: Sequence[str] = ()) -> Self:
+    def _opened(
+        cls,
+        uri: str,
+        format: Format,
+        partition_by: Sequence[str] = (),
+        clock: PausingClock | None = None,
+    ) -> Self:
         log: Log
         if is_iceberg(uri) != (format == "iceberg"):
             raise InvalidArgument(
@@ -187,7 +214,7 @@ class Table:
             raise InvalidArgument(
                 f'format is {format!r}; allowed are "delta", "iceberg" and "parquet"'
             )
-        return cls(log, format, tuple(partition_by))
+        return cls(log, format, tuple(partition_by), clock=clock)
 
     @classmethod
     def found(cls, uri: str) -> Self:

@@ -26,7 +26,7 @@ from penstock.client.archiving.losses import (
 )
 from penstock.client.sync.sync import Channel, Destination, DurableHold, Session
 from penstock.tables.files import RowWriter
-from penstock.tables.table import NO_VERSION
+from penstock.tables.table import NO_VERSION, MachineClock, PausingClock
 from penstock_core.api.channels import Missing
 from penstock_core.columns.events.batch import ids_of, within
 from penstock_core.columns.files.archives import ArchiveLayout
@@ -88,14 +88,35 @@ class ArchiveProgress(Struct, frozen=True):
         return sum(loss.events for loss in self.lost)
 
 
+class StoppingClock(MachineClock):
+    """The clock of the machine for a program that ends when an event is set."""
+
+    def __init__(self, stopping: Event) -> None:
+        self._stopping = stopping
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopping.is_set()
+
+    def pause(self, us: int) -> None:
+        self._stopping.wait(us / 1e6)
+
+
 class ChannelArchiver:
     """Copies one channel to its table."""
 
-    def __init__(self, channel: Channel, lake: Lake, settings: ArchiveSettings) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        lake: Lake,
+        settings: ArchiveSettings,
+        *,
+        clock: PausingClock | None = None,
+    ) -> None:
         self.channel = channel
         self._lake = lake
         self._settings = settings
-        self._table = lake.table_of(channel.name)
+        self._table = lake.table_of(channel.name, clock)
         self._hold: DurableHold | None = None
         self._is_registered = False
         self._version = NO_VERSION
@@ -301,7 +322,8 @@ class Archiver:
         on_retry: Callable[[str, Exception], None],
     ) -> None:
         """``on_commit`` is called after each commit, and when events were lost; ``on_retry`` with
-        the name of a channel whose table or realm is not available for now."""
+        the name of a channel whose table or realm is not available for now. Unless the archiver is
+        stopping, it tries again."""
         self._session = session
         self._choice = choice
         self._lake = lake
@@ -372,7 +394,9 @@ class Archiver:
             self._forget(name)
             archiver = None
         if archiver is None:
-            archiver = ChannelArchiver(channel, self._lake, self._settings)
+            archiver = ChannelArchiver(
+                channel, self._lake, self._settings, clock=StoppingClock(stopping)
+            )
             self._archivers[name] = archiver
         if not archiver.is_open:
             archiver.open()

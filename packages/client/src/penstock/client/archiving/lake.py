@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from penstock.client.sync.sync import Destination
 from penstock.tables import Format, Table
+from penstock.tables.table import PausingClock
 from penstock_core.columns.files.archives import DAY, identity_of
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_core.vocabulary.names import file_part
@@ -28,8 +29,11 @@ class Lake(Struct, frozen=True):
             return self.uri
         return f"{self.uri.rstrip('/')}/{file_part(channel)}"
 
-    def table_of(self, channel: str) -> Table:
-        return Table.open(self.uri_of(channel), self.format, [DAY] if self.by_day else [])
+    def table_of(self, channel: str, clock: PausingClock | None = None) -> Table:
+        """Return the table of a channel. ``clock`` is for the pauses between attempts of its
+        commits."""
+        partition_by = [DAY] if self.by_day else []
+        return Table.open(self.uri_of(channel), self.format, partition_by, clock=clock)
 
     def check_identity(self, table: Table, channel: str, epoch: str) -> None:
         """Raise ``IllegalState`` if the table is the archive of another channel, and

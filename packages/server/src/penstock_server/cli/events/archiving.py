@@ -122,8 +122,12 @@ def run_(
             note(f"{copied.channel}: before they were archived, {described(copied.lost)}")
 
     with _returning_memory(), session(url) as realm, stopped_by_signals() as stopping:
+
+        def note_retry(channel: str, error: Exception) -> None:
+            note(f"{channel}: {error}{'' if stopping.is_set() else '; trying again'}")
+
         archiver = Archiver(
-            realm, choice, lake, settings=settings, on_commit=show, on_retry=_note_retry
+            realm, choice, lake, settings=settings, on_commit=show, on_retry=note_retry
         )
         archiver.run(stopping, once=once)
     if format == "json":
@@ -146,7 +150,3 @@ def _returning_memory() -> Iterator[None]:
         yield
     finally:
         pa.set_memory_pool(pool)
-
-
-def _note_retry(channel: str, error: Exception) -> None:
-    note(f"{channel}: {error}; trying again")
