@@ -46,7 +46,7 @@ def test_an_iceberg_table_gets_each_event_once(
 
     assert first.stdout == "sales  3 events archived\n"
     assert first.stderr == "sales: 3 events, next is 3\n"
-    assert json.loads(second.stdout) == {"sales": 2}
+    assert json.loads(second.stdout) == {"sales": {"events": 2, "lost": 0}}
     assert third.stdout == ""
     assert catalog.load_table(("lake", "orders")).scan().to_arrow().num_rows == 5
     assert sales.info().definition.archive == ICEBERG
@@ -68,6 +68,10 @@ def test_losses_end_it_or_are_counted(
     assert "events 4-5 were purged; pass --allow-losses" in refused.stderr
     assert allowed.stdout == "sales  7 events archived, 2 lost\n"
     assert "sales: before they were archived, events 4-5 were purged\n" in allowed.stderr
+    publish(sales, 4)
+    sales.purge(start=11, end=11)
+    counted = penstock_command(*command, "--allow-losses", "--format", "json")
+    assert json.loads(counted.stdout) == {"sales": {"events": 3, "lost": 1}}
 
 
 def test_a_pattern_fills_a_folder_of_delta_tables(

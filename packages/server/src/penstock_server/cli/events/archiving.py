@@ -131,7 +131,12 @@ def run_(
         )
         archiver.run(stopping, once=once)
     if format == "json":
-        write_json(dict(sorted(copied_events.items())))
+        write_json(
+            {
+                name: {"events": events, "lost": lost_events[name]}
+                for name, events in sorted(copied_events.items())
+            }
+        )
         return
     for name, events in sorted(copied_events.items()):
         lost = lost_events[name]
