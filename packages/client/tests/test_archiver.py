@@ -208,6 +208,25 @@ def test_events_that_were_acknowledged_at_the_durable_are_not_copied(
     assert ids_in(catalog) == [3, 5, 6, 7, 8, 9]
 
 
+def test_expired_events_that_a_selector_may_have_left_out_do_not_end_the_copy(
+    catalog: Catalog, session: Session, orders: Channel
+) -> None:
+    """After they have left, the realm does not know which of them the selector would choose."""
+    orders.durables.create("lake", type="serial", selector="n > 3")
+    publish(orders, 0, 5)
+    Run(session, durable="lake", register=False).once()
+    orders.publish_many([penstock.Event(properties={"n": n}, ttl=1) for n in (1, 9)])
+    publish(orders, 7, 10)
+    eventually(lambda: orders.info().events == 7)
+
+    (commit,) = Run(session, durable="lake", register=False).once()
+
+    assert (commit.events, commit.next_id) == (3, 10)
+    assert commit.lost == (Missing("expired", 2, (Span(5, 7),)),)
+    assert commit.may_be_unwanted
+    assert ids_in(catalog) == [4, 7, 8, 9]
+
+
 def test_an_acknowledgement_that_was_lost_after_the_commit_is_repeated(
     catalog: Catalog, session: Session, orders: Channel
 ) -> None:

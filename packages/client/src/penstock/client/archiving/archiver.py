@@ -81,6 +81,8 @@ class ArchiveProgress(Struct, frozen=True):
     """Id of the first event to copy next."""
     lost: tuple[Missing, ...] = ()
     """Events before ``next_id`` that left the channel before they were copied, by cause."""
+    may_be_unwanted: bool = False
+    """Whether the durable has a selector, which may have left out the lost events."""
 
     @property
     def lost_events(self) -> int:
@@ -118,6 +120,8 @@ class ChannelArchiver:
         self._settings = settings
         self._table = lake.table_of(channel.name, clock)
         self._hold: DurableHold | None = None
+        self._is_selective = False
+        """Whether the durable has a selector."""
         self._is_registered = False
         self._version = NO_VERSION
         """The version of this writer that the next commit follows."""
@@ -223,7 +227,9 @@ class ChannelArchiver:
             self._version = reached - 1
         # Before all that may fail: a further attempt must not copy these events again.
         self.next_id = reached
-        copied = ArchiveProgress(self.channel.name, events, reached, lost=lost)
+        copied = ArchiveProgress(
+            self.channel.name, events, reached, lost=lost, may_be_unwanted=self._is_selective
+        )
         if events or lost:
             on_commit(copied)
         if self._hold is not None:
@@ -269,7 +275,11 @@ class ChannelArchiver:
 
     def _losses(self, span: Span, read: ReadIds) -> tuple[Missing, ...]:
         """Return the events of ``span``, which was read up to its end, that left the channel before
-        they were read. Raises ``DataLost`` if there are any and losses are not allowed."""
+        they were read.
+
+        Raises ``DataLost`` if there are any and losses are not allowed. With a selector, they are
+        only returned: the realm does not know which of them the durable would have got.
+        """
         is_bound = self._hold is not None
         if self._existing_end and not self._table.exists:
             left = lost_ids(self.channel, Span(0, self._existing_end), bound=is_bound)
@@ -277,7 +287,7 @@ class ChannelArchiver:
         lost = lost_before_reading(
             self.channel, span, read, harmless=self._left_before, bound=is_bound
         )
-        if lost and not self._settings.allows_losses:
+        if lost and not self._settings.allows_losses and not self._is_selective:
             raise DataLost(
                 f"channel {self.channel.name}: before they were archived, {described(lost)}; pass "
                 f"--allow-losses to continue without them{prevention(lost, 'channel')}"
@@ -294,6 +304,7 @@ class ChannelArchiver:
                 f"the table will not have all events; pass --no-register, so that the channel does "
                 f"not name it as its archive"
             )
+        self._is_selective = bool(selector)
         return durable.hold().open()
 
     def _finish_commit(self, versions: int) -> None:

@@ -119,7 +119,8 @@ def run_(
         lost_events[copied.channel] += copied.lost_events
         note(f"{copied.channel}: {count(copied.events, 'event')}, next is {copied.next_id:,}")
         if copied.lost:
-            note(f"{copied.channel}: before they were archived, {described(copied.lost)}")
+            doubt = "; the durable's selector may leave them out" if copied.may_be_unwanted else ""
+            note(f"{copied.channel}: before they were archived, {described(copied.lost)}{doubt}")
 
     with _returning_memory(), session(url) as realm, stopped_by_signals() as stopping:
 
