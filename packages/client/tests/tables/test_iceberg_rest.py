@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from packages.client.tests.rest_catalog import RestCatalog, serving
-from penstock.tables import Table
+from penstock.tables import Table, iceberg
 from penstock.tables import table as tables
 from penstock.tables.iceberg import IcebergLog
 from penstock.tables.table import ATTEMPTS_US_MAX, FAILURE_PAUSE_US_MAX
@@ -108,6 +109,35 @@ def test_an_overloaded_catalog_is_asked_less_and_less_often(
     server.statuses = []
     assert table.append(rows(3, 5), "app", 1)
     assert ids_in(server) == [0, 1, 2, 3, 4]
+
+
+def test_an_attempt_that_may_still_be_stored_is_reported_after_conflicts(
+    server: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "ATTEMPTS_MAX", 3)
+    server.moment = "before"
+    server.statuses = [503, 409, 409]
+
+    with pytest.raises(Unavailable, match="the catalog may still store it"):
+        table_on(RecordingClock()).append(rows(0, 3), "app", 0)
+
+
+def test_a_catalog_that_accepts_a_request_and_does_not_answer_is_given_up(
+    server: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.open(URI, "iceberg")
+    table.append(rows(0, 3), "app", 0)
+    monkeypatch.setattr(iceberg, "ANSWER_S_MAX", 0.05)
+    end = threading.Event()
+    server.on_commit = lambda: None if end.wait(5) else end.set()
+    slow = Table(IcebergLog(URI), "iceberg", (), clock=RecordingClock())
+    monkeypatch.setattr(tables, "ATTEMPTS_MAX", 1)
+
+    with pytest.raises(Unavailable, match="timed out"):
+        slow.append(rows(3, 5), "app", 1)
+
+    assert not end.is_set(), "the catalog has not answered"
+    end.set()
 
 
 def test_the_table_is_read_once_more_after_the_last_attempt(

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -89,6 +89,9 @@ _PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
 }
 """Properties of a new table. They limit the numbers of its manifests and metadata files."""
+CONNECT_S_MAX: Final = 10.0
+ANSWER_S_MAX: Final = 60.0
+"""Seconds until a REST catalog must accept a connection, and send the next part of an answer."""
 _CATALOG_PACKAGES: Final = ("botocore", "hive_metastore", "requests", "sqlalchemy", "thrift")
 """Packages that pyiceberg uses to reach catalogs. It does not convert their errors."""
 _REPEATED: Final = (
@@ -138,7 +141,7 @@ class IcebergLog:
             # when it was imported.
             properties: Any = Config().get_catalog_config(name) or {}
             try:
-                return load_catalog(name, **properties)
+                return _with_timeout(load_catalog(name, **properties))
             except ValueError as error:
                 reason = without_secrets(str(error), str(properties.get("uri", "")))
                 raise InvalidArgument(
@@ -520,6 +523,16 @@ def reaching(uri: str) -> Iterator[None]:
         if isinstance(error, RESTError) or package in _CATALOG_PACKAGES:
             raise _unreachable(uri, error) from error
         raise
+
+
+def _with_timeout(catalog: Catalog) -> Catalog:
+    """Return a catalog whose HTTP requests end after :data:`ANSWER_S_MAX`; pyiceberg sets no
+    limit."""
+    session = getattr(catalog, "_session", None)  # only REST catalogs have one
+    if session is not None:
+        timeouts_s = min(CONNECT_S_MAX, ANSWER_S_MAX), ANSWER_S_MAX
+        session.request = partial(session.request, timeout=timeouts_s)
+    return catalog
 
 
 def _unreachable(uri: str, error: Exception) -> Unavailable:

@@ -106,6 +106,8 @@ class Attempts:
         self._end_us = clock.steady_us() + ATTEMPTS_US_MAX
         self.count = 0
         """Number of attempts that have failed."""
+        self.unconfirmed: CommitUnconfirmed | None = None
+        """The last failure after which an attempt may still be stored."""
 
     @property
     def are_over(self) -> bool:
@@ -116,9 +118,13 @@ class Attempts:
             or self._clock.is_stopped
         )
 
-    def pause(self, us_max: int) -> None:
-        """Count a failed attempt, and pause: twice as long as after the one before, at most
-        ``us_max`` microseconds."""
+    def pause_after(self, failure: CommitConflict | CommitUnconfirmed | None) -> None:
+        """Count a failed attempt, and pause: twice as long as after the one before, up to a limit
+        that depends on ``failure``, the last failure of a commit."""
+        if isinstance(failure, CommitUnconfirmed):
+            self.unconfirmed = failure
+        is_conflict = isinstance(failure, CommitConflict)
+        us_max = CONFLICT_PAUSE_US_MAX if is_conflict else FAILURE_PAUSE_US_MAX
         longest_us = min(_PAUSE_US_FIRST << min(self.count, _DOUBLED_MAX), us_max)
         share = crc32(f"{self._seed}/{self.count}".encode()) / (1 << 32)
         self.count += 1
@@ -396,35 +402,32 @@ class Table:
             try:
                 is_stored = self.is_stored(app, version, content)
             except Unavailable as error:
-                if not isinstance(failure, CommitUnconfirmed):
+                if attempts.unconfirmed is None:
                     raise
                 if attempts.are_over:
-                    raise self._unconfirmed(failure, attempts) from error
+                    raise self._unconfirmed(attempts) from error
             else:
                 if is_stored:
                     self.sync()
                     return False
                 if failure is not None and attempts.are_over:
-                    raise self._unconfirmed(failure, attempts) from failure
+                    raise self._unconfirmed(attempts) from failure
                 try:
                     attempt()
                 except (CommitConflict, CommitUnconfirmed) as error:
                     failure = error
                 else:
                     return True
-            is_conflict = isinstance(failure, CommitConflict)
-            attempts.pause(CONFLICT_PAUSE_US_MAX if is_conflict else FAILURE_PAUSE_US_MAX)
+            attempts.pause_after(failure)
 
-    def _unconfirmed(
-        self, failure: CommitConflict | CommitUnconfirmed, attempts: Attempts
-    ) -> Unavailable:
+    def _unconfirmed(self, attempts: Attempts) -> Unavailable:
         """Return the error for a write that was attempted too often."""
-        if isinstance(failure, CommitUnconfirmed):
+        if attempts.unconfirmed is not None:
             return Unavailable(
                 f"{shown(self.uri)}: the catalog has confirmed none of {attempts.count} attempts "
-                f"of this write ({failure}); the table did not have it when it was read last, but "
-                f"the catalog may still store it; repeat it under the same app and version, and it "
-                f"is stored once"
+                f"of this write ({attempts.unconfirmed}); the table did not have it when it was "
+                f"read last, but the catalog may still store it; repeat it under the same app and "
+                f"version, and it is stored once"
             )
         # Another commit has followed the state that each attempt was based on, so that none of
         # them can still be stored.
