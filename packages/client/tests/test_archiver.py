@@ -282,6 +282,22 @@ def test_of_two_archivers_the_overtaken_one_continues_after_the_other(
     assert ids_in(catalog) == list(range(12))
 
 
+def test_an_overtaken_archiver_with_a_durable_continues_after_the_other(
+    catalog: Catalog, orders: Channel
+) -> None:
+    """The table has a later version, and does not have the version of the slower archiver."""
+    publish(orders, 0, 10)
+    zombie = ChannelArchiver(orders, LAKE, ArchiveSettings(durable="slow"))
+    successor = ChannelArchiver(orders, LAKE, ArchiveSettings(durable="fast"))
+    for name, archiver in (("slow", zombie), ("fast", successor)):
+        orders.durables.create(name, type="serial")
+        archiver.open()
+    successor.copy(10)
+
+    assert zombie.copy(6) == ArchiveProgress("orders", 0, 10)
+    assert ids_in(catalog) == list(range(10))
+
+
 def test_a_table_that_was_dropped_in_between_is_an_error_not_a_gap(
     catalog: Catalog, session: Session, orders: Channel
 ) -> None:

@@ -34,6 +34,7 @@ from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.choice import Choice
 from penstock_core.vocabulary.errors import (
     DataLost,
+    DifferentContent,
     IllegalState,
     InvalidArgument,
     NameDoesNotExist,
@@ -221,7 +222,7 @@ class ChannelArchiver:
                     content=self._settings.durable,
                     after=self._version,
                 )
-            except IllegalState:
+            except (IllegalState, DifferentContent):
                 self._read_position()  # raises if the table was removed
                 return ArchiveProgress(self.channel.name, 0, self.next_id)
             self._version = reached - 1
