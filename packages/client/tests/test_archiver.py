@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event as Flag
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -15,6 +14,17 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 import penstock
+from packages.client.tests.archiver_runs import (
+    LAKE,
+    NAME,
+    URI,
+    FailingLake,
+    FailingOnce,
+    Run,
+    ids_in,
+    publish,
+    run_archiver,
+)
 from packages.client.tests.catalogs import configured
 from packages.client.tests.failing_disk import FailingDisk
 from packages.client.tests.patience import eventually
@@ -22,18 +32,15 @@ from packages.client.tests.rest_catalog import serving
 from penstock.client.archiving import archiver as archiving
 from penstock.client.archiving.archiver import (
     ArchiveProgress,
-    Archiver,
     ArchiveSettings,
     ChannelArchiver,
 )
 from penstock.client.archiving.lake import Lake
 from penstock.client.archiving.losses import ReadIds, lost_before_reading, lost_ids
 from penstock.client.sync.sync import Channel, Session
-from penstock.tables import Compacted, Table
-from penstock.tables.table import PausingClock
+from penstock.tables import Table
 from penstock_core.api.channels import Missing
 from penstock_core.ids.ids import IdSet, Span
-from penstock_core.vocabulary.choice import choice_of
 from penstock_core.vocabulary.errors import (
     DataLost,
     IllegalState,
@@ -44,10 +51,6 @@ from penstock_core.vocabulary.errors import (
 
 pytestmark = pytest.mark.slow
 
-URI = "iceberg://prod/lake/orders"
-NAME = ("lake", "orders")
-LAKE = Lake(URI, "iceberg")
-
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
@@ -57,73 +60,6 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
 @pytest.fixture
 def session(there: Session) -> Session:
     return there
-
-
-def refuse_retry(channel: str, error: Exception) -> None:
-    raise AssertionError(channel) from error
-
-
-def run_archiver(
-    session: Session,
-    on_commit: Callable[[ArchiveProgress], None],
-    *,
-    lake: Lake = LAKE,
-    stopping: Flag | None = None,
-    on_retry: Callable[[str, Exception], None] = refuse_retry,
-    **settings: Any,
-) -> None:
-    """Run an archiver of ``orders`` until it fails or ``stopping`` is set."""
-    Archiver(
-        session,
-        choice_of("orders"),
-        lake,
-        settings=ArchiveSettings(**settings),
-        on_commit=on_commit,
-        on_retry=on_retry,
-    ).run(stopping or Flag(), once=False)
-
-
-class Run:
-    """The runs of an archiver, each of which ends with the stored events."""
-
-    def __init__(
-        self, session: Session, channels: str = "orders", lake: Lake = LAKE, **settings: object
-    ) -> None:
-        self.commits: list[ArchiveProgress] = []
-        self.archiver = Archiver(
-            session,
-            choice_of(channels),
-            lake,
-            settings=ArchiveSettings(**settings),  # type: ignore[arg-type]
-            on_commit=self.commits.append,
-            on_retry=refuse_retry,
-        )
-
-    def once(self) -> list[ArchiveProgress]:
-        self.commits.clear()
-        self.archiver.run(Flag(), once=True)
-        return self.commits
-
-
-def publish(channel: Channel, first: int, end: int, **more: object) -> None:
-    channel.publish_many(
-        [
-            penstock.Event(
-                f"d{n}".encode(),
-                tag="late" if n % 2 else None,
-                properties={"n": n, **more},
-                headers={"correlation_id": str(n)},
-                priority=n % 10,
-            )
-            for n in range(first, end)
-        ]
-    )
-
-
-def ids_in(catalog: Catalog, name: tuple[str, ...] = NAME) -> list[int]:
-    """Return the ids in a table as pyiceberg reads it."""
-    scan = catalog.load_table(name).scan(selected_fields=("event_id",))
-    return sorted(scan.to_arrow().column(0).to_pylist())
 
 
 @pytest.mark.parametrize("format", ["iceberg", "delta", "parquet"])
@@ -622,23 +558,6 @@ def test_what_does_not_exist_is_named(
 
     with pytest.raises(error, match=message):
         Run(there, durable="lake").once()
-
-
-class FailingOnce(Table):
-    """A table whose first compaction finds its catalog unavailable."""
-
-    failures = 1
-
-    def compact(self, target_bytes: int = 1, *, keep_hours: int = 0) -> Compacted:
-        if type(self).failures:
-            type(self).failures -= 1
-            raise Unavailable("the catalog is down")
-        return super().compact(target_bytes, keep_hours=keep_hours)
-
-
-class FailingLake(Lake, frozen=True):
-    def table_of(self, channel: str, clock: PausingClock | None = None) -> Table:
-        return FailingOnce.open(self.uri_of(channel), self.format, clock=clock)
 
 
 def test_a_failure_after_a_commit_copies_no_event_again(
