@@ -40,7 +40,7 @@ def test_the_number_of_transfers_is_limited() -> None:
     exports = begun(Watch())
     names = [exports.add(Transfer("ann")) for _ in range(2)]
 
-    with pytest.raises(Unavailable, match="2 exports are running"):
+    with pytest.raises(Unavailable, match="the limit of exports at the same time, 2, is reached"):
         exports.check_room()
     exports.remove(names[0])
     exports.check_room()
