@@ -32,7 +32,7 @@ def leave(receiver: BlockingReceiver) -> None:
 
 CASES: dict[str, tuple[type, str, Callable[[BlockingReceiver], None]]] = {
     "an outcome is stored": (AmqpEngine, "forget", release),
-    "a demand is met": (AmqpEngine, "drained", drain),
+    "a demand is met": (AmqpEngine, "answer_drain", drain),
     "a link's queue is deleted": (AmqpConnection, "end_link", leave),
 }
 

@@ -318,5 +318,11 @@ def test_the_number_of_simultaneous_transfers_is_limited(
         for _ in range(16):
             ask(peer, BeginExport("orders"), ExportBegun)
 
-        assert "4 imports are running" in refusal(peer, BeginImport("n", manifest)).text
-        assert "16 exports are running" in refusal(peer, BeginExport("orders")).text
+        assert (
+            "the limit of imports at the same time, 4, is reached"
+            in refusal(peer, BeginImport("n", manifest)).text
+        )
+        assert (
+            "the limit of exports at the same time, 16, is reached"
+            in refusal(peer, BeginExport("orders")).text
+        )
