@@ -171,6 +171,7 @@ NO_MEMORY: Final = {
         "penstock_core.bounds.MERGED_SELECTORS_WORK_MAX",
         "penstock_core.bounds.STAMPED_PREDICATES_MAX",
         "penstock_core.columns.schema.properties.COLUMN_NESTING_MAX",
+        "penstock_core.backoff._DOUBLINGS_MAX",
         "penstock_core.columns.selectors.parser.DEPTH_MAX",
         "penstock_core.columns.selectors.patterns._AUTOMATON_ANY_MAX",
         "penstock_core.columns.selectors.patterns._AUTOMATON_ONE_MAX",

@@ -13,7 +13,7 @@ from penstock.client.archiving.archiver import ArchiveProgress, Archiver, Archiv
 from penstock.client.archiving.lake import Lake
 from penstock.client.sync.sync import Channel, Session
 from penstock.tables import Compacted, Table
-from penstock.tables.table import PausingClock
+from penstock.tables.attempts import PausingClock
 from penstock_core.vocabulary.choice import choice_of
 from penstock_core.vocabulary.errors import Unavailable
 

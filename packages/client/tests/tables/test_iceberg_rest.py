@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from packages.client.tests.rest_catalog import RestCatalog, serving
-from penstock.tables import Table, iceberg
-from penstock.tables import table as tables
+from penstock.tables import Table, attempts, iceberg
+from penstock.tables.attempts import ATTEMPTS_US_MAX, FAILURE_PAUSE_US_MAX
 from penstock.tables.iceberg import IcebergLog
-from penstock.tables.table import ATTEMPTS_US_MAX, FAILURE_PAUSE_US_MAX
 from penstock_core.vocabulary.errors import Unavailable
 
 pytestmark = pytest.mark.slow
@@ -114,7 +113,7 @@ def test_an_overloaded_catalog_is_asked_less_and_less_often(
 def test_an_attempt_that_may_still_be_stored_is_reported_after_conflicts(
     server: RestCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(attempts, "ATTEMPTS_MAX", 3)
     server.moment = "before"
     server.statuses = [503, 409, 409]
 
@@ -131,7 +130,7 @@ def test_a_catalog_that_accepts_a_request_and_does_not_answer_is_given_up(
     end = threading.Event()
     server.on_commit = lambda: None if end.wait(5) else end.set()
     slow = Table(IcebergLog(URI), "iceberg", (), clock=RecordingClock())
-    monkeypatch.setattr(tables, "ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(attempts, "ATTEMPTS_MAX", 1)
 
     with pytest.raises(Unavailable, match="timed out"):
         slow.append(rows(3, 5), "app", 1)
@@ -150,7 +149,7 @@ def test_the_table_is_read_once_more_after_the_last_attempt(
             super().pause(us)
             server.moment = "after" if len(self.pauses_us) == 2 else "before"
 
-    monkeypatch.setattr(tables, "ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(attempts, "ATTEMPTS_MAX", 3)
     server.moment = "before"
     server.statuses = [503] * 3
 

@@ -25,8 +25,9 @@ from penstock.client.archiving.losses import (
     prevention,
 )
 from penstock.client.sync.sync import Channel, Destination, DurableHold, Session
+from penstock.tables.attempts import MachineClock, PausingClock
 from penstock.tables.files import RowWriter
-from penstock.tables.table import NO_VERSION, MachineClock, PausingClock
+from penstock.tables.table import NO_VERSION
 from penstock_core.api.channels import Missing
 from penstock_core.columns.events.batch import ids_of, within
 from penstock_core.columns.files.archives import ArchiveLayout

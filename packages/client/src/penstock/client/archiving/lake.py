@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from penstock.client.sync.sync import Destination
 from penstock.tables import Format, Table
-from penstock.tables.table import PausingClock
+from penstock.tables.attempts import PausingClock
 from penstock_core.columns.files.archives import DAY, identity_of
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_core.vocabulary.names import file_part

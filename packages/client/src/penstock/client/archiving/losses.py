@@ -96,12 +96,15 @@ def lost_before_reading(
 
     Events of ``read`` may have left since, and are no losses; neither are the ids ``harmless``.
     """
-    if read.count == span.size or not lost_events(store, span, bound=bound):
+    if read.count == span.size:
+        return []
+    ids_by_cause = lost_ids(store, span, bound=bound)
+    if not ids_by_cause:
         return []
     expected = read.id_set()
     expected.add_all(harmless)
     losses = []
-    for cause, ids in lost_ids(store, span, bound=bound).items():
+    for cause, ids in ids_by_cause.items():
         ids.discard_all(expected)
         if ids:
             losses.append(Missing(cause, len(ids), ids.spans[:_SHOWN_MAX]))

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
-from zlib import crc32
 
 from penstock.client.connection.urls import Address, address_of
+from penstock_core.backoff import backoff_s
 from penstock_core.vocabulary.errors import Elsewhere, NoQuorum
 from penstock_core.wire.native import messages as wire
 
@@ -32,7 +32,6 @@ _WAITED_SHARE: Final = 8
 attempts of many sessions would slow down the node that takes over."""
 _PAUSE_FIRST_S: Final = 0.05
 """The first pause, in seconds; each further one is twice as long."""
-_DOUBLINGS_MAX: Final = 16
 
 NO_REASON_RETRY_S: Final = 1.0
 """Seconds that a new session retries if its connections are closed without a reason. A node
@@ -221,6 +220,4 @@ class SessionTerms:
         longest_s = _PAUSE_MAX_S
         if self._heartbeat_s or self.serves_soon:
             longest_s = min(longest_s, max(_CLUSTER_PAUSE_MAX_S, waited_s / _WAITED_SHARE))
-        pause_s = min(_PAUSE_FIRST_S * (1 << min(attempt, _DOUBLINGS_MAX)), longest_s)
-        share = crc32(f"{session_id}/{attempt}".encode()) / (1 << 32)
-        return pause_s * (0.5 + share / 2)
+        return backoff_s(attempt, _PAUSE_FIRST_S, longest_s, session_id)
