@@ -235,3 +235,17 @@ def test_a_null_that_many_events_have_published_has_its_column() -> None:
     assert property_names(kept.schema) == ["sku", "price"]
     assert "more" not in kept.schema.names
     assert read(kept) == rows
+
+
+@pytest.mark.parametrize("step", [1, 7, 500])
+def test_slices_of_events_with_explicit_nulls_keep_their_rows(step: int) -> None:
+    # `rare` gets no column, so its values and nulls move to `more`, row by row.
+    rows: Rows = [
+        {"n": n, "sku": None if n % 3 else "a", **({"rare": None} if n in (5, 6, 499) else {})}
+        for n in range(500)
+    ]
+    channel, (batch,) = published(rows)
+    wide = channel.grown(stored([WIDE], 500).schema)
+    for first in range(0, 500, max(step, 83)):
+        part = wide.conform(batch).slice(first, step)
+        assert read(*lean([part], wide)) == rows[first : first + step]

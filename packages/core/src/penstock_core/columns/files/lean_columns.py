@@ -95,8 +95,8 @@ class Needs:
             dense -= (batch.column("sparse").true_count or 0) / max(1, batch.num_rows)
         self._tally((), struct, parts.properties, full=self._full, dense=dense)
         if "nulls" in parts.names:
-            for name in _null_names(batch.column("nulls")):
-                self._count((name,), 1)
+            for name, rows in _explicit_nulls(batch.column("nulls")).items():
+                self._count((name,), len(rows))
 
     def add_all(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Call :meth:`add` for each batch."""
@@ -354,12 +354,7 @@ class _Hits:
         self._struct = struct
         self._source = source
         self._dense = dense_rows(batch) & _valid(struct)
-        self._nulls: dict[str, list[int]] = {}
-        if "nulls" in names:
-            column = batch.column("nulls")
-            for row in np.flatnonzero(_valid(column)).tolist():
-                for name in {_top(path) for path in column[row].as_py()}:
-                    self._nulls.setdefault(name, []).append(row)
+        self._null_rows = _explicit_nulls(batch.column("nulls")) if "nulls" in names else {}
 
     def rows_losing(self, index: int, kept: StructShape, full: StructShape) -> Indices:
         """Return the rows that would lose a value: those with a value in a removed column, at slot
@@ -367,7 +362,8 @@ class _Hits:
         slot = self._source.slots[index]
         # In a dense row a null is explicit, so it is also a value.
         hits = self._dense.copy()
-        hits[self._nulls.get(slot.logical, [])] = True
+        if slot.logical in self._null_rows:
+            hits[self._null_rows[slot.logical]] = True
         owners = np.where(_valid(self._struct), np.arange(len(hits)), -1)
         _mark(self._struct.field(index), slot, owners, kept=kept, full=full, hits=hits)
         return np.flatnonzero(hits)
@@ -518,10 +514,27 @@ def _valid(array: Any) -> Bools:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _null_names(column: Any) -> list[str]:
+def _explicit_nulls(column: Any) -> dict[str, Indices]:
+    """Return the rows of each explicit null in the column ``nulls``, by the top-level property.
+
+    A row occurs once for each of its paths, so several times if a property has several nulls.
+    """
     if column.null_count == len(column):
-        return []
-    return [_top(path) for paths in column.drop_null().to_pylist() for path in paths]
+        return {}
+    # Events of one publisher have the same few paths, so Python sees each distinct path only once.
+    encoded = column.flatten().dictionary_encode()
+    codes: dict[str, int] = {}
+    code_of_path = [
+        codes.setdefault(_top(path), len(codes)) for path in encoded.dictionary.to_pylist()
+    ]
+    if not codes:
+        return {}  # all lists are empty
+    row_codes = np.array(code_of_path, np.int64)[encoded.indices.to_numpy()]
+    lengths = column.value_lengths().fill_null(0).to_numpy()
+    rows = np.repeat(np.arange(len(column)), lengths)
+    order = np.argsort(row_codes, kind="stable")
+    ends = np.cumsum(np.bincount(row_codes, minlength=len(codes)))
+    return dict(zip(codes, np.split(rows[order], ends[:-1]), strict=True))
 
 
 def _top(path: str) -> str:
