@@ -46,6 +46,10 @@ IDLE_S: Final = 0.05
 bytes."""
 IDLE_CPU_S: Final = 0.005
 """Processor time that an idle server uses for pings meanwhile."""
+STORED_BYTES_MAX = 256 << 20
+"""Bytes of the data folder above which the stores are emptied when the objects are created again.
+Redrives over joins multiply events, and the bound on memory is for requests: stored events cost
+about 1 % of their size in memory."""
 REPEATED_BYTES: Final = 32 << 20
 """Bytes of the last requests that are kept in a file when the realm breaks."""
 REPORTED_EVERY_S: Final = 60.0
@@ -149,6 +153,27 @@ class Attacked:
             self.send(Drawn("furniture", "native", conversation + _LAST))
         for conversation in setup_requests():
             self.send(Drawn("furniture", "http", conversation))
+        if self._stored_bytes() > STORED_BYTES_MAX:
+            self._empty_stores()
+
+    def _stored_bytes(self) -> int:
+        """Return the size of the data folder in bytes."""
+        stored_bytes = 0
+        for path in (Path(self._folder.name) / "data").rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # the realm has just deleted the file
+                stored_bytes += path.stat().st_size
+        return stored_bytes
+
+    def _empty_stores(self) -> None:
+        """Purge all channels and queues, as far as the requests have left the right to do so."""
+        with (
+            contextlib.suppress(penstock.PenstockError),
+            penstock.connect(self.server.url) as session,
+        ):
+            for name in session.channels.list():
+                session.channels.get(name).purge()
+            for name in session.queues.list():
+                session.queues.get(name).purge()
 
     def send(self, request: Drawn) -> None:
         """Send a request on a new connection, and wait for its answer."""

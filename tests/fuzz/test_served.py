@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import penstock
+from tests.fuzz import served
 from tests.fuzz.__main__ import main
 from tests.fuzz.drawing import Drawn, Guided, decode_requests, drawn, encode_requests
 from tests.fuzz.pinging import memory_in
@@ -63,6 +65,21 @@ def test_a_process_that_ends_is_noticed() -> None:
 
         with pytest.raises(Broken, match="the process has ended"):
             realm.check()
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_stores_that_have_grown_are_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Attacked(MEMORY_BYTES) as realm, penstock.connect(realm.server.url) as session:
+        orders = session.channels.get("orders")
+        for n in range(100):
+            orders.publish(b"x", properties={"n": n % 5})
+        realm.set_up()
+        assert orders.info().events > 0
+
+        monkeypatch.setattr(served, "STORED_BYTES_MAX", 0)
+        realm.set_up()
+        assert orders.info().events == 0
 
 
 @pytest.mark.slow
