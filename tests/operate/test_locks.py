@@ -99,10 +99,20 @@ def test_a_change_lands_only_with_the_lowest_versions() -> None:
     steps = (ROOT / ".ci" / "run").read_text().splitlines()
 
     assert [step for step in steps if step.startswith("make ")] == [
-        "make check",
-        "make lowest",
+        "make -j 2 --output-sync style types lowest",
         "make test",
     ]
+
+
+def test_all_fast_tests_of_make_check_are_in_make_test() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (fast,) = re.findall(r'^fast := -m "(.*?)"', makefile, re.MULTILINE)
+    (first, *_) = re.findall(r'run -n \d -m "(.*?)"', makefile)
+
+    assert set(first.split(" and ")) < set(fast.split(" and "))
+    assert re.findall("^.*--hypothesis-profile.*$", makefile, re.MULTILINE) == re.findall(
+        "^fast := .*$", makefile, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(
