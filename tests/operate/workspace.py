@@ -1,4 +1,4 @@
-"""A workspace without one of its packages: its folder and its line in pyproject.toml are gone."""
+"""A workspace without some of its packages: their folders and lines in pyproject.toml are gone."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Workspace:
     """A copy of the checkout, and what is installed here but for the packages of the project.
 
     The packages that stay are on the search path, with the metadata that an installation has.
-    Removed as well is what requires the removed package: `penstock-realm`, if that has no extra for
+    Removed as well is what requires a removed package: `penstock-realm`, if that has no extra for
     it.
     """
 
-    def __init__(self, folder: Path, removed: str) -> None:
+    def __init__(self, folder: Path, *removed: str) -> None:
         self.root = folder / "checkout"
-        gone = requiring(f"penstock-{removed}")
+        gone = {other for package in removed for other in requiring(f"penstock-{package}")}
         for name in listed():
             if not name.startswith(tuple(f"packages/{package}/" for package in gone)):
                 copy = self.root / name
