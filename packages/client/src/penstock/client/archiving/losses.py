@@ -61,7 +61,7 @@ class ReadIds:
 
 
 def lost_events(store: Destination, span: Span, *, bound: bool = False) -> list[Missing]:
-    """Return the removals of events of ``span`` that are losses for a reader, by id.
+    """Return the removals of events of ``span`` that are losses for a reader, sorted by id.
 
     ``bound``: whether the reader is bound to a durable.
     """
@@ -92,9 +92,12 @@ def lost_ids(store: Destination, span: Span, *, bound: bool = False) -> dict[str
 def lost_before_reading(
     store: Destination, span: Span, read: ReadIds, harmless: IdSet, *, bound: bool = False
 ) -> list[Missing]:
-    """Return the losses among the events of ``span``, by id, after a reader has read the span.
+    """Return the losses among the events of ``span``, which a reader has read to its end, sorted by
+    id.
 
-    Events of ``read`` may have left since, and are no losses; neither are the ids ``harmless``.
+    The result leaves out ``read``, the events that the reader has received, which may have left
+    since, and ``harmless``, ids whose absence is not a loss. ``bound``: whether the reader is bound
+    to a durable.
     """
     if read.count == span.size:
         return []

@@ -14,7 +14,7 @@ InterruptionListener = Callable[[PenstockError | None], None]
 
 _log: Final = logging.getLogger("penstock.client")
 
-_OWED_MAX: Final = 16
+_KEPT_ERRORS_MAX: Final = 16
 """Largest number of subscriptions whose settlement errors are kept until the end of the session.
 Errors of further subscriptions are only reported to listeners."""
 
@@ -28,31 +28,31 @@ class SessionListeners:
         self.interruption: PenstockError | None = None
         """Reason why the session is not connected, according to the realm's last message; None
         while the session is connected, and before its first connection."""
-        self._owed: dict[object, PenstockError] = {}
+        self._kept_errors: dict[object, PenstockError] = {}
         """For each subscription, its first settlement error that no flush or close has raised."""
-        self._has_paid = False
+        self._has_ended = False
         """Whether the session has ended, with or without raising an error."""
 
-    def owe(self, owner: object, error: PenstockError) -> None:
-        """Keep a settlement error of the subscription ``owner``. Closing the session raises it,
-        unless a flush or close of the subscription has already raised it."""
-        if len(self._owed) < _OWED_MAX and not self._has_paid:
-            self._owed.setdefault(owner, error)
+    def keep_error(self, subscription: object, error: PenstockError) -> None:
+        """Keep a settlement error of a subscription. Closing the session raises the error, unless a
+        flush or close of the subscription has already raised it."""
+        if len(self._kept_errors) < _KEPT_ERRORS_MAX and not self._has_ended:
+            self._kept_errors.setdefault(subscription, error)
 
-    def pay(self, owner: object) -> None:
-        """Drop the error of the subscription ``owner``, because it was raised."""
-        self._owed.pop(owner, None)
+    def drop_error(self, subscription: object) -> None:
+        """Drop the kept error of a subscription, because a flush or close has raised the error."""
+        self._kept_errors.pop(subscription, None)
 
-    def raise_owed(self) -> None:
+    def raise_kept_error(self) -> None:
         """Raise the first kept error, and drop the others."""
-        owed = list(self._owed.values())
-        self.forget_owed()
-        if owed:
-            raise owed[0]
+        errors = list(self._kept_errors.values())
+        self.drop_errors()
+        if errors:
+            raise errors[0]
 
-    def forget_owed(self) -> None:
+    def drop_errors(self) -> None:
         """Drop all kept errors, and ignore later ones, because the session ends."""
-        self._owed, self._has_paid = {}, True
+        self._kept_errors, self._has_ended = {}, True
 
     def report(self, error: PenstockError) -> None:
         """Pass an error that no call can raise to the listeners; without listeners, log it."""

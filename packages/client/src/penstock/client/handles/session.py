@@ -151,9 +151,9 @@ class Session:
                 await self.connection.close()
         except PenstockError:
             # A close raises a single error, and raises it once.
-            listeners.forget_owed()
+            listeners.drop_errors()
             raise
-        listeners.raise_owed()
+        listeners.raise_kept_error()
 
     def on_error(self, listener: ErrorListener) -> None:
         """Call ``listener`` with each error that no call can raise: refused publishes of a

@@ -212,7 +212,7 @@ class Settlements:
     def refuse(self, error: PenstockError) -> None:
         """Report the error of a settlement, and keep it for the next :meth:`flush` to raise."""
         self._keep(error)
-        self._connection.listeners.owe(self, error)
+        self._connection.listeners.keep_error(self, error)
         self._connection.report(error)
 
     def _keep(self, error: PenstockError) -> None:
@@ -332,7 +332,7 @@ class Settlements:
 
     def _raise(self, error: PenstockError | None) -> None:
         if error is not None:
-            self._connection.listeners.pay(self)
+            self._connection.listeners.drop_error(self)
             raise error
 
     async def flush(self) -> None:
