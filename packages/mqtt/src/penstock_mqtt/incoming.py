@@ -61,8 +61,9 @@ class Incoming(ConnectionPart[PublishingConnection]):
         self._access = mqtt.realm.access
         self._aliases: dict[int, str] = {}
         """Topics by the client's topic alias."""
-        self._current: Publication | None = None
-        """Answers the messages of the client's current session; None before the first message."""
+        self._answers: PublishAnswers | None = None
+        """The object that answers messages of the client's current session; None before the first
+        message and after :meth:`end`."""
         self.unanswered = 0
         """Messages that are being stored and not answered yet."""
         self._unreleased: set[int] = set()
@@ -71,12 +72,12 @@ class Incoming(ConnectionPart[PublishingConnection]):
     @property
     def publishes(self) -> bool:
         """Whether the connection has received a message."""
-        return self._current is not None
+        return self._answers is not None
 
     def end(self) -> None:
         """Drop the reference to the lost connection. Messages that are being stored have their own
         reference."""
-        self._current = None
+        self._answers = None
 
     def received_together(self, messages: Sequence[PlainMessage]) -> None:
         """Receive plain messages. Raises :class:`MqttViolation` if a message is not allowed."""
@@ -95,14 +96,14 @@ class Incoming(ConnectionPart[PublishingConnection]):
                 if not connection.is_ending:
                     self.received(plain_packet(*message))
             return
-        mqtt, publication = self._mqtt, self._current
+        mqtt, answers = self._mqtt, self._answers
         received = mqtt.counts.received
         received[1] += confirmed
         received[0] += count - confirmed
         self.unanswered += confirmed
-        if publication is None or publication.session is not connection.client:
-            publication = self._publication(connection.client)
-        mqtt.publisher.gather(connection.publisher, GatheredTogether(publication, messages))
+        if answers is None or answers.session is not connection.client:
+            answers = self._answers_for(connection.client)
+        mqtt.publisher.gather(connection.publisher, GatheredTogether(answers, messages))
 
     def _may_publish(self, messages: Sequence[PlainMessage]) -> bool:
         rights = self._connection.rights
@@ -136,24 +137,24 @@ class Incoming(ConnectionPart[PublishingConnection]):
             session.begin_receive(packet.packet_id)
             if session.is_lasting:
                 entries = (received_entry(session.place, packet.packet_id, is_present=True),)
-        publication = self._publication(session)
+        answers = self._answers_for(session)
         try:
             connection.rights.check_publish(topic, PublishEvents)
         except PenstockError as error:
-            publication.not_stored(packet, error)
+            answers.not_stored(packet, error)
             return
         if packet.properties.payload_format == 1 and not is_utf8(packet.payload):
             text = "the payload is not UTF-8, although its format indicator says so"
-            publication.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
+            answers.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
             return
         message = Received(topic, packet, session.client_id)
-        self._mqtt.publisher.gather(connection.publisher, Gathered(publication, message, entries))
+        self._mqtt.publisher.gather(connection.publisher, Gathered(answers, message, entries))
 
-    def _publication(self, session: MqttSession) -> Publication:
-        """Return the object that answers messages of a session; messages share it."""
-        if self._current is None or self._current.session is not session:
-            self._current = Publication(self, self._connection, session)
-        return self._current
+    def _answers_for(self, session: MqttSession) -> PublishAnswers:
+        """Return the object that answers all messages of a session on this connection."""
+        if self._answers is None or self._answers.session is not session:
+            self._answers = PublishAnswers(self, self._connection, session)
+        return self._answers
 
     def _topic(self, packet: PublishPacket) -> str:
         """Return the topic of a message, and register or resolve its alias. Raises
@@ -213,8 +214,8 @@ class Incoming(ConnectionPart[PublishingConnection]):
             removed()
 
 
-class Publication:
-    """Answers the client once a received message is stored or refused."""
+class PublishAnswers:
+    """Answers a client's messages on one connection, each once it is stored or refused."""
 
     __slots__ = ("_connection", "_incoming", "client_id", "session")
 

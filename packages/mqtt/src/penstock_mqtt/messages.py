@@ -337,8 +337,8 @@ class Reading(NamedTuple):
     """Defines how the events of a channel are read as messages."""
 
     extract: Extractor
-    """Returns the topic and the payload of an event, and removes from its properties those that
-    belong to neither."""
+    """Returns the topic and the payload of an event. Removes from the dictionary of properties
+    those that belong to the topic or the payload; the others remain for user properties."""
     left_out: frozenset[str] | None
     """Names of properties that are not sent if an event has a topic property. None means that no
     property is sent if the event also has a payload."""

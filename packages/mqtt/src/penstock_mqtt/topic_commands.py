@@ -67,7 +67,8 @@ def list_(
 ) -> None:
     """Count the topics with a retained message, level by level.
 
-    One channel holds the retained messages of all topics, also those of channels with topics.
+    The retained messages of all topics are in one channel (see --channel), even if the topic
+    belongs to a channel with the attribute topics.
 
     \b
     Examples:
@@ -146,7 +147,8 @@ def retained(
 ) -> None:
     """Print the retained messages of the topics that match a filter, the oldest first.
 
-    One channel holds the retained messages of all topics, also those of channels with topics.
+    The retained messages of all topics are in one channel (see --channel), even if the topic
+    belongs to a channel with the attribute topics.
 
     \b
     Example:

@@ -213,7 +213,7 @@ def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
 
 def _check(property_: Property, value: Any) -> None:
     """Raise :class:`MqttViolation` if a number is outside the bounds of its property."""
-    if isinstance(value, int) and not property_.minimum <= value <= property_.maximum:
+    if isinstance(value, int) and not property_.minimum <= value <= property_.largest:
         reason = Reason.PROTOCOL_ERROR
         if property_.name == "topic_alias":
             reason = Reason.TOPIC_ALIAS_INVALID
