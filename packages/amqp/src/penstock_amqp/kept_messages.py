@@ -84,6 +84,9 @@ class LinkRoom(RoughRoom):
 
     @property
     def free_bytes(self) -> int:
+        """Bytes that the link may still use. Its share is half of the bytes that would be free
+        without it, ``(free + in_flight) / 2``; minus ``in_flight``, this is ``(free - in_flight) /
+        2``. The connection's share of its user's bytes is computed in the same way."""
         connection = self._connection
         return min(connection.free - self.in_flight, connection.user.free - connection.bytes) // 2
 

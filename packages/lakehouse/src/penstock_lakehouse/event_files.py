@@ -207,8 +207,9 @@ class EventFiles:
     ) -> bool:
         """Return whether a file of events can be used for a snapshot of the channel.
 
-        ``stored`` are the ids of its events that are stored; ``removed_max`` is the share of its
-        events that may be removed. The caller makes a file again that cannot be used.
+        ``stored`` are the ids of its events that are still stored; ``removed_max`` is the largest
+        acceptable share of removed events. If the file cannot be used, the caller makes another
+        one.
         """
         layout, _ = self.layout(channel)
         return (

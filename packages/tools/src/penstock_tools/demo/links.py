@@ -23,7 +23,7 @@ _WAITING_BYTES_MAX: Final = 4 << 20
 """Maximum number of bytes that wait for the connection to the destination."""
 
 LostDirection = Literal["all", "from", "to"]
-"""The bytes that a cut drops: all, those from the process, or those to it."""
+"""The bytes that a cut stops: all, those from the process, or those to it."""
 
 
 class DemoLinks:
@@ -34,7 +34,7 @@ class DemoLinks:
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
         self._cut: dict[str, LostDirection] = {}
-        """The processes that are cut off, by name."""
+        """The direction in which each process is cut off, by the name of the process."""
         self._links: list[_DemoLink] = []
 
     def open(self, source: str, destination: str, port: int) -> int:
