@@ -18,7 +18,7 @@ import penstock
 from penstock_core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
 from penstock_server.cli.program import app
 from penstock_server.runtime.access import audit as audit_module
-from penstock_server.runtime.access.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit, NoFile
+from penstock_server.runtime.access.audit import COUNTS_MAX, OTHERS, REFUSALS_FIRST, Audit, NoFile
 from penstock_server.storage.audit_file import FILE_BYTES_MAX, NAMES, FileAudit, files_of
 from penstock_server.storage.disk import RealDisk
 from tests.access.realms import QUICK
@@ -96,9 +96,9 @@ async def test_sign_ins_with_made_up_names_share_one_count(tmp_path: Path) -> No
 
     lines = lines_of(tmp_path, "audit-refusals.ndjson")
 
-    assert len(lines) == SUMS_MAX + 1
+    assert len(lines) == COUNTS_MAX + 1
     assert lines[-1]["principal"] == OTHERS
-    assert lines[-1]["detail"]["more"] == 5_000 - SUMS_MAX
+    assert lines[-1]["detail"]["more"] == 5_000 - COUNTS_MAX
 
 
 @on_a_loop

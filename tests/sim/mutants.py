@@ -216,7 +216,7 @@ def time_goes_back(patch: pytest.MonkeyPatch) -> None:
 
 def expired_is_seen(patch: pytest.MonkeyPatch) -> None:
     """Show expired events until another cause removes them (SEM T1)."""
-    patch.setattr(Ages, "_expired_through", lambda *_: -1)
+    patch.setattr(Ages, "_expired_end", lambda *_: -1)
 
 
 def lost_place(patch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ class Relocation:
         the state. Events that are not stored any more are left out."""
         state = self._state.channels[number].state
         compression = state.definition.storage.compression
-        sealed_ids = state.stored.within(Span(max(pieces[0].first, store.sealed_through), end))
+        sealed_ids = state.stored.within(Span(max(pieces[0].first, store.sealed_end), end))
         fact = Sealed(end)
         if sealed_ids:
             image = await self._offload(

@@ -190,8 +190,10 @@ class SealedHistory:
 
 
 def _leave_out(state: RealmState, readable: Collection[str]) -> dict[str, int]:
-    """Let each store begin after its newest unreadable file, so that the history has no holes.
-    Returns the number of events left out, by store."""
+    """Remove the events of each store up to the end of its newest unreadable file, so that the
+    history has no holes. A merge channel with an unreadable file loses all its sealed events,
+    because the states of its keys follow from all earlier events. Return the number of removed
+    events, by the name of the store."""
     missing: dict[str, int] = {}
     for channel_id, channel in state.channels.items():
         ends = [
@@ -200,11 +202,11 @@ def _leave_out(state: RealmState, readable: Collection[str]) -> dict[str, int]:
         if not ends:
             continue
         stored = channel.state.stored
-        through = stored.spans[-1].end if channel.state.engine.merges and stored else max(ends)
-        unreadable = stored.within(Span(0, through))
-        if unreadable:
-            missing[channel.state.name] = len(unreadable)
-            state.apply(channel_id, Removed(IdSet(unreadable.spans).spans, Cause.DROPPED))
+        removed_end = stored.spans[-1].end if channel.state.engine.merges and stored else max(ends)
+        removed = stored.within(Span(0, removed_end))
+        if removed:
+            missing[channel.state.name] = len(removed)
+            state.apply(channel_id, Removed(IdSet(removed.spans).spans, Cause.DROPPED))
     return missing
 
 

@@ -45,8 +45,8 @@ def age_all() -> None:
 class FreedMemory:
     """Freed memory that was not returned to the system yet.
 
-    The heap of the C library shrinks only from its end by itself. A long-lived object behind a
-    hundred megabytes of freed events keeps all of these.
+    By itself, the heap of the C library shrinks only at its end. A long-lived object after a
+    hundred megabytes of freed events prevents the return of all of them.
     """
 
     def __init__(self, trim_bytes_min: int = TRIM_BYTES_MIN) -> None:

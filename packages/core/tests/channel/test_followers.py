@@ -167,4 +167,4 @@ def test_many_events_are_looked_at_in_parts() -> None:
 
     assert [effect for effect in effects if not isinstance(effect, FindInterested)] == []
     assert len(effects) == 3
-    assert play.state.followers.through == 40_000
+    assert play.state.followers.cursor == 40_000

@@ -127,8 +127,8 @@ def node_figures(node: ClusterNode, relays: Relays, process: Mapping[str, float]
 def figures_of(
     node: ClusterNode, name: str, own_figures: Callable[[], NodeFigures | None]
 ) -> NodeFigures | None:
-    """Return the figures of the node ``name``. ``own_figures`` returns those of this node; other
-    nodes publish theirs with each renewal."""
+    """Return the metrics of the node ``name``; None if they are not known. ``own_figures`` returns
+    the metrics of this node; other nodes publish theirs with each renewal."""
     if name == node.claims.me.node:
         return own_figures()
     member = node.claims.members.get(name)

@@ -71,7 +71,8 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster, as far as the register and the ports show it."""
+    """The state of a cluster, as far as it can be derived from its register and from connection
+    attempts to its nodes."""
 
     owner: str
     """Node that has claimed the realm; empty if none has."""

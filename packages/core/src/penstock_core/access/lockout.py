@@ -57,7 +57,7 @@ class Locked(Struct, frozen=True):
     """A lock that has just begun."""
 
     what: str
-    """``user`` or ``host``."""
+    """The kind of the locked name: ``user`` or ``host``."""
     name: str
     seconds: float
 
@@ -68,7 +68,7 @@ class _Count(Struct):
     failures: int = 0
     """Failures in the current window."""
     began_us: int = 0
-    """Time of the first of them, in microseconds."""
+    """Time of the first failure in the current window, in microseconds."""
     locks: int = 0
     """Number of earlier locks, which determines the duration of the next one."""
     until_us: int = 0

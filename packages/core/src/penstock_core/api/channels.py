@@ -135,7 +135,7 @@ class Missing(Struct, frozen=True):
     events: int
     """Number of these ids."""
     spans: Spans
-    """The ids; only the lowest spans of them if they have many."""
+    """Spans of these ids. If the ids have many spans, only the lowest are listed."""
 
 
 class Maintained(Struct, frozen=True):
@@ -144,7 +144,7 @@ class Maintained(Struct, frozen=True):
     bytes_before: int
     bytes_after: int
     events: int
-    """Events left in the file."""
+    """Number of events in the rewritten file."""
     reason: str = ""
     """Reason why the file was not rewritten; otherwise empty."""
 

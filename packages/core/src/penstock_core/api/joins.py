@@ -31,11 +31,11 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Number of events in the join's outbox: copied, and not known to be in the cluster yet."""
     waiting_bytes: int = 0
-    """Approximate size of these events in bytes."""
+    """Approximate size of the events in the join's outbox, in bytes."""
     waiting_ms: int = 0
-    """Waiting time of the oldest of these events, in milliseconds."""
+    """Waiting time of the oldest event in the join's outbox, in milliseconds."""
     waits_for: str = ""
-    """Reason why these events wait; empty if they are being sent."""
+    """Reason why the events in the join's outbox wait; empty if they are being sent."""
     ending: bool = False
     """Whether the join was deleted and the events that it had copied are still being sent."""
 

@@ -138,7 +138,7 @@ REDRIVE: Final[Pair] = ("channel.redrive", "queue.redrive")
 
 READING: Final[Mapping[str, str]] = MappingProxyType({"channel": READ[0], "queue": READ[1]})
 WRITING: Final[Mapping[str, str]] = MappingProxyType({"channel": PUBLISH[0], "queue": PUBLISH[1]})
-"""The operations of reading and writing, by kind of store."""
+"""The operations that read and publish events, by kind of store."""
 
 # --- what a request asks for --------------------------------------------------------------
 
@@ -277,18 +277,20 @@ def operation_on(request: type[Request[Any]], kind: str) -> str:
 
 
 def _on_realm(operation: str, about: Callable[[Any], str] | None = None) -> Operation:
-    """Return the entry of a request that performs ``operation`` on the realm."""
+    """Return the value in :data:`REQUESTS` for a request that performs ``operation`` on the
+    realm."""
     return Operation((OnRealm(operation),), about) if about else Operation((OnRealm(operation),))
 
 
 def _named(verb: str) -> Operation:
-    """Return the entry of a request that states the kind and name of its channel or queue."""
+    """Return the value in :data:`REQUESTS` for a request that names its channel or queue by kind
+    and name."""
     return Operation((NamedTarget(lambda request: request.kind, verb),))
 
 
 def _numbered(pair: Pair) -> Operation:
-    """Return the entry of a request that states its channel or queue by number. ``pair`` has the
-    operation on a channel and the one on a queue."""
+    """Return the value in :data:`REQUESTS` for a request that names its channel or queue by number.
+    ``pair`` has the operation on a channel and the one on a queue."""
     return Operation((Numbered(pair, _channel_field),))
 
 
@@ -323,6 +325,9 @@ def _over_pattern(request: patterns.CreatePatternDurable | patterns.DeletePatter
 
 
 def _entry(sign: str, none: str = "") -> Callable[[Any], str]:
+    """Return a function that describes the change of a grant for the audit log: ``sign`` is ``+``
+    or ``-``, and ``none`` stands for an empty list of rights."""
+
     def about(request: access.Grant | access.Revoke) -> str:
         rights = ",".join(request.rights) or none
         return f"{request.kind} {request.name}: {sign}{rights} {request.subject}"

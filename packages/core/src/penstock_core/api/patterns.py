@@ -38,7 +38,8 @@ class PatternDurableInfo(DurableAttributes, frozen=True, kw_only=True):
     type: str
     selector: str
     persistent: bool | None
-    """Whether the durables survive a restart; None means on channels whose ids survive it."""
+    """Whether the durables survive a restart; None means that a durable does if the ids of its
+    channel do."""
     channels: int
     """Number of channels that have the durable now."""
 

@@ -25,7 +25,7 @@ class BrowsedEvents(Struct, frozen=True, kw_only=True):
     first_id: int
     """The lowest id that the page covers."""
     end_id: int
-    """The id behind the page: it contains all matching stored events from ``first_id`` to below
+    """The id after the page, which contains all matching stored events from ``first_id`` to below
     this id."""
     next_id: int | None
     """First id of the next page; with ``newest``, the id below which the next page ends. None if
@@ -187,7 +187,7 @@ class WaitingEvents(Struct, frozen=True):
 
 
 class ScheduledPage(Struct, frozen=True):
-    """A page of scheduled events, by the name of their destination and by number."""
+    """A page of scheduled events, sorted by the name of their destination and by number."""
 
     waiting: tuple[WaitingEvents, ...]
     next: tuple[int, str] | None

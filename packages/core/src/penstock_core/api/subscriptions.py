@@ -78,7 +78,8 @@ class Attach(Request[Subscribed], frozen=True):
     """Whether to hold the durable as a whole: events are not delivered; the client requests them
     with :class:`Hold`."""
     bytes_max: Count = 0
-    """See :class:`Subscribe`; ignored for clients that demand events."""
+    """Maximum number of bytes of deliveries that the client can buffer, as in :class:`Subscribe`;
+    ignored for clients that demand events."""
     ack_timeout_ms: Count = 0
     """Queues: longest time in milliseconds for which this reader may hold an event (SEM D19); 0
     means no limit."""
@@ -94,7 +95,8 @@ class BrowseDurable(Request[Subscribed], frozen=True):
     credit: Count
     selector: SelectorText = ""
     bytes_max: Count = 0
-    """See :class:`Subscribe`."""
+    """Maximum number of bytes of deliveries that the client can buffer, as in
+    :class:`Subscribe`."""
 
 
 class Unsubscribe(Request[None], frozen=True):

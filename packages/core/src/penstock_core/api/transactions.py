@@ -40,7 +40,8 @@ class TransactionInfo(Struct, frozen=True):
 
     state: Literal["open", "committed", "aborted"]
     spans: tuple[tuple[int, Span], ...] = ()
-    """The ids assigned to its events, by channel number; empty unless it is committed."""
+    """The ids assigned to the transaction's events, by channel number; empty unless the transaction
+    is committed."""
 
 
 class BeginTransaction(Request[None], frozen=True):

@@ -217,7 +217,7 @@ def _relay(state: ChannelState, fact: Appended) -> None:
             wanted = passing
         wanted = wanted.within(Span(durable.head, 1 << 62))
         state.touch(durable)
-        durable.passing(wanted, Span(*fact.span).end, state.stored)
+        durable.add_passing(wanted, Span(*fact.span).end, state.stored)
 
 
 def _apply_rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:

@@ -25,7 +25,7 @@ OF_FILES = (
 )
 """Storage properties that control how files below ``segments/`` are kept and read."""
 OF_STORED_EVENTS = ("keys", "dead_event_store", "retain_consumed")
-"""Attributes about stored events."""
+"""Attributes that have an effect only on channel types that store events."""
 
 _DEFAULTS, _STORAGE_DEFAULTS = Definition(), Storage()
 

@@ -31,28 +31,28 @@ class UnofferedIds(Struct):
 
 def note_offered(state: ChannelState) -> None:
     """Record that all clients have been offered all events, or could not take them."""
-    state.granted_through = state.sent_through = state.next_id
+    state.granted_end = state.sent_end = state.next_id
     # Without a capacity no event is evicted, so the lowest cursor is not needed.
     if state.definition.capacity:
         subscribers = state.followers.each_place
         cursors = [subscriber.cursor for subscriber in subscribers if subscriber.hungry]
-        state.sent_through = min([state.next_id, *cursors])
+        state.sent_end = min([state.next_id, *cursors])
 
 
 def unoffered_ids(state: ChannelState, ids: IdSet) -> UnofferedIds | None:
     """Return the part of ``ids``, stored and about to be evicted, that connected clients have not
     been offered. Call it before the eviction."""
     highest = ids.highest
-    if highest is None or highest < state.sent_through or state.engine.merges:
+    if highest is None or highest < state.sent_end or state.engine.merges:
         return None
     if not (state.subscribers or state.seats):
         return None
     unoffered = UnofferedIds(IdSet(), {}, [])
-    new = ids.within(Span(state.sent_through, _BEYOND)).overlap(state.stored)
+    new = ids.within(Span(state.sent_end, _BEYOND)).overlap(state.stored)
     for subscriber in state.followers.each_place:
         if subscriber.hungry and subscriber.stop_id is None:
             unoffered.for_subscribers.add_all(new.within(Span(subscriber.cursor, subscriber.until)))
-    new = new.within(Span(state.granted_through, _BEYOND))
+    new = new.within(Span(state.granted_end, _BEYOND))
     for durable, seat in state.seats.values():
         if durable.name not in unoffered.by_durable:
             unoffered.by_durable[durable.name] = durable.ungranted(new)
@@ -72,7 +72,7 @@ def offer_once_more(state: ChannelState, unoffered: UnofferedIds) -> None:
     for name, ids in unoffered.by_durable.items():
         durable = state.durables[name]
         if ids and any(seat.credit > 0 for seat in durable.seats):
-            durable.passing(ids, state.next_id, state.stored)
+            durable.add_passing(ids, state.next_id, state.stored)
             offered.add_all(ids)
     state.leaving.add_all(offered)
     state.may_pass = True

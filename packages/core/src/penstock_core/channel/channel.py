@@ -68,7 +68,8 @@ class ChannelMachine:
 
     @property
     def has_offers(self) -> bool:
-        """Whether clients may have to be served, or events have to move first."""
+        """Whether clients may have to be served, or expired events have to move to the dead event
+        store first."""
         state = self.state
         has_clients = state.subscribers or state.seats or state.cancelled
         return state.may_deliver and bool(has_clients or state.overdue)

@@ -130,7 +130,8 @@ class TouchedDurables:
         self.add(durable)
 
     def seat_removed(self, durable: Durable) -> None:
-        """Record that a client has left a durable; its events may go to other clients."""
+        """Record that a client has left a durable; the events that the client held may go to other
+        clients."""
         self.add(durable)
         if not durable.seats:
             self.forget(durable.name)

@@ -151,7 +151,7 @@ def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "
 
 def missed(state: ChannelState, spans: Spans) -> Missed:
     """Return which durables missed dead events, and their redelivery counts, for the origin that
-    copies carry (SEM T6). Call it before they are removed."""
+    copies carry (SEM T6). Call this function before the events are removed."""
     if not state.durables:
         return Missed((), ())
     ids = IdSet(spans)

@@ -45,7 +45,7 @@ class Engine(Protocol):
         engine :attr:`needs_interest`.
 
         ``awaited`` are the events that plain subscribers with pushed deliveries wait for, and
-        ``pulled`` the events that plain subscribers wait for which request each batch. ``matched``
+        ``pulled`` the events that synchronous consumers wait for. ``matched``
         contains the ids that the selector of each durable matches, by the durable's name.
         """
         ...

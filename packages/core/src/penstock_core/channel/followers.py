@@ -27,9 +27,9 @@ class Followers:
         self._place = Followed()
 
     @property
-    def through(self) -> int:
-        """The id below which the members have received everything."""
-        return self._place.through
+    def cursor(self) -> int:
+        """The next id for the members: each has been sent all its events below this id."""
+        return self._place.cursor
 
     @property
     def each_place(self) -> Iterator[Subscriber]:
@@ -61,9 +61,9 @@ class Followers:
         """Make a subscriber a member; it has received everything below ``end``, the end of the
         channel. Does nothing if the members have not received everything yet."""
         # Moving the shared position would also move the members.
-        if self.members and self.through != end:
+        if self.members and self.cursor != end:
             return
-        self._place.through = end
+        self._place.cursor = end
         subscriber.follow(self._place)
         del self.apart[subscriber.subscription]
         self.members[subscriber.subscription] = subscriber
@@ -71,7 +71,7 @@ class Followers:
     def next_spans(self, readable: IdSet, end: int, chunk: int) -> Spans:
         """Return the next events below ``end`` that members may want, at most ``chunk`` events."""
         spans: list[Span] = []
-        next_id = self.through
+        next_id = self.cursor
         while (
             chunk > 0
             and (span := readable.next_span(next_id, chunk)) is not None
@@ -86,7 +86,7 @@ class Followers:
     def move_on(self, end: int) -> None:
         """Move the position of the members to ``end``: they have received all matching events below
         it."""
-        self._place.through = max(self.through, end)
+        self._place.cursor = max(self.cursor, end)
 
 
 def may_follow(subscriber: Subscriber, engine: Engine, end: int) -> bool:

@@ -104,7 +104,7 @@ def first_id(former: Subscriber, command: AddSubscriber) -> int:
     """Return the id at which a subscriber continues.
 
     After a failover only the client can know which stored events it has received. A client that
-    does not know continues with the events published since.
+    does not know continues with the events published since the failover.
     """
     continues = isinstance(command, AddKnownSubscriber) and command.goes_on
     if former.taken_over_at is not None and not continues:

@@ -484,7 +484,7 @@ def _offer_subscribers(
 def _offer_followers(state: ChannelState, readable: IdSet, end: int) -> Iterator[Effect]:
     """Single out the followers that may want the next events, and move the position of the other
     followers past these events."""
-    followers, before = state.followers, state.followers.through
+    followers, before = state.followers, state.followers.cursor
     if before >= end:
         return
     spans = followers.next_spans(readable, end, state.chunk)
@@ -547,7 +547,7 @@ def _find_next_lanes(
         if not spans:
             return
         yield FindLanes(durable.name, durable.attributes.order_by, spans)
-        if lanes.through < spans[-1].end:
+        if lanes.examined_end < spans[-1].end:
             return  # the shell could not read the events, and ends the waiting subscriptions
         yield from _deliver_granted(state, durable, end, now_us)
     # Other clients of the channel are served before the next searches.

@@ -71,7 +71,8 @@ class _ProducerMemory(Generic[Ids]):
         self.at_us = at_us
         """Time of the newest publish, in microseconds since 1970."""
         self.contents: dict[int, str] = {}
-        """Identities of the content of publishes, by sequence; only for publishes that sent one."""
+        """Identities of the contents of publishes, by sequence; only of publishes whose producer
+        named one."""
         self.recent: list[tuple[int, Ids]] = []
         """Remembered sequences, ascending, each with the ids that its events got."""
         self.forgotten = -1

@@ -14,9 +14,9 @@ and compares. Steps that only some publishes need follow after "Only some".
 3. Wait for the single writer (``penstock_server.runtime.writer.shard.Shard.submit``). Only some: a
    thread applies many selectors to the events meanwhile
    (``penstock_server.runtime.writer.selector_queue.SelectorQueue.holds``).
-4. Reserve. It is clear whether the publish writes more than its own events
-   (``penstock_server.runtime.writer.room_forecast.has_no_side_effects``), and the disk has space
-   for them (``penstock_server.storage.embedded.journal.FileJournal.reserve``). Only some: the bytes
+4. Reserve. The realm determines whether the publish writes more than its own events
+   (``penstock_server.runtime.writer.room_forecast.has_no_side_effects``), and reserves space on
+   disk (``penstock_server.storage.embedded.journal.FileJournal.reserve``). Only some: the bytes
    that follow are estimated (``penstock_server.runtime.writer.room_forecast.side_effect_bytes``).
 5. Begin (``penstock_server.runtime.writer.group.Group.publish``). Due events leave the channel
    first (``penstock_server.runtime.writer.group.Group.sweep_if_due``). Only some: selectors are

@@ -190,11 +190,11 @@ def snapshot(state: ChannelState) -> Restored:
     return pending if isinstance(pending, Restored) else at_once(pending)
 
 
-def at_once(pieces: Generator[None, None, T]) -> T:
-    """Run a generator of pieces to its end and return its result."""
+def at_once(steps: Generator[None, None, T]) -> T:
+    """Run all steps of a generator without a pause, and return its result."""
     while True:
         try:
-            next(pieces)
+            next(steps)
         except StopIteration as end:
             result: T = end.value
             return result

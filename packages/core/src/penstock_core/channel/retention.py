@@ -192,7 +192,8 @@ class Ages:
                 self._end_at(ends_us - by_us, moved.spans)
 
     def next_us(self, event_id: int) -> int | None:
-        """Return the time of the first entry behind ``event_id``, or None."""
+        """Return the publish time of the first entry with a higher id than ``event_id``, or None
+        if no entry has one."""
         i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
         return self._entries[i][1] if i < len(self._entries) else None
 
@@ -271,7 +272,7 @@ class Ages:
         """Return the stored events whose TTL is over at ``now_us``."""
         expired = IdSet()
         if ttl_ms:
-            end = self._expired_through(ttl_ms, next_id, now_us)
+            end = self._expired_end(ttl_ms, next_id, now_us)
             lowest = stored.lowest
             if lowest is not None and end > lowest:
                 expired = stored.within(Span(lowest, end))
@@ -286,7 +287,7 @@ class Ages:
             expired.add_all(stored.overlap(ended[0] if len(ended) == 1 else IdSet.union(ended)))
         return expired
 
-    def _expired_through(self, ttl_ms: int, next_id: int, now_us: int) -> int:
+    def _expired_end(self, ttl_ms: int, next_id: int, now_us: int) -> int:
         """Return the id below which all events are older than the TTL of the channel; -1 if none
         is."""
         horizon = now_us - ttl_ms * 1_000

@@ -148,7 +148,7 @@ def sought(state: ChannelState, fact: Sought) -> None:
         durable.head = fact.start_id
         durable.outstanding, durable.ready = IdSet(), IdSet()
     if passing:
-        durable.passing(passing, state.next_id, state.stored)
+        durable.add_passing(passing, state.next_id, state.stored)
     durable.last_seek = durable.last_seek.followed_by(
         LastSeek(
             fact.key, fact.start_id, fact.again, skipped=fact.skipped, taken_back=fact.taken_back

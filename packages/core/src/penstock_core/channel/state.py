@@ -121,7 +121,7 @@ class ChannelState:
         "durables",
         "engine",
         "event_bytes",
-        "granted_through",
+        "granted_end",
         "has_left",
         "leaving",
         "lost",
@@ -142,7 +142,7 @@ class ChannelState:
         "reserved",
         "rules",
         "seats",
-        "sent_through",
+        "sent_end",
         "sizes",
         "stored",
         "subscribers",
@@ -195,9 +195,9 @@ class ChannelState:
     """Soft state: events acknowledged by clients of durables that were deleted since."""
     may_deliver: bool
     """Soft state: a change since the last offer may cause a delivery."""
-    granted_through: int
+    granted_end: int
     """Soft state: id below which clients of durables have been offered every event."""
-    sent_through: int
+    sent_end: int
     """Soft state: id below which plain subscribers have been offered every event."""
     may_pass: bool
     """Soft state: ``relayed``, ``passing`` or ``leaving`` may contain events."""
@@ -268,7 +268,7 @@ class ChannelState:
         self.reserved = self.absent = self.lost = self.overdue = 0
         self.delivered = self.acknowledged = self.dead_work = 0
         self.dead_copies = 1
-        self.granted_through = self.sent_through = self.swept_us = self.wakes_us = 0
+        self.granted_end = self.sent_end = self.swept_us = self.wakes_us = 0
         self.has_left = self.places_over = self.may_deliver = self.may_pass = False
         self.awaits_seats = self.refuses_reconnects = False
         self.awaited_from_us, self.awaited_until_us = None, 0
@@ -482,9 +482,9 @@ class ChannelState:
         return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us=now_us)
 
     def wake(self, now_us: int) -> None:
-        """Make events ready again whose delay is over (SEM D18).
+        """Make delayed events ready whose delay has ended (SEM D18).
 
-        The sweep has already taken back the events whose acknowledgement deadline is over.
+        The sweep has already taken back the events whose acknowledgement deadline has passed.
         """
         if not self.wakes_us or self.wakes_us > now_us:
             return

@@ -182,7 +182,7 @@ class Durable:
             self.lanes.asleep.add_all(delayed)
 
     def wake(self, now_us: int) -> None:
-        """Make events ready whose delay is over."""
+        """Make delayed events ready whose delay has ended."""
         if not self.waiting:
             return
         woken = self.waiting.take_due(now_us)
@@ -218,14 +218,15 @@ class Durable:
         self.recall(ids)
 
     def _wait_again(self, ids: IdSet) -> None:
-        """Make events that clients no longer hold ready, at their former places in the lanes."""
+        """Return events that clients no longer hold to the ready events, and to their former places
+        in the lanes."""
         self._offer_again(self.outstanding.overlap(ids))
         if self.lanes is not None:
             self.lanes.put_back(ids)
 
     def _offer_again(self, returned: IdSet) -> None:
-        """Make events ready that no client holds any more, except delayed ones, which are removed
-        from ``returned``."""
+        """Make the events ``returned`` ready, because no client holds them any more. Delayed events
+        stay delayed, and are removed from ``returned``."""
         if self.waiting and self.lanes is None:
             returned.discard_all(self.waiting.ids)
         self.ready.add_all(returned)
@@ -252,7 +253,7 @@ class Durable:
 
     def recover_passed(self, ids: IdSet) -> None:
         """Record at recovery that ``ids`` are stored, although earlier facts state that they only
-        passed through memory (SEM J7). The rolled-back events of them become outstanding."""
+        passed through memory (SEM J7). Those that were rolled back become outstanding."""
         returned = self.rolled_back.overlap(ids)
         self.outstanding.add_all(returned)
         self.ready.add_all(returned)
@@ -274,7 +275,7 @@ class Durable:
         return next((seat for seat in self.seats if seat.subscription == subscription), None)
 
     def attach(self, seat: Seat) -> None:
-        """Add a seat, behind those that are served before it, and make parked events ready."""
+        """Add a seat, after the seats that are served before it, and make parked events ready."""
         assert self.kind.may_attach(self.seats), "decide() has checked"
         reserved = self.places.get(seat.place)
         if reserved is None:
@@ -309,17 +310,18 @@ class Durable:
         self._offer_again(self.parked)
         self.parked = IdSet()
 
-    def passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
-        """Make events ready in this turn that are never stored, or not any more; they keep their
-        place in the order (SEM E8, T3). ``end`` is the id behind them."""
+    def add_passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
+        """Make the events ``ids`` ready for this turn only. They were never stored, or are no
+        longer stored, and keep their place in the order (SEM E8, T3). ``end`` is an id above all
+        of them."""
         # The stored events before them become ready first, so that they are not overtaken.
         if not self.selector:
             self.reach(end, stored)
         self.ready.add_all(ids)
 
     def drop_passed(self, ids: IdSet) -> None:
-        """Drop events at the end of the turn that made them ready (:meth:`passing`). Clients that
-        have not been sent them by now never get them."""
+        """Drop events at the end of the turn that made them ready (:meth:`add_passing`). Clients
+        that have not been sent them by now never get them."""
         missed = self.ready.remove_all(ids)
         if self.lanes is not None:
             self.lanes.settled(IdSet(), len(missed), self.ready)
@@ -410,7 +412,7 @@ class Durable:
         if self.is_waiting:
             return ()
         spans: list[Span] = []
-        next_id = self.lanes.through
+        next_id = self.lanes.examined_end
         while limit > 0:
             span = self.ready.next_span(next_id, limit)
             # Without a selector every stored event is for this durable, so the next ones become

@@ -87,12 +87,12 @@ class Lanes:
         "_own",
         "_stale",
         "asleep",
-        "through",
+        "examined_end",
         "waiting",
     )
 
     def __init__(self) -> None:
-        self.through = 0
+        self.examined_end = 0
         """Id below which all events have been examined."""
         self._lanes: dict[Hashable, _Lane] = {}
         self._in_flight: dict[int, _Lane] = {}
@@ -114,7 +114,7 @@ class Lanes:
 
     def assign(self, command: AssignLanes) -> None:
         """Add examined events to their lanes."""
-        self.through = command.through
+        self.examined_end = command.examined_end
         first = 0
         for key, end in zip(command.keys, command.ends, strict=True):
             lane = self._lanes.get(key)

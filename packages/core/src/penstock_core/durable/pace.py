@@ -29,7 +29,7 @@ class Pace:
         self._since_us = now_us
         """Start of the current measurement."""
         self._before = 0
-        """Number of events that were settled before it."""
+        """Number of events that were settled before the current measurement."""
 
     def window(self, window: int, settled: int, now_us: int) -> int:
         """Return the new window for the current ``window``. ``settled`` is the number of events

@@ -33,7 +33,7 @@ class Readers:
     orders_strictly = False
     seats_wait = False
 
-    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+    def waits_for(self, seats: Sequence[Seat], absent_ranks: Sequence[int]) -> bool:
         return False  # other readers can process the events of an absent one
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

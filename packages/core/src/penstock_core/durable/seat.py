@@ -83,7 +83,7 @@ class Seat:
         self.pace = pace
         """Measures the speed of the client if the window size depends on it."""
         self.reach = 0
-        """The id behind the highest event granted to this seat; 0 if no event was granted."""
+        """The id after the highest event granted to this seat; 0 if no event was granted."""
         self.stalled = False
         """Whether the send buffer of the session's connection is full."""
         self.is_full = False
@@ -205,7 +205,7 @@ class DurableKind(Protocol):
 
     @property
     def waits_in_order(self) -> bool:
-        """Whether a delayed event holds up the events behind it (SEM D18)."""
+        """Whether a delayed event holds up the events after it (SEM D18)."""
         ...
 
     @property
@@ -246,9 +246,9 @@ class DurableKind(Protocol):
         """Whether a client's seat is reserved for some time after a failover (SEM N6)."""
         ...
 
-    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
-        """Whether no seat is served until the sessions of absent seats reconnect. ``absent`` are
-        the ranks of these seats, at least one."""
+    def waits_for(self, seats: Sequence[Seat], absent_ranks: Sequence[int]) -> bool:
+        """Whether no seat is served until the sessions of absent seats reconnect. ``absent_ranks``
+        are the ranks of these seats, at least one."""
         ...
 
     def may_attach(self, seats: Sequence[Seat]) -> bool: ...

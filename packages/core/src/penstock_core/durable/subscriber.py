@@ -8,11 +8,12 @@ from penstock_core.ids.ids import IdSet, Span, Spans
 class Followed:
     """The place on a channel that several subscribers share."""
 
-    __slots__ = ("through",)
+    __slots__ = ("cursor",)
 
     def __init__(self) -> None:
-        self.through = 0
-        """Id below which all these subscribers have been sent every event for them."""
+        self.cursor = 0
+        """The next id for all subscribers at this place: each has been sent all its events below
+        this id."""
 
 
 class Subscriber:
@@ -106,7 +107,7 @@ class Subscriber:
     @property
     def cursor(self) -> int:
         """The next id that the subscriber wants: events below it were sent or did not match."""
-        return self._cursor if self._followed is None else self._followed.through
+        return self._cursor if self._followed is None else self._followed.cursor
 
     @cursor.setter
     def cursor(self, event_id: int) -> None:
@@ -114,8 +115,8 @@ class Subscriber:
         self._cursor = event_id
 
     def follow(self, followed: Followed | None) -> None:
-        """Share a position with other subscribers; None: continue alone from the shared
-        position."""
+        """Share the position ``followed`` with other subscribers. If it is None, continue alone
+        from the shared position."""
         # The property reads the position that was shared so far.
         self._cursor = self.cursor
         self._followed = followed
@@ -223,7 +224,7 @@ class Subscriber:
             self.unconfirmed.discard_all(IdSet(spans))
 
     def delivered_count(self, spans: Spans) -> int:
-        """Return how many events of ``spans`` count as delivered; for a browse none."""
+        """Return how many events of ``spans`` count as delivered; 0 for a browse."""
         return 0 if self.stop_id is not None else sum(span.size for span in spans)
 
     def answers(self, end: int) -> bool:

@@ -110,7 +110,8 @@ class Waiting:
         return waiting
 
     def _rebuild_heap(self, without: IdSet | None = None) -> None:
-        """Rebuild the heap without ids that do not wait any more, and without ``without``."""
+        """Rebuild the heap without the ids that do not wait any more, and without the ids
+        ``without``."""
         if without:
             self.ids.remove_all(without)
         self._heap = [(until_us, ids.spans) for until_us, ids in self.by_time()]

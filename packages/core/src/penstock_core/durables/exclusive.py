@@ -23,7 +23,7 @@ class Exclusive:
     orders_strictly = False
     seats_wait = True
 
-    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+    def waits_for(self, seats: Sequence[Seat], absent_ranks: Sequence[int]) -> bool:
         return True  # the only seat belongs to the absent session
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

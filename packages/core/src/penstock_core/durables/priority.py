@@ -27,9 +27,9 @@ class Priority:
     orders_strictly = False
     seats_wait = True
 
-    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+    def waits_for(self, seats: Sequence[Seat], absent_ranks: Sequence[int]) -> bool:
         # Only an absent session that attached before all connected ones would be served.
-        return all(seat.rank > min(absent) for seat in seats)
+        return all(seat.rank > min(absent_ranks) for seat in seats)
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return True  # a client that is not served yet takes over when the first one leaves

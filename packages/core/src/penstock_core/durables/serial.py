@@ -25,7 +25,7 @@ class Serial:
     orders_strictly = True
     seats_wait = True
 
-    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+    def waits_for(self, seats: Sequence[Seat], absent_ranks: Sequence[int]) -> bool:
         return True  # an absent client may still process its events, and order must be kept
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

@@ -23,7 +23,7 @@ class Shared:
     orders_strictly = False
     seats_wait = False
 
-    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+    def waits_for(self, seats: Sequence[Seat], absent_ranks: Sequence[int]) -> bool:
         return False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:

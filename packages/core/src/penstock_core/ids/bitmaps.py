@@ -83,7 +83,7 @@ class Blocks:
         self.lows: list[int] = []
         """First block number of each run of full blocks, ascending."""
         self.highs: list[int] = []
-        """Block number behind the end of each run in ``lows``."""
+        """The block number after the last block of each run in ``lows``."""
 
     @classmethod
     def of_runs(cls, runs: Runs) -> Blocks:
@@ -399,7 +399,7 @@ class Blocks:
         return count + (size(part(self.lows, self.highs, key, last)) << SHIFT)
 
     def end_of(self, count: int) -> int:
-        """Return the id behind the lowest ``count`` ids. Raises ``ValueError`` if the set has
+        """Return the id after the lowest ``count`` ids. Raises ``ValueError`` if the set has
         fewer."""
         # Blocks with bitmaps and runs of full blocks are visited together, in the order of ids.
         full_index = 0

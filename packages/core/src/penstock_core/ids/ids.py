@@ -448,7 +448,7 @@ class IdSet:
         self._settle()
 
     def _settle(self) -> None:
-        """Change back to ranges if few are left."""
+        """Change a set of bitmaps back to ranges if it has only few ranges left."""
         if self._blocks is not None and self._blocks.is_down_to(_FEW):
             self._firsts, self._ends = self._blocks.runs()
             self._blocks = None

@@ -50,7 +50,7 @@ def pack(blocks: Blocks) -> bytes:
 
 
 def _ranges_of_keys(keys: list[int]) -> list[tuple[int, int]]:
-    """Return sorted block numbers as ranges: the first number, and the number behind the last."""
+    """Return sorted block numbers as ranges: the first number, and the number after the last."""
     ranges: list[tuple[int, int]] = []
     low = high = -1
     for key in keys:
@@ -118,7 +118,7 @@ class _PackedReader:
         self.offset = 1
         """Offset of the next byte to read; the first byte is the version."""
         self.at = 0
-        """The id behind the end of the previous piece."""
+        """The id after the last id of the previous piece."""
         self.kind: int | None = None
         """Kind of the previous piece."""
         self.firsts: list[int] = []

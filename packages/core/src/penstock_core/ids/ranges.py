@@ -2,7 +2,7 @@
 
 ``firsts`` and ``ends`` are parallel: range ``i`` contains ``firsts[i]`` and stops before
 ``ends[i]``. Ranges are sorted, disjoint and never touch. This form suits few ranges, because each
-edit moves all entries behind it.
+edit moves all later entries.
 """
 
 from __future__ import annotations

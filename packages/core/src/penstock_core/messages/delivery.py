@@ -37,7 +37,7 @@ class Skip(Command, frozen=True):
 
 
 class Withhold(Command, frozen=True):
-    """The shell did not send these granted events, nor any behind them: the client has no room, its
+    """The shell did not send these granted events, nor any later ones: the client has no room, its
     selector is slow, or its connection is lost. They are granted again, perhaps to another
     client."""
 
@@ -66,12 +66,12 @@ class AssignLanes(Command, frozen=True):
     """The lanes of events of a durable with ``order_by``, which the shell has examined."""
 
     durable: str
-    through: int
+    examined_end: int
     """Id below which all due events have been examined."""
     keys: Sequence[Hashable]
     """One key for each lane; equal keys always mean the same lane."""
     ends: Sequence[int]
-    """Index in ``ids`` behind the last id of each lane, in the order of ``keys``."""
+    """Index in ``ids`` after the last id of each lane, in the order of ``keys``."""
     ids: array[int]
     """Event ids, lane by lane, ascending within a lane."""
 

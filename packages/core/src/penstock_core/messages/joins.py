@@ -1,4 +1,4 @@
-"""Joins between stores (SEM L)."""
+"""Joins, which copy the events of one store to another, and the facts about them (SEM L)."""
 
 from __future__ import annotations
 

@@ -44,8 +44,10 @@ class Restored(Fact, frozen=True):
     """The lowest id whose cause of removal is known; -1 in a snapshot that is older than the record
     of causes."""
     died: tuple[tuple[str, str, int], ...] = ()
+    """Number of copies made in the dead event store, by durable and cause. The durable is empty for
+    copies that are not made for a single durable."""
     topics_since: int = 0
-    """``ChannelState`` describes ``died`` and ``topics_since``."""
+    """The first event id that was published after the channel got topics (SEM M12)."""
 
 
 class RealmFacts(RealmFact, frozen=True):
@@ -71,7 +73,7 @@ class Kept(RealmFact, frozen=True):
     end_id: int
     at_us: int
     ids: tuple[tuple[int, int], ...] = ()
-    """Spans of ids of the body's rows; empty: all ids of the range."""
+    """Spans of the ids of the body's rows; empty if the body has all ids of the range."""
 
 
 class KeptStates(RealmFact, frozen=True):

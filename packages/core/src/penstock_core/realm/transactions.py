@@ -43,7 +43,7 @@ class OpenTransaction(Struct, frozen=True):
     """A transaction that was begun and has not ended."""
 
     at_us: int
-    """Time at which it began, in microseconds since 1970."""
+    """Time at which the transaction began, in microseconds since 1970."""
     below_capacity: frozenset[int]
     """Ids of the stores that were not full when the transaction began, so that it may exceed their
     capacities (SEM T4)."""

@@ -29,7 +29,7 @@ JSON: Final[_Vocabulary] = {
     "datetime": "a time",
     "field": "field",
 }
-"""Names of kinds of values in JSON."""
+"""Names of the types of values in JSON, by msgspec's name."""
 PYTHON: Final[_Vocabulary] = {
     **JSON,
     "bool": "True or False",
@@ -37,9 +37,9 @@ PYTHON: Final[_Vocabulary] = {
     "object": "a dictionary",
     "null": "None",
 }
-"""Names of kinds of values in Python."""
+"""Names of the types of values in Python, by msgspec's name."""
 TOML: Final[_Vocabulary] = {**JSON, "object": "a table", "null": "", "field": "key"}
-"""Names of kinds of values in TOML, which has no null."""
+"""Names of the types of values in TOML, by msgspec's name; TOML has no null."""
 
 ABSENT: Final = object()
 """Stands for a value that is not known; None may be a value itself."""
@@ -51,7 +51,7 @@ _SECRET: Final = re.compile(r"password|token|secret|\bold$", re.IGNORECASE)
 _AT: Final = re.compile(r"(?s)(.*) - at (`key` in )?`\$(.*)`")
 """A message of msgspec: the fault, whether it is about a key, and the path of the value."""
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
-"""One step of such a path: a field, or an index."""
+"""One step of the path in a message of msgspec: a field, or an index."""
 _UNNAMED: Final = "..."
 """A step of a path to some value of a dictionary, whose key msgspec does not name."""
 
@@ -79,8 +79,9 @@ def explain(
     """Return a clause that begins with the argument, describes the fault and names what is allowed.
 
     ``fault`` is the error of decoding, ``given`` the decoded value, and ``kind`` the expected type,
-    which provides the allowed words. ``whole`` names the value if the fault is not in a part of it.
-    ``words`` are the names of kinds of values in the user's language.
+    which lists the allowed values of an enumeration. ``whole`` names the value if the fault is not
+    in a part of it. ``words`` has the names of types in the notation of the argument: :data:`JSON`,
+    :data:`PYTHON` or :data:`TOML`.
     """
     if isinstance(fault, UnicodeDecodeError):
         return f"{whole} must be UTF-8 ({fault.reason} at byte {fault.start})"

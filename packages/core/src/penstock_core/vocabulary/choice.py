@@ -169,7 +169,7 @@ def _matches_by_positions(tokens: tuple[tuple[str, bool], ...], name: str) -> bo
 
 
 def _skip_empty_wildcards(tokens: tuple[tuple[str, bool], ...], positions: set[int]) -> set[int]:
-    """Return the positions, and the positions behind each ``*`` or ``**`` at them, because these
+    """Return the positions, and the positions after each ``*`` or ``**`` at them, because these
     wildcards also match an empty text."""
     reached = set(positions)
     for position in positions:

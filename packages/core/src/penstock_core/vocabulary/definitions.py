@@ -31,7 +31,7 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     """Number of events in a sealed segment file; 0 means a single file, which maintenance
     rewrites."""
     auto_maintenance: bool = True
-    """Rewrite a single file once much of it is dead."""
+    """Rewrite a single file once many of its events have been removed."""
     enable_caching: bool = True
     """Keep files open and their content in memory after reading."""
     cache_on_reload: bool = False
@@ -93,8 +93,8 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """MQTT topics whose messages are published to the channel; a level in braces becomes a property
     (SEM M12)."""
     payload: Literal["bytes", "json"] = "bytes"
-    """Payload of these MQTT messages: any bytes, or JSON objects whose fields become properties
-    (SEM M14)."""
+    """Payload of the MQTT messages of ``topics``: any bytes, or JSON objects whose fields become
+    properties (SEM M14)."""
     storage: Storage = Storage()
 
 

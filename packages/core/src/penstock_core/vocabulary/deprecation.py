@@ -6,6 +6,6 @@ from __future__ import annotations
 from typing import Final
 
 DEPRECATED_CHANNELS: Final = frozenset(("simple", "paged", "off_heap"))
-"""Types of channels and queues."""
+"""Deprecated types of channels and queues."""
 DEPRECATED_DURABLES: Final = frozenset(("priority", "shared_queued"))
-"""Types of durables."""
+"""Deprecated types of durables."""

@@ -187,7 +187,7 @@ class Blobs(Protocol):
         """Replace all bytes from ``at`` on; durable on return.
 
         Bytes before ``at`` are never touched, and existing views keep them. Raises ``IllegalState``
-        if blobs do not grow, ``NameDoesNotExist``, ``InvalidArgument`` if ``at`` is behind the end,
+        if blobs do not grow, ``NameDoesNotExist``, ``InvalidArgument`` if ``at`` is after the end,
         and ``StorageFailed``. After the last error the content from ``at`` on is undefined until it
         is replaced again.
         """
@@ -257,7 +257,7 @@ class VersionedRecord(Struct, frozen=True):
 
 
 Change = tuple[str, VersionedRecord | None]
-"""A key and its new record; None: the key was deleted."""
+"""A key and its new record; None if the key was deleted."""
 
 
 class Registry(Protocol):

@@ -71,7 +71,7 @@ def quantile_us(bounds_us: Sequence[int], counts: Sequence[int], share: float) -
 
 
 class Timings:
-    """Counts of durations by class. To note a duration costs a search in a short tuple and three
+    """A histogram of durations. To note a duration costs a search in a short tuple and three
     additions, which is cheap enough for every write."""
 
     __slots__ = ("bounds_us", "counts", "recent_us", "total_us")
@@ -95,7 +95,8 @@ class Timings:
         self.total_us += us * count
 
     def add(self, counts: Sequence[int], total_us: int) -> None:
-        """Add counts of durations that have the same classes."""
+        """Add the counts of another histogram with the same bounds. ``total_us`` is the sum of its
+        durations."""
         for index, count in enumerate(counts):
             self.counts[index] += count
         self.total_us += total_us

@@ -93,8 +93,8 @@ async def open_realm(
 
 async def give_scratch_folder(realm: RunningRealm, directory: Path) -> None:
     """Give the realm a folder in its data directory for files that it can generate again, and
-    remove the files of earlier processes, which are of no use: a process remembers its own only
-    in memory."""
+    remove the files of earlier processes. They cannot be used again, because a process records its
+    files only in memory."""
     realm.scratch_folder = Path(absolute(directory)) / SCRATCH
     await asyncio.to_thread(shutil.rmtree, realm.scratch_folder, ignore_errors=True)
 

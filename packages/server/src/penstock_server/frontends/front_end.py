@@ -76,7 +76,8 @@ class FrontEnd(Protocol):
     served only at a separate port."""
     opens_stores: bool = False
     """Whether the front end creates channels when it begins to listen. For the local channels of a
-    node their names must be approved first, so the node waits for it in the background."""
+    node their names must be approved first, so the node waits for the approval in the
+    background."""
 
     def place(self, settings: Settings) -> ListenAddress | None:
         """Return the address to listen at; None if the front end is not configured. By default, the

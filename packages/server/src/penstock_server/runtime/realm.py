@@ -218,8 +218,9 @@ class RunningRealm:
         """Recover the stored state and prepare to serve.
 
         ``journal`` has been opened for this owner alone. ``lease`` limits how long the owner may
-        answer without an append, and has the epoch in the names of its files. Raises
-        ``IllegalState`` if the lease has an epoch and the blobs can grow.
+        answer without an append. Names of files that the owner writes contain the epoch of the
+        lease, if it has one. Raises ``IllegalState`` if it has one and the blobs can grow, because
+        a deposed owner could append to a file of its successor.
         """
         if lease.epoch and blobs.grows:
             raise IllegalState(
@@ -345,7 +346,7 @@ class RunningRealm:
         self.access.on_changed(lambda: self.joins.check_owners(self.access))
         self.access.on_new_version = self.watches.rights_changed
         self.joins.check_owners(self.access)  # rights may have changed while the realm was stopped
-        self.reply_queues.owners.restore(self.access.borrower)
+        self.reply_queues.owners.restore(self.access.creator_of_reply_queue)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(run_again(self.incidents, name, work), name=name)

@@ -32,7 +32,7 @@ _MAGIC = b"ARROW1"
 """First and last bytes of an Arrow file."""
 _START = _MAGIC + b"\0\0"
 _END_OF_BATCHES = b"\xff\xff\xff\xff\0\0\0\0"
-"""The mark behind the last batch: a message without metadata."""
+"""The mark after the last batch: a message without metadata."""
 _BLOCK = struct.Struct("<qi4xq")
 """Footer entry of a batch: offset, size of its metadata and size of its body, in bytes."""
 _BATCHES_FIELD = 10

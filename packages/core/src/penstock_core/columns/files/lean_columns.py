@@ -79,7 +79,8 @@ class Needs:
         """Bytes of all values in the events."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count stored events, or a body. The channel's schema must already have its columns."""
+        """Count stored events, or a body. The channel's schema must already have the columns of
+        ``batch``."""
         self._rows += batch.num_rows
         self._value_bytes += _STAMPS_BYTES * batch.num_rows
         parts = Parts.of(batch.schema)

@@ -203,7 +203,7 @@ class _Cut(NamedTuple):
     live: list[int]
     """The stored ids of the slot, ascending."""
     older: int
-    """Number of the lowest of these ids that are removed."""
+    """Number of stored ids that are removed; they are the lowest ones of the slot."""
     new: int
     """Number of the lowest new ids that are removed immediately, because the publish has more
     events of the slot than its depth."""

@@ -101,7 +101,7 @@ class WordSlots:
         if not is_cached.all():
             rows = np.flatnonzero(~is_cached)
             second_slots, is_cached = self._in_cells(
-                words[rows], _second(hashes[rows]) >> self._shift
+                words[rows], _second_hashes(hashes[rows]) >> self._shift
             )
             slots[rows] = second_slots
             if not is_cached.all():
@@ -139,12 +139,13 @@ class WordSlots:
             self._resize(1 << (cell_count - 1).bit_length())  # evicted values are looked up again
         places = (hashes >> self._shift).view(np.int64)
         in_use = self._cells[places] > 0
-        places[in_use] = (_second(hashes[in_use]) >> self._shift).view(np.int64)
+        places[in_use] = (_second_hashes(hashes[in_use]) >> self._shift).view(np.int64)
         self._cells[places] = slots + 1
 
 
 def _hashes_of(words: Words) -> Words:
-    """Return a 64-bit hash of the words of each value; its high bits are the first cell."""
+    """Return a 64-bit hash of the words of each value. Its high bits are the index of the first of
+    the value's two possible cells."""
     hashes: Words = words[:, 0] * _MIX[0]
     for index in range(1, words.shape[1]):
         hashes ^= words[:, index]
@@ -154,7 +155,8 @@ def _hashes_of(words: Words) -> Words:
     return hashes
 
 
-def _second(first_hashes: Words) -> Words:
-    """Return the second possible cell of each value."""
+def _second_hashes(first_hashes: Words) -> Words:
+    """Return a second hash of each value. Its high bits are the index of the second of the value's
+    two possible cells."""
     hashes: Words = (first_hashes ^ (first_hashes >> _HALF)) * _MIX[2]
     return hashes

@@ -208,7 +208,8 @@ class KeyIndex:
         self._expected, self._promised = self._promised, -1
 
     def _verify(self, stored: IdSet) -> None:
-        """Have ids looked up again if events were removed by other code since the last publish."""
+        """Require that ids are looked up again if other code has removed events since the last
+        publish."""
         if len(stored) != self._expected:
             for key in self._keys:
                 key.newest.mark_unverified()

@@ -271,7 +271,7 @@ def _encoded(more_values: Iterable[tuple[str, Int64s, npt.NDArray[Any]]], count:
 def _values_of(
     more_values: Iterable[tuple[str, Int64s, npt.NDArray[Any]]],
 ) -> Iterator[tuple[str, int, Any]]:
-    """Yield the property, the position and the value of each value."""
+    """Yield the values one by one, each with its property and its position."""
     for logical, places, values in more_values:
         for position, value in zip(places.tolist(), values, strict=True):
             yield logical, position, value

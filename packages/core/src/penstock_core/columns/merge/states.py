@@ -189,7 +189,8 @@ class States:
             self.chunks.append(united._replace(size=united.batch.nbytes))
 
     def alive(self, chunk: StateChunk, stored: IdSet | None = None) -> StateChunk:
-        """Return ``chunk`` without replaced rows; with ``stored``, only with these ids."""
+        """Return ``chunk`` without replaced rows. With ``stored``, also leave out rows whose ids
+        are not in it."""
         keyed = chunk.slots != NO_SLOT
         alive = ~keyed | (self._newest[chunk.slots] == chunk.ids)
         if stored is not None:

@@ -366,8 +366,8 @@ def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
     """Return the first and last value of the first column of a message that :func:`batch_from` has
     read.
 
-    The column must have ``count`` 64-bit integers without nulls. Return None if it is compressed or
-    missing. This takes a fraction of the time of building an array.
+    The column must have ``count`` 64-bit integers without nulls. Return None if the column is
+    compressed or missing. This function takes a fraction of the time of building an array.
     """
     try:
         body, batch = _buffers_and_batch(message)

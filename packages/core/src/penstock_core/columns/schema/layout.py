@@ -1,6 +1,6 @@
 """The columns of a body and of a stored batch: names, types, meaning.
 
-A *body* is what a publisher sends: an Arrow record batch, one row an event. A *stored* batch
+A *body* is what a publisher sends: an Arrow record batch, one row per event. A *stored* batch
 is a body with ``event_id`` and ``published`` prepended. A column is present only where used:
 
 ============  =====================  ==========================================================

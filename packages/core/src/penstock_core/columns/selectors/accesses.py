@@ -116,7 +116,8 @@ class Accesses(Struct, frozen=True):
 
 
 def accesses_of(node: Expression) -> Sequence[Accesses]:
-    """Return alternative sets of accesses for ``node``, each sufficient for an index.
+    """Return alternative sets of index look-ups (accesses) for ``node``. The look-ups of each set
+    find every event for which ``node`` may hold.
 
     Empty if ``node`` has to be evaluated on each event.
     """

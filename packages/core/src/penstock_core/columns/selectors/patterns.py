@@ -88,7 +88,7 @@ def wildcards(pattern: str, escape: str = "") -> int:
 def search_work(pattern: str, escape: str = "") -> int:
     """Return the approximate cost of a search, relative to the cost of one comparison.
 
-    The cost is one for each wildcard, and more for long text around ``_`` behind a ``%``, which is
+    The cost is one for each wildcard, and more for long text around ``_`` after a ``%``, which is
     compared at every place of the searched text.
     """
     pattern_parts = parts(pattern, escape)

@@ -146,8 +146,8 @@ def run_(
 
 @contextmanager
 def _returning_memory() -> Iterator[None]:
-    """Have Arrow use the allocator of the C library, which returns the memory of a written row
-    group to the system. Arrow's own allocator keeps it, which is 15 to 20 MiB."""
+    """Make Arrow use the allocator of the C library within the context. This allocator returns the
+    memory of a written row group to the operating system; Arrow's own would keep 15 to 20 MiB."""
     import pyarrow as pa
 
     pool = pa.default_memory_pool()

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from penstock_server.cli.shared.files import FileEvents, OpenedFile
 
 RATED_EVENTS = 1_000
-"""Number of events from which on a rate is shown; with fewer events it is meaningless."""
+"""Smallest number of published events for which a rate is shown; the rate of fewer events is
+meaningless."""
 
 Data = Annotated[
     str | None,

@@ -134,7 +134,8 @@ async def _answer(
     *,
     has_channels: bool = False,
 ) -> Payload:
-    """Encode the events in the requested format. They go back if encoding or sending fails."""
+    """Encode the events in the requested format. If encoding or sending fails, the events return to
+    their durable."""
 
     def give_back() -> None:
         call.realm.leases.give_back(fetched.lease)

@@ -373,7 +373,7 @@ class ChannelAnswer(Answer, frozen=True):
     waiting: int
     """On a queue, rolled-back events that wait before they are redelivered."""
     waiting_until_us: int | None
-    """Time at which the first of these is redelivered, in microseconds since 1970."""
+    """Time at which the first waiting event is redelivered, in microseconds since 1970."""
     oldest_event_ms: int | None = None
     """Age of the oldest stored event in milliseconds."""
 

@@ -415,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def permits(self) -> Permits | None:
-        """The rights of its principal; None if rights are not checked."""
+        """The rights of the connection's principal; None if rights are not checked."""
         return None if self.caller is None else self.caller.permits
 
     def _may_read(self) -> bool:

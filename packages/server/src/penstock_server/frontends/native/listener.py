@@ -52,7 +52,7 @@ refused in that protocol."""
 INCOMPLETE_BYTES_MAX = 4 * FRAME_BYTES_MAX
 """Maximum bytes of incomplete native frames, AMQP messages and MQTT packets of all connections."""
 INCOMPLETE_SMALL_BYTES = 64 << 10
-"""Bytes of each such frame, message or packet that are not counted."""
+"""Bytes of each incomplete frame, message or packet that are not counted."""
 ANSWERS_S = 1.0
 """Longest time in seconds for which an orderly end waits for requests in progress."""
 _POLL_S = 0.01

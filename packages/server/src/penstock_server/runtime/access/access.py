@@ -571,14 +571,14 @@ class AccessControl:
         entries = [] if has_no_owner else [Entry(creator, ("full",))]
         await self.accounts.replace_entries(kind, name, entries)
 
-    async def lent(self, principal: Principal, kind: str, name: str) -> None:
+    async def grant_temporary(self, principal: Principal, kind: str, name: str) -> None:
         """Grant all rights on a new temporary destination to its user, also if the user is
         anonymous (SEM R2)."""
         if not self.is_open and not principal.trusted:
             entry = Entry(f"{principal.user}@*", ("full",))
             await self.accounts.replace_entries(kind, name, [entry])
 
-    def borrower(self, name: str) -> str:
+    def creator_of_reply_queue(self, name: str) -> str:
         """Return the user who created a reply queue; empty if the user is not known."""
         entries = [] if self.is_open else self.accounts.acl.entries("queue", name)
         return parse_subject(entries[0].subject).user if entries else ""

@@ -27,16 +27,18 @@ Kind = Literal["acts", "sign-ins", "refusals"]
 KINDS: Final[tuple[Kind, ...]] = ("acts", "sign-ins", "refusals")
 
 REFUSALS_S = 60.0
-"""Seconds between two records of the counted refusals of one kind."""
+"""Seconds between two records of the counted refusals of one principal, operation and outcome."""
 SIGN_INS_S = 3_600.0
 """Seconds between two records of the counted sign-ins of one principal. They are counted because
 HTTP clients sign in with each request."""
 REFUSALS_FIRST = 5
-"""Number of refusals of one kind that are written within a period; later ones are only counted."""
+"""Number of refusals of one principal, operation and outcome that are written within a period;
+later ones are only counted."""
 SIGN_INS_FIRST = 1
 """Number of sign-ins of one principal that are written within a period."""
-SUMS_MAX = 64
-"""Largest number of kinds that are counted separately; all further kinds share one count."""
+COUNTS_MAX = 64
+"""Maximum number of separate counts in a period, one for each principal, operation and outcome. All
+further acts share one count for each outcome."""
 OTHERS = "(others)"
 """Principal and operation in the record of the shared count."""
 
@@ -128,13 +130,14 @@ class AuditAct(NamedTuple):
 
 
 class Sums:
-    """Counts repeated records: the first of a kind are written, later ones within a period are
-    counted, and the count is written as one record after the period."""
+    """Counts repeated acts: acts with the same principal, operation and outcome. The first of them
+    within a period are written, later ones are counted, and the count is written as one record
+    after the period."""
 
     def __init__(self, seconds: float, first: int) -> None:
         self._period_us = int(seconds * 1_000_000)
         self._first = first
-        """Number of records of a kind that are written within a period."""
+        """Number of repeated acts that are written within a period."""
         self._began_us = 0
         self._counts: dict[tuple[str, str, str], int] = {}
         """Number of acts in this period, by principal, operation and outcome."""
@@ -145,7 +148,7 @@ class Sums:
         if not self._counts:
             self._began_us = now_us
         key = (entry.principal, entry.operation, entry.outcome)
-        if key not in self._counts and len(self._counts) >= SUMS_MAX:
+        if key not in self._counts and len(self._counts) >= COUNTS_MAX:
             # Clients that invent names must not fill the disk.
             key = (OTHERS, OTHERS, entry.outcome)
         self._counts[key] = self._counts.get(key, 0) + 1

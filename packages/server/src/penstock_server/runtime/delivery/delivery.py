@@ -647,7 +647,7 @@ class Dispatch:
 
     async def open_files(self, store: ChannelStore, spans: Spans) -> None:
         """Map the files that have events of ``spans``."""
-        if store.files and spans[0].first < store.sealed_through:
+        if store.files and spans[0].first < store.sealed_end:
             await self.files.open(store.files_for(spans))
 
     def _report(self, round_: _Round, damage: Damage) -> None:

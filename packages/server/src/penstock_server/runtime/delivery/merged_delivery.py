@@ -31,7 +31,7 @@ class KnownKeys:
         self.mark: int | None = None
         """The channel's next id when the subscription last had all events; None if it never had all
         of them. The subscription knows the states of its keys as of this id, or later ones."""
-        self.through = 0
+        self.granted_end = 0
         """All events below this id were granted to the subscription."""
 
     def known_among(self, slots: Int64s, store: MergeStore) -> Bools:
@@ -102,7 +102,7 @@ def outgoing(
     slots = stretch.slots[positions]
     if not (known_keys.known_among(slots, store) & stretch.only_deltas(slots)).all():
         return _from_states(store, known_keys, spans, stretch=stretch, selected_rows=None)
-    is_fresh = int(stretch.ids[0]) >= known_keys.through
+    is_fresh = int(stretch.ids[0]) >= known_keys.granted_end
     key = (spans, known_keys.mark, is_fresh)
     if key not in made:
         rows = batches_as_published(stretch, ids) if is_fresh else None
@@ -163,7 +163,7 @@ def note_granted(known_keys: KnownKeys, cursor: int, next_id: int) -> None:
     """Record that all events below ``cursor`` were granted. The mark advances only if these are all
     events of the channel, because only then does the subscription have the state of every key as of
     one id."""
-    known_keys.through = cursor
+    known_keys.granted_end = cursor
     if cursor >= next_id:
         known_keys.mark = next_id
 

@@ -36,7 +36,7 @@ class SelectorWorker:
         return self._task is None
 
     def submit(self, key: Hashable, job: EvaluateSlice) -> None:
-        """Add a job behind all jobs that wait for the turn of ``key``."""
+        """Add a job after all jobs that wait for the turn of ``key``."""
         self._turns.setdefault(key, deque()).append(job)
         if self._task is None and not self.is_closed:
             self._task = start_task(self._evaluate())

@@ -49,8 +49,8 @@ def captured_events(state: ChannelState, store: ChannelStore) -> CapturedEvents:
     tail_batches = store.held()
     for tail_batch in tail_batches:
         span = Span(tail_batch.first, tail_batch.end)
-        if tail_batch.home != "pages":  # events below `sealed_through` are read from their files
-            span = span.clipped(Span(store.sealed_through, max(span.end, store.sealed_through)))
+        if tail_batch.home != "pages":  # events below `sealed_end` are read from their files
+            span = span.clipped(Span(store.sealed_end, max(span.end, store.sealed_end)))
         ids = tail_batch.overlap(remaining.within(span))
         ids.add_all(tail_batch.overlap(store.late))
         if ids:

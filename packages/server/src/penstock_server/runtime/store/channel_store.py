@@ -68,10 +68,10 @@ class ChannelStore:
         self.tail: list[TailBatch] = []
         self._ends: list[int] = []
         self.files: list[SealedFile] = []
-        self.sealed_through = 0
+        self.sealed_end = 0
         """Persistent events with ids below this one are in files."""
         self.late = IdSet()
-        """Stored events below ``sealed_through`` that are in the tail and not in a file, because
+        """Stored events below ``sealed_end`` that are in the tail and not in a file, because
         they were passing when the events around them were sealed (SEM J7)."""
         self.columns = ChannelSchema.empty()
         self.names = PropertyNames()
@@ -131,22 +131,22 @@ class ChannelStore:
     def add_restored(self, tail_batch: TailBatch) -> None:
         """Add a batch that a snapshot has, because its events were not sealed yet or are late."""
         self.came_back(tail_batch)
-        if tail_batch.end <= self.sealed_through:
+        if tail_batch.end <= self.sealed_end:
             self.late.add_all(tail_batch.overlap(IdSet((Span(tail_batch.first, tail_batch.end),))))
 
     def record_persistence(self, ids: IdSet) -> None:
-        """Record that these events survive a restart from now on. Events below ``sealed_through``
+        """Record that these events survive a restart from now on. Events below ``sealed_end``
         are late, because the files for their ids are already written."""
-        self.late.add_all(ids.within(Span(0, self.sealed_through)))
+        self.late.add_all(ids.within(Span(0, self.sealed_end)))
 
     def keep_beside_damage(self, persistent: IdSet) -> None:
-        """Keep the tail's copies of persistent events below ``sealed_through``, after a file turned
+        """Keep the tail's copies of persistent events below ``sealed_end``, after a file turned
         out to be damaged: cutting the tail would leave them to the file alone (SEM S1)."""
         for tail_batch in self.tail:
-            if tail_batch.first >= self.sealed_through:
+            if tail_batch.first >= self.sealed_end:
                 break
             self.late.add_all(
-                tail_batch.overlap(persistent.within(Span(tail_batch.first, self.sealed_through)))
+                tail_batch.overlap(persistent.within(Span(tail_batch.first, self.sealed_end)))
             )
 
     def drop_empty_batches(self, spans: Spans, stored: IdSet) -> None:
@@ -159,7 +159,7 @@ class ChannelStore:
         files: dict[SealedFile, None] = {}
         # Neighbouring spans usually lie in one batch: remember the last one to save the search.
         last_batch = last_segment = NOWHERE
-        sealed_through = self.sealed_through if self.files else 0
+        sealed_end = self.sealed_end if self.files else 0
         for first, end in spans:
             if not (last_batch.first <= first and end <= last_batch.end):
                 i = bisect_right(self._ends, first)
@@ -167,9 +167,7 @@ class ChannelStore:
                     indexes[i] = None
                     last_batch = Span(self.tail[i].first, self._ends[i])
                     i += 1
-            if first < sealed_through and not (
-                last_segment.first <= first and end <= last_segment.end
-            ):
+            if first < sealed_end and not (last_segment.first <= first and end <= last_segment.end):
                 for met in self.files_for((Span(first, end),)):
                     files[met] = None
                     last_segment = met.span
@@ -208,14 +206,14 @@ class ChannelStore:
         if self._thinned_ids >= THINNED_PER_PIECE * (last - first):
             self.drop_empty_batches((self._thinned,), stored)
             self._thinned, self._thinned_ids = UNTOUCHED, 0
-        elif lowest < self.sealed_through:  # only marked: files are recounted when needed
+        elif lowest < self.sealed_end:  # only marked: files are recounted when needed
             for file in self.files_for((around,)):
                 file.is_stale = True
 
     def _drop_if_alone(self, event_id: int) -> bool:
         """Drop the event's batch if the event is alone in it and not in a file. Return whether it
         was dropped."""
-        if event_id < self.sealed_through:
+        if event_id < self.sealed_end:
             return False
         i = bisect_right(self._ends, event_id)
         if i == len(self.tail) or self.tail[i].first != event_id or self._ends[i] > event_id + 1:
@@ -300,18 +298,18 @@ class ChannelStore:
             self.keys.clear()
         self.count_index()
 
-    def record_sealing(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
-        """Record that persistent events below ``through`` are in files now, the newest ones in
+    def record_sealing(self, end: int, file: SealedFile | None, volatile: IdSet) -> None:
+        """Record that persistent events with ids below ``end`` are in files now, the newest ones in
         ``file``. The tail keeps the ``volatile`` events, which live in memory only."""
-        self.sealed_through = max(self.sealed_through, through)
+        self.sealed_end = max(self.sealed_end, end)
         if file is not None:
             self.files.append(file)
-        self._forget_tail(through, volatile)
+        self._forget_tail(end, volatile)
 
-    def record_growth(self, through: int, volatile: IdSet) -> None:
-        """Record that the newest file has grown and has the events below ``through``."""
-        self.sealed_through = max(self.sealed_through, through)
-        self._forget_tail(through, volatile)
+    def record_growth(self, end: int, volatile: IdSet) -> None:
+        """Record that the newest file has grown and has the events with ids below ``end``."""
+        self.sealed_end = max(self.sealed_end, end)
+        self._forget_tail(end, volatile)
 
     def replace_files(self, names: Sequence[str], file: SealedFile | None) -> None:
         """Replace the files ``names`` with ``file`` (SEM S, maintenance); None removes them."""
@@ -320,8 +318,8 @@ class ChannelStore:
             files.append(file)
         self.files = sorted(files, key=lambda kept: kept.index.first_id)
 
-    def _forget_tail(self, through: int, volatile: IdSet) -> None:
-        sealed_count = bisect_right(self._ends, through)
+    def _forget_tail(self, end: int, volatile: IdSet) -> None:
+        sealed_count = bisect_right(self._ends, end)
         if self.late:
             # This is a copy, because the set belongs to the state of the channel.
             volatile = volatile.copy()
@@ -397,17 +395,17 @@ class ChannelStore:
     def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
         """Return the oldest unsealed batches if they fill a file of ``rows_max`` rows or
         ``bytes_max`` bytes: the id where the file ends, and the batches. Otherwise return None."""
-        start = bisect_right(self._ends, self.sealed_through)
+        start = bisect_right(self._ends, self.sealed_end)
         if start == len(self.tail):
             return None
-        rows = self.tail[-1].end - max(self.tail[start].first, self.sealed_through)
+        rows = self.tail[-1].end - max(self.tail[start].first, self.sealed_end)
         if rows < rows_max and self.meter.tail_bytes < bytes_max:
             # Called several times a second, so the usual case does not inspect each batch.
             return None
         rows = size = 0
         for i in range(start, len(self.tail)):
             tail_batch = self.tail[i]
-            first = max(tail_batch.first, self.sealed_through)
+            first = max(tail_batch.first, self.sealed_end)
             rows += tail_batch.end - first
             size += tail_batch.weight
             # The file may end inside the last batch, so that it never has more than `rows_max`.
@@ -418,7 +416,7 @@ class ChannelStore:
     def oldest_unsealed(self, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
         """Return the oldest unsealed batches, of at most ``bytes_max`` bytes but at least one
         batch: the id where the last batch ends, and the batches. None if all are sealed."""
-        start = bisect_right(self._ends, self.sealed_through)
+        start = bisect_right(self._ends, self.sealed_end)
         size, stop = 0, start
         while stop < len(self.tail):
             size += self.tail[stop].weight
@@ -428,7 +426,7 @@ class ChannelStore:
         return (self.tail[stop - 1].end, self.tail[start:stop]) if stop > start else None
 
     def all_unsealed(self) -> list[TailBatch]:
-        return self.tail[bisect_right(self._ends, self.sealed_through) :]
+        return self.tail[bisect_right(self._ends, self.sealed_end) :]
 
     def held(self) -> Sequence[TailBatch]:
         """Return all batches in memory, including those whose events are also in files."""
@@ -479,7 +477,7 @@ class ChannelStore:
         the files (SEM F5). These do not cover fields inside ``messages``."""
         if messages is not None:
             return spans
-        if not self.files or not spans or spans[0].first >= self.sealed_through:
+        if not self.files or not spans or spans[0].first >= self.sealed_end:
             return spans
         sealed, live = self._split(spans)
         matching = IdSet(sealed)
@@ -497,28 +495,28 @@ class ChannelStore:
 
     def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
         """Split ``spans`` into the parts to read from files and from the tail. Each id is in one of
-        the two parts. Below ``sealed_through`` the tail only has late events and events that live
+        the two parts. Below ``sealed_end`` the tail only has late events and events that live
         in memory only."""
-        if not self.files or spans[0].first >= self.sealed_through:
+        if not self.files or spans[0].first >= self.sealed_end:
             return [], list(spans)
-        if spans[-1].end <= self.sealed_through <= self._tail_begins:
+        if spans[-1].end <= self.sealed_end <= self._tail_begins:
             return list(spans), []
-        below = Span(0, self.sealed_through)
+        below = Span(0, self.sealed_end)
         in_files = IdSet(span.clipped(below) for span in spans)
         in_memory = IdSet()
         for tail_batch in self.tail:
-            if tail_batch.first >= self.sealed_through:
+            if tail_batch.first >= self.sealed_end:
                 break
             in_batch = tail_batch.overlap(in_files)
             in_files.discard_all(in_batch)
             in_memory.add_all(in_batch)
         for span in spans:
-            in_memory.add(span.clipped(Span(self.sealed_through, max(span.end, below.end))))
+            in_memory.add(span.clipped(Span(self.sealed_end, max(span.end, below.end))))
         return list(in_files.spans), list(in_memory.spans)
 
     @property
     def _tail_begins(self) -> int:
-        return self.tail[0].first if self.tail else self.sealed_through
+        return self.tail[0].first if self.tail else self.sealed_end
 
     def files_for(self, spans: Spans) -> Iterator[SealedFile]:
         """Yield the files whose id ranges overlap the range of ``spans``."""

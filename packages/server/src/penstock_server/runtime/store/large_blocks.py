@@ -2,7 +2,7 @@
 blocks only.
 
 A commit of staged batches may have gigabytes. The blob is written first; then the log gets the
-facts, the first of which names the blob. The blob is removed after the journal was cut behind the
+facts, the first of which names the blob. The blob is removed after the journal was cut after the
 block. Until then this owner and all later ones find the events in the blob or in segments.
 """
 

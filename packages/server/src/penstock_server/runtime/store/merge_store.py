@@ -207,7 +207,7 @@ class MergeStore(ChannelStore):
 
     # --- files of an import, until a snapshot has their rows ------------------------------
 
-    def record_sealing(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
+    def record_sealing(self, end: int, file: SealedFile | None, volatile: IdSet) -> None:
         if file is not None:
             self.files.append(file)
             self.lacks_files = True

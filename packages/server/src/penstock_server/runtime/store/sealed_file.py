@@ -1,4 +1,5 @@
-"""One file of sealed events in a channel's store: a spindle, or a file that grows."""
+"""One file of sealed events in a channel's store: written once (a *spindle*), or a file to which
+batches are appended."""
 
 from __future__ import annotations
 

@@ -539,7 +539,7 @@ class RealmState:
                 )
                 channel_records.append(FactRecord(channel_id, sealed))
             # Sealing ids without stored events makes no file, so this may be above the newest file.
-            channel_records.append(FactRecord(channel_id, Sealed(store.sealed_through)))
+            channel_records.append(FactRecord(channel_id, Sealed(store.sealed_end)))
             if not channel.state.type.survives_restart:
                 continue  # its events end with this process
             for states, body in kept_states(store, channel.state.stored):

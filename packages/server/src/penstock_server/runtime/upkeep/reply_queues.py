@@ -201,7 +201,7 @@ class ReplyQueues:
                 return await self._stores.open(name, "queue")
             with self.owners.making(name, session, user):
                 opened = await self._stores.create(name, TEMPORARY["queue"], temporary=True)
-            await access.lent(by, "queue", name)
+            await access.grant_temporary(by, "queue", name)
         return opened
 
     async def close(self, access: AccessControl, by: Principal, name: str) -> None:

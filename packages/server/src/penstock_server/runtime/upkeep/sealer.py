@@ -378,7 +378,7 @@ class Sealer:
             return False
         end, tail_batches = due
         self.freed.bytes += sum([tail_batch.weight for tail_batch in tail_batches])
-        began = store.sealed_through
+        began = store.sealed_end
         stored_ids = channel.state.stored.within(Span(max(tail_batches[0].first, began), end))
         stored_ids.remove_all(channel.state.volatile)
         folder = store.folder(channel.state.name, channel_id)
@@ -563,7 +563,7 @@ class Sealer:
             return
         # On an engine two snapshots are kept, because another node may be reading the older one.
         needed = self._snapshot if self._names.epoch else sequence
-        await self._shard.exclusively(lambda: self._cut(sequence, needed))
+        await self._shard.exclusively(lambda: self._trim_journal(sequence, needed))
         await self._journal.free()
         self._covered_s = covered_s
         await self._forget_before(needed)
@@ -584,7 +584,7 @@ class Sealer:
             elif not await self.seal(channel_id, everything=True):
                 return
 
-    async def _cut(self, sequence: int, through: int) -> None:
+    async def _trim_journal(self, sequence: int, through: int) -> None:
         await self._journal.trim(through)
         self._snapshot = sequence
         self._covered_bytes = self._journal.info().size
@@ -621,7 +621,7 @@ def _record_sealed(
     """Record a sealing and return True. Return False if the channel was deleted, or its files have
     changed, since the sealing began at the id ``began``."""
     store = group.state.stores.get(channel_id)
-    if store is None or store.sealed_through != began:
+    if store is None or store.sealed_end != began:
         return False
     if isinstance(fact, Extended):
         newest = store.files[-1] if store.files else None

@@ -46,8 +46,8 @@ def selectors_of(state: RealmState, channel_id: int) -> dict[SelectorKey, int]:
 
 
 def selectors_of_body(state: RealmState, channel_id: int, body: Body) -> dict[SelectorKey, int]:
-    """Like :func:`selectors_of`, but without the selectors that cannot match ``body``, because no
-    event has a value that they require."""
+    """Return the selectors of :func:`selectors_of` that may match events of ``body``. The others
+    are left out, because no event has a value that they require."""
     selectors: dict[SelectorKey, int] = {}
     for reached_id, channel in _reached(state, channel_id):
         texts = _of_joins(state, reached_id)

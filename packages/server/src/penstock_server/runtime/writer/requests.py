@@ -159,7 +159,7 @@ class PublishBatches(ShardRequest):
         )
 
     def is_decided(self, state: RealmState) -> bool:
-        """See :class:`Repeatable`."""
+        """Whether the answer is known from an earlier attempt at this publish (SEM X3)."""
         channel_id: int | None = self.channel_id
         if waits(self.bodies):
             channel_id = state.directory.schedule_of(self.channel_id)

@@ -55,7 +55,7 @@ class _HeldWork(Struct, eq=False):
     blocks: bool
     """Whether all later requests for these channels wait behind it, and not only publishes."""
     slices: Slices | None
-    """The evaluation that it waits for; None: it waits only for earlier work."""
+    """The evaluation that the work waits for; None if it waits only for earlier work."""
 
     def __lt__(self, other: _HeldWork) -> bool:
         return self.work.order < other.work.order

@@ -475,7 +475,7 @@ class Shard:
                 await self._reserve_pages(waiting)
         except StorageFailed as failure:
             self._has_room = False
-            return self._without_room(waiting, failure)
+            return self._needing_no_room(waiting, failure)
         return waiting
 
     def _foreseeable(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
@@ -509,7 +509,7 @@ class Shard:
                     return False
         return True
 
-    def _without_room(
+    def _needing_no_room(
         self, waiting: Sequence[ShardRequest], failure: StorageFailed
     ) -> list[ShardRequest]:
         """Return the requests that write at most a few bytes, such as acknowledgements. Answer the
