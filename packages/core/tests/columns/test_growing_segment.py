@@ -106,7 +106,7 @@ def test_what_may_not_be_added_is_refused() -> None:
     file = written(b"", growth)
     tail = file[end_of_batches(growth.index.batches) :]
 
-    with pytest.raises(InvalidArgument, match="event 9 cannot be added behind event 9"):
+    with pytest.raises(InvalidArgument, match="event 9 cannot be added after event 9"):
         extended(growth.index, tail, [events(9, 1)])
     with pytest.raises(InvalidArgument, match="another schema"):
         extended(growth.index, tail, [events(10, 1).select(["event_id"])])

@@ -157,64 +157,76 @@ class ChannelState:
     )
 
     reserved: int
-    """Hard state: the id below which ids may have been assigned to events in memory (SEM E4)."""
+    """Hard state, rebuilt from facts: the id below which ids may have been assigned to events in
+    memory (SEM E4)."""
     topics_since: int
-    """Hard state: the first event id that was published after the channel got topics (SEM M12)."""
+    """Hard state, rebuilt from facts: the first event id that was published after the channel got
+    topics (SEM M12)."""
     has_left: bool
-    """Soft state: a client left, or a manual-ack client joined, so events that pass through memory
-    may have to be written (SEM J7)."""
+    """Soft state, which a restart forgets: whether a client left, or a manual-ack client joined, so
+    events that pass through memory may have to be written (SEM J7)."""
     removal_candidates: IdSet
-    """Soft state: events to be examined by the next sweep. They were acknowledged since the last
-    sweep, or a subscriber has moved past them or left."""
+    """Soft state, which a restart forgets: events to be examined by the next sweep. They were
+    acknowledged since the last sweep, or a subscriber has moved past them or left."""
     absent: int
-    """Soft state: number of subscribers that have lost their connection and may reconnect (SEM
-    J5)."""
+    """Soft state, which a restart forgets: number of subscribers that have lost their connection
+    and may reconnect (SEM J5)."""
     places_over: bool
-    """Soft state: ``places`` may contain subscribers that did not reconnect in time (SEM J5)."""
+    """Soft state, which a restart forgets: whether ``places`` may contain subscribers that did not
+    reconnect in time (SEM J5)."""
     awaits_seats: bool
-    """Soft state: some seats may be reserved for sessions that can still reconnect (SEM N6)."""
+    """Soft state, which a restart forgets: whether some seats may be reserved for sessions that can
+    still reconnect (SEM N6)."""
     awaited_from_us: int | None
-    """Soft state: start of the waiting time for reserved seats that is not recorded in a fact
-    yet; None if the next sweep starts it."""
+    """Soft state, which a restart forgets: start of the waiting time for reserved seats that is not
+    recorded in a fact yet; None if the next sweep starts it."""
     awaited_until_us: int
-    """Soft state: time by which the waiting time has to be recorded, in microseconds."""
+    """Soft state, which a restart forgets: time by which the waiting time has to be recorded, in
+    microseconds."""
     refuses_reconnects: bool
-    """Soft state: the realm has closed the connections itself and accepts no reconnection yet (SEM
-    N6)."""
+    """Soft state, which a restart forgets: whether the realm has closed the connections itself and
+    accepts no reconnection yet (SEM N6)."""
     lost: int
-    """Soft state: events whose block was damaged when the realm started; counted as quarantined,
-    too (SEM S1)."""
+    """Soft state, which a restart forgets: number of events whose block was damaged when the realm
+    started; counted as quarantined, too (SEM S1)."""
     overdue: int
-    """Soft state: number of events, expired or above the capacity, that still have to move to the
-    dead event store. Delivery stops while it is not 0, because one of these events might be
-    delivered (SEM T1)."""
+    """Soft state, which a restart forgets: number of events, expired or above the capacity, that
+    still have to move to the dead event store. Delivery stops while it is not 0, because one of
+    these events might be delivered (SEM T1)."""
     delivered: int
-    """Soft state: events sent since the realm started to plain subscribers and by durables that
-    were deleted since; browses do not count."""
+    """Soft state, which a restart forgets: number of events sent since the realm started to plain
+    subscribers and by durables that were deleted since; browses do not count."""
     acknowledged: int
-    """Soft state: events acknowledged by clients of durables that were deleted since."""
+    """Soft state, which a restart forgets: number of events acknowledged by clients of durables
+    that were deleted since."""
     may_deliver: bool
-    """Soft state: a change since the last offer may cause a delivery."""
+    """Soft state, which a restart forgets: whether a change since the last offer may cause a
+    delivery."""
     granted_end: int
-    """Soft state: id below which clients of durables have been offered every event."""
+    """Soft state, which a restart forgets: id below which clients of durables have been offered
+    every event."""
     sent_end: int
-    """Soft state: id below which plain subscribers have been offered every event."""
+    """Soft state, which a restart forgets: id below which plain subscribers have been offered every
+    event."""
     may_pass: bool
-    """Soft state: ``relayed``, ``passing`` or ``leaving`` may contain events."""
+    """Soft state, which a restart forgets: whether ``relayed``, ``passing`` or ``leaving`` may
+    contain events."""
     swept_us: int
-    """Soft state: time of the last sweep, in microseconds since 1970."""
+    """Soft state, which a restart forgets: time of the last sweep, in microseconds since 1970."""
     wakes_us: int
-    """Soft state: time when the first delayed event may be redelivered (SEM D18) or the first
-    acknowledgement deadline passes (SEM D19), in microseconds since 1970. The time may be too
-    early; 0 if no event is delayed or has a deadline."""
+    """Soft state, which a restart forgets: time when the first delayed event may be redelivered
+    (SEM D18) or the first acknowledgement deadline passes (SEM D19), in microseconds since 1970.
+    The time may be too early; 0 if no event is delayed or has a deadline."""
     event_bytes: float
-    """Soft state: estimated size of the larger recent events, in bytes."""
+    """Soft state, which a restart forgets: estimated size of the larger recent events, in bytes."""
     sizes: EventSizes
-    """Soft state: estimated sizes of the stored events."""
+    """Soft state, which a restart forgets: estimated sizes of the stored events."""
     dead_work: int
-    """Soft state: selector evaluations that a dead event causes on its dead event store."""
+    """Soft state, which a restart forgets: selector evaluations that a dead event causes on its
+    dead event store."""
     dead_copies: int
-    """Soft state: number of stores that receive a dead event, including copies made by joins."""
+    """Soft state, which a restart forgets: number of stores that receive a dead event, including
+    copies made by joins."""
 
     def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.name, self.rules = name, rules
@@ -232,13 +244,14 @@ class ChannelState:
         self.unwritten = IdSet()
         """The part of ``passing`` that the channel's type stores on disk if it has to be kept."""
         self.waits: dict[int, IdSet] = {}
-        """Soft state: stored events with an event TTL that are kept for disconnected subscribers,
-        by the TTL in ms."""
+        """Soft state, which a restart forgets: stored events with an event TTL that are kept for
+        disconnected subscribers, by the TTL in ms."""
         self.relayed = IdSet()
-        """Soft state: events delivered to connected clients in this turn and never stored (SEM
-        E8)."""
+        """Soft state, which a restart forgets: events delivered to connected clients in this turn
+        and never stored (SEM E8)."""
         self.leaving = IdSet()
-        """Soft state: events evicted in this turn that connected clients are still offered."""
+        """Soft state, which a restart forgets: events evicted in this turn that connected clients
+        are still offered."""
         self.durables = _own_durables(definition, self.type)
         self._selectors_in_use: SelectorsInUse | None = None
         self.counters = Counters()
@@ -254,14 +267,16 @@ class ChannelState:
         self.subscribers: dict[int, Subscriber] = {}
         self._followers: Followers | None = None
         self.places: dict[str, Interested] = {}
-        """Hard state, in a cluster: subscribers on the JMS engine that wait for events, even if
-        their connection is lost."""
+        """Hard state (rebuilt from facts) in a cluster: subscribers on the JMS engine that wait for
+        events, even if their connection is lost."""
         self.seats: dict[int, tuple[Durable, Seat]] = {}
         self._touched: TouchedDurables | None = None
         self.cancelled: list[int] = []
-        """Soft state: subscriptions whose demand was cancelled and not confirmed yet."""
+        """Soft state, which a restart forgets: subscriptions whose demand was cancelled and not
+        confirmed yet."""
         self.recalls: list[Recall] = []
-        """Soft state: recalls that have not been sent to their clients yet."""
+        """Soft state, which a restart forgets: recalls that have not been sent to their clients
+        yet."""
 
     def _begin(self) -> None:
         """Set the values of a channel without any history."""
@@ -277,7 +292,8 @@ class ChannelState:
 
     @property
     def selectors_in_use(self) -> SelectorsInUse:
-        """Soft state: the selectors applied to every published event, with their holders."""
+        """Soft state, which a restart forgets: the selectors applied to every published event, with
+        their holders."""
         if self._selectors_in_use is None:
             self._selectors_in_use = SelectorsInUse()
         return self._selectors_in_use
@@ -301,15 +317,15 @@ class ChannelState:
 
     @property
     def followers(self) -> Followers:
-        """Soft state: plain subscribers, divided into those served individually and those served
-        together."""
+        """Soft state, which a restart forgets: plain subscribers, divided into those served
+        individually and those served together."""
         if self._followers is None:
             self._followers = Followers()
         return self._followers
 
     @property
     def touched(self) -> TouchedDurables:
-        """Soft state: durables that may have events to deliver."""
+        """Soft state, which a restart forgets: durables that may have events to deliver."""
         if self._touched is None:
             self._touched = TouchedDurables()
         return self._touched

@@ -73,21 +73,23 @@ class Durable:
         self.persistent = persistent
         self.attributes = attributes
         self.lanes = Lanes() if attributes.order_by else None
-        """Soft state: lanes of the examined events; None without ``order_by``."""
+        """Soft state, which a restart forgets: lanes of the examined events; None without
+        ``order_by``."""
         self.head = head
         """Stored events from this id on are outstanding. With a selector only offered events are
         outstanding, and ids below ``head`` are not offered (SEM D3)."""
         self.outstanding = IdSet()
-        """Hard state: unsettled events below ``head``."""
+        """Hard state, rebuilt from facts: unsettled events below ``head``."""
         self.ready = IdSet()
-        """Soft state: outstanding events that no client holds and that are not delayed. With lanes
-        delayed events are included, and their lanes hold them back."""
+        """Soft state, which a restart forgets: outstanding events that no client holds and that are
+        not delayed. With lanes delayed events are included, and their lanes hold them back."""
         self.waiting: Waiting | None = None
         """Events that are delayed after a rollback (SEM D18); None until the first one."""
         self.parked = IdSet()
-        """Soft state: rolled-back events that wait for the next attach."""
+        """Soft state, which a restart forgets: rolled-back events that wait for the next attach."""
         self.deadlines: Deadlines | None = None
-        """Soft state: acknowledgement deadlines; None until the first one."""
+        """Soft state, which a restart forgets: acknowledgement deadlines; None until the first
+        one."""
         self.levels = RedeliveryCounts()
         """Redelivery counts: ``levels[n]`` holds the ids that were redelivered n times."""
         self.rolled_back = IdSet()
@@ -95,18 +97,21 @@ class Durable:
         once. An acknowledgement of a later event covers them only if they were delivered again."""
         self.seats: list[Seat] = []
         self.places: dict[str, KeptPlace] = {}
-        """Hard state: seats that are reserved over a failover, oldest first (SEM N6)."""
+        """Hard state, rebuilt from facts: seats that are reserved over a failover, oldest first
+        (SEM N6)."""
         self.newest_rank = 0
-        """Soft state: the rank of the newest seat."""
+        """Soft state, which a restart forgets: the rank of the newest seat."""
         self.read_us = 0
         """Time at which a client last attached, held or settled events, in microseconds."""
         self.delivered = 0
-        """Soft state: deliveries to clients since the realm started; redeliveries count again."""
+        """Soft state, which a restart forgets: number of deliveries to clients since the realm
+        started; redeliveries count again."""
         self.acknowledged = 0
-        """Soft state: events acknowledged since the realm started, including those purged for this
-        durable."""
+        """Soft state, which a restart forgets: events acknowledged since the realm started,
+        including those purged for this durable."""
         self.last_seek = LastSeek()
-        """Hard state: the last seek, whose answer a repeated seek gets again (SEM D20)."""
+        """Hard state, rebuilt from facts: the last seek, whose answer a repeated seek gets again
+        (SEM D20)."""
 
     # --- hard state: apply ---------------------------------------------------------------
 

@@ -44,7 +44,8 @@ class Release(Command, frozen=True):
 
 
 class BuryEvents(Command, frozen=True):
-    """Bury events that the durable's client rejects: they are dead for it (SEM T11)."""
+    """Move events that the durable's client rejects to the dead event store: they are dead for the
+    durable (SEM T11)."""
 
     subscription: int
     spans: Spans

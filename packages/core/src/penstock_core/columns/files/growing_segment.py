@@ -120,7 +120,7 @@ def extended(
     messages, places = _encoded(table, rows_per_batch, compression, offset=tail_start)
     if places[0].first_id < index.end_id:
         raise InvalidArgument(
-            f"event {places[0].first_id} cannot be added behind event {index.end_id - 1}"
+            f"event {places[0].first_id} cannot be added after event {index.end_id - 1}"
         )
     new_tail = tail_of(table.schema, _blocks_in(tail) + _blocks_of(messages, places))
     size = end_of_batches(places) + len(new_tail)
