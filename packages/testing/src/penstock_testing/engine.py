@@ -176,7 +176,8 @@ class MemoryEngine:
         return self.registries(self.servers.records, self.requests)
 
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
+        """Open the journal of a shard for the owner with this epoch, which excludes older owners
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.journal`)."""
         if epoch < 1 or begins < 0:
             raise InvalidArgument(
                 f"epoch is {epoch} and begins is {begins}; they must be at least 1 and at least 0"
@@ -194,7 +195,8 @@ class MemoryEngine:
         return journal
 
     async def open_read_only(self, shard: int) -> EngineJournal | None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`."""
+        """Open the journal of a shard for reading only; None if it was never begun
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`)."""
         log = self.servers.log(shard)
         if not log.last:
             return None
@@ -231,7 +233,8 @@ class MemoryInspector:
         self._servers = servers
 
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.records`."""
+        """Return the records of the registry whose keys begin with ``prefix``
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.records`)."""
         if not self._has_quorum:
             raise Unavailable("the engine in memory has no majority of its servers")
         records = self._servers.records
@@ -359,7 +362,8 @@ class EngineJournal:
         self._deposed_reason = "this journal was opened to be read only"
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.append`; every append is synced."""
+        """Add a block after block ``expected``, which must be the last one; return its sequence
+        (:meth:`penstock_core.vocabulary.ports.Journal.append`); every append is synced."""
         self._check_open()
         data = b"".join(block)
         if expected != self.tail:
@@ -400,7 +404,8 @@ class EngineJournal:
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
+        """Read blocks, in order, from sequence ``first`` on
+        (:meth:`penstock_core.vocabulary.ports.Journal.read`)."""
         self._check_open()
         check_read(first, limit, floor=self.floor)
         blocks: list[Block | DamagedBlock] = []
@@ -423,7 +428,8 @@ class EngineJournal:
         """Do nothing: :meth:`trim` frees the memory."""
 
     async def trim(self, through: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.trim`."""
+        """Drop the blocks up to and including ``through``
+        (:meth:`penstock_core.vocabulary.ports.Journal.trim`)."""
         self._check_open()
         check_trim(through, tail=self.tail)
         if through <= self.floor:
@@ -545,7 +551,8 @@ class EngineRegistry:
         return await self.requests.until_answered(lambda: at_once(self._records.get(key)))
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
+        """Set ``key`` if its version is ``expected``; return the new version
+        (:meth:`penstock_core.vocabulary.ports.Registry.cas`)."""
         may_be_executed = False
         while True:
             try:
@@ -565,7 +572,8 @@ class EngineRegistry:
                 raise
 
     async def delete(self, key: str, expected: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
+        """Remove ``key`` if its version is ``expected``
+        (:meth:`penstock_core.vocabulary.ports.Registry.delete`)."""
         may_be_executed = False
         while True:
             try:
@@ -599,7 +607,7 @@ class EngineBlobs:
         self.requests = requests
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`)."""
         await self.requests.until_answered(lambda: at_once(self._blobs.put(name, chunks)))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
@@ -608,7 +616,8 @@ class EngineBlobs:
         await self._blobs.extend(name, at, chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`)."""
         return await self.requests.until_answered(
             lambda: at_once(self._blobs.get(name, offset, length))
         )

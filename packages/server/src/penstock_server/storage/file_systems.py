@@ -54,12 +54,13 @@ class FileSystemBlobs:
         self._offload = offload
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`)."""
         check_blob_name(name, of_shard=True)
         await self._offload(lambda: self._put(name, chunks))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`. A failure changes nothing."""
+        """Replace the bytes of a blob from offset ``at`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.extend`). A failure changes nothing."""
         check_blob_name(name, of_shard=True)
         if not self.grows:
             raise IllegalState(
@@ -69,13 +70,14 @@ class FileSystemBlobs:
         await self._offload(lambda: self._extend(name, at, chunks))
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
-        blob."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`). The range has to lie inside the blob."""
         check_blob_name(name, of_shard=True)
         return await self._offload(lambda: memoryview(self._get(name, offset, length)))
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        """Return the blobs whose names begin with ``prefix``, ordered by name
+        (:meth:`penstock_core.vocabulary.ports.Blobs.list`)."""
         return await self._offload(lambda: self._list(prefix))
 
     async def delete(self, name: str) -> None:

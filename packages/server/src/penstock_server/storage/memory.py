@@ -44,8 +44,8 @@ class MemoryJournal:
         self._closed = False
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.append`; ``sync`` has no meaning
-        here."""
+        """Add a block after block ``expected``, which must be the last one; return its sequence
+        (:meth:`penstock_core.vocabulary.ports.Journal.append`); ``sync`` has no meaning here."""
         self._check_open()
         written = b"".join(block)
         tail = self._floor + len(self.blocks)
@@ -67,7 +67,8 @@ class MemoryJournal:
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
+        """Read blocks, in order, from sequence ``first`` on
+        (:meth:`penstock_core.vocabulary.ports.Journal.read`)."""
         self._check_open()
         check_read(first, limit, floor=self._floor)
         start = first - self._floor - 1
@@ -117,7 +118,7 @@ class MemoryBlobs:
         """The blobs by name."""
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`)."""
         check_blob_name(name, of_shard=True)
         written = b"".join(chunks)
         # A repeated put is accepted if it has the same bytes, as in all blob stores.
@@ -125,7 +126,8 @@ class MemoryBlobs:
             raise Conflict(f"{name} exists with other bytes")
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`."""
+        """Replace the bytes of a blob from offset ``at`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.extend`)."""
         check_blob_name(name, of_shard=True)
         if not self.grows:
             raise IllegalState(
@@ -140,8 +142,8 @@ class MemoryBlobs:
         self.contents[name] = content[:at] + b"".join(chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
-        blob."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`). The range has to lie inside the blob."""
         check_blob_name(name, of_shard=True)
         if name not in self.contents:
             raise NameDoesNotExist(f"blob {name} does not exist")
@@ -178,7 +180,8 @@ class MemoryPages:
         self._check_open()
 
     def allocate(self, channel: int, body: Buffer) -> PageSlot:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.allocate`."""
+        """Choose the slot of the next body in reserved room, in memory only
+        (:meth:`penstock_core.vocabulary.ports.Pages.allocate`)."""
         self._check_open()
         size, offset = memoryview(body).nbytes, self._ends.get(channel, 0)
         # A body takes at least 8 bytes, so that an empty one has a different offset from the next.
@@ -188,14 +191,16 @@ class MemoryPages:
         return place
 
     async def flush(self, *, sync: bool = True) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.flush`; ``sync`` has no meaning here."""
+        """Write every allocated body (:meth:`penstock_core.vocabulary.ports.Pages.flush`); ``sync``
+        has no meaning here."""
         self._check_open()
         for channel, place, body in self._pending:
             self._channels.setdefault(channel, {})[place] = bytes(body)
         self._pending.clear()
 
     def view(self, channel: int, place: PageSlot) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.view`."""
+        """Return the bytes of a body without a copy
+        (:meth:`penstock_core.vocabulary.ports.Pages.view`)."""
         body = self._channels.get(channel, {}).get(place)
         if body is None:
             raise Damaged(f"channel {channel} has no body at byte {place.offset} in memory")
@@ -219,7 +224,8 @@ class MemoryPages:
         self._check_open()
 
     async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.release`."""
+        """Release the slots of removed events
+        (:meth:`penstock_core.vocabulary.ports.Pages.release`)."""
         self._check_open()
         bodies, released = self._channels.get(channel, {}), set(places)
         for place in places:
@@ -230,7 +236,8 @@ class MemoryPages:
         ]
 
     async def drop(self, channel: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.drop`."""
+        """Remove all pages of a deleted channel
+        (:meth:`penstock_core.vocabulary.ports.Pages.drop`)."""
         self._check_open()
         self._channels.pop(channel, None)
         self._pending = [body for body in self._pending if body[0] != channel]
@@ -259,7 +266,8 @@ class MemoryRegistry:
         return self._records.get(key)
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
+        """Set ``key`` if its version is ``expected``; return the new version
+        (:meth:`penstock_core.vocabulary.ports.Registry.cas`)."""
         if not key:
             raise InvalidArgument("a registry key has at least one character")
         stored_record = self._records.get(key)
@@ -274,7 +282,8 @@ class MemoryRegistry:
         return record.version
 
     async def delete(self, key: str, expected: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
+        """Remove ``key`` if its version is ``expected``
+        (:meth:`penstock_core.vocabulary.ports.Registry.delete`)."""
         record = self._records.get(key)
         version = record.version if record is not None else 0
         if version != expected:

@@ -205,7 +205,7 @@ def conservation_terms(info: ChannelInfo) -> list[Term]:
 
 
 def accounted_for(info: ChannelInfo) -> int:
-    """Return the sum of all terms."""
+    """Return the number of published events that the terms of the conservation sum account for."""
     return sum(term.events for term in conservation_terms(info))
 
 

@@ -158,7 +158,7 @@ class ChannelView:
         yield message("end", ErrorDetail(code=reason.code, message=str(reason)))
 
     def credit(self, count: int) -> None:
-        """Grant as many events as were sent to the viewer."""
+        """Grant the subscription credit for as many events as were sent to the viewer."""
         self._realm.subscriptions.credit(self._subscription, count)
 
     async def skip_if_behind(self) -> Lost | None:

@@ -75,6 +75,8 @@ class DeadEvents(Collected):
 
 
 def _wider(old: list[Any], new: list[Any]) -> list[Any]:
+    """Return the smallest range that contains two ranges; a range is its minimum and its
+    maximum."""
     return [min(old[0], new[0]), max(old[1], new[1])]
 
 

@@ -145,7 +145,8 @@ class CommitStaged(ShardRequest):
         return ((self.channel_id, self.bodies),)
 
     def is_decided(self, state: RealmState) -> bool:
-        """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
+        """Whether the answer is known, because the publish was stored earlier or its sequence is
+        too old."""
         return is_remembered(state, self.channel_id, self.producer, sequence=self.sequence)
 
     def run(self, group: Group) -> Any:

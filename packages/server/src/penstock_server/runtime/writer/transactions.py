@@ -53,7 +53,8 @@ class PublishTransaction(ShardRequest):
         ]
 
     def is_decided(self, state: RealmState) -> bool:
-        """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
+        """Whether the answer is known, because the transaction has ended. Serving the request then
+        writes nothing."""
         try:
             state.transactions.begun(self.transaction)
         except PenstockError:
@@ -125,7 +126,8 @@ class PublishStagedParts(ShardRequest):
         ]
 
     def is_decided(self, state: RealmState) -> bool:
-        """See :class:`~penstock_server.runtime.writer.requests.Repeatable`."""
+        """Whether the answer is known, because the same commit was stored earlier or its sequence
+        is too old. Serving the request then writes nothing."""
         try:
             return self._committed_before(state) is not None
         except PenstockError:

@@ -41,13 +41,14 @@ class FileBlobs:
         self._names.sort()
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`)."""
         check_blob_name(name)
         await self._offload(lambda: self._put(name, chunks))
         self._note(name, sum(memoryview(chunk).nbytes for chunk in chunks))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`.
+        """Replace the bytes of a blob from offset ``at`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.extend`).
 
         If the write fails, the old content is restored as far as the disk allows.
         """
@@ -62,8 +63,8 @@ class FileBlobs:
             self._sizes[name] = at + sum(memoryview(chunk).nbytes for chunk in chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
-        blob."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`). The range has to lie inside the blob."""
         check_blob_name(name)
         if name not in self._sizes:
             raise NameDoesNotExist(f"blob {name} does not exist")
@@ -71,7 +72,8 @@ class FileBlobs:
         return content[offset : end_of_range(name, len(content), offset, length=length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        """Return the blobs whose names begin with ``prefix``, ordered by name
+        (:meth:`penstock_core.vocabulary.ports.Blobs.list`)."""
         blobs = []
         for name in self._names[bisect_left(self._names, prefix) :]:
             if not name.startswith(prefix):

@@ -81,11 +81,11 @@ class Scan(NamedTuple):
 
     pieces: list[JournalRange]
     end: int
-    """Offset of the end of the last piece."""
+    """Offset of the end of the last range."""
     trailing: int
     """Number of bytes from ``end`` to the last byte that is not zero."""
     synced: int
-    """The highest ``synced`` of all intact block headers."""
+    """The highest value of the field ``synced`` in the intact block headers."""
 
 
 BLOCK_BYTES_BESIDE = BLOCK_HEADER_SIZE + 8

@@ -171,7 +171,8 @@ class FileJournal:
         return tuple(self._damage)
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.append`."""
+        """Add a block after block ``expected``, which must be the last one; return its sequence
+        (:meth:`penstock_core.vocabulary.ports.Journal.append`)."""
         if self._changes.failed or self._changes.is_busy:
             self._changes.check_idle()
         if expected != self._tail:
@@ -185,7 +186,8 @@ class FileJournal:
         return seq
 
     async def reserve(self, size: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.reserve`."""
+        """Make sure that an append of ``size`` bytes will find room on disk
+        (:meth:`penstock_core.vocabulary.ports.Journal.reserve`)."""
         if self._changes.failed or self._changes.is_busy:
             self._changes.check_idle()
         if size < 0:
@@ -210,7 +212,8 @@ class FileJournal:
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.read`. Every block is checked again."""
+        """Read blocks, in order, from sequence ``first`` on
+        (:meth:`penstock_core.vocabulary.ports.Journal.read`). Every block is checked again."""
         check_read(first, limit, floor=self._floor)
         if not self._files:
             raise StorageFailed(self._changes.failed)
@@ -283,8 +286,8 @@ class FileJournal:
             raise failed
 
     def _leave_behind(self, through: int) -> None:
-        """Begin a new file if the newest one has many trimmed bytes, so that the old file can be
-        also deleted once its few other blocks are trimmed. A full disk postpones this."""
+        """Begin a new file if the newest one has many trimmed bytes, so that the old file can
+        also be deleted once its few other blocks are trimmed. A full disk postpones this."""
         file = self._files[-1]
         if file.first > through or file.end <= FILE_HEADER_SIZE + self._limits.trimmed_bytes_max:
             return

@@ -50,7 +50,7 @@ class PageFile:
         self.bodies: dict[int, PageSlot] = {}
         """Slots of the bodies in use, by offset."""
         self.used = 0
-        """Bytes of these bodies."""
+        """Bytes of the bodies in use."""
         self.file: int | None = None
         """The open file while it has bytes that are not synced; otherwise None."""
         self.keep = False

@@ -104,7 +104,8 @@ class FilePages:
     # Writing
 
     async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.reserve`."""
+        """Make sure that bodies of these sizes will find room on disk
+        (:meth:`penstock_core.vocabulary.ports.Pages.reserve`)."""
         self._changes.check()
         assert self._restored, "`restore` marks the used slots before bodies are added"
         channel_pages = self._channels.setdefault(channel, _ChannelPages(channel))
@@ -120,7 +121,8 @@ class FilePages:
         channel_pages.pages.extend(created)
 
     def allocate(self, channel: int, body: Buffer) -> PageSlot:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.allocate`."""
+        """Choose the slot of the next body in reserved room, in memory only
+        (:meth:`penstock_core.vocabulary.ports.Pages.allocate`)."""
         self._changes.check_idle()
         size = memoryview(body).nbytes
         channel_pages = self._channels.get(channel)
@@ -141,7 +143,7 @@ class FilePages:
         return place
 
     async def flush(self, *, sync: bool = True) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.flush`."""
+        """Write every allocated body (:meth:`penstock_core.vocabulary.ports.Pages.flush`)."""
         self._changes.check()
         pending, self._pending = self._pending, []
         if not pending and not (sync and self._unsynced):
@@ -165,14 +167,16 @@ class FilePages:
     # Reading
 
     def view(self, channel: int, place: PageSlot) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.view`."""
+        """Return the bytes of a body without a copy
+        (:meth:`penstock_core.vocabulary.ports.Pages.view`)."""
         page = self._page(channel, place)
         if page is None:
             raise Damaged(f"{self._files.path(channel, place.page)} does not exist")
         return self._files.view(page, place)
 
     async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.check`. A copy goes to ``quarantine``."""
+        """Return the bodies whose bytes differ from the bytes written
+        (:meth:`penstock_core.vocabulary.ports.Pages.check`). A copy goes to ``quarantine``."""
         damaged: list[DamagedBody] = []
 
         def check_pages() -> None:
@@ -186,7 +190,7 @@ class FilePages:
         return damaged
 
     def info(self, channel: int) -> PagesInfo:
-        """See :class:`penstock_core.vocabulary.ports.PagesInfo`."""
+        """Return the number and sizes of a channel's pages."""
         channel_pages = self._channels.get(channel) or _ChannelPages(channel)
         return PagesInfo(
             len(channel_pages.pages),
@@ -199,7 +203,8 @@ class FilePages:
     async def restore(
         self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
     ) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.restore`.
+        """Keep the slots of ``in_use`` and let others be reused, after opening
+        (:meth:`penstock_core.vocabulary.ports.Pages.restore`).
 
         With ``keep_rest``, page files without used slots are renamed to ``<number>.kept``, which no
         start removes.
@@ -220,7 +225,8 @@ class FilePages:
         self._restored = True
 
     async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.release`."""
+        """Release the slots of removed events
+        (:meth:`penstock_core.vocabulary.ports.Pages.release`)."""
         self._changes.check()
         channel_pages = self._channels.get(channel)
         if channel_pages is None:
@@ -249,7 +255,8 @@ class FilePages:
                 channel_pages.remove(page)
 
     async def drop(self, channel: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.drop`.
+        """Remove all pages of a deleted channel
+        (:meth:`penstock_core.vocabulary.ports.Pages.drop`).
 
         Files kept because of damage are not removed.
         """
@@ -266,7 +273,8 @@ class FilePages:
         )
 
     async def close(self) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Pages.close`. Views stay valid."""
+        """Sync flushed bodies and close (:meth:`penstock_core.vocabulary.ports.Pages.close`). Views
+        stay valid."""
         with self._changes.alone:
             try:
                 if not self._changes.failed:

@@ -43,7 +43,8 @@ class FileRegistry:
         return self._records.get(key)
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`.
+        """Set ``key`` if its version is ``expected``; return the new version
+        (:meth:`penstock_core.vocabulary.ports.Registry.cas`).
 
         A full disk raises ``StorageFailed`` and changes nothing. After a failed directory sync,
         every further change is refused.
@@ -57,7 +58,8 @@ class FileRegistry:
         return record.version
 
     async def delete(self, key: str, expected: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`. Fails as ``cas`` does."""
+        """Remove ``key`` if its version is ``expected``
+        (:meth:`penstock_core.vocabulary.ports.Registry.delete`). Fails as ``cas`` does."""
         record_name(key)
         self._check_whole(key)
         if key == RECORD_KEY:
