@@ -294,7 +294,8 @@ def _file_name(folder: str, index: SegmentIndex) -> str:
 
 
 def _image_from(file: SealedFile, data: memoryview) -> SegmentImage:
-    """Return the content of a file as a spindle. Raises ``Damaged``."""
+    """Return the content of a file with its index. A file that still grows is completed with its
+    last bytes. Raises ``Damaged``."""
     index = file.index
     if file.grows:
         end = end_of_batches(index.batches)

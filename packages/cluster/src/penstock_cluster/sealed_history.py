@@ -85,8 +85,8 @@ class HistoryAccess(AccessControl):
         return False
 
     def admit(self, request: Request[Any]) -> None:
-        """See :meth:`AccessControl.admit`. Refuses subscriptions that take events, and
-        transactions, because they exist to change something."""
+        """Raise an error for subscriptions that take events, and for transactions, because they
+        exist to change something (:meth:`AccessControl.admit`)."""
         is_taking = isinstance(request, Subscribe) and not request.browse
         if is_taking or isinstance(request, BeginTransaction | CommitTransaction):
             raise self._refusal(type(request).__name__)
@@ -94,8 +94,8 @@ class HistoryAccess(AccessControl):
     def require(
         self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
     ) -> None:
-        """See :meth:`AccessControl.require`. Raises ``NoQuorum`` for every operation that is not in
-        ``READS``."""
+        """Raise ``AccessDenied`` if an operation is not allowed, and ``NoQuorum`` for every
+        operation that is not in ``READS`` (:meth:`AccessControl.require`)."""
         if operation not in READS:
             raise self._refusal(operation)
         super().require(principal, operation, name, by_number=by_number)
@@ -103,7 +103,8 @@ class HistoryAccess(AccessControl):
     def allows(
         self, principal: Principal, operation: str, name: str = "", *, by_number: bool = False
     ) -> bool:
-        """See :meth:`AccessControl.allows`."""
+        """Return whether an operation is allowed; every operation that is not in ``READS`` is
+        refused (:meth:`AccessControl.allows`)."""
         is_reading = operation in READS
         return is_reading and super().allows(principal, operation, name, by_number=by_number)
 

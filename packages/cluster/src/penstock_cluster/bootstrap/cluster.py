@@ -103,7 +103,7 @@ _NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}").fullmatch
 
 async def open_engine(settings: ClusterSettings, clock: Clock) -> StorageEngine:
     """Connect to the engine that the settings name. Raises ``InvalidArgument``, and ``Unavailable``
-    where the engine would not keep what it acknowledges."""
+    if the engine would not keep data that it has acknowledged."""
     urls = server_urls(settings.engine)
     engine = await _kind_of(settings.engine).open(urls, settings, clock)
     return _with_files(engine, settings)
@@ -229,7 +229,8 @@ class EngineWithFiles:
         self.close = engine.close
 
     async def blobs(self, shard: int) -> Blobs:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.blobs`."""
+        """Return the blobs of a shard, which are in the file store instead of the engine
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.blobs`)."""
         return shared_files(self._uri, self._name, shard)
 
 

@@ -150,7 +150,7 @@ class BackupBlobs(FixedBlobs):
         self.written = 0
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`)."""
         if not name.startswith(SEGMENTS):
             await self._beneath.put(name, chunks)
             return
@@ -167,7 +167,8 @@ class BackupBlobs(FixedBlobs):
         self.written += 1
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`)."""
         return await self._beneath.get(name, offset, length)
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:

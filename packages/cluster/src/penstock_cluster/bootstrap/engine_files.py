@@ -37,7 +37,8 @@ _BEGINS: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _NEVER_ENDS: Final = datetime.datetime(
     9999, 12, 31, hour=23, minute=59, second=59, tzinfo=datetime.UTC
 )
-"""Certificates are only shown to machines with the same secret; a new secret ends them."""
+"""End of the validity of certificates. They need no earlier end, because they are only shown to
+machines with the same secret, and a new secret makes them invalid."""
 _AUTHORITY_NUMBER: Final = 1
 
 

@@ -242,9 +242,9 @@ def _extent(source: SourceRealm, relocation: Relocation) -> RealmMoved:
 
 
 async def _announce(registry: Registry, realm: str, clock: Clock) -> tuple[ArrivingRealm, int]:
-    """Record that a realm is being imported, before any part of it exists. Returns the epoch to
-    write in (in the record) and the version of the record. Raises ``IllegalState`` if another
-    process was faster."""
+    """Record that a realm is being imported, before any part of it exists. Return the record, which
+    has the epoch of this import's writes, and the version of the record. Raises ``IllegalState`` if
+    another process was faster."""
     with suppress(Conflict):  # an earlier attempt has written it
         await registry.cas(FORMAT_KEY, 0, b"%d" % FORMAT)
     key = f"{SHARDS}{SHARD}"

@@ -16,7 +16,7 @@ from penstock_server.cli.checks.checks import DISK_FAILED, DISK_WARNING, Check, 
 from penstock_server.cli.shared.output import size
 
 APART_S_MAX: Final = APART_US_MAX / SECOND_US
-"""A node whose clock is off by more than this claims nothing."""
+"""Offset of a node's clock, in seconds, above which the node claims no shard."""
 _REMEDY_MARK: Final = " To fix: "
 _MISSING_NODES_REMEDY: Final = (
     "start the others, or have them forgotten: penstock cluster remove NODE; a drained one takes "

@@ -182,8 +182,8 @@ class GuardedBlobs:
         self.local_path: Callable[[str], str | None] = blobs.local_path
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. Raises ``StorageFailed`` if a
-        snapshot was written where the realm's files are not."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`). Raises
+        ``StorageFailed`` if a snapshot was written where the realm's files are not."""
         await self._blobs.put(name, chunks)
         if name.startswith(_SNAPSHOTS):
             try:
@@ -192,7 +192,8 @@ class GuardedBlobs:
                 raise StorageFailed(f"{name} may be in another place: {error}") from error
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        """Return the blobs whose names begin with ``prefix``, ordered by name
+        (:meth:`penstock_core.vocabulary.ports.Blobs.list`)."""
         return await self._blobs.list(prefix)
 
 

@@ -128,8 +128,9 @@ class ClusterWideNames(StoreNames):
 
     @asynccontextmanager
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
-        """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`. Refuses a store of
-        one node, which has to be created at that node."""
+        """Reserve a canonical name while a store is created within the block
+        (:class:`~penstock_server.runtime.writer.store_names.StoreNames`). Refuses a store of one
+        node, which has to be created at that node."""
         kind = self.directory.rules.types.get(definition.type)
         if kind is not None and kind.clusterable:
             check_not_local(name, definition, self._addresses())
@@ -172,8 +173,9 @@ class LocalStoreNames(StoreNames):
 
     @asynccontextmanager
     async def making(self, name: str, definition: Definition) -> AsyncIterator[None]:
-        """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`. Names whose store
-        may not have been created are left to :meth:`run`."""
+        """Reserve a canonical name while a store is created within the block
+        (:class:`~penstock_server.runtime.writer.store_names.StoreNames`). :meth:`run` gives back
+        names whose store may not have been created."""
         if is_temporary(name):  # random, so no other store has it
             yield
             return
@@ -186,7 +188,8 @@ class LocalStoreNames(StoreNames):
             self._changed.set()
 
     def deleted(self, name: str) -> None:
-        """See :class:`~penstock_server.runtime.writer.store_names.StoreNames`."""
+        """Wake the task that gives back the names of deleted stores. Called after a store was
+        deleted (:class:`~penstock_server.runtime.writer.store_names.StoreNames`)."""
         self._changed.set()
 
     async def _request(self, name: str, kind: str) -> None:

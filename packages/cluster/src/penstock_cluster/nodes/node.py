@@ -59,7 +59,8 @@ from penstock_server.runtime.delivery.owner_lease import OwnerLease
 from penstock_server.runtime.realm import RunningRealm
 
 OPENINGS_MAX: Final = 5
-"""Attempts at a recovery while an earlier owner is still removing files that it needs."""
+"""Largest number of attempts to recover a realm while an earlier owner is still removing files that
+the recovery needs."""
 
 LEAVE_S: Final = 3.0
 """Seconds that a leaving node waits for an engine that does not answer. Other nodes notice the end

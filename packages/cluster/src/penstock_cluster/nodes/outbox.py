@@ -61,12 +61,13 @@ class OutboxSender:
     # --- requests of the realm -----------------------------------------------------------
 
     async def check(self, join: Join, target: str) -> str:
-        """See :class:`~penstock_server.runtime.writer.outboxes.Onward`."""
+        """Check that events can be copied to ``target`` with the rights of the join's owner, and
+        return its canonical name. Raises the error that prevents it."""
         result = await self._copy_target.copy_in(join, target, "", copies=NOTHING)
         return result.name
 
     def waits_for(self, outbox: int) -> str:
-        """See :class:`~penstock_server.runtime.writer.outboxes.Onward`."""
+        """Return the reason why events of an outbox wait; empty while they are being sent."""
         return self._reasons.get(outbox, "")
 
     # --- sending -------------------------------------------------------------------------

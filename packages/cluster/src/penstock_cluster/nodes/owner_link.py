@@ -102,7 +102,7 @@ class OwnerLink:
     # --- events of the connection --------------------------------------------------------
 
     def received(self, link: Link, message: wire.FromServer, body: memoryview) -> None:
-        """See :class:`~penstock.client.connection.transport.Receiver`."""
+        """Process a message from the owner."""
         match message:
             case wire.Welcome():
                 self._resolve(None)
@@ -116,7 +116,7 @@ class OwnerLink:
                 pass  # the answer to a request that was given up
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
-        """See :class:`~penstock.client.connection.transport.Receiver`."""
+        """Process the end of the connection; ``reason`` is None if the peer closed it cleanly."""
         if self._lost is None:
             text = f"the connection to node {self._name} was lost: {reason_of(reason)}"
             self._lost = self._goodbye or ConnectionLost(text)
@@ -175,7 +175,8 @@ class OwnerClient:
     async def copy_in(
         self, join: Join, target: str, producer: str, copies: Outgoing
     ) -> CopiesTaken:
-        """See :class:`~penstock_cluster.nodes.outbox.CopyTarget`."""
+        """Return once the owner has stored the copies on ``target``. After an error it is unknown
+        whether they are stored (:class:`~penstock_cluster.nodes.outbox.CopyTarget`)."""
         request = CopyIn(target, join.archive, producer, parts=copies.parts)
         async with self._turn:
             owner = self._owner()

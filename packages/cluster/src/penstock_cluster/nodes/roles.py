@@ -74,12 +74,13 @@ class NodeRoles:
     async def open(
         self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
     ) -> RunningRealm:
-        """See :class:`~penstock_cluster.nodes.node.ShardServer`."""
+        """Recover a shard whose journal has been opened for this owner."""
         self._lease = lease
         return await self._open_realm(journal, blobs, lease)
 
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
-        """See :class:`~penstock_cluster.nodes.node.ShardServer`."""
+        """Serve clients until ``stopping`` is set, then close the realm. Raises the error that has
+        ended the realm."""
         assert self._lease is not None, "`open` is called before `serve`"
         # The realm listens at the ports of the standby role.
         if self._standby is not None:

@@ -68,7 +68,7 @@ class _Watched(NamedTuple):
 
     counter: int
     since_us: int
-    """Time when this counter was seen first, on the steady clock."""
+    """Time when this value of the counter was seen first, on the steady clock."""
 
 
 class Claims:

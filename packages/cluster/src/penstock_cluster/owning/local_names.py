@@ -90,14 +90,14 @@ class LocalNames(msgspec.Struct, frozen=True):
         """Return the record with a new ruling owner. Raises ``Deposed`` if a later owner has
         begun."""
         if self.epoch > epoch:
-            raise Deposed(f"epoch {self.epoch} rules over local names, and this is {epoch}")
+            raise Deposed(f"epoch {self.epoch} rules on local names; this owner has epoch {epoch}")
         return replace(self, epoch=epoch)
 
     def with_rulings(self, epoch: int, is_taken: Callable[[str], bool]) -> LocalNames:
         """Return the record with a ruling on each request: refused if ``is_taken`` reports a
         cluster-wide store of that name. Raises ``Deposed`` if another owner rules."""
         if self.epoch != epoch:
-            raise Deposed(f"epoch {self.epoch} rules over local names, and this is {epoch}")
+            raise Deposed(f"epoch {self.epoch} rules on local names; this owner has epoch {epoch}")
         ruled = {
             name: replace(local, ruling="refused" if is_taken(name) else "granted")
             for name, local in self.names.items()

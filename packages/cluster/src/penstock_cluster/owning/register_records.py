@@ -71,7 +71,7 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     format: int
     """Format that the owner writes."""
     confirmed: int
-    """Counter of the owner at the time of this record."""
+    """The owner's counter of renewals when it wrote this record."""
     settings: Mapping[str, str] = {}
     """Settings of the newest owner, which apply to the realm; empty if unknown."""
     lease_us: int = 0

@@ -36,7 +36,7 @@ from penstock_server.serving import serve
 from penstock_server.settings import ClusterSettings, Settings
 
 POLL_S: Final = 0.25
-"""Pause between two looks at the engine's leader at the start, in seconds."""
+"""Pause between two queries of the engine's leader at the start, in seconds."""
 RETRY_S: Final = 2.0
 """Pause before the node is started again, in seconds."""
 PROBE_FIRST_US: Final = 2_000_000

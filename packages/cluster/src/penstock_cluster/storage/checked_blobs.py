@@ -22,7 +22,8 @@ class CheckedBlobs(FixedBlobs):
         run is compared before it is used."""
 
     def check_against(self, expected_sum: Callable[[str], BlobSum | None]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.ChecksBlobs.check_against`."""
+        """Verify fetched blobs with the size and checksum that ``expected_sum`` returns
+        (:meth:`penstock_core.vocabulary.ports.ChecksBlobs.check_against`)."""
         self._expected_sum = expected_sum
 
     async def _find_mismatch(self, name: str, data: memoryview) -> BlobSum | None:

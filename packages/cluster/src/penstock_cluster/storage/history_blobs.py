@@ -39,8 +39,9 @@ class HistoryBlobs(CheckedBlobs):
         """Called with the failure of a read, before the reader gets it."""
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Raises ``Unavailable`` if the
-        shared place does not answer."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`). Raises ``Unavailable`` if the shared
+        place does not answer."""
         check_blob_name(name)
         try:
             data = await self._read(name)

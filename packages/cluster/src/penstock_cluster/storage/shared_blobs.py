@@ -50,15 +50,17 @@ class PrefixedBlobs:
         return self._blobs.grows
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`)."""
         await self._blobs.put(self._full_name(name), chunks)
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.extend`."""
+        """Replace the bytes of a blob from offset ``at`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.extend`)."""
         await self._blobs.extend(self._full_name(name), at, chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`)."""
         return await self._blobs.get(self._full_name(name), offset, length)
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
@@ -106,7 +108,8 @@ class CachedBlobs(CheckedBlobs):
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. The cache also gets a copy."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`). The
+        cache also gets a copy."""
         check_blob_name(name)
         await self._remote.put(name, chunks)
         if name.startswith(_CACHED):
@@ -120,7 +123,8 @@ class CachedBlobs(CheckedBlobs):
             await self._store_snapshot(name, chunks)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`)."""
         check_blob_name(name)
         if not name.startswith(_CACHED):
             return await self._remote.get(name, offset, length)
@@ -145,7 +149,8 @@ class CachedBlobs(CheckedBlobs):
                 return await self._remote.get(name, offset, length)
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        """Return the blobs whose names begin with ``prefix``, ordered by name
+        (:meth:`penstock_core.vocabulary.ports.Blobs.list`)."""
         return await self._remote.list(prefix)
 
     async def delete(self, name: str) -> None:

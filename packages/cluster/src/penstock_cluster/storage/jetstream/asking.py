@@ -18,7 +18,8 @@ from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
 _AT_ONCE_BYTES_MAX: Final = 1 << 20
-"""A larger request waits for its turn, so that the unsent bytes are bounded."""
+"""Size in bytes of the largest request that is written immediately. A larger request waits for its
+turn, so that the unsent bytes are bounded."""
 _CANCELLED_S: Final = 0.05
 """Pause after which a cancelled task that continues is cancelled again."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"

@@ -97,8 +97,8 @@ class StreamBlobs(FixedBlobs):
         return self
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`. Raises ``StorageFailed`` if the
-        engine has no room."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`). Raises
+        ``StorageFailed`` if the engine has no room."""
         check_blob_name(name)
         data = b"".join(chunks)
         head, revision = await self._head(name)
@@ -116,7 +116,8 @@ class StreamBlobs(FixedBlobs):
             raise Conflict(f"{name} exists with other bytes")
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. Reads only the chunks of the range,
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`). Reads only the chunks of the range,
         which has to lie inside the blob."""
         check_blob_name(name)
         head, _ = await self._head(name)
@@ -136,7 +137,8 @@ class StreamBlobs(FixedBlobs):
         return memoryview(data)[offset - begin : end - begin]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        """Return the blobs whose names begin with ``prefix``, ordered by name
+        (:meth:`penstock_core.vocabulary.ports.Blobs.list`)."""
         return [
             BlobInfo(name, head.size)
             for name, head in await self._heads()

@@ -31,7 +31,8 @@ _PENDING_BYTES_MAX: Final = 64 << 20
 _RECONNECT_WAIT_S: Final = 0.1
 """Pause between two attempts to reconnect, in seconds."""
 _PING_INTERVAL_S: Final = 2
-"""A frozen server keeps its connections open, so only pings detect it."""
+"""Seconds between two pings. A frozen server keeps its connections open, so only pings detect
+it."""
 _SERVED_LATER: Final = frozenset({408, 500, 503})
 """Error codes that do not concern the request: it may succeed when it is repeated."""
 NO_CLUSTER: Final = 10074

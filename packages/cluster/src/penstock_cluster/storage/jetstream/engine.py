@@ -112,7 +112,8 @@ class JetStreamEngine:
         return self
 
     async def check(self, shard: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.check`."""
+        """Check that the engine keeps acknowledged appends and still has those of this shard
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.check`)."""
         journal = await self._journal(shard, 1)
         try:
             await journal.inspect()
@@ -120,13 +121,15 @@ class JetStreamEngine:
             await journal.close()
 
     async def registry(self) -> BucketRegistry:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.registry`."""
+        """Return the engine's registry
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.registry`)."""
         registry = BucketRegistry(self._connected(), self._name)
         self._registries.append(registry)
         return await registry.open()
 
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> JetStreamJournal:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
+        """Open the journal of a shard for the owner with this epoch, which excludes older owners
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.journal`)."""
         if epoch < 1 or begins < 0:
             raise InvalidArgument(
                 f"epoch is {epoch} and begins is {begins}; they must be at least 1 and at least 0"
@@ -143,7 +146,8 @@ class JetStreamEngine:
         return journal
 
     async def open_read_only(self, shard: int) -> JetStreamJournal | None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`."""
+        """Open the journal of a shard for reading only; None if it was never begun
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`)."""
         journal = await self._journal(shard, READ_ONLY_EPOCH)
         try:
             if await journal.look():
@@ -171,7 +175,8 @@ class JetStreamEngine:
         )
 
     async def blobs(self, shard: int) -> StreamBlobs:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.blobs`."""
+        """Return blobs stored on the engine itself
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.blobs`)."""
         blobs = StreamBlobs(
             self._connected(), f"{self._name}-blobs-{shard}", self._clock, room=self._room
         )
@@ -179,8 +184,9 @@ class JetStreamEngine:
         return await blobs.open()
 
     async def health(self) -> EngineHealth:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.health`. Settings that changed
-        since the start stop the journals, as after a reconnection."""
+        """Return the state of the engine
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.health`). Settings that changed since
+        the start stop the journals, as after a reconnection."""
         servers = await self._read_servers()
         await self._compare(servers)
         readable = [server for server in servers if not server.failure]

@@ -19,7 +19,8 @@ from penstock_core.vocabulary.engine_room import room_of_majority
 from penstock_core.vocabulary.errors import NoQuorum, Unavailable
 
 OLDEST: Final = (2, 14)
-"""Older servers lose messages that they have acknowledged, as an analysis by Jepsen has found."""
+"""Oldest version of NATS that is supported. Older servers lose messages that they have
+acknowledged, as an analysis by Jepsen has found."""
 MONITORING_PORT: Final = 8222
 _JETSTREAM: Final = "jetstream { store_dir: DIRECTORY, sync_interval: always }"
 _TIMEOUT_S: Final = 2.0

@@ -42,7 +42,7 @@ READ_S: Final = 120.0
 _OPEN_S: Final = 4.0
 """Longest wait for a connection, in seconds."""
 _ANY_EPOCH: Final = 1 << 62
-"""Newer than the epoch of every owner, so that every frame in a stream is readable."""
+"""An epoch above that of every owner, so that every frame in a stream is readable."""
 
 
 class _StreamNames(Struct):
@@ -73,7 +73,8 @@ class JetStreamInspector:
         self._connecting = asyncio.Lock()
 
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.records`."""
+        """Return the records of the registry whose keys begin with ``prefix``
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.records`)."""
         async with _in_time(ANSWER_S):
             registry = await self._open_registry()
             if registry is None:
@@ -82,8 +83,9 @@ class JetStreamInspector:
         return {key: record for key, record in records.items() if record is not None}
 
     async def health(self) -> EngineHealth:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.health`. The leader is that of
-        the first shard's stream, if that exists."""
+        """Return the state of the engine
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.health`). The leader is that of the
+        first shard's stream, if that exists."""
         states = await self._read_states()
         read = [state for state in states if not state.failure]
         size = max((state.cluster_size for state in read), default=len(states))
@@ -108,7 +110,8 @@ class JetStreamInspector:
         )
 
     async def servers(self) -> Sequence[EngineServer]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.servers`."""
+        """Return all known servers of the engine
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.servers`)."""
         leader = (await self.health()).leader
         return [
             EngineServer(
@@ -123,7 +126,8 @@ class JetStreamInspector:
         ]
 
     async def checks(self, shard: int) -> Sequence[EngineCheck]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.checks`."""
+        """Check the engine's requirements for use by a node, and return the results
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.checks`)."""
         states = await self._read_states()
         read = [state for state in states if not state.failure]
         names = ", ".join(state.name for state in read)
@@ -141,7 +145,8 @@ class JetStreamInspector:
         ]
 
     async def clusters(self) -> Sequence[str]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.clusters`."""
+        """Return the names of all clusters on the engine
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.clusters`)."""
         async with _in_time(ANSWER_S):
             try:
                 answer = await (await self._connected()).ask("$JS.API.STREAM.NAMES", b"{}")

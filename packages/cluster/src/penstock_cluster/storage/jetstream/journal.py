@@ -56,8 +56,8 @@ from penstock_core.vocabulary.ports import (
 from penstock_server.storage.journal_arguments import check_read, check_room, check_trim
 
 _SENT_AT_ONCE: Final = 8
-"""Unanswered frames at a time. With many more, answers come so late that all frames are sent again,
-without end."""
+"""Largest number of unanswered frames. With many more, answers come so late that all frames are
+sent again, without end."""
 CACHED_BYTES_MAX: Final = 64 << 20
 """Bytes of blocks that stay in memory after opening: recovery reads them next."""
 READ_ONLY_EPOCH: Final = 1 << 62
@@ -109,8 +109,8 @@ class JetStreamJournal:
         """Reason why appending is no longer possible."""
 
     async def open(self, begins: int = 0) -> JetStreamJournal:
-        """Read the whole stream, then fence. See
-        :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
+        """Read the whole stream, and append an ``EPOCH`` frame, after which no older owner can
+        append (:meth:`penstock_core.vocabulary.ports.StorageEngine.journal`)."""
         self._mark = mark = await self._marks.read()
         if mark is not None and not await self.stream.exists():
             self._check_was_never_created(mark)
@@ -177,8 +177,9 @@ class JetStreamJournal:
         self._check_mark(info, mark)
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.append`. On return the block is always
-        on the disks of a majority."""
+        """Add a block after block ``expected``, which must be the last one; return its sequence
+        (:meth:`penstock_core.vocabulary.ports.Journal.append`). On return the block is always on
+        the disks of a majority."""
         async with self._writing:
             self._check_usable()
             data = b"".join(block)
@@ -198,7 +199,8 @@ class JetStreamJournal:
             return expected + 1
 
     async def reserve(self, size: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.reserve`."""
+        """Make sure that an append of ``size`` bytes will find room on the engine
+        (:meth:`penstock_core.vocabulary.ports.Journal.reserve`)."""
         self._check_usable()
         check_room(size)
         self._room.check(size, SEALING_RESERVE_BYTES)
@@ -206,7 +208,8 @@ class JetStreamJournal:
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.read`. If the leader's copy is damaged,
+        """Read blocks, in order, from sequence ``first`` on
+        (:meth:`penstock_core.vocabulary.ports.Journal.read`). If the leader's copy is damaged,
         another copy is read."""
         self._check_open()
         check_read(first, limit, floor=self._index.floor)
@@ -238,7 +241,8 @@ class JetStreamJournal:
         """Do nothing: :meth:`trim` frees the room itself."""
 
     async def trim(self, through: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.trim`."""
+        """Drop the blocks up to and including ``through``
+        (:meth:`penstock_core.vocabulary.ports.Journal.trim`)."""
         async with self._writing:
             self._check_usable()
             tail = self._index.tail
@@ -352,7 +356,8 @@ class JetStreamJournal:
         ``Deposed`` for a frame of a newer owner, and ``Damaged``."""
         if frame.epoch > self._epoch:
             raise Deposed(
-                f"stream {self.stream.name}: epoch {frame.epoch} has begun; this is {self._epoch}"
+                f"stream {self.stream.name}: epoch {frame.epoch} has begun; this owner has epoch "
+                f"{self._epoch}"
             )
         completed = self._index.take(frame)
         if frame.kind is not FrameKind.DATA or not frame.part:
@@ -526,7 +531,7 @@ class JetStreamJournal:
                 return expected + 1
         raise Deposed(
             f"expected the tail to be {expected}, it is {self._index.tail}: another writer has "
-            f"been here"
+            f"appended"
         )
 
     # Reading

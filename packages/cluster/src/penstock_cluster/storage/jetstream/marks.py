@@ -50,7 +50,8 @@ class RegistryMarks:
         return None if record is None else msgspec.json.decode(record.value, type=Mark)
 
     async def write(self, mark: Mark) -> None:
-        """See :class:`Marks`."""
+        """Replace a mark of this or an older epoch. Raises ``Deposed`` if a newer epoch has written
+        one."""
         while True:
             record = await self.registry.get(self.key)
             version = 0
@@ -58,7 +59,9 @@ class RegistryMarks:
                 stored = msgspec.json.decode(record.value, type=Mark)
                 version = record.version
                 if stored.epoch > mark.epoch:
-                    raise Deposed(f"epoch {stored.epoch} has begun; this is {mark.epoch}")
+                    raise Deposed(
+                        f"epoch {stored.epoch} has begun; this owner has epoch {mark.epoch}"
+                    )
                 mark = msgspec.structs.replace(mark, kept=max(mark.kept, stored.kept))
             try:
                 await self.registry.cas(self.key, version, msgspec.json.encode(mark))

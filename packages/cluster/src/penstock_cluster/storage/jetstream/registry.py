@@ -81,13 +81,15 @@ class BucketRegistry:
         return (await self._read_state(key)).record
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
+        """Set ``key`` if its version is ``expected``; return the new version
+        (:meth:`penstock_core.vocabulary.ports.Registry.cas`)."""
         record = VersionedRecord(expected + 1, bytes(value))
         await self._change(key, expected, record)
         return record.version
 
     async def delete(self, key: str, expected: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
+        """Remove ``key`` if its version is ``expected``
+        (:meth:`penstock_core.vocabulary.ports.Registry.delete`)."""
         revision = await self._change(key, expected, None)
         if revision:
             # The marker has notified watchers and stopped slower writers, so it can be removed.
@@ -106,7 +108,8 @@ class BucketRegistry:
         return sorted(present)
 
     def watch(self, prefix: str = "") -> AsyncIterator[Change]:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.watch`."""
+        """Yield changes of keys that begin with ``prefix``
+        (:meth:`penstock_core.vocabulary.ports.Registry.watch`)."""
         return self._watches.add(prefix)
 
     async def _change(self, key: str, expected: int, record: VersionedRecord | None) -> int:

@@ -27,7 +27,8 @@ T = TypeVar("T")
 _log: Final = logger("penstock.jetstream")
 
 WRONG_SEQUENCE: Final = frozenset({10071, 10164})
-"""Another message is stored at the expected sequence, or is in flight to it."""
+"""Numbers of JetStream's errors if another message is stored at the expected sequence, or is in
+flight to it."""
 # Numbers of JetStream's errors.
 _NO_MESSAGE: Final = 10037
 _NO_STREAM: Final = 10059

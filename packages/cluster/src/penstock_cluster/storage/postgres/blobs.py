@@ -49,7 +49,7 @@ class PostgresBlobs(FixedBlobs):
         self._store = store
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.put`."""
+        """Store a blob under a new name (:meth:`penstock_core.vocabulary.ports.Blobs.put`)."""
         check_blob_name(name)
         size, digest = 0, xxh3_64()
         for chunk in chunks:
@@ -80,8 +80,9 @@ class PostgresBlobs(FixedBlobs):
             return True
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.get`. The range has to lie inside the
-        blob. Raises ``Damaged`` if the bytes of a whole blob differ from those stored."""
+        """Return the bytes of a blob, or ``length`` bytes from ``offset`` on
+        (:meth:`penstock_core.vocabulary.ports.Blobs.get`). The range has to lie inside the blob.
+        Raises ``Damaged`` if the bytes of a whole blob differ from those stored."""
         check_blob_name(name)
         head = await self._servers.ask(lambda c: c.fetchrow(HEAD, self._store, name))
         if head is None:
@@ -108,7 +109,8 @@ class PostgresBlobs(FixedBlobs):
             raise NameDoesNotExist(f"blob {name} does not exist")
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """See :meth:`penstock_core.vocabulary.ports.Blobs.list`."""
+        """Return the blobs whose names begin with ``prefix``, ordered by name
+        (:meth:`penstock_core.vocabulary.ports.Blobs.list`)."""
         rows = await self._servers.ask(lambda c: c.fetch(LIST, self._store, prefix))
         return [BlobInfo(row["name"], row["size"]) for row in rows]
 

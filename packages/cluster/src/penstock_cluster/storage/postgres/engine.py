@@ -50,7 +50,8 @@ class PostgresEngine:
         self._journals: list[PostgresJournal] = []
 
     async def check(self, shard: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.check`. The wait for a server is
+        """Check that the engine keeps acknowledged appends and still has those of this shard
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.check`). The wait for a server is
         short."""
         async with self._temporary_servers() as servers:
             try:
@@ -64,7 +65,8 @@ class PostgresEngine:
         return PostgresRegistry(self._servers(), self._cluster)
 
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> PostgresJournal:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.journal`."""
+        """Open the journal of a shard for the owner with this epoch, which excludes older owners
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.journal`)."""
         if epoch < 1 or begins < 0:
             raise InvalidArgument(
                 f"epoch is {epoch} and begins is {begins}; they must be at least 1 and at least 0"
@@ -75,7 +77,8 @@ class PostgresEngine:
         return journal
 
     async def open_read_only(self, shard: int) -> PostgresJournal | None:
-        """See :meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`."""
+        """Open the journal of a shard for reading only; None if it was never begun
+        (:meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`)."""
         journal = await PostgresJournal.look(self._servers(), self._journal_name(shard))
         if journal is not None:
             self._journals.append(journal)

@@ -40,7 +40,8 @@ class PostgresInspector:
         self._cluster = cluster
 
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.records`."""
+        """Return the records of the registry whose keys begin with ``prefix``
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.records`)."""
         async with self._primary() as (primary, _):
             if not await primary.fetchval(_REGISTER_EXISTS):
                 return {}
@@ -48,18 +49,21 @@ class PostgresInspector:
         return {row["key"]: VersionedRecord(row["version"], row["value"]) for row in rows}
 
     async def health(self) -> EngineHealth:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.health`."""
+        """Return the state of the engine
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.health`)."""
         async with self._primary() as (primary, server):
             return await health_of(primary, len(self._urls), server)
 
     async def servers(self) -> Sequence[EngineServer]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.servers`."""
+        """Return all known servers of the engine
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.servers`)."""
         async with asyncio.TaskGroup() as tasks:
             tasks_by_url = [tasks.create_task(_describe_server(url)) for url in self._urls]
         return [task.result() for task in tasks_by_url]
 
     async def checks(self, shard: int) -> Sequence[EngineCheck]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.checks`."""
+        """Check the engine's requirements for use by a node, and return the results
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.checks`)."""
         silent = [server for server in await self.servers() if server.failure]
         failures = "; ".join(f"{server.address}: {server.failure}" for server in silent)
         count = len(self._urls) - len(silent)
@@ -86,7 +90,8 @@ class PostgresInspector:
         return await _checked("history", compare, result, connection=primary, server=server)
 
     async def clusters(self) -> Sequence[str]:
-        """See :meth:`penstock_core.vocabulary.ports.EngineInspector.clusters`."""
+        """Return the names of all clusters on the engine
+        (:meth:`penstock_core.vocabulary.ports.EngineInspector.clusters`)."""
         async with self._primary() as (primary, _):
             if not await primary.fetchval(_REGISTER_EXISTS):
                 return []

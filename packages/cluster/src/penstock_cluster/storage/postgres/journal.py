@@ -28,7 +28,8 @@ from penstock_core.vocabulary.ports import READ_BYTES_MAX, Block, Buffer, Damage
 from penstock_server.storage.journal_arguments import check_read, check_room, check_trim
 
 BLOCK_BYTES_MAX: Final = 1000 << 20
-"""PostgreSQL limits a value to 1 GiB, and a message has some more bytes."""
+"""Size of the largest block in bytes. PostgreSQL limits a value to 1 GiB, and a message has some
+more bytes."""
 
 MARKS: Final = "/journals"
 """Register with a record of each journal that was created. No cluster has this name."""
@@ -38,7 +39,8 @@ WITH begun AS (INSERT INTO penstock_register VALUES ('{MARKS}', $1, 1, '')
 INSERT INTO penstock_head (journal, last, floor, epoch) SELECT key, $2::bigint, $2, 0 FROM begun
 ON CONFLICT DO NOTHING
 """
-"""A journal is created once: if its head is missing later, it was lost."""
+"""Creates the head of a journal, unless the journal was created before. If the head of a created
+journal is missing later, it was lost."""
 LOOK: Final = f"""
 SELECT EXISTS (SELECT FROM penstock_register WHERE register = '{MARKS}' AND key = $1) AS begun,
        last - floor - (SELECT count(*) FROM penstock_block
@@ -52,7 +54,8 @@ FENCE: Final = """
 UPDATE penstock_head SET epoch = $2, writer = $3 WHERE journal = $1 AND epoch <= $2
 RETURNING last, floor
 """
-"""Each opening has a new writer id, so an earlier one of the same epoch is fenced as well."""
+"""Makes a writer the only one that can append. Each opening has a new writer id, so an earlier
+opening of the same epoch can no longer append either."""
 HEAD: Final = "SELECT last, floor FROM penstock_head WHERE journal = $1"
 APPEND: Final = """
 WITH waits AS (SELECT set_config('synchronous_commit', $7, true)),
@@ -180,8 +183,9 @@ class PostgresJournal:
         return journal
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.append`. Without ``sync`` the block is
-        in the primary's log on return, and the next commit with ``sync`` waits for it."""
+        """Add a block after block ``expected``, which must be the last one; return its sequence
+        (:meth:`penstock_core.vocabulary.ports.Journal.append`). Without ``sync`` the block is in
+        the primary's log on return, and the next commit with ``sync`` waits for it."""
         self._check_usable()
         body = b"".join(block)
         if len(body) > BLOCK_BYTES_MAX:
@@ -238,7 +242,7 @@ class PostgresJournal:
         """Wait until the standbys have all earlier commits. Raises ``Deposed``."""
         row = await self._servers.ask(lambda c: c.fetchval(CONFIRM, self._name, self._writer))
         if row is None:
-            raise self._depose("a newer epoch has fenced")
+            raise self._depose("an owner of a newer epoch has opened the journal")
 
     async def _find_appended(self, expected: int, body: bytes) -> int:
         """Return the number of a block that has already been appended. Raises ``Deposed``
@@ -267,7 +271,8 @@ class PostgresJournal:
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.read`."""
+        """Read blocks, in order, from sequence ``first`` on
+        (:meth:`penstock_core.vocabulary.ports.Journal.read`)."""
         self._check_usable()
         check_read(first, limit, floor=self._floor)
         last = min(self._tail, first + limit - 1)
@@ -342,14 +347,15 @@ class PostgresJournal:
         """Do nothing: :meth:`trim` frees the room itself."""
 
     async def trim(self, through: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Journal.trim`. Raises ``Deposed``."""
+        """Drop the blocks up to and including ``through``
+        (:meth:`penstock_core.vocabulary.ports.Journal.trim`). Raises ``Deposed``."""
         self._check_usable()
         check_trim(through, tail=self._tail)
         if through <= self._floor:
             return
         row = await self._servers.ask(lambda c: c.fetchrow(TRIM, self._name, through, self._writer))
         if not row["owned"]:
-            raise self._depose("a newer epoch has fenced")
+            raise self._depose("an owner of a newer epoch has opened the journal")
         self._floor = through
         self._size -= row["size"]
 

@@ -55,7 +55,8 @@ class PostgresRegistry:
         return None if row is None else VersionedRecord(row["version"], row["value"])
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.cas`."""
+        """Set ``key`` if its version is ``expected``; return the new version
+        (:meth:`penstock_core.vocabulary.ports.Registry.cas`)."""
         if not key:
             raise InvalidArgument("a registry key has at least one character")
         stored = VersionedRecord(expected + 1, bytes(value))
@@ -74,7 +75,8 @@ class PostgresRegistry:
         return stored.version
 
     async def delete(self, key: str, expected: int) -> None:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.delete`."""
+        """Remove ``key`` if its version is ``expected``
+        (:meth:`penstock_core.vocabulary.ports.Registry.delete`)."""
         row, has_unanswered = await self._change_until_answered(
             (DELETE, self._register, key, expected)
         )
@@ -89,7 +91,8 @@ class PostgresRegistry:
         return [row["key"] for row in rows]
 
     def watch(self, prefix: str = "") -> AsyncIterator[Change]:
-        """See :meth:`penstock_core.vocabulary.ports.Registry.watch`."""
+        """Yield changes of keys that begin with ``prefix``
+        (:meth:`penstock_core.vocabulary.ports.Registry.watch`)."""
         watch = PostgresWatch(self._servers, self._register, prefix)
         self._watches.add(watch)
         return watch

@@ -80,11 +80,11 @@ CREATE TABLE IF NOT EXISTS penstock_blob_part (
 );
 ALTER TABLE penstock_blob_part ALTER body SET STORAGE EXTERNAL;
 """
-"""Heads change with every append: free room in their pages keeps such an update from touching the
-index. Bodies are not compressed again, because columns are packed already."""
+"""Creates the tables. Heads change with every append: free room in their pages keeps such an update
+from touching the index. Bodies are not compressed again, because columns are packed already."""
 LOCK: Final = 0x70656E73
-"""Advisory lock for the creation of tables: IF NOT EXISTS fails in two sessions at the same
-time."""
+"""Number of the advisory lock that is held while tables are created, because IF NOT EXISTS fails if
+two sessions create the same table at the same time."""
 
 
 CONFIRM: Final = "SELECT pg_current_xact_id()"
