@@ -1,5 +1,5 @@
-"""MQTT 3.1.1 and 5: a topic is a value, a channel is a table.
+"""MQTT 3.1.1 and 5 for clients of a realm.
 
-What clients publish becomes events of one channel, with the topic as a property; what they
-subscribe to is found by a tree of their filters. The guide's page on MQTT has the mapping.
+Messages that clients publish become events of one channel, with the topic as a property. A tree of
+the clients' filters finds the receivers of a message. The guide's page on MQTT has the mapping.
 """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 VERSIONS: Final = {MQTT_3: "3.1.1", MQTT_5: "5"}
 """The usual names of the versions of MQTT."""
 LAST_USER: Final = "\U0010ffff"
-"""Sorts after all names of users."""
+"""A text that sorts after all names of users."""
 FILTERS_SHOWN: Final = 100
 """Maximum number of subscriptions that are listed for each session."""
 

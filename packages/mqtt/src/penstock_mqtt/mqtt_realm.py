@@ -35,7 +35,7 @@ ROOM_BYTES: Final = PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX + 64
 UNKNOWN_BYTES_MAX: Final = 16 << 20
 """Maximum number of bytes of packets held for all clients that are not signed in."""
 UNKNOWN_SMALL_BYTES: Final = 4_096
-"""Bytes of each of these clients that are not counted."""
+"""Bytes of packets that a client before its sign-in may hold without being counted."""
 
 
 RECEIVE_MAXIMUM: Final = 1_000

@@ -47,7 +47,7 @@ class Residue(Struct, frozen=True, omit_defaults=True):
 
 NO_RESIDUE: Final = Residue()
 _UNREADABLE: Final = (InvalidArgument, msgspec.MsgspecError, RecursionError)
-"""Raised for a header that its publisher has written for another use."""
+"""Errors raised for a header that its publisher has written for another use."""
 
 
 class _AmqpHeader(Struct, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Buries the events that make a streaming query fail."""
+"""Sends events that make a streaming query fail to the dead event store."""
 
 from __future__ import annotations
 

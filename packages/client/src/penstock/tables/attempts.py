@@ -62,7 +62,7 @@ class Attempts:
         self.count = 0
         """Number of attempts that have failed."""
         self.unconfirmed: CommitUnconfirmed | None = None
-        """The last failure after which an attempt may still be stored."""
+        """The last failure that leaves open whether its attempt is stored; None without one."""
 
     @property
     def are_over(self) -> bool:

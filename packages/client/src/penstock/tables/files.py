@@ -28,7 +28,7 @@ OPEN_FILES_MAX: Final = 64
 """Largest number of files, one for each partition, that are open at the same time. To open another
 one, the file that was opened first is closed."""
 REPEATS_MIN: Final = 3
-"""Fewest occurrences of a value, on average, with which a column gets a dictionary."""
+"""A column other than text gets a dictionary if its values occur at least this often on average."""
 ID_COLUMN: Final = "event_id"
 """The column whose smallest and largest value is recorded for each file."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"

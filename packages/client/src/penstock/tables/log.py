@@ -20,7 +20,7 @@ PARQUET_DEPRECATED: Final = (
 """Advice for programs that write tables of plain Parquet files."""
 
 CONTENTS_MAX: Final = 64
-"""A table records the content identity of so many of the newest versions of a writer."""
+"""Number of the newest versions of a writer whose content identity a table records."""
 
 UNCOMMITTED_HOURS: Final = 24
 """Hours before an uncommitted file is removed. Until then, a writer may still commit it."""

@@ -315,8 +315,9 @@ class Table:
         """Call ``attempt``, which commits a version of ``app``, until the table has the version.
         Return False if the table already has it.
 
-        Each attempt follows a look into the table: the one before may be stored although it has
-        failed. Raises ``Unavailable`` after too many attempts, and the other errors of ``attempt``.
+        The table is read before each attempt, because the previous attempt may have been stored
+        although it has failed. Raises ``Unavailable`` after too many attempts, and the other errors
+        of ``attempt``.
         """
         attempts = Attempts(self._clock, uuid.uuid4().hex)
         failure: CommitConflict | CommitUnconfirmed | None = None

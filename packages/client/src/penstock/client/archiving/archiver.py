@@ -47,7 +47,8 @@ APP: Final = "penstock archive"
 """Name of this writer in the tables."""
 COMMIT_ROWS_MAX: Final = 1_000_000
 COMMIT_BYTES_MAX: Final = 256 << 20
-"""Rows and bytes of events after which a commit is made."""
+"""Number of bytes of events after which a commit is made; a commit is also made after
+``COMMIT_ROWS_MAX`` events."""
 COMPACT_BYTES: Final = 16 << 20
 """Size of compacted files; it bounds the memory of a compaction."""
 WAIT_S: Final = 1.0
@@ -70,7 +71,7 @@ class ArchiveSettings(Struct, frozen=True, kw_only=True):
     allows_losses: bool = False
     """Whether to continue after events that left the channel before they were copied."""
     every_s: float = 0.0
-    """Fewest seconds between the commits of a channel whose events are all copied."""
+    """Smallest number of seconds between the commits of a channel whose events are all copied."""
 
 
 class ArchiveProgress(Struct, frozen=True):
@@ -130,8 +131,8 @@ class ChannelArchiver:
         self._left_before = IdSet()
         """Ids of events that had left the channel before its table existed, which are no losses."""
         self._existing_end: int | None = None
-        """End of the ids at the first :meth:`open` if the table did not exist, otherwise 0. The
-        events below it may leave until the first commit creates the table. None before."""
+        """None before the first :meth:`open`. Then 0 if the table existed, otherwise the id after
+        the newest event: earlier events may leave until the first commit creates the table."""
         self.next_id = 0
         """Id of the first event to copy next."""
         self.is_open = False
@@ -322,7 +323,7 @@ class ChannelArchiver:
 
 
 class Archiver:
-    """Copies the channels of a choice to their tables."""
+    """Copies the chosen channels to their tables."""
 
     def __init__(
         self,

@@ -139,8 +139,8 @@ def described(lost: Sequence[Missing]) -> str:
 
 
 def prevention(lost: Sequence[Missing], kind: str) -> str:
-    """Return the end of an error that tells how to prevent such losses, empty if unknown.
-    ``kind`` is the word for the store."""
+    """Return the end of an error text that tells how to prevent losses like ``lost``; empty if this
+    is unknown. ``kind`` is ``channel`` or ``queue``, as the text names the store."""
     remedies = [_PREVENTIONS[missing.cause] for missing in lost if missing.cause in _PREVENTIONS]
     return f"; to prevent this, give the {kind} {' and '.join(remedies)}" if remedies else ""
 

@@ -21,7 +21,7 @@ DEAD_AFTER_S: Final = 30.0
 time to open a subscription again."""
 DEAD_AFTER_HEARTBEATS: Final = 3
 """Number of heartbeat intervals of silence after which a connection counts as lost in a cluster.
-They are as long as a lease."""
+Together these intervals are as long as a lease."""
 _PAUSE_MAX_S: Final = 2.0
 """Longest pause between attempts to connect, in seconds."""
 _CLUSTER_PAUSE_MAX_S: Final = 0.25

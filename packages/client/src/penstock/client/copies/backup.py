@@ -53,7 +53,7 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     files: int
     """Number of files in the backup."""
     bytes: int
-    """Total size of these files."""
+    """Total size of the files in the backup, in bytes."""
     files_read: int
     """Number of files that were read from the realm, because the folder did not contain them."""
     bytes_read: int

@@ -42,7 +42,7 @@ class CopyResult(Struct, frozen=True, kw_only=True):
     files: int
     """Number of sealed files of the realm."""
     bytes: int
-    """Total size of these files."""
+    """Total size of the realm's sealed files, in bytes."""
     files_copied: int
     """Number of files that were copied because they were new or had changed."""
     bytes_copied: int

@@ -94,7 +94,7 @@ class EditedAttributes(_Changeable, total=False):
     topics: str | Sequence[str]
     """Channels only: MQTT topic filters; the channel stores the messages of matching topics."""
     payload: Payload
-    """Channels only: content of these messages."""
+    """Channels only: content of the messages on the MQTT topics."""
     max_deliveries: int
     """Queues only: number of rollbacks after which an event is dead; 0 for no limit."""
     backoff: BackoffTimes | None

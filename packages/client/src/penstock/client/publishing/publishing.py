@@ -37,10 +37,11 @@ FRAME_BODIES_MAX = 32 << 20
 """Maximum number of bytes of a publish in one frame; a larger publish is staged in parts and
 committed in one step."""
 STAGINGS_MAX = 10
-"""Attempts to stage the parts of one publish, as a restart of the realm loses the stages."""
+"""Largest number of attempts to stage the parts of one publish, as a restart of the realm loses the
+stages."""
 UNANSWERED_MAX = 128
-"""Unanswered publishes of one channel; fewer than the realm remembers (SEM X3), so that it
-recognizes every publish that is repeated after a lost connection."""
+"""Largest number of unanswered publishes of one channel; fewer than the realm remembers (SEM X3),
+so that it recognizes every publish that is repeated after a lost connection."""
 
 
 class _Ids:

@@ -281,34 +281,39 @@ class SeamlessSubscription(Subscription):
     async def _from_channel(self, wait: float | None) -> tuple[ReceivedBatch | None, bool]:
         """Return the next events of the channel, and whether the caller gets this result; False
         means that it has to continue with the archive or wait again."""
-        behind = self._position < self._catch_up_end
-        shorter = behind and (wait is None or wait > LOOK_AGAIN_S)
+        is_catching_up = self._position < self._catch_up_end
+        shorter = is_catching_up and (wait is None or wait > LOOK_AGAIN_S)
         batch = await self._inbox.get(LOOK_AGAIN_S if shorter else wait)
         if self._past is not None:  # another task has found archived events that come first
             if batch is not None:
                 self._inbox.put_back(batch)
             return None, False
         if batch is None:
-            if behind:
+            if is_catching_up:
                 self._catch_up_end = 0  # the archive is examined only once
                 if await self._has_archived_next():
                     return None, False
             return None, not shorter or self._inbox.has_ended
         self._took(batch)
-        batch = await self._next_of(batch, behind=behind)
+        batch = await self._next_of(batch, is_catching_up=is_catching_up)
         if batch is None:
             return None, False
         self._position = int(batch.event_ids[-1]) + 1
         return batch, True
 
-    async def _next_of(self, batch: ReceivedBatch, *, behind: bool) -> ReceivedBatch | None:
+    async def _next_of(self, batch: ReceivedBatch, *, is_catching_up: bool) -> ReceivedBatch | None:
         """Return the events of a batch of the channel to deliver now; put the others back. None
-        means that archived events come first."""
+        means that archived events come first. ``is_catching_up``: whether events that the channel
+        had when it was opened are still to be delivered."""
         if int(batch.event_ids[0]) < self._oldest:
             batch, later = _split(batch, self._oldest)
             if later is not None:
                 self._inbox.put_back(later)
-        elif behind and not _follows(batch, self._position) and await self._has_archived_next():
+        elif (
+            is_catching_up
+            and not _follows(batch, self._position)
+            and await self._has_archived_next()
+        ):
             self._inbox.put_back(batch)
             return None
         return _from(batch, self._position)

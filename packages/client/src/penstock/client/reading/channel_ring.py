@@ -86,8 +86,8 @@ class ChannelRing(Generic[S]):
         self.members: dict[int, Member[S]] = {}
         self.is_open = False
         self._places: dict[int, Member[S]] = {}
-        """Members whose right to read was revoked. If it is granted again, they continue where they
-        were."""
+        """Members of channels that may no longer be read. If the right is granted again, they
+        continue where they were."""
         self._watch = Attachment(connection)
         """The watch of the pattern. It is already open while the channels are being opened."""
         self.new_from: int | None = None

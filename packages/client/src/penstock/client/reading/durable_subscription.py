@@ -38,7 +38,7 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.wire.native import messages as wire
 
 MERGED_ROWS_MAX = 16_384
-"""Events from which a batch is not joined with further waiting deliveries."""
+"""Number of events from which on a batch is not joined with further waiting deliveries."""
 
 
 class DurableSubscription(DeliveringLoops):

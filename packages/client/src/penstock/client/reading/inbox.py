@@ -257,7 +257,7 @@ class Inbox(Generic[B]):
         return self._ended
 
     def clear(self) -> None:
-        """Drop all batches, as their events returned to the realm with the connection."""
+        """Drop all batches: their events returned to the realm when the connection was lost."""
         self._batches.clear()
         self.buffered.forget()
 
@@ -272,8 +272,9 @@ class Inbox(Generic[B]):
         self._arrives()
 
     def renewed(self) -> Inbox[B]:
-        """Return an empty inbox to start again with: this one, as tasks may wait for its batches.
-        After its end it is a new one, so that the waiting tasks still receive the end."""
+        """Return an empty inbox for a subscription that starts again. This is the same inbox,
+        because tasks may wait for its batches; if it has ended, it is a new one, so that waiting
+        tasks still receive the end."""
         if self._ended or self.has_failed:
             self.buffered.forget()
             return Inbox(self.buffered, self._on_arrival)

@@ -18,8 +18,8 @@ PEEK_DEFAULT = 100
 PEEK_MAX = 1_000_000
 
 SCAN_EVENTS = 512
-"""Fewest events that the realm examines in one step for a selector: smaller steps would take a
-hundred times as long on a long queue."""
+"""Smallest number of events that the realm examines in one step for a selector: smaller steps would
+take a hundred times as long on a long queue."""
 
 
 class Peeked(Sequence[Event]):

@@ -46,7 +46,8 @@ class Settlements:
         self._connections = 0
         """Number of connections that the seat had before the present one."""
         self._lost_connection = -1
-        """The last of these connections that was lost with an unanswered rollback."""
+        """Value of ``_connections`` when a connection was last lost with an unanswered rollback;
+        -1 if none was."""
         self.in_order = False
         """Whether acknowledgements made after a rollback have to arrive after it (SEM D11), because
         events may be recalled, or have been."""

@@ -56,11 +56,12 @@ def received_spans(message: wire.Delivery, schema: pa.Schema, body: memoryview) 
     return (Span(first, first + count),)
 
 
-def _is_first(schema: pa.Schema) -> bool:
+def _has_ids_first(schema: pa.Schema) -> bool:
+    """Return whether the first column of a schema is that of the event ids."""
     return bool(schema.field(0).equals(STAMPED_FIELDS[0]))
 
 
-_begins_with_ids = SchemaMemo(_is_first)
+_begins_with_ids = SchemaMemo(_has_ids_first)
 
 
 def redelivery_counts(message: wire.Delivery) -> dict[int, int]:

@@ -65,7 +65,7 @@ class TransactionStreaming:
     _loop: LoopThread
 
     def publish_many(self, events: Iterable[Event]) -> None:
-        """Add events, in their order; from any iterable."""
+        """Add events from any iterable to the transaction, in order."""
         # The iterator runs in the caller's thread, because it may block.
         events = events if isinstance(events, Sequence) else list(events)
         self._loop.call(self._inner.publish_many(events))
@@ -111,9 +111,9 @@ class DurableReceiving:
           after the other, in a separate thread; it may use the session. With ``auto_ack`` its
           return acknowledges the event; an exception rolls the event back and is reported to the
           session's error listeners
-        - ``window``: the most unsettled events. Without it the realm decides: it begins with 10
-          or 1,000, depending on the type, and for most types grows to as much as 5,000 for a
-          client that acknowledges quickly
+        - ``window``: the largest number of unsettled events. Without it the realm decides: it
+          begins with 10 or 1,000, depending on the type, and for most types grows to as much as
+          5,000 for a client that acknowledges quickly
         - ``auto_ack``: acknowledge an event when the next one is requested, or the handler returns
         - ``selector``: only matching events are delivered to this client
         - ``timeout``: ends an iteration if no event arrives for this many seconds
