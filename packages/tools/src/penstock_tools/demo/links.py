@@ -34,7 +34,7 @@ class DemoLinks:
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
         self._cut: dict[str, LostDirection] = {}
-        """The direction in which each process is cut off, by the name of the process."""
+        """The direction of each cut, by the name of the process that is cut off."""
         self._links: list[_DemoLink] = []
 
     def open(self, source: str, destination: str, port: int) -> int:

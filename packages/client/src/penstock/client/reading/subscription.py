@@ -103,8 +103,8 @@ class Subscription(ReceivingLoops):
         channel_name: str = "",
         on_arrival: Callable[[], None] | None = None,
     ) -> None:
-        """``channel_name`` is the ``channel`` of its events; ``on_arrival`` is called when a batch
-        arrives, and at the end."""
+        """``channel_name`` is the value of ``channel`` in the received events; ``on_arrival`` is
+        called when a batch arrives, and at the end."""
         self._attachment = Attachment(connection)
         super().__init__(self._attachment)
         timeout = timeout_s(timeout)

@@ -25,7 +25,7 @@ from penstock_core.vocabulary.ports import Clock, Offload
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 COMPARISON_BYTES: Final = 16 << 10
-"""Fixed cost of one comparison, as the bytes that it could read in that time."""
+"""Fixed cost of one comparison, as the number of bytes that could be compared in the same time."""
 IN_USE_CHARACTERS_MAX: Final = 4 << 20
 """Limit on the characters of all selectors in use. Compiled, a character can take 500 bytes."""
 PARSED_BESIDE_ABOVE: Final = 1_024
