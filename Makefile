@@ -7,6 +7,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
+TESTS ?=
 SEED ?= 0
 LIVES ?= 1
 export VENV PYTHON
@@ -14,9 +15,8 @@ export VENV PYTHON
 bin := $(VENV)/bin
 sources := $(wildcard packages bench tests examples scripts conftest.py)
 fast := -m "not slow and not spark and not process and not door" --hypothesis-profile=quick -p no:schemathesis
-types = $(bin)/mypy $(sources)
 
-.PHONY: help setup run test check style types lowest docs serve cluster bench weight sim faults fuzz lock wheel clean
+.PHONY: help setup run test check lowest docs serve cluster bench weight sim faults fuzz lock wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,22 +51,22 @@ else
 	@$(bin)/python -m pytest $(ARGS)
 endif
 
-# Types are checked beside the tests: anew that takes half a minute of one processor.
-check: style ## format, lint, types, import contracts, fast tests (under a minute)
+# Types are checked beside the tests: anew that takes half a minute of one processor. TESTS=later
+# leaves the fast tests to `make test`, which has them with more examples of each property.
+check: setup ## format, lint, types, import contracts, fast tests (under a minute)
+	@echo "check: format" && $(bin)/ruff format --check --quiet --diff $(sources)
+	@echo "check: lint" && $(bin)/ruff check --quiet $(sources)
+	@echo "check: import contracts" && $(bin)/lint-imports --no-logo
+ifeq ($(TESTS),later)
+	@echo "check: types" && $(bin)/mypy $(sources)
+else
 	@echo "check: types, beside the fast tests"
 	@told=$$(mktemp) && trap 'rm -f "$$told"' EXIT; \
-	$(types) >"$$told" 2>&1 & types=$$!; \
+	$(bin)/mypy $(sources) >"$$told" 2>&1 & types=$$!; \
 	$(bin)/python -m pytest -q -n 2 $(fast) $(ARGS); tests=$$?; \
 	wait $$types; types=$$?; cat "$$told"; \
 	exit $$((tests ? tests : types))
-
-style: setup ## format, lint, import contracts
-	@echo "style: format" && $(bin)/ruff format --check --quiet --diff $(sources)
-	@echo "style: lint" && $(bin)/ruff check --quiet $(sources)
-	@echo "style: import contracts" && $(bin)/lint-imports --no-logo
-
-types: setup ## types
-	@$(types)
+endif
 
 lowest: ## the fast tests with the lowest versions that pyproject.toml allows
 	@scripts/lowest.sh $(ARGS)
