@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 
 import pytest
 
@@ -119,3 +120,17 @@ def test_no_handle_shows_an_attribute_that_it_does_not_declare(there: type) -> N
     }
 
     assert shown <= declared(there)
+
+
+@pytest.mark.parametrize("kind", HANDLES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_every_duration_of_a_handle_takes_the_same_forms(kind: type) -> None:
+    durations = [
+        parameter
+        for name in public(kind)
+        if inspect.isroutine(getattr(kind, name))
+        for parameter in inspect.signature(getattr(kind, name)).parameters.values()
+        if re.search("timeout|delay|ttl|linger|time$", parameter.name)
+    ]
+
+    for parameter in durations:
+        assert re.search("Duration|Milliseconds|timedelta", str(parameter.annotation)), parameter

@@ -108,14 +108,23 @@ def test_a_delivery_time_may_be_a_duration_from_now(duration: str | timedelta) -
         (
             {"deliver_at": "5"},
             "deliver_at '5' is not a time: give a datetime with a time zone, seconds since 1970, "
-            "or a duration from now, a text such as '500ms'",
+            "a text such as '2026-05-04T12:00:00Z', or a duration from now, a text such as '500ms'",
         ),
         ({"deliver_at": True}, "deliver_at True is not a time: give a datetime"),
         ({"deliver_at": timedelta(seconds=-1)}, "is not a time: give a datetime"),
         ({"deliver_at": timedelta.max}, "is not a time: days="),
         ({"deliver_at": 1e300}, r"deliver_at 1e\+300 is not a time: "),
         ({"deliver_at": float("nan")}, "deliver_at nan is not a time: "),
-        ({"deliver_at": datetime(2026, 1, 1)}, "is not a time: give a datetime with a time zone"),  # noqa: DTZ001
+        (
+            {"deliver_at": datetime(2026, 1, 1)},  # noqa: DTZ001
+            "deliver_at is 2026-01-01 00:00:00, a time without a time zone; give one, as in",
+        ),
+        ({"deliver_at": "2026-01-01"}, "deliver_at is 2026-01-01 00:00:00, a time without"),
+        ({"deliver_at": "2026-13-01"}, "deliver_at '2026-13-01' is not a time: give"),
+        ({"ttl": ""}, "ttl '' is not a whole number of milliseconds from 0 to .*'500ms'"),
+        ({"ttl": False}, "ttl False is not a whole number"),
+        ({"ttl": float("nan")}, "ttl nan is not a whole number"),
+        ({"ttl": "9999999999999999d"}, "ttl '9999999999999999d' is not a whole number"),
         ({"properties": [1]}, "properties is list; pass a dictionary"),
         ({"headers": [1]}, "headers is list; pass a dictionary"),
     ],
@@ -142,6 +151,7 @@ def test_a_delivery_time_may_be_in_any_time_zone() -> None:
 
     assert Event(deliver_at=time).deliver_at is time
     assert Event(deliver_at=time.timestamp()).deliver_at == time
+    assert Event(deliver_at=time.isoformat()).deliver_at == time
     assert Event(deliver_at=0).deliver_at == datetime(1970, 1, 1, tzinfo=UTC)
     assert event.deliver_at == time
     assert event.deliver_at is not None

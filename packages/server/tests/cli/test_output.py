@@ -103,7 +103,15 @@ def test_a_property_has_the_type_it_looks_like(text: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("500", 500), ("500ms", 500), ("10s", 10_000), ("2h", 7_200_000), ("1d", 86_400_000)],
+    [
+        ("500", 500),
+        ("500ms", 500),
+        ("10s", 10_000),
+        ("1.5h", 5_400_000),
+        ("0.1ms", 1),
+        ("1d", 86_400_000),
+        (f"{1 << 50}", 1 << 50),
+    ],
 )
 def test_durations_have_units(text: str, ms: int) -> None:
     assert parsers.milliseconds(text) == ms

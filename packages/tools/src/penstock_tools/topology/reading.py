@@ -25,6 +25,7 @@ from penstock_core.access.rights import (
     parse_subject,
 )
 from penstock_core.api.requests import Kind
+from penstock_core.columns.events.durations import whole_ms
 from penstock_core.columns.selectors import parse as parse_selector
 from penstock_core.vocabulary.argument_errors import TOML, explain
 from penstock_core.vocabulary.backoff import Backoff
@@ -56,11 +57,9 @@ T = TypeVar("T")
 SECTIONS: Final = ("channel", "queue", "durable", "join", "user", "group", "grant", "pipeline")
 EMBEDDED: Final = "base64:"
 """Prefix of descriptors that are embedded in the file."""
-UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 DURATIONS: Final = frozenset(("ttl", "sync_batch_time", "ack_timeout"))
 """Attributes that take a number of milliseconds or a text such as ``5m``."""
 
-_DURATION: Final = re.compile(rf"(\d+)({'|'.join(UNITS_MS)})")
 _KEY: Final = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 """A key, or the keys of a nested value joined by dots, at the start of an error message."""
 _STORAGE_KEYS: Final = tuple(Definition().storage.__struct_fields__)
@@ -483,13 +482,13 @@ def _duration(key: str, value: Any, prefix: str = "") -> Any:
     """Return a duration as milliseconds; the value of any other key is returned unchanged."""
     if key not in DURATIONS or not isinstance(value, str):
         return value
-    match = _DURATION.fullmatch(value)
-    if match is None:
+    ms = whole_ms(value)
+    if isinstance(ms, str):
         raise InvalidArgument(
             f"{prefix}{key} is {value!r}; give milliseconds, or a text such as 500ms, 10s, 5m, 2h "
             f"or 1d"
         )
-    return int(match[1]) * UNITS_MS[match[2]]
+    return ms
 
 
 def _backoff(value: Any) -> Backoff | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import fields
 
+from penstock_core.columns.events.durations import UNITS_MS
 from penstock_core.vocabulary.backoff import Backoff
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.durable_attributes import DURABLE_DEFAULTS
@@ -23,7 +24,7 @@ from penstock_tools.topology.document import (
     WantedJoin,
     WantedStore,
 )
-from penstock_tools.topology.reading import DURATIONS, EMBEDDED, UNITS_MS
+from penstock_tools.topology.reading import DURATIONS, EMBEDDED
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LEFT_OUT: Final = frozenset(("kind",))

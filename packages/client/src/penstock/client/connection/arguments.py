@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TypeAlias, TypeGuard
 
 from penstock_core.bounds import NUMBER_MAX
-from penstock_core.columns.events.durations import EXAMPLES, duration_ms
+from penstock_core.columns.events.durations import EXAMPLES, duration_ms, round_ms
 from penstock_core.vocabulary.errors import InvalidArgument
 
 COUNT_MAX = NUMBER_MAX
@@ -44,11 +44,16 @@ def wait_s(value: object, name: str) -> float:
     return seconds
 
 
-def check_wait(value: object, name: str, unit: str) -> None:
-    """Raise ``InvalidArgument`` unless ``value`` is a number of 0 or more. The error calls the
-    value ``name`` and asks for ``unit``."""
-    if not _is_time(value):
-        raise InvalidArgument(f"{name} is {value!r}; give {unit}, 0 or more")
+def wait_ms(value: object, name: str) -> float:
+    """Return a waiting time in milliseconds, which may be infinite. A number without a unit is in
+    milliseconds, too.
+
+    Raises ``InvalidArgument``, which calls the value ``name``, unless it is 0 or more.
+    """
+    ms = _number(value) if _is_number(value) else duration_ms(value)
+    if not ms >= 0:
+        raise InvalidArgument(f"{name} is {value!r}; give milliseconds, 0 or more, {EXAMPLES}")
+    return ms
 
 
 def check_count(value: object, name: str, unit: str = "events") -> None:
@@ -59,24 +64,29 @@ def check_count(value: object, name: str, unit: str = "events") -> None:
 
 
 def milliseconds(value: object, name: str) -> int:
-    """Return a duration in whole milliseconds.
+    """Return a duration in whole milliseconds; a number is in seconds.
 
-    Raises ``InvalidArgument``, which calls the value ``name``, unless it is 0 or more.
+    Raises ``InvalidArgument``, which calls the value ``name``, unless it is 0 or more and fits into
+    a request.
     """
-    ms = value * 1_000.0 if _is_number(value) else duration_ms(value)
+    ms = _number(value) * 1_000 if _is_number(value) else duration_ms(value)
     if not 0 <= ms <= NUMBER_MAX:
         raise InvalidArgument(f"{name} is {value!r}; give seconds, 0 or more, {EXAMPLES}")
-    return round(ms)
+    return round_ms(ms)
 
 
 def _seconds(value: object) -> float:
-    return value if _is_number(value) else duration_ms(value) / 1_000
+    return _number(value) if _is_number(value) else duration_ms(value) / 1_000
+
+
+def _number(value: float) -> float:
+    """Return a number as a float; infinite if it is an integer that is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     # Python counts True and False as numbers.
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_time(value: object) -> bool:
-    return _is_number(value) and value >= 0

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Literal, Required, TypeAlias, TypedDict, TypeVar
 
 from msgspec.structs import fields
 
 from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.handles.definitions import backoff_of
+from penstock_core.columns.events.durations import Milliseconds
 from penstock_core.vocabulary.durable_attributes import DurableAttributes
 from penstock_core.vocabulary.errors import InvalidArgument
 
@@ -44,7 +44,7 @@ class StorageProperties(TypedDict, total=False):
     sync: Literal["group", "none"]
     sync_each_write: bool
     sync_max_batch_size: int
-    sync_batch_time: int
+    sync_batch_time: Milliseconds
     events_per_spindle: int
     auto_maintenance: bool
     enable_caching: bool
@@ -58,11 +58,11 @@ class StorageProperties(TypedDict, total=False):
 class BackoffTimes(TypedDict, total=False):
     """Delays before a rolled-back event is delivered again (SEM D18)."""
 
-    first: Required[int | str | timedelta]
+    first: Required[Milliseconds]
     """Delay after the first rollback: milliseconds, a text such as ``"1s"``, or a ``timedelta``."""
     factor: float
     """Ratio of each delay to the previous one."""
-    most: int | str | timedelta
+    most: Milliseconds
     """Longest delay, in the same forms as ``first``."""
     jitter: float
     """Largest random reduction of a delay, as a share of the delay from 0 to 1."""
@@ -73,7 +73,7 @@ class BackoffTimes(TypedDict, total=False):
 class _Changeable(TypedDict, total=False):
     """Attributes that channels and queues have in common, and that can be changed later."""
 
-    ttl: int | str | timedelta
+    ttl: Milliseconds
     """Time to live of events: milliseconds, a text such as ``"1h"``, or a ``timedelta``."""
     capacity: int
     dead_event_store: str

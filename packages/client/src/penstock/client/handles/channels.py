@@ -25,7 +25,13 @@ from penstock.client.publishing.publishing import Publisher, ids_of_answer, part
 from penstock.client.publishing.streamed import Many
 from penstock.client.reading.archive_subscription import SeamlessSubscription
 from penstock.client.reading.merging import Merger, Registered, delta_of, key_name_of, registered_of
-from penstock.client.reading.start_positions import StartLike, check_range, check_zone, start_of
+from penstock.client.reading.start_positions import (
+    StartLike,
+    TimeLike,
+    check_range,
+    start_of,
+    time_of,
+)
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
 from penstock_core.access.name_owners import with_content
 from penstock_core.api.channels import (
@@ -151,7 +157,7 @@ class Channel(Destination):
 
             await orders.publish(b"...", tag="new", properties={"price": 9.5})
 
-        With ``deliver_at``, a datetime with a time zone, seconds since 1970, or a duration from now
+        With ``deliver_at``, a time, seconds since 1970, or a duration from now
         such as ``"10m"``, the realm publishes the event at that time, and the call returns its
         number in ``scheduled``.
 
@@ -303,9 +309,11 @@ class Channel(Destination):
                 async for event in events:
                     print(event.event_id, event.data)
 
-        - ``start``: ``"earliest"``, ``"latest"``, an event id, or a ``datetime`` with a time zone
+        - ``start``: ``"earliest"``, ``"latest"``, an event id, or a time with its time zone: a
+          ``datetime``, or a text such as ``"2026-05-04T12:00:00Z"``
         - ``selector``: only matching events are delivered
-        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``timeout``: ends an iteration if no event arrives for this time: seconds, a text such as
+          ``"500ms"``, or a ``timedelta``
         - ``merged``: on a merge channel, deltas are merged into full events by the client. Without
           it, the first event of a key is its state and later ones may be deltas
           (``event.is_delta``) (SEM K3)
@@ -361,13 +369,13 @@ class Channel(Destination):
         self,
         *,
         start: StartLike = 0,
-        end: int | datetime | None = None,
+        end: int | TimeLike | None = None,
         columns: Sequence[str] | None = None,
         selector: str = "",
         archive: str | None = None,
     ) -> pa.Table:
-        """Return the events from ``start`` up to and including ``end``, an id or a time, as one
-        Arrow table::
+        """Return the events from ``start`` up to and including ``end``, an id or a time (a
+        ``datetime`` or text with its time zone), as one Arrow table::
 
             table = await orders.read(columns=["event_id", "price"], selector="price > 5")
 
@@ -381,8 +389,12 @@ class Channel(Destination):
         from penstock_core.columns.events.lifted_columns import flat_table, until_time
 
         schema = ChannelSchema.empty().grown(await self.columns())
-        end_time = end if isinstance(end, datetime) else None
-        last_id = end if not isinstance(end, datetime) else await self._last_id_at(end)
+        last_id: int | None
+        if isinstance(end, datetime | str):
+            end_time = time_of(end, "end")
+            last_id = await self._last_id_at(end_time)
+        else:
+            end_time, last_id = None, end
         batches = []
         # browse() would refuse the empty range of a time before the first event.
         if (
@@ -402,5 +414,4 @@ class Channel(Destination):
 
     async def _last_id_at(self, moment: datetime) -> int:
         """Return the id before the first stored event that was published after ``moment``."""
-        check_zone(moment, "end")
         return await self.first_id_at(moment + timedelta(microseconds=1)) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,13 +18,16 @@ from penstock.client.handles.if_missing import (
 )
 from penstock_core.api.channels import ChannelOpened, CreateChannel, DeleteChannel, OpenChannel
 from penstock_core.api.requests import Kind
-from penstock_core.columns.events.durations import whole_ms
+from penstock_core.columns.events.durations import EXAMPLES, whole_ms
 from penstock_core.vocabulary.argument_errors import PYTHON, explain
 from penstock_core.vocabulary.backoff import Backoff, check_backoff
 from penstock_core.vocabulary.definitions import Definition, Storage, attributes_of
 from penstock_core.vocabulary.errors import InvalidArgument
 
 T = TypeVar("T", Definition, Backoff)
+
+_GROUP_TIME: Final = "sync_batch_time"
+"""The storage property that is a duration."""
 
 
 async def create_store(
@@ -90,10 +93,13 @@ def definition_of(
         raise InvalidArgument(f"storage must be a dictionary, not {type(storage).__name__}")
     _check_storage(storage or {})
     merged_storage = {**tree.get("storage", {}), **(storage or {})}
+    if _GROUP_TIME in merged_storage:
+        group_time = _milliseconds(merged_storage[_GROUP_TIME], f"storage.{_GROUP_TIME}", words)
+        merged_storage[_GROUP_TIME] = group_time
     if attributes.get("backoff") is not None:
         attributes = {**attributes, "backoff": backoff_of(attributes["backoff"], words=words)}
     if "ttl" in attributes:
-        attributes = {**attributes, "ttl": whole_ms(attributes["ttl"])}
+        attributes = {**attributes, "ttl": _milliseconds(attributes["ttl"], "ttl", words)}
     if attributes.get("descriptors"):
         attributes = {**attributes, "descriptors": _descriptors(attributes["descriptors"])}
     if isinstance(topics := attributes.get("topics"), str):
@@ -128,6 +134,20 @@ def backoff_of(value: object, *, words: Mapping[str, str] = PYTHON) -> Backoff |
     backoff = _converted(tree, Backoff, "backoff", words=words)
     check_backoff(backoff)
     return backoff
+
+
+def _milliseconds(value: object, name: str, words: Mapping[str, str]) -> object:
+    """Return a duration in whole milliseconds, and any value that is neither a text nor a
+    ``timedelta`` unchanged.
+
+    Raises ``InvalidArgument``, which calls the value ``name``, for other texts and negative times.
+    """
+    ms = whole_ms(value)
+    if isinstance(ms, str | timedelta) and words is PYTHON:
+        raise InvalidArgument(
+            f"{name} is {value!r}; give whole milliseconds, 0 or more, {EXAMPLES}"
+        )
+    return ms
 
 
 def _converted(tree: Mapping[str, Any], kind: type[T], whole: str, words: Mapping[str, str]) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from penstock.client.publishing.streamed import Many, publish_streamed
 from penstock.client.publishing.transaction import Transaction
 from penstock.client.reading.merging import as_deltas
 from penstock.client.reading.received import ReceivedEvent
-from penstock.client.reading.start_positions import check_range, start_of
+from penstock.client.reading.start_positions import TimeLike, check_range, start_of, time_of
 from penstock.client.reading.subscription import Subscription
 from penstock_core.api.channels import (
     ChannelInfo,
@@ -48,9 +48,10 @@ from penstock_core.columns.events.event import Event
 from penstock_core.columns.files.tables import bodies_of_table
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.ipc import schema_from
+from penstock_core.columns.schema.moments import us_of
 from penstock_core.vocabulary.errors import ConnectionLost
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_core.vocabulary.start_positions import FromId
+from penstock_core.vocabulary.start_positions import FromId, FromTime
 
 
 class Destination:
@@ -126,15 +127,15 @@ class Destination:
         *,
         batch_events: int = 1_024,
         batch_bytes: int = 1 << 20,
-        linger_ms: float = 1.0,
+        linger_ms: float | str | timedelta = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> Producer:
         """Return a pipelined producer. It sends events without waiting until each event is stored.
 
         The producer sends a batch when it has collected ``batch_events`` events or ``batch_bytes``
-        bytes, or ``linger_ms`` milliseconds after the first event of the batch. ``on_error`` is
-        called for events that the realm refuses; without it, the session's error listeners are
-        called.
+        bytes, or ``linger_ms`` after the first event of the batch: milliseconds, a text such as
+        ``"5ms"``, or a ``timedelta``. ``on_error`` is called for events that the realm refuses;
+        without it, the session's error listeners are called.
         """
         return Producer(
             self._connection,
@@ -205,11 +206,13 @@ class Destination:
         message = DescribeMissing(self.number, first_id, end_id)
         return await self._connection.ask(message, tuple[Missing, ...])
 
-    async def first_id_at(self, moment: datetime) -> int:
+    async def first_id_at(self, moment: TimeLike) -> int:
         """Return the id of the first stored event published at ``moment`` or later; if none is
-        stored, the id that the next published event will get."""
+        stored, the id that the next published event will get. ``moment`` is a ``datetime`` with a
+        time zone, or a text such as ``"2026-05-04T12:00:00Z"``."""
+        start = FromTime(us_of(time_of(moment, "moment")))
         subscription = Subscription(
-            self._connection, self.number, start_of(moment), browse=True, first_credit=1
+            self._connection, self.number, start, browse=True, first_credit=1
         )
         async with subscription:
             return subscription.first_id

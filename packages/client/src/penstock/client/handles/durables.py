@@ -74,7 +74,7 @@ class Durables:
         - ``type``: how events are distributed among the clients: ``"shared"``, ``"serial"``,
           ``"exclusive"``, ``"priority"`` or ``"shared_queued"``
         - ``start``: position of the first event: ``"earliest"``, ``"latest"``, an event id, or a
-          ``datetime``
+          time with its time zone: a ``datetime``, or a text such as ``"2026-05-04T12:00:00Z"``
         - ``selector``: the durable receives only matching events
         - ``persistent``: whether the durable survives a restart of the realm; None means that the
           type of the channel decides
@@ -197,7 +197,8 @@ class Durable:
           5,000 for a client that acknowledges quickly
         - ``auto_ack``: acknowledge an event when the next one is requested, or the handler returns
         - ``selector``: only matching events are delivered to this client
-        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``timeout``: ends an iteration if no event arrives for this time: seconds, a text such as
+          ``"500ms"``, or a ``timedelta``
         - ``buffer_bytes``: largest number of bytes of events that are in transit or received and
           not read yet; a larger single event is delivered alone
         """
@@ -288,9 +289,9 @@ class Durable:
         return await self._connection.ask(message, int, resend=False)
 
     async def seek(self, to: StartLike, *, preview: bool = False) -> SeekOutcome:
-        """Move the durable back or forward: to ``"earliest"``, ``"latest"``, an event id or a
-        ``datetime`` (SEM D20). Return the outcome; with ``preview``, return what the outcome would
-        be and change nothing.
+        """Move the durable back or forward: to ``"earliest"``, ``"latest"``, an event id or a time
+        (a ``datetime`` or text with its time zone) (SEM D20). Return the outcome; with ``preview``,
+        return what the outcome would be and change nothing.
 
         The durable then delivers all stored events from that position on, including acknowledged
         ones, and skips outstanding events before it. Events that clients have not settled are
@@ -302,7 +303,7 @@ class Durable:
         ``InvalidArgument`` for the id of an event that does not exist yet, and ``DurableInUse``
         while a client holds the durable (:meth:`hold`).
         """
-        position = start_of(to)
+        position = start_of(to, "to")
         if preview:
             return await self._connection.ask(
                 PreviewSeek(self._channel, self.name, position), SeekOutcome

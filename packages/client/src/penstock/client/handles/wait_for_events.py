@@ -23,7 +23,8 @@ async def wait_for_events(
     connection: RealmConnection, starts: Mapping[Destination, int], timeout: Duration
 ) -> bool:
     """Wait until a store in ``starts`` has an event whose id is at least the one given for it.
-    Return False if this does not happen within ``timeout`` seconds."""
+    Return False if this does not happen within ``timeout``. Raises ``InvalidArgument``."""
+    timeout_seconds = wait_s(timeout, "timeout")  # an error here leaves no coroutine behind
     has_events = asyncio.Event()
     pause = QUEUE_POLL_S * sum(not isinstance(store, Channel) for store in starts)
     async with AsyncExitStack() as subscriptions:
@@ -39,7 +40,7 @@ async def wait_for_events(
             for store, start in starts.items()
         ]
         try:
-            async with asyncio.timeout(wait_s(timeout, "timeout")), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(timeout_seconds), asyncio.TaskGroup() as group:
                 tasks = [group.create_task(wait) for wait in waits]
                 await has_events.wait()
                 for task in tasks:

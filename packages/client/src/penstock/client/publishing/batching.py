@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock_core.columns.events.body import body_of_columns
-from penstock_core.columns.events.event import check_priority, check_ttl, event_data
+from penstock_core.columns.events.durations import Milliseconds
+from penstock_core.columns.events.event import NO_TTL, check_priority, event_data, ttl_ms
 from penstock_core.vocabulary.errors import InvalidEvent
 
 Properties = Mapping[str, Any]
@@ -91,14 +92,14 @@ class BatchBuilder:
         data: bytes,
         tag: str | None,
         properties: Properties | None,
-        ttl: int,
+        ttl: Milliseconds,
         persistent: bool | None,
         priority: int | None,
     ) -> bool:
         """Add an event. Return whether there are enough events to send. Raises ``InvalidEvent``."""
         data = data if type(data) is bytes else event_data(data)
-        if ttl:
-            check_ttl(ttl)
+        if ttl is not NO_TTL:
+            ttl = ttl_ms(ttl)
         if priority is not None:
             check_priority(priority)
         gathered = self._gathered

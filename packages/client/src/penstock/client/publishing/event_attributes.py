@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any, TypedDict, TypeVar
 
+from penstock_core.columns.events.durations import Milliseconds
 from penstock_core.columns.events.event import Event, Moment
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -18,7 +18,7 @@ class QueuedAttributes(TypedDict, total=False):
     tag: str | None
     properties: Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
-    ttl: int | str | timedelta
+    ttl: Milliseconds
     """Time to live: milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means the time to
     live of the channel or queue."""
     persistent: bool | None
@@ -26,8 +26,8 @@ class QueuedAttributes(TypedDict, total=False):
     priority: int | None
     """0 to 9; None means 4."""
     deliver_at: Moment | None
-    """Time of publication: a datetime with a time zone, seconds since 1970, or a duration from now
-    such as ``"10m"`` or a ``timedelta``."""
+    """Time of publication: a datetime with a time zone, a text such as ``"2026-05-04T12:00:00Z"``,
+    seconds since 1970, or a duration from now such as ``"10m"`` or a ``timedelta``."""
 
 
 class EventAttributes(QueuedAttributes, total=False):
@@ -43,7 +43,7 @@ class RequestAttributes(TypedDict, total=False):
     tag: str | None
     properties: Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
-    ttl: int | str | timedelta
+    ttl: Milliseconds
     """Time to live, as for any event; a request that expires before it is received gets no reply. 0
     means the time to live of the channel or queue."""
     persistent: bool | None

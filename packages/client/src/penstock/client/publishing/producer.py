@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.client.connection.arguments import check_count, check_wait
+from penstock.client.connection.arguments import check_count, wait_ms
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.publishing.batching import BatchBuilder, ColumnLists
 from penstock.client.publishing.publishing import Publisher
+from penstock_core.columns.events.durations import Milliseconds
 from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import InvalidEvent, PenstockError, SessionClosed
 
@@ -44,17 +46,16 @@ class Producer:
         *,
         batch_events: int = 1_024,
         batch_bytes: int = 1 << 20,
-        linger_ms: float = 1.0,
+        linger_ms: float | str | timedelta = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> None:
         check_count(batch_events, "batch_events")
         check_count(batch_bytes, "batch_bytes", "bytes")
-        check_wait(linger_ms, "linger_ms", "milliseconds")
         self._connection = connection
         self._publisher = publisher
         self._batch_events, self._batch_bytes = batch_events, batch_bytes
         self._builder = self._new_builder()
-        self._linger_s = linger_ms / 1_000
+        self._linger_s = wait_ms(linger_ms, "linger_ms") / 1_000
         self._on_error = on_error
         self._unanswered: set[asyncio.Future[range]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -70,7 +71,7 @@ class Producer:
         *,
         tag: str | None = None,
         properties: Mapping[str, Any] | None = None,
-        ttl: int = 0,
+        ttl: Milliseconds = 0,
         persistent: bool | None = None,
         priority: int | None = None,
     ) -> None:

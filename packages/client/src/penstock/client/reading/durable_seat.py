@@ -244,8 +244,9 @@ class DurableSeat(SeatAttachment[B]):
     async def extend(self, ids: IdSet, generation: int, time: Duration) -> int:
         """Restart the acknowledgement timeout of events with ``time`` from now. Return the number
         of events that the client still holds."""
+        time_ms = milliseconds(time, "time")
         self.check_held(ids.lowest or 0, generation)
-        return await self.settlements.extend(ids, milliseconds(time, "time"))
+        return await self.settlements.extend(ids, time_ms)
 
     async def reject(self, ids: IdSet, generation: int, reason: str) -> int:
         """Send events to the dead event store. Return their number when the realm has stored

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.client.connection.replier import Replier
 from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.durations import Milliseconds
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.schema.rows import Publishers, Rows
 from penstock_core.vocabulary.errors import IllegalState
@@ -45,7 +46,7 @@ class ReceivedEvent(Event):
         tag: str | None = None,
         properties: Mapping[str, Any] | None = None,
         headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
+        ttl: Milliseconds = 0,
         persistent: bool | None = None,
         priority: int | None = None,
     ) -> int:

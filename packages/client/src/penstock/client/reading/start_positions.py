@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from penstock_core.columns.schema.moments import parse_moment, us_of, zone_error
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.start_positions import (
     AnyStart,
@@ -14,36 +16,59 @@ from penstock_core.vocabulary.start_positions import (
     FromTime,
 )
 
-StartLike: TypeAlias = Literal["earliest", "latest"] | int | datetime
+StartLike: TypeAlias = Literal["earliest", "latest"] | int | datetime | str
+"""``"earliest"``, ``"latest"``, an event id, or a time as for ``TimeLike``."""
+
+TimeLike: TypeAlias = datetime | str
+"""A ``datetime`` with a time zone, or its text in ISO 8601, such as ``"2026-05-04T12:00:00Z"``."""
+
+_ALLOWED: Final = (
+    "'earliest', 'latest', an event id, or a time with its zone, as a datetime or as "
+    "'2026-05-04T12:00:00Z'"
+)
 
 
-def start_of(start: StartLike) -> AnyStart:
+def start_of(start: StartLike, name: str = "start") -> AnyStart:
     """Return the start position for ``"earliest"``, ``"latest"``, an event id or a time. Raises
-    ``InvalidArgument``."""
-    if isinstance(start, bool):
-        raise InvalidArgument("start is a bool; give 'earliest', 'latest', an id or a datetime")
-    if isinstance(start, int):
+    ``InvalidArgument``, which calls the value ``name``."""
+    if isinstance(start, int) and not isinstance(start, bool):
         if not 0 <= start < 1 << 63:
-            raise InvalidArgument(f"start is {start}; event ids begin at 0 and have 63 bits")
+            raise InvalidArgument(f"{name} is {start}; event ids begin at 0 and have 63 bits")
         return FromId(start)
-    if isinstance(start, datetime):
-        check_zone(start, "start")
-        return FromTime(int(start.timestamp() * 1_000_000))
     if start == "earliest":
         return FromEarliest()
     if start == "latest":
         return FromLatest()
-    raise InvalidArgument(f"start is {start!r}; give 'earliest', 'latest', an id or a datetime")
+    moment = _moment(start, name)
+    if moment is None:
+        raise InvalidArgument(f"{name} is {start!r}; give {_ALLOWED}")
+    return FromTime(us_of(moment))
 
 
-def check_zone(moment: datetime, name: str) -> None:
-    """Raise ``InvalidArgument`` for a time without a time zone, as its meaning would depend on the
-    machine."""
-    if moment.utcoffset() is None:
+def time_of(time: TimeLike, name: str) -> datetime:
+    """Return the time that a ``datetime`` or a text represents. Raises ``InvalidArgument``, which
+    calls the value ``name``, also for a time without a time zone."""
+    moment = _moment(time, name)
+    if moment is None:
         raise InvalidArgument(
-            f"{name} is {moment}, a time without a time zone; give one, as in "
-            "datetime.now().astimezone() or datetime(2026, 5, 4, 12, tzinfo=UTC)"
+            f"{name} is {time!r}; give a time with its zone, as a datetime or as "
+            "'2026-05-04T12:00:00Z'"
         )
+    return moment
+
+
+def _moment(value: object, name: str) -> datetime | None:
+    """Return the time that ``value`` represents; None if it is not a time. Raises
+    ``InvalidArgument`` for a time without a time zone."""
+    # A text of digits could be an event id, as on the command line.
+    if isinstance(value, str) and not value.isdecimal():
+        with contextlib.suppress(ValueError):
+            value = parse_moment(value, zone=None)
+    if not isinstance(value, datetime):
+        return None
+    if value.utcoffset() is None:
+        raise InvalidArgument(zone_error(name, value))
+    return value
 
 
 def check_range(start: int | None, end: int | None) -> None:

@@ -116,7 +116,8 @@ class DurableReceiving:
           5,000 for a client that acknowledges quickly
         - ``auto_ack``: acknowledge an event when the next one is requested, or the handler returns
         - ``selector``: only matching events are delivered to this client
-        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``timeout``: ends an iteration if no event arrives for this time: seconds, a text such as
+          ``"500ms"``, or a ``timedelta``
         - ``buffer_bytes``: limit of the unread events that the client holds or that are in transit;
           a larger single event is delivered alone
         """

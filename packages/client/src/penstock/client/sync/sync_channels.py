@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import channels as aio_channels
 from penstock.client.handles.attributes import ChannelAttributes
 from penstock.client.publishing.event_attributes import EventAttributes, spelled_out
-from penstock.client.reading.start_positions import StartLike
+from penstock.client.reading.start_positions import StartLike, TimeLike
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX
 from penstock.client.sync.caller_threads import ChannelStreaming
 from penstock.client.sync.sync_destination import Destination
@@ -119,7 +118,7 @@ class Channel(ChannelStreaming, Destination):
 
             orders.publish(b"...", tag="new", properties={"price": 9.5})
 
-        With ``deliver_at``, a datetime with a time zone, seconds since 1970, or a duration from now
+        With ``deliver_at``, a time, seconds since 1970, or a duration from now
         such as ``"10m"``, the realm publishes the event at that time, and the call returns its
         number in ``scheduled``.
 
@@ -239,9 +238,11 @@ class Channel(ChannelStreaming, Destination):
                 for event in events:
                     print(event.event_id, event.data)
 
-        - ``start``: ``"earliest"``, ``"latest"``, an event id, or a ``datetime`` with a time zone
+        - ``start``: ``"earliest"``, ``"latest"``, an event id, or a time with its time zone: a
+          ``datetime``, or a text such as ``"2026-05-04T12:00:00Z"``
         - ``selector``: only matching events are delivered
-        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``timeout``: ends an iteration if no event arrives for this time: seconds, a text such as
+          ``"500ms"``, or a ``timedelta``
         - ``merged``: on a merge channel, deltas are merged into full events by the client. Without
           it, the first event of a key is its state and later ones may be deltas
           (``event.is_delta``) (SEM K3)
@@ -290,13 +291,13 @@ class Channel(ChannelStreaming, Destination):
         self,
         *,
         start: StartLike = 0,
-        end: int | datetime | None = None,
+        end: int | TimeLike | None = None,
         columns: Sequence[str] | None = None,
         selector: str = "",
         archive: str | None = None,
     ) -> pa.Table:
-        """Return the events from ``start`` up to and including ``end``, an id or a time, as one
-        Arrow table::
+        """Return the events from ``start`` up to and including ``end``, an id or a time (a
+        ``datetime`` or text with its time zone), as one Arrow table::
 
             table = orders.read(columns=["event_id", "price"], selector="price > 5")
 

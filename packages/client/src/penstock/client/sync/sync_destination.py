@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Unpack
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from penstock.client.handles.attributes import EditedAttributes
 from penstock.client.handles.schedule import Scheduled
 from penstock.client.publishing.event_attributes import RequestAttributes, spelled_out
 from penstock.client.publishing.producer import ProducerErrorListener
+from penstock.client.reading.start_positions import TimeLike
 from penstock.client.sync.sync_producer import Producer
 from penstock.client.sync.sync_received import ReceivedEvent
 from penstock.client.sync.sync_subscription import Subscription
@@ -75,15 +76,15 @@ class Destination:
         *,
         batch_events: int = 1024,
         batch_bytes: int = 1 << 20,
-        linger_ms: float = 1.0,
+        linger_ms: float | str | timedelta = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> Producer:
         """Return a pipelined producer. It sends events without waiting until each event is stored.
 
         The producer sends a batch when it has collected ``batch_events`` events or ``batch_bytes``
-        bytes, or ``linger_ms`` milliseconds after the first event of the batch. ``on_error`` is
-        called for events that the realm refuses; without it, the session's error listeners are
-        called.
+        bytes, or ``linger_ms`` after the first event of the batch: milliseconds, a text such as
+        ``"5ms"``, or a ``timedelta``. ``on_error`` is called for events that the realm refuses;
+        without it, the session's error listeners are called.
         """
         return Producer(
             self._inner.producer(
@@ -137,9 +138,10 @@ class Destination:
         the cause of their removal (SEM T8). Raises ``InvalidArgument`` for an empty range."""
         return self._loop.call(self._inner.missing(first_id, end_id))
 
-    def first_id_at(self, moment: datetime) -> int:
+    def first_id_at(self, moment: TimeLike) -> int:
         """Return the id of the first stored event published at ``moment`` or later; if none is
-        stored, the id that the next published event will get."""
+        stored, the id that the next published event will get. ``moment`` is a ``datetime`` with a
+        time zone, or a text such as ``"2026-05-04T12:00:00Z"``."""
         return self._loop.call(self._inner.first_id_at(moment))
 
     def purge(self, *, start: int | None = None, end: int | None = None, selector: str = "") -> int:

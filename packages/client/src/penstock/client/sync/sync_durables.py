@@ -48,7 +48,7 @@ class Durables:
         - ``type``: how events are distributed among the clients: ``"shared"``, ``"serial"``,
           ``"exclusive"``, ``"priority"`` or ``"shared_queued"``
         - ``start``: position of the first event: ``"earliest"``, ``"latest"``, an event id, or a
-          ``datetime``
+          time with its time zone: a ``datetime``, or a text such as ``"2026-05-04T12:00:00Z"``
         - ``selector``: the durable receives only matching events
         - ``persistent``: whether the durable survives a restart of the realm; None means that the
           type of the channel decides
@@ -152,9 +152,9 @@ class Durable(DurableReceiving):
         return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
 
     def seek(self, to: StartLike, *, preview: bool = False) -> SeekOutcome:
-        """Move the durable back or forward: to ``"earliest"``, ``"latest"``, an event id or a
-        ``datetime`` (SEM D20). Return the outcome; with ``preview``, return what the outcome would
-        be and change nothing.
+        """Move the durable back or forward: to ``"earliest"``, ``"latest"``, an event id or a time
+        (a ``datetime`` or text with its time zone) (SEM D20). Return the outcome; with ``preview``,
+        return what the outcome would be and change nothing.
 
         The durable then delivers all stored events from that position on, including acknowledged
         ones, and skips outstanding events before it. Events that clients have not settled are

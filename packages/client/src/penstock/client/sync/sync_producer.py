@@ -10,6 +10,7 @@ from typing import Any
 from penstock.client.connection.threads import LoopThread
 from penstock.client.publishing import producer as aio_producer
 from penstock.client.publishing.batching import ColumnLists
+from penstock_core.columns.events.durations import Milliseconds
 from penstock_core.vocabulary.errors import SessionClosed
 
 
@@ -46,7 +47,7 @@ class Producer:
         *,
         tag: str | None = None,
         properties: Mapping[str, Any] | None = None,
-        ttl: int = 0,
+        ttl: Milliseconds = 0,
         persistent: bool | None = None,
         priority: int | None = None,
     ) -> None:

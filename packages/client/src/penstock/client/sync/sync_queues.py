@@ -103,7 +103,7 @@ class Queue(QueueStreaming, Destination):
 
             work.push(b"...", properties={"customer": 7})
 
-        With ``deliver_at``, a datetime with a time zone, seconds since 1970, or a duration from now
+        With ``deliver_at``, a time, seconds since 1970, or a duration from now
         such as ``"10m"``, the realm puts the event on the queue at that time, and the call returns
         its number in ``scheduled``.
 
@@ -138,7 +138,8 @@ class Queue(QueueStreaming, Destination):
 
         - ``window``: the largest number of uncommitted events of a transactional reader
         - ``selector``: only matching events are delivered
-        - ``timeout``: ends an iteration if no event arrives for this many seconds
+        - ``timeout``: ends an iteration if no event arrives for this time: seconds, a text such as
+          ``"500ms"``, or a ``timedelta``
         - ``ack_timeout``: the time in which a transactional reader has to commit an event, in
           seconds or as a text such as ``"30s"``; after this time the event returns to the queue
           with one more redelivery, and a later commit is refused (SEM D19)

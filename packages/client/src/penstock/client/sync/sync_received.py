@@ -9,6 +9,7 @@ from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import received
 from penstock.client.reading.received import channel_of, replier_of
 from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.durations import Milliseconds
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.schema.rows import Rows
 
@@ -33,7 +34,7 @@ class BlockingEvent(Event):
         tag: str | None = None,
         properties: Mapping[str, Any] | None = None,
         headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
+        ttl: Milliseconds = 0,
         persistent: bool | None = None,
         priority: int | None = None,
     ) -> int:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Self, SupportsIndex
+from typing import Any, Final, NamedTuple, Self, SupportsIndex, TypeGuard
 
 from msgspec import Struct
 
 from penstock_core.bounds import TTL_MS_MAX
-from penstock_core.columns.events.durations import EXAMPLES, duration_ms, whole_ms
+from penstock_core.columns.events.durations import (
+    EXAMPLES,
+    Milliseconds,
+    duration_ms,
+    whole_ms,
+)
 from penstock_core.columns.schema.layout import PRIORITY_DEFAULT, PRIORITY_MAX, cause_and_reason
+from penstock_core.columns.schema.moments import parse_moment, zone_error
 from penstock_core.columns.schema.rows import Publishers, Rows
 from penstock_core.vocabulary.errors import InvalidEvent
 
 Moment = datetime | float | str | timedelta
-"""Delivery time of an event: a datetime with a time zone, seconds since 1970, or a duration from
-now as a text such as ``"10m"`` or a ``timedelta``."""
+"""Delivery time of an event: a datetime with a time zone, its text in ISO 8601, seconds since 1970,
+or a duration from now as a text such as ``"10m"`` or a ``timedelta``."""
+
+_DATE: Final = re.compile(r"\d{4}-")
+"""The beginning of a time in ISO 8601, as opposed to a duration."""
 
 
 class Origin(Struct, frozen=True):
@@ -70,6 +81,9 @@ class EventOptions(NamedTuple):
 
 NO_OPTIONS: Final = EventOptions()
 
+NO_TTL: Final = 0
+"""The default of ``ttl``, compared by identity: an empty text is not a time to live."""
+
 
 class Event:
     """An event: created by you to publish it, or received, and then read lazily from its batch.
@@ -77,8 +91,9 @@ class Event:
     ``ttl`` is in milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means that the event
     does not set a TTL. ``priority`` is 0 to 9 and defaults to 4. ``persistent`` matters on Mixed
     channels only. A ``transient`` event is never stored (SEM E8). An event with ``deliver_at`` is
-    not delivered before that time: a datetime with a time zone, seconds since 1970, or a duration
-    from now such as ``"10m"`` or a ``timedelta``, by the clock of this program. An event with
+    not delivered before that time: a datetime with a time zone, a text such as
+    ``"2026-05-04T12:00:00Z"``, seconds since 1970, or a duration from now such as ``"10m"`` or a
+    ``timedelta``, by the clock of this program. An event with
     ``is_delta`` contains the key of a merge channel and only the properties to change (SEM K2).
     Raises :class:`InvalidEvent` when an argument cannot be part of an event.
     """
@@ -105,7 +120,7 @@ class Event:
         tag: str | None = None,
         properties: Mapping[str, Any] | None = None,
         headers: Mapping[str, Any] | None = None,
-        ttl: int | str | timedelta = 0,
+        ttl: Milliseconds = 0,
         persistent: bool | None = None,
         priority: int | None = None,
         transient: bool = False,
@@ -126,18 +141,17 @@ class Event:
         self._options = NO_OPTIONS
         if (
             headers
-            or ttl
+            or ttl is not NO_TTL
             or transient
             or is_delta
             or persistent is not None
             or priority is not None
             or deliver_at is not None
         ):
-            ttl = ttl_ms(ttl)
             check_priority(priority)
             self._options = EventOptions(
                 _mapping("headers", headers) if headers else None,
-                ttl,
+                ttl_ms(ttl),
                 persistent,
                 priority,
                 transient,
@@ -280,21 +294,33 @@ def event_data(data: object) -> bytes:
     raise InvalidEvent(f"data is {type(data).__name__}; pass bytes, a bytearray or a memoryview")
 
 
-def ttl_ms(ttl: int | str | timedelta) -> int:
+def ttl_ms(ttl: object) -> int:
     """Return a TTL in milliseconds. It may be a number of milliseconds, a text such as ``"1h"``, or
-    a ``timedelta``. Raises :class:`InvalidEvent`."""
-    ttl = whole_ms(ttl)  # type: ignore[assignment]  # check_ttl refuses other types
-    check_ttl(ttl)
-    return ttl  # type: ignore[return-value]  # check_ttl accepts only an int
+    a ``timedelta``; None counts as 0. Raises :class:`InvalidEvent`, also for a TTL out of
+    bounds."""
+    if _is_ttl(ttl):  # nearly always
+        return ttl
+    ms = 0 if ttl is None else whole_ms(ttl)
+    if not _is_ttl(ms):
+        raise _ttl_error(ttl)
+    return ms
 
 
 def check_ttl(ttl: object) -> None:
     """Raise :class:`InvalidEvent` unless ``ttl`` is a whole number of milliseconds in bounds."""
-    if type(ttl) is not int or not 0 <= ttl <= TTL_MS_MAX:
-        raise InvalidEvent(
-            f"ttl {ttl!r} is not a whole number of milliseconds from 0 to {TTL_MS_MAX}; give "
-            f"{TTL_MS_MAX} for an event that never expires"
-        )
+    if not _is_ttl(ttl):
+        raise _ttl_error(ttl)
+
+
+def _is_ttl(ttl: object) -> TypeGuard[int]:
+    return type(ttl) is int and 0 <= ttl <= TTL_MS_MAX
+
+
+def _ttl_error(ttl: object) -> InvalidEvent:
+    return InvalidEvent(
+        f"ttl {ttl!r} is not a whole number of milliseconds from 0 to {TTL_MS_MAX}, {EXAMPLES}; "
+        f"give {TTL_MS_MAX} for an event that never expires"
+    )
 
 
 def check_priority(priority: object) -> None:
@@ -306,10 +332,15 @@ def check_priority(priority: object) -> None:
 def moment(value: object) -> datetime:
     """Return a delivery time as a datetime.
 
-    Raises :class:`InvalidEvent` unless ``value`` is a datetime with a time zone, seconds since
-    1970, or a duration of 0 or more, which begins now.
+    Raises :class:`InvalidEvent` unless ``value`` is a datetime with a time zone, its text in
+    ISO 8601, seconds since 1970, or a duration of 0 or more, which begins now.
     """
-    if isinstance(value, datetime) and value.utcoffset() is not None:
+    if isinstance(value, str) and _DATE.match(value):
+        with contextlib.suppress(ValueError):
+            value = parse_moment(value, zone=None)
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise InvalidEvent(zone_error("deliver_at", value))
         return value
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -320,7 +351,7 @@ def moment(value: object) -> datetime:
         raise InvalidEvent(f"deliver_at {value!r} is not a time: {error}") from error
     raise InvalidEvent(
         f"deliver_at {value!r} is not a time: give a datetime with a time zone, seconds since "
-        f"1970, or a duration from now, {EXAMPLES}"
+        f"1970, a text such as '2026-05-04T12:00:00Z', or a duration from now, {EXAMPLES}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,8 +21,18 @@ def us_of(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-def parse_moment(text: str) -> datetime:
-    """Return the time written in ISO 8601; a time without a zone counts as UTC. Raises
+def parse_moment(text: str, zone: tzinfo | None = UTC) -> datetime:
+    """Return the time written in ISO 8601; a time without a zone gets ``zone``. Raises
     ``ValueError``."""
     moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=zone)
+
+
+def zone_error(name: str, moment: object) -> str:
+    """Return the text of the error for a time without a time zone, whose meaning would depend on
+    the machine. ``name`` is the name of the argument."""
+    return (
+        f"{name} is {moment}, a time without a time zone; give one, as in "
+        "datetime.now().astimezone(), datetime(2026, 5, 4, 12, tzinfo=UTC) or "
+        "'2026-05-04T12:00:00Z'"
+    )

@@ -11,23 +11,24 @@ import msgspec
 import typer
 
 from penstock.client.reading.start_positions import StartLike
+from penstock_core.columns.events.durations import duration_ms, round_ms
 from penstock_core.columns.schema.moments import parse_moment
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SECONDS: Final = re.compile(r"\d+(\.\d+)?")
-_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)?")
-_UNIT_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MILLISECONDS: Final = re.compile(r"\d{1,19}")
 
 
 def milliseconds(text: str) -> int:
-    """Parse a duration: ``500``, ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    """Parse a duration: ``500ms``, ``10s``, ``5m``, ``1.5h``, ``1d``; a number without a unit is in
+    milliseconds."""
+    ms = int(text) if _MILLISECONDS.fullmatch(text) else duration_ms(text)
+    if not ms >= 0:  # also true for NaN
         raise typer.BadParameter(
             f"{text!r} is not a duration; examples are 500ms, 10s, 5m, 2h and 1d"
         )
-    return int(match[1]) * _UNIT_MS[match[2]]
+    return round_ms(ms)
 
 
 _BACKOFF: Final[dict[str, Callable[[str], Any]]] = {
