@@ -120,7 +120,10 @@ TWINS: Final = OTHERS | {
 }
 """Every class with a blocking twin, and the module of ``client.sync`` that has it."""
 
-DECORATORS: Final = frozenset({"spelled_out", "with_durable_attributes"})
+SHOWN: Final = frozenset({"__repr__", "_repr_html_"})
+"""Methods that the blocking classes have, too, although their names are not public."""
+
+DECORATORS: Final = frozenset({"safe_html", "safe_repr", "spelled_out", "with_durable_attributes"})
 """Decorators that the blocking methods have, too."""
 
 WORDS: Final = (
@@ -294,7 +297,7 @@ class Class:
         return [base]
 
     def _is_wanted(self, method: Method) -> bool:
-        is_public = not method.name.startswith("_") or method.name == "__repr__"
+        is_public = not method.name.startswith("_") or method.name in SHOWN
         return is_public and method.name not in self._by_hand
 
     # --- constructor and attributes ------------------------------------------------------

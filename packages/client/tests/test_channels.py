@@ -191,7 +191,9 @@ def test_a_subscription_starts_where_it_is_told(orders: Channel) -> None:
 
 @pytest.mark.parametrize("start", ["first", True, 1.5, None])
 def test_an_invalid_start_is_refused_at_the_call(orders: Channel, start: object) -> None:
-    with pytest.raises(penstock.InvalidArgument, match="give 'earliest', 'latest', an id or a dat"):
+    with pytest.raises(
+        penstock.InvalidArgument, match="give 'earliest', 'latest', an event id, or"
+    ):
         orders.subscribe(start=start)  # type: ignore[arg-type]  # that is the point
 
 

@@ -13,6 +13,7 @@ from penstock_core.bounds import (
     LastId,
     SelectorText,
 )
+from penstock_core.display import html_info, safe_html
 from penstock_core.ids.ids import Spans
 from penstock_core.vocabulary.counters import Counters
 from penstock_core.vocabulary.definitions import Definition
@@ -95,6 +96,10 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.in_flight < 0:  # an older realm answered
             force_setattr(self, "in_flight", self.pending)
+
+    @safe_html
+    def _repr_html_(self) -> str:
+        return html_info(self)
 
 
 class SealedPart(Struct, frozen=True):

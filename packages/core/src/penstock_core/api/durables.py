@@ -14,6 +14,7 @@ from penstock_core.bounds import (
     Name,
     SelectorText,
 )
+from penstock_core.display import html_info, safe_html
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
 from penstock_core.vocabulary.identities import ChannelNumber
@@ -67,6 +68,10 @@ class DurableInfo(_Described, frozen=True, kw_only=True):
     def ready(self) -> int:
         """Number of outstanding events that no client holds and that are not delayed."""
         return max(0, self.outstanding - self.in_flight - self.waiting)
+
+    @safe_html
+    def _repr_html_(self) -> str:
+        return html_info(self)
 
 
 class Outstanding(Struct, frozen=True):

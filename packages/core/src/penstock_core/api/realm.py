@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from penstock_core.api.requests import Request
+from penstock_core.display import html_info, safe_html
 from penstock_core.vocabulary.counters import Counters
 
 
@@ -39,6 +40,10 @@ class RealmInfo(Struct, frozen=True, kw_only=True):
     publishing_paused: bool = False
     mqtt_channel: str = ""
     """The channel of all MQTT topics, which the realm creates when it serves MQTT."""
+
+    @safe_html
+    def _repr_html_(self) -> str:
+        return html_info(self)
 
 
 class ConnectionInfo(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.transport import Link
 from penstock.client.handles.opening import Opening
 from penstock.client.handles.session import Session
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_server.bootstrap.embedded_realm import Realm as BlockingRealm
 from penstock_server.bootstrap.embedded_realm import embedded_url
@@ -109,6 +110,10 @@ class Realm:
         Raises ``AddressInUse``, ``InvalidArgument``.
         """
         return await asyncio.to_thread(self._open.listen_http, host, port)
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return "<Realm, not open>" if self._realm is None else repr(self._realm)
 
     @property
     def access(self) -> AccessControl:

@@ -22,6 +22,7 @@ from penstock.client.connection.urls import SCHEME, TLS_SCHEME, Address, RealmUr
 from penstock.client.handles.session import Session as AioSession
 from penstock.client.sync.sync import Session
 from penstock_core.access.rights import Principal
+from penstock_core.display import safe_repr
 from penstock_core.loggers import set_up_later
 from penstock_core.tasks import start_task
 from penstock_core.version import __version__
@@ -139,6 +140,7 @@ class Realm:
             raise
         return client_end
 
+    @safe_repr
     def __repr__(self) -> str:
         where = "in memory" if self._directory is None else f"in {str(self._directory)!r}"
         return f"<Realm {where}, {'closed' if self._closed else 'open'}>"

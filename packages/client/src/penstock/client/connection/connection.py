@@ -48,6 +48,8 @@ from penstock_core.api.transactions import CommitTransaction
 from penstock_core.columns.events.single_event import SingleEventCodec
 from penstock_core.columns.schema.ipc import schema_bytes
 from penstock_core.columns.schema.schema_cache import SchemaMemo
+from penstock_core.display import safe_repr
+from penstock_core.printable import on_one_line
 from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import (
     AccessDenied,
@@ -221,6 +223,22 @@ class RealmConnection:
     def report(self, error: PenstockError) -> None:
         """Report an error that no call can raise to the error listeners."""
         self.listeners.report(error)
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<RealmConnection {self.standing}>"
+
+    @property
+    def standing(self) -> str:
+        """The address of the realm and what is wrong with the connection, for the ``repr`` of
+        handles."""
+        state = ", closed" if self.is_closed else "" if self.is_connected else ", reconnecting"
+        return f"at {on_one_line(self.place)}{state}"
+
+    @property
+    def subscription_count(self) -> int:
+        """Number of open subscriptions, seats and watches."""
+        return len(self._incoming)
 
     @property
     def event_bytes_max(self) -> int:

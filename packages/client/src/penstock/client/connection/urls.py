@@ -17,6 +17,8 @@ SCHEME = "penstock://"
 TLS_SCHEME = "penstocks://"
 _FILES = ("ca", "certificate", "key")
 _PORT = re.compile(r"\d{0,5}([,/?].*)?", re.DOTALL)
+_PARAMETER = re.compile(rf"([?&](?!(?:{'|'.join(_FILES)})=)[^?&=]*=)[^&]*")
+"""An unknown parameter of a query, whose value may be a token."""
 _BEGINNING = re.compile(r"[A-Za-z0-9+.-]*:?/+|")
 """The scheme at the beginning of a URL, even if it is misspelt, or an empty text."""
 
@@ -95,13 +97,18 @@ def address_of(text: str) -> Address | None:
 
 
 def safe(url: object) -> str:
-    """Return a URL for error texts, without its password, even if the URL is malformed.
+    """Return a URL for error texts, without its password and the values of unknown parameters,
+    even if the URL is malformed.
 
     The password extends from the first ``:`` after the scheme to the last ``@``, and may contain
     ``?`` and ``/``. If the URL has no ``@``, a password may be in the place of a port.
     """
     if not isinstance(url, str):
         return repr(url)
+    return _PARAMETER.sub(r"\1***", _without_password(url))
+
+
+def _without_password(url: str) -> str:
     head, at_sign, hosts = url.rpartition("@")
     beginning = _BEGINNING.match(head if at_sign else url)
     scheme = beginning[0] if beginning else ""

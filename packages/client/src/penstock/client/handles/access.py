@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.if_missing import created, deleted, found_or_created
+from penstock.client.handles.named import StoreLike, name_of_store
 from penstock.client.handles.near_names import near_names
 from penstock_core.api.access import (
     SALT_BYTES,
@@ -37,6 +38,7 @@ from penstock_core.api.access import (
     password_change_message,
 )
 from penstock_core.api.channels import ListChannels
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.errors import InvalidArgument, NameAlreadyBound, NameDoesNotExist
 from penstock_core.wire.scram import check_length, check_rounds, proof_of, verifier
 
@@ -54,6 +56,10 @@ class Access:
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<Access {self._connection.standing}>"
 
     async def me(self) -> Me:
         """Return the user of this session and its rights on the realm."""
@@ -194,7 +200,9 @@ class Access:
 
     # --- rights --------------------------------------------------------------------------
 
-    async def entries(self, *, channel: str = "", queue: str = "", topic: str = "") -> AclInfo:
+    async def entries(
+        self, *, channel: StoreLike = "", queue: StoreLike = "", topic: str = ""
+    ) -> AclInfo:
         """Return the rights granted on a channel, a queue or an MQTT topic filter. If none of the
         three is named, return the rights granted on the realm."""
         kind, name = _resource(channel, queue, topic)
@@ -214,7 +222,12 @@ class Access:
         return [*(await self._connection.ask(ListEntries("topic"), AclInfo)).topics]
 
     async def grant(
-        self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
+        self,
+        subject: str,
+        *rights: str,
+        channel: StoreLike = "",
+        queue: StoreLike = "",
+        topic: str = "",
     ) -> AclInfo:
         """Grant rights on a channel, a queue or an MQTT topic filter (SEM M15), or on the realm if
         none of the three is named. Return all rights granted there now::
@@ -230,7 +243,12 @@ class Access:
             return await self._connection.ask(message, AclInfo)
 
     async def revoke(
-        self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
+        self,
+        subject: str,
+        *rights: str,
+        channel: StoreLike = "",
+        queue: StoreLike = "",
+        topic: str = "",
     ) -> AclInfo:
         """Revoke rights of a subject on a channel, queue, MQTT topic filter or the realm; if
         ``rights`` is empty, all its rights there. Return all rights granted there now.
@@ -252,10 +270,10 @@ class Access:
         return await self._connection.ask(ReadAudit(limit, before, kind), _RECORDS)
 
 
-def _resource(channel: str, queue: str, topic: str) -> tuple[str, str]:
+def _resource(channel: StoreLike, queue: StoreLike, topic: str) -> tuple[str, str]:
     """Return the kind and name of the resource whose argument is not empty; the kind ``realm`` if
     all are empty. Raises ``InvalidArgument`` if several are not empty."""
-    names = {"channel": channel, "queue": queue, "topic": topic}
+    names = {"channel": name_of_store(channel), "queue": name_of_store(queue), "topic": topic}
     resources = [(kind, name) for kind, name in names.items() if name]
     if len(resources) > 1:
         raise InvalidArgument(

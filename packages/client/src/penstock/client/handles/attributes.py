@@ -16,6 +16,7 @@ from msgspec.structs import fields
 
 from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.handles.definitions import backoff_of
+from penstock.client.handles.named import StoreLike
 from penstock_core.columns.events.durations import Milliseconds
 from penstock_core.vocabulary.durable_attributes import DurableAttributes
 from penstock_core.vocabulary.errors import InvalidArgument
@@ -76,7 +77,7 @@ class _Changeable(TypedDict, total=False):
     ttl: Milliseconds
     """Time to live of events: milliseconds, a text such as ``"1h"``, or a ``timedelta``."""
     capacity: int
-    dead_event_store: str
+    dead_event_store: StoreLike
     retain_consumed: bool
     event_ttl: bool
     cluster_wide: bool

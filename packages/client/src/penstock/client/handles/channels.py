@@ -14,6 +14,7 @@ from penstock.client.handles.attributes import ChannelAttributes
 from penstock.client.handles.definitions import create_store, delete_store
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.durables import Durables
+from penstock.client.handles.named import StoreLike, name_of_store
 from penstock.client.handles.near_names import near_names
 from penstock.client.publishing.event_attributes import (
     PUBLISHED,
@@ -45,6 +46,7 @@ from penstock_core.columns.events.event import Event
 from penstock_core.columns.files.tables import bodies_of_table
 from penstock_core.columns.schema.ipc import batch_bytes
 from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.display import safe_repr
 
 if TYPE_CHECKING:
     from penstock.client.copies.sinks import FolderLike
@@ -57,6 +59,10 @@ class Channels:
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<Channels {self._connection.standing}>"
 
     async def create(
         self, name: str, *, if_missing: bool = False, **attributes: Unpack[ChannelAttributes]
@@ -73,7 +79,8 @@ class Channels:
         - ``ttl``: time to live of events: milliseconds, a text such as ``"1h"``, or a
           ``timedelta``
         - ``capacity``: the largest number of events that the channel stores
-        - ``dead_event_store``: name of the channel or queue for events that leave unconsumed
+        - ``dead_event_store``: name or handle of the channel or queue for events that leave
+          unconsumed
         - ``keys``: the publish keys, a dictionary of property names and depths
         - ``retain_consumed``, ``event_ttl``, ``cluster_wide``: booleans
         - ``start_event_id``: id of the first event
@@ -91,8 +98,9 @@ class Channels:
         )
         return Channel(self._connection, opened)
 
-    async def get(self, name: str) -> Channel:
+    async def get(self, name: StoreLike) -> Channel:
         """Return the channel of this name. Raises ``NameDoesNotExist``."""
+        name = name_of_store(name)
         async with near_names(name, self.list):
             opened = await self._connection.ask(OpenChannel(name), ChannelOpened)
         return Channel(self._connection, opened)
@@ -102,12 +110,13 @@ class Channels:
         names: list[str] = await self._connection.request(ListChannels())
         return names
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: StoreLike) -> None:
         """Delete a channel with its events and durables. Raises ``NameDoesNotExist``."""
+        name = name_of_store(name)
         async with near_names(name, self.list):
             await delete_store(self._connection, name, "channel")
 
-    async def export(self, name: str, folder: FolderLike) -> Manifest:
+    async def export(self, name: StoreLike, folder: FolderLike) -> Manifest:
         """Write the present state of a channel to a new or empty folder: events, durables,
         producers and counters (SEM C7). :meth:`import_from` reads it.
 
@@ -117,7 +126,7 @@ class Channels:
         """
         from penstock.client.copies.transfer import export
 
-        return await export(self._connection, name, "channel", folder=folder)
+        return await export(self._connection, name_of_store(name), "channel", folder=folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Channel:
         """Create a channel from an export and return it. Its events have the exported ids (SEM C7).

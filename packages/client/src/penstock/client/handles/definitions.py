@@ -16,6 +16,7 @@ from penstock.client.handles.if_missing import (
     differing_attributes,
     refuse_differences,
 )
+from penstock.client.handles.named import with_names
 from penstock_core.api.channels import ChannelOpened, CreateChannel, DeleteChannel, OpenChannel
 from penstock_core.api.requests import Kind
 from penstock_core.columns.events.durations import EXAMPLES, whole_ms
@@ -43,6 +44,7 @@ async def create_store(
     Raises ``InvalidName``, ``InvalidArgument``, and ``NameAlreadyBound`` if the name is in use or
     the existing store has other attributes.
     """
+    attributes = with_names(attributes)
     definition = definition_of(attributes, kind)
 
     async def find() -> ChannelOpened:
@@ -80,6 +82,7 @@ def definition_of(
     Raises ``InvalidArgument``. Its text names types of values as in ``words``, which are those of
     Python or of JSON.
     """
+    attributes = with_names(attributes)
     tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
     allowed = attributes_of(kind)
     names = [name for name in Definition.__struct_fields__ if name in allowed]

@@ -49,6 +49,7 @@ from penstock_core.columns.files.tables import bodies_of_table
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.ipc import schema_from
 from penstock_core.columns.schema.moments import us_of
+from penstock_core.display import html_fields, html_info, safe_html, safe_repr, short
 from penstock_core.vocabulary.errors import ConnectionLost
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromId, FromTime
@@ -69,6 +70,7 @@ class Destination:
     """The events that the realm will publish at a later time."""
 
     def __init__(self, connection: RealmConnection, opened: ChannelOpened) -> None:
+        self._opened = opened
         self.name = opened.name
         self.number = opened.channel
         self.epoch = opened.epoch(connection.realm_id)
@@ -76,8 +78,24 @@ class Destination:
         self._publisher = Publisher(connection, opened.channel)
         self.scheduled = Schedule(connection, opened.channel)
 
+    @safe_repr
     def __repr__(self) -> str:
-        return f"<{self._kind.title()} {self.name!r} at {self._connection.place}>"
+        kind, definition = self._kind.title(), self._opened.definition
+        engine = "" if definition.engine == "default" else f", engine {definition.engine}"
+        shown_type = f"({definition.type}{engine})"
+        return f"<{kind} {short(self.name)} {shown_type} {self._connection.standing}>"
+
+    @safe_html
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks of what the handle knows without asking the realm."""
+        values: list[tuple[str, object]] = [
+            ("realm", self._connection.standing.removeprefix("at ")),
+            ("number", self.number),
+            ("epoch", self.epoch),
+        ]
+        return html_fields(f"{self._kind.title()} {short(self.name)}", values) + html_info(
+            self._opened.definition
+        )
 
     # --- events going in -----------------------------------------------------------------
 
@@ -144,6 +162,7 @@ class Destination:
             batch_bytes=batch_bytes,
             linger_ms=linger_ms,
             on_error=on_error,
+            source=f"{self._kind} {short(self.name)}",
         )
 
     def transaction(self) -> Transaction:

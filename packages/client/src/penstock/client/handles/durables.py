@@ -21,6 +21,7 @@ from penstock.client.handles.if_missing import (
     differing_fields,
     refuse_differences,
 )
+from penstock.client.handles.named import DurableLike, name_of_durable
 from penstock.client.handles.near_names import near_names
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
@@ -43,6 +44,7 @@ from penstock_core.api.durables import (
     SeekOutcome,
     UnbindDurable,
 )
+from penstock_core.display import safe_repr, short
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.identities import ChannelId
 
@@ -54,6 +56,10 @@ class Durables:
         self._connection = connection
         self._channel = channel
         self._channel_name = name
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<Durables of channel {short(self._channel_name)} {self._connection.standing}>"
 
     @with_durable_attributes
     async def create(
@@ -118,27 +124,31 @@ class Durables:
 
         find = self._durable(name).info
         info = await created(find, create, check, if_missing=if_missing)
-        return self._durable(info.name)
+        return self._durable(info.name, info.type)
 
-    async def get(self, name: str) -> Durable:
+    async def get(self, name: DurableLike) -> Durable:
         """Return the durable of this name. Raises ``NameDoesNotExist``."""
+        name = name_of_durable(name, self._channel_name)
         async with near_names(name, self._names):
             info = await self._durable(name).info()
-        return self._durable(info.name)
+        return self._durable(info.name, info.type)
 
     async def list(self) -> list[DurableInfo]:
         """Return descriptions of the channel's durables, by name."""
         return await self._connection.ask(ListDurables(self._channel), _INFOS)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: DurableLike) -> None:
         """Delete a durable; its clients are disconnected from it. Raises ``NameDoesNotExist``."""
+        name = name_of_durable(name, self._channel_name)
         message = DeleteDurable(self._channel, name)
         find = self._durable(name).info
         async with near_names(name, self._names):
             await deleted(lambda: self._connection.request(message, resend=False), find)
 
-    def _durable(self, name: str) -> Durable:
-        return Durable(self._connection, self._channel, name, channel_name=self._channel_name)
+    def _durable(self, name: str, type: str = "") -> Durable:
+        return Durable(
+            self._connection, self._channel, name, channel_name=self._channel_name, type=type
+        )
 
     async def _names(self) -> Sequence[str]:
         return [durable.name for durable in await self.list()]
@@ -152,21 +162,33 @@ class Durable:
     outstanding events."""
 
     name: str
+    channel_name: str
+    """Name of the channel that the durable belongs to."""
 
     def __init__(
-        self, connection: RealmConnection, channel: ChannelId, name: str, channel_name: str
+        self,
+        connection: RealmConnection,
+        channel: ChannelId,
+        name: str,
+        *,
+        channel_name: str,
+        type: str = "",
     ) -> None:
         self.name = name
-        self._channel_name = channel_name
+        self._type = type
+        """The durable's type when the handle was made; empty if it was not known."""
+        self.channel_name = channel_name
         self._connection = connection
         self._channel = channel
         self._puller: DurableSubscription | None = None
         """The subscription that :meth:`fetch` uses; None before the first call."""
         self._fetching = asyncio.Lock()
 
+    @safe_repr
     def __repr__(self) -> str:
-        channel, place = self._channel_name, self._connection.place
-        return f"<Durable {self.name!r} of channel {channel!r} at {place}>"
+        shown_type = f" ({self._type})" if self._type else ""
+        source = f"of channel {short(self.channel_name)}"
+        return f"<Durable {short(self.name)}{shown_type} {source} {self._connection.standing}>"
 
     async def info(self) -> DurableInfo:
         """Return the present counts, position and clients of the durable (SEM D17)."""
@@ -218,7 +240,7 @@ class Durable:
             timeout=timeout,
             buffer_bytes=buffer_bytes,
             handler=handler,
-            channel_name=self._channel_name,
+            channel_name=self.channel_name,
         )
 
     async def fetch(self, count: int, timeout: Duration = 0.0) -> list[DeliveredEvent]:
@@ -246,7 +268,7 @@ class Durable:
                     self._channel,
                     self.name,
                     pull=True,
-                    channel_name=self._channel_name,
+                    channel_name=self.channel_name,
                 )
                 await puller.open()
                 self._puller = puller
@@ -275,7 +297,9 @@ class Durable:
     def hold(self) -> DurableHold:
         """Return an exclusive hold of the durable. The client then reads and settles events by id
         instead of receiving them."""
-        return DurableHold(self._connection, self._channel, self.name)
+        return DurableHold(
+            self._connection, self._channel, self.name, channel_name=self.channel_name
+        )
 
     async def purge(
         self, *, start: int | None = None, end: int | None = None, selector: str = ""

@@ -13,9 +13,11 @@ from penstock.client.handles.if_missing import (
     differing_fields,
     refuse_differences,
 )
+from penstock.client.handles.named import StoreLike, name_of_store
 from penstock.client.handles.near_names import near_names
 from penstock_core.api.channels import ListChannels
 from penstock_core.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_core.vocabulary.names import destination_name
 
@@ -28,10 +30,14 @@ class Joins:
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
 
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<Joins {self._connection.standing}>"
+
     async def create(
         self,
-        source: str,
-        destination: str,
+        source: StoreLike,
+        destination: StoreLike,
         *,
         selector: str = "",
         archive: bool = False,
@@ -45,6 +51,7 @@ class Joins:
         Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``,
         ``InvalidArgument``.
         """
+        source, destination = name_of_store(source), name_of_store(destination)
         message = CreateJoin(source, destination, selector, archive=archive)
 
         async def create(*, resend: bool) -> JoinInfo:
@@ -79,8 +86,9 @@ class Joins:
         """Return descriptions of all joins, by source and destination."""
         return await self._connection.ask(ListJoins(), _INFOS)
 
-    async def delete(self, source: str, destination: str) -> None:
+    async def delete(self, source: StoreLike, destination: StoreLike) -> None:
         """Delete a join. Events that it has copied are not removed. Raises ``NameDoesNotExist``."""
+        source, destination = name_of_store(source), name_of_store(destination)
         message = DeleteJoin(source, destination)
         find = partial(self._find, source, destination)
         async with near_names(f"{source} to {destination}", self._pairs):

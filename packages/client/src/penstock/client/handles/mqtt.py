@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.client.connection.connection import RealmConnection
+from penstock.client.handles.named import StoreLike, name_of_store
 from penstock.client.reading.subscription import Subscription
 from penstock_core.api.channels import ChannelOpened, OpenChannel
 from penstock_core.api.topics import (
@@ -15,6 +16,7 @@ from penstock_core.api.topics import (
     OpenRetained,
     SessionsPage,
 )
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromId
 from penstock_core.vocabulary.topic_templates import selector_of
@@ -32,7 +34,11 @@ class Mqtt:
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
 
-    async def retained(self, filter: str = "#", *, channel: str = CHANNEL) -> Subscription:
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<Mqtt {self._connection.standing}>"
+
+    async def retained(self, filter: str = "#", *, channel: StoreLike = CHANNEL) -> Subscription:
         """Read the retained messages of all topics that match ``filter``, oldest first, then end
         the subscription. A message without data was removed less than a second ago.
 
@@ -50,7 +56,7 @@ class Mqtt:
             channel_name=store.name,
         )
 
-    async def forget(self, filter: str, *, channel: str = CHANNEL) -> int:
+    async def forget(self, filter: str, *, channel: StoreLike = CHANNEL) -> int:
         """Remove the retained messages of all topics that match ``filter``. Return the number of
         topics.
 
@@ -80,6 +86,6 @@ class Mqtt:
         """
         await self._connection.request(EndMqttSession(client, user), resend=False)
 
-    async def _open(self, channel: str) -> ChannelId:
-        opened = await self._connection.ask(OpenChannel(channel), ChannelOpened)
+    async def _open(self, channel: StoreLike) -> ChannelId:
+        opened = await self._connection.ask(OpenChannel(name_of_store(channel)), ChannelOpened)
         return opened.channel

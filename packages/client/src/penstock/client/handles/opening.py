@@ -20,6 +20,9 @@ class Opening(Coroutine[Any, Any, Session]):
         self._coroutine = coroutine
         self._session: Session | None = None
 
+    def __repr__(self) -> str:
+        return "<Opening of a session, to be awaited or used with 'async with'>"
+
     def __await__(self) -> Generator[Any, Any, Session]:
         return self._coroutine.__await__()
 

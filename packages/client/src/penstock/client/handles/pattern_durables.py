@@ -16,6 +16,7 @@ from penstock.client.handles.if_missing import (
     found_or_created,
     refuse_differences,
 )
+from penstock.client.handles.named import DurableLike, name_of_durable
 from penstock.client.reading.start_positions import StartLike, start_of
 from penstock_core.api.patterns import (
     CreatePatternDurable,
@@ -23,6 +24,7 @@ from penstock_core.api.patterns import (
     ListPatternDurables,
     PatternDurableInfo,
 )
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.choice import choice_of
 from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_core.vocabulary.names import durable_name
@@ -36,6 +38,10 @@ class PatternDurables:
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<PatternDurables {self._connection.standing}>"
 
     @with_durable_attributes
     async def create(
@@ -87,10 +93,10 @@ class PatternDurables:
             refuse_differences(description, differing_fields(required, info))
         return info
 
-    async def get(self, pattern: str, name: str) -> PatternDurableInfo:
+    async def get(self, pattern: str, name: DurableLike) -> PatternDurableInfo:
         """Return the description of a pattern durable. Raises ``NameDoesNotExist``,
         ``InvalidName``."""
-        pattern_text, normal_name = choice_of(pattern).text, durable_name(name)
+        pattern_text, normal_name = choice_of(pattern).text, durable_name(name_of_durable(name))
         for info in await self.list():
             if (info.pattern, info.name) == (pattern_text, normal_name):
                 return info
@@ -102,11 +108,13 @@ class PatternDurables:
         """Return descriptions of all pattern durables, by pattern and name."""
         return await self._connection.ask(ListPatternDurables(), _INFOS)
 
-    async def delete(self, pattern: str, name: str) -> None:
+    async def delete(self, pattern: str, name: DurableLike) -> None:
         """Delete a pattern durable and its durables on all channels. A channel that also fits
         another pattern durable of this name keeps its durable.
 
         Events for which only the deleted durables still waited are removed. Raises
         ``NameDoesNotExist``.
         """
-        await self._connection.request(DeletePatternDurable(pattern, name), resend=False)
+        await self._connection.request(
+            DeletePatternDurable(pattern, name_of_durable(name)), resend=False
+        )

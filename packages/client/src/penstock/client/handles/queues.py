@@ -9,6 +9,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import QueueAttributes
 from penstock.client.handles.definitions import create_store, delete_store
 from penstock.client.handles.destination import Destination
+from penstock.client.handles.named import StoreLike, name_of_store
 from penstock.client.handles.near_names import near_names
 from penstock.client.publishing.event_attributes import (
     QUEUED,
@@ -27,6 +28,7 @@ from penstock_core.api.channels import (
 )
 from penstock_core.api.requests import Kind
 from penstock_core.columns.events.event import Event
+from penstock_core.display import safe_repr
 
 if TYPE_CHECKING:
     from penstock.client.copies.sinks import FolderLike
@@ -38,6 +40,10 @@ class Queues:
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<Queues {self._connection.standing}>"
 
     async def create(
         self, name: str, *, if_missing: bool = False, **attributes: Unpack[QueueAttributes]
@@ -63,8 +69,9 @@ class Queues:
         )
         return Queue(self._connection, opened)
 
-    async def get(self, name: str) -> Queue:
+    async def get(self, name: StoreLike) -> Queue:
         """Return the queue of this name. Raises ``NameDoesNotExist``."""
+        name = name_of_store(name)
         async with near_names(name, self.list):
             opened = await self._connection.ask(OpenChannel(name, "queue"), ChannelOpened)
         return Queue(self._connection, opened)
@@ -74,12 +81,13 @@ class Queues:
         names: list[str] = await self._connection.request(ListChannels("queue"))
         return names
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: StoreLike) -> None:
         """Delete a queue with its events. Raises ``NameDoesNotExist``."""
+        name = name_of_store(name)
         async with near_names(name, self.list):
             await delete_store(self._connection, name, "queue")
 
-    async def export(self, name: str, folder: FolderLike) -> Manifest:
+    async def export(self, name: StoreLike, folder: FolderLike) -> Manifest:
         """Write the present state of a queue to a new or empty folder: events, redelivery counts,
         producers and counters (SEM C7). :meth:`import_from` reads it.
 
@@ -89,7 +97,7 @@ class Queues:
         """
         from penstock.client.copies.transfer import export
 
-        return await export(self._connection, name, "queue", folder=folder)
+        return await export(self._connection, name_of_store(name), "queue", folder=folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Queue:
         """Create a queue from an export and return it. Its events have the exported ids (SEM C7).

@@ -12,6 +12,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.subscription import Subscription
 from penstock_core.api.channels import ChannelOpened, OpenSchedule, PurgeChannel
 from penstock_core.columns.events.event import Event
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromId
@@ -37,6 +38,10 @@ class Schedule:
     def __init__(self, connection: RealmConnection, destination: ChannelId) -> None:
         self._connection = connection
         self._destination = destination
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"<Schedule of store {self._destination} {self._connection.standing}>"
 
     async def list(self) -> list[Scheduled]:
         """Return the scheduled events, in the order of the calls that scheduled them."""

@@ -22,6 +22,7 @@ from penstock.client.handles.channels import Channels
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.joins import Joins
 from penstock.client.handles.mqtt import Mqtt
+from penstock.client.handles.named import DurableLike, StoreLike, name_of_durable, name_of_store
 from penstock.client.handles.pattern_durables import PatternDurables
 from penstock.client.handles.queues import Queues
 from penstock.client.handles.requesting import Requester
@@ -47,6 +48,7 @@ from penstock_core.api.realm import (
 )
 from penstock_core.api.transactions import TransactionInfo
 from penstock_core.columns.schema.ipc import batch_bytes
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.errors import CannotConnect, InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
@@ -88,8 +90,11 @@ class Session:
         self.mqtt = Mqtt(connection)
         self.durables = PatternDurables(connection)
 
+    @safe_repr
     def __repr__(self) -> str:
-        return f"<Session at {self.connection.place}>"
+        count = self.connection.subscription_count
+        subscriptions = f", {count} open subscriptions" if count else ""
+        return f"<Session {self.connection.standing}{subscriptions}>"
 
     @property
     def session_id(self) -> str:
@@ -208,7 +213,7 @@ class Session:
         self,
         pattern: str,
         *,
-        durable: str,
+        durable: DurableLike,
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
@@ -221,7 +226,7 @@ class Session:
         pattern: str,
         *,
         start: StartLike | None = None,
-        durable: str | None = None,
+        durable: DurableLike | None = None,
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
@@ -275,7 +280,7 @@ class Session:
         return PatternDurableSubscription(
             self.connection,
             pattern,
-            durable,
+            name_of_durable(durable),
             window=window,
             auto_ack=auto_ack,
             selector=selector,
@@ -353,7 +358,7 @@ class Session:
     # --- administration ------------------------------------------------------------------
 
     async def redrive(
-        self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
+        self, source: StoreLike, to: StoreLike = "", *, selector: str = "", dry_run: bool = False
     ) -> Redriven:
         """Publish the events of the dead event store ``source`` again, each once, and remove them
         from it (SEM T10).
@@ -365,7 +370,7 @@ class Session:
 
         Raises ``NameDoesNotExist``, ``InvalidSelector``.
         """
-        message = Redrive(source, to, selector, dry_run=dry_run)
+        message = Redrive(name_of_store(source), name_of_store(to), selector, dry_run=dry_run)
         return await self.connection.ask(message, Redriven, resend=dry_run)
 
     async def pause_publishing(self) -> None:

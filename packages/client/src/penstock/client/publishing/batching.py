@@ -87,6 +87,11 @@ class BatchBuilder:
         self._bytes_max = bytes_max
         self._gathered = ColumnLists()
 
+    @property
+    def count(self) -> int:
+        """Number of collected events."""
+        return self._gathered.count
+
     def add(
         self,
         data: bytes,

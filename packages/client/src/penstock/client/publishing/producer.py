@@ -15,6 +15,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.publishing.batching import BatchBuilder, ColumnLists
 from penstock.client.publishing.publishing import Publisher
 from penstock_core.columns.events.durations import Milliseconds
+from penstock_core.display import safe_repr
 from penstock_core.tasks import start_task
 from penstock_core.vocabulary.errors import InvalidEvent, PenstockError, SessionClosed
 
@@ -48,9 +49,12 @@ class Producer:
         batch_bytes: int = 1 << 20,
         linger_ms: float | str | timedelta = 1.0,
         on_error: ProducerErrorListener | None = None,
+        source: str = "",
     ) -> None:
+        """``source`` is the kind and name of the channel or queue, for ``repr``."""
         check_count(batch_events, "batch_events")
         check_count(batch_bytes, "batch_bytes", "bytes")
+        self._source = source
         self._connection = connection
         self._publisher = publisher
         self._batch_events, self._batch_bytes = batch_events, batch_bytes
@@ -64,6 +68,16 @@ class Producer:
         self._sending: set[asyncio.Task[None]] = set()
         self._closed = False
         self.acknowledged = 0
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return self._described(self._builder, is_closed=self._closed)
+
+    def _described(self, builder: BatchBuilder, *, is_closed: bool) -> str:
+        """Return the ``repr`` of the producer whose unsent events are in ``builder``."""
+        source = f"{self._source} {self._connection.standing}"
+        state = f"{self.acknowledged} events acknowledged, {builder.count} unsent"
+        return f"<Producer of {source}, {state}{', closed' if is_closed else ''}>"
 
     async def send(
         self,

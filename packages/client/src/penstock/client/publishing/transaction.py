@@ -36,6 +36,7 @@ from penstock_core.columns.events.event import Event
 from penstock_core.columns.files.tables import bodies_of_table
 from penstock_core.columns.schema.ipc import batch_bytes
 from penstock_core.columns.schema.layout import DELIVERY_TIME
+from penstock_core.display import safe_repr
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.errors import (
     AlreadyAborted,
@@ -74,6 +75,12 @@ class StorePublishes:
     def __init__(self) -> None:
         self._singles: list[Event] = []
         self._bodies: list[pa.RecordBatch] = []
+
+    @property
+    def count(self) -> int:
+        """Number of events."""
+        rows: int = sum(body.num_rows for body in list(self._bodies))
+        return len(self._singles) + rows
 
     def add(self, event: Event) -> None:
         """Add an event. Raises ``InvalidEvent`` here, not at the commit."""
@@ -154,8 +161,13 @@ class Unit:
         """Number of reconnects before the connection on which the stores were last named to the
         realm."""
 
+    @safe_repr
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} at {self._connection.place}>"
+        state: str = self._state
+        if state == "open":
+            count = sum(publishes.count for publishes in list(self._publishes.values()))
+            state = f"open, {count} events"
+        return f"<{type(self).__name__} {self.id} {self._connection.standing}, {state}>"
 
     async def __aenter__(self) -> Self:
         return self

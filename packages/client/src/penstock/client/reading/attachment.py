@@ -28,6 +28,11 @@ class Attachment:
         """Increases each time the seat is taken or lost. Events of an earlier generation have
         returned to the durable."""
 
+    @property
+    def state(self) -> str:
+        """``open`` or ``not open``, for the ``repr`` of subscriptions."""
+        return "open" if self.is_open else "not open"
+
     async def open(self, route: DeliveryRoute, attach: Callable[[], Awaitable[T]]) -> T:
         """Register the attachment, request it by ``attach`` and return the answer. Raises the
         errors of ``attach``."""

@@ -6,6 +6,8 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.subscription import CREDIT_MAX, Subscription
 from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import BrowseDurable, Subscribed
+from penstock_core.display import short
+from penstock_core.durable.queue import READERS
 from penstock_core.vocabulary.errors import ConnectionLost
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
@@ -27,6 +29,10 @@ class DurableBrowse(Subscription):
         self._durable = durable
         self._granted = CREDIT_MAX if count_max is None else count_max
         self._renews_credit = count_max is None
+
+    def _source_text(self) -> str:
+        durable = "" if self._durable == READERS else f"durable {short(self._durable)} of "
+        return f"{durable}{super()._source_text()}"
 
     def _request(self, start: AnyStart) -> Request[Subscribed]:
         return BrowseDurable(

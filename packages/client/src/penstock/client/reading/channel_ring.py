@@ -17,6 +17,7 @@ from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import Subscription
 from penstock_core.api.channels import ChannelOpened
 from penstock_core.api.patterns import ChannelsWatched, WatchChannels
+from penstock_core.display import short
 from penstock_core.tasks import start_task
 from penstock_core.vocabulary.choice import Choice
 from penstock_core.vocabulary.errors import (
@@ -104,6 +105,12 @@ class ChannelRing(Generic[S]):
         self._error: PenstockError | None = None
         self.ended: deque[Settlements] = deque(maxlen=ENDED_MAX)
         """Settlements of seats that have ended, with errors to be raised."""
+
+    @property
+    def description(self) -> str:
+        """The pattern, the durable if there is one, and the address of the realm."""
+        durable = f"durable {short(self._durable)} over " if self._durable else ""
+        return f"{durable}{short(self._choice.text)} {self._connection.standing}"
 
     @property
     def channels(self) -> list[str]:

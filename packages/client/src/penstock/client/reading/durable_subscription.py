@@ -30,6 +30,7 @@ from penstock.client.reading.subscription import (
     redelivery_counts,
 )
 from penstock_core.api.subscriptions import Attach
+from penstock_core.display import safe_repr, short
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.errors import (
     SessionClosed,
@@ -56,6 +57,11 @@ class DurableSubscription(DeliveringLoops):
     (SEM D13).
     """
 
+    name: str
+    """Name of the durable."""
+    channel_name: str
+    """Name of the channel that the durable belongs to."""
+
     def __init__(
         self,
         connection: RealmConnection,
@@ -73,6 +79,7 @@ class DurableSubscription(DeliveringLoops):
         on_arrival: Callable[[], None] | None = None,
     ) -> None:
         check_count(buffer_bytes, "buffer_bytes", "bytes")
+        self.name, self.channel_name = durable, channel_name
         message = Attach(
             channel,
             0,
@@ -98,10 +105,12 @@ class DurableSubscription(DeliveringLoops):
         self._changing = asyncio.Lock()
         """Held while opening or closing, so that a seat is left before the next one is taken."""
 
+    @safe_repr
     def __repr__(self) -> str:
         seat = self._seat
-        where = f"of channel {seat.channel_name!r} at {seat.connection.place}"
-        return f"<DurableSubscription of durable {seat.durable!r} {where}>"
+        source = f"of channel {short(seat.channel_name)} {seat.connection.standing}"
+        state = f"{seat.state}, {seat.inbox.count_unread()} events unread"
+        return f"<DurableSubscription of durable {short(seat.durable)} {source}, {state}>"
 
     async def open(self) -> DurableSubscription:
         """Take the seat and return the subscription; ``async with`` and iterating also do so.

@@ -20,6 +20,7 @@ from penstock.client.reading.start_positions import check_range
 from penstock_core.api.durables import Outstanding
 from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import Attach, Bury, Hold, Settle, Subscribed
+from penstock_core.display import safe_repr, short
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.errors import (
     ConnectionLost,
@@ -45,7 +46,11 @@ class DurableHold(Closing):
     The seat is then taken again on the next connection; calls wait until it is.
     """
 
-    def __init__(self, connection: RealmConnection, channel: ChannelId, durable: str) -> None:
+    def __init__(
+        self, connection: RealmConnection, channel: ChannelId, durable: str, channel_name: str = ""
+    ) -> None:
+        """``channel_name`` is only shown."""
+        self._channel_name = channel_name
         self._connection = connection
         self._channel = channel
         self._durable = durable
@@ -56,6 +61,11 @@ class DurableHold(Closing):
         self._failure: PenstockError | None = None
         self._changed = asyncio.Event()
         """Set and replaced when the seat is taken on a new connection, or has ended."""
+
+    @safe_repr
+    def __repr__(self) -> str:
+        source = f"of channel {short(self._channel_name)} {self._connection.standing}"
+        return f"<DurableHold of durable {short(self._durable)} {source}, {self._attachment.state}>"
 
     async def open(self) -> DurableHold:
         """Take the seat and return the hold; ``async with`` also does so. Raises ``DurableInUse``,

@@ -323,6 +323,10 @@ class Inbox(Generic[B]):
         """Number of waiting events."""
         return sum(map(len, self._batches))
 
+    def count_unread(self) -> int:
+        """Return the number of waiting events. Any thread may call this."""
+        return sum(map(len, list(self._batches)))  # the loop may change the deque during the sum
+
     def __len__(self) -> int:
         return len(self._batches)
 

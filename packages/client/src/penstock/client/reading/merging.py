@@ -12,6 +12,7 @@ from penstock_core.columns.events.event import Event
 from penstock_core.columns.keys.key_values import NO_SLOT
 from penstock_core.columns.merge.states import DELTA, States, deltas_of
 from penstock_core.columns.schema.layout import FIELDS
+from penstock_core.display import safe_repr, short
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 
@@ -44,8 +45,9 @@ class Registered:
         self.event_id = await self._publish(event)
         return self.event_id
 
+    @safe_repr
     def __repr__(self) -> str:
-        return f"Registered({self._key_name}={self.key!r}, event_id={self.event_id})"
+        return f"Registered({self._key_name}={short(self.key)}, event_id={self.event_id})"
 
 
 def key_name_of(name: str, definition: Definition) -> str:

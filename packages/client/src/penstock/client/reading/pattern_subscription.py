@@ -16,6 +16,7 @@ from penstock.client.reading.received import ReceivedBatch
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import Subscription
 from penstock_core.api.channels import ChannelOpened
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.choice import choice_of
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.start_positions import AnyStart, FromEarliest
@@ -32,6 +33,12 @@ class PatternLoops(Looping[B]):
 
     _ring: ChannelRing[Any]
     _timeout: float | None
+
+    @safe_repr
+    def __repr__(self) -> str:
+        name, count = type(self).__name__, len(self._ring.members)
+        state = "open" if self._ring.is_open else "not open"
+        return f"<{name} of {self._ring.description}, {state}, {count} channels>"
 
     @property
     def channels(self) -> list[str]:

@@ -9,8 +9,9 @@ from typing import overload
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.reader import READERS
-from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.batch import EventBatch, html_events
 from penstock_core.columns.events.event import Event
+from penstock_core.display import ITEMS_MAX, ROWS_MAX, safe_html, safe_repr
 from penstock_core.vocabulary.errors import ConnectionLost, InvalidArgument
 from penstock_core.vocabulary.identities import ChannelId
 
@@ -49,8 +50,17 @@ class Peeked(Sequence[Event]):
     def __iter__(self) -> Iterator[Event]:
         return iter(self._events)
 
+    @safe_repr
     def __repr__(self) -> str:
-        return f"Peeked({self._events!r}, has_more={self.has_more})"
+        events = "".join(f"{event!r}, " for event in self._events[:ITEMS_MAX])
+        more = "..., " if len(self) > ITEMS_MAX else ""
+        return f"Peeked({len(self)} events: {events}{more}has_more={self.has_more})"
+
+    @safe_html
+    def _repr_html_(self) -> str:
+        """Return a table of the first events for notebooks."""
+        caption = f"Peeked: {len(self)} events, has_more={self.has_more}"
+        return html_events(caption, self._events[:ROWS_MAX])
 
 
 async def peek(connection: RealmConnection, queue: ChannelId, count: int, selector: str) -> Peeked:

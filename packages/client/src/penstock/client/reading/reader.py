@@ -30,6 +30,7 @@ from penstock.client.reading.settlements import lost_before_sent
 from penstock.client.reading.subscription import received_batch, redelivery_counts
 from penstock_core.api.subscriptions import Attach
 from penstock_core.columns.events.event import Event
+from penstock_core.display import safe_repr, short
 from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.vocabulary.errors import (
     ConnectionLost,
@@ -161,8 +162,13 @@ class Reader(Closing):
         self._timed_out_ids = IdSet()
         """Events received, not committed in time, and recalled by the realm (SEM D19)."""
 
+    @safe_repr
     def __repr__(self) -> str:
-        return f"<Reader of queue {self._name!r} at {self._connection.place}>"
+        seat = self._seat
+        state = f"{seat.state}, {seat.inbox.count_unread()} events unread"
+        if self._transactional:
+            state += f", {len(self._held)} uncommitted"
+        return f"<Reader of queue {short(self._name)} {self._connection.standing}, {state}>"
 
     # --- opening and closing -------------------------------------------------------------
 

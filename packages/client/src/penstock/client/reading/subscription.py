@@ -21,6 +21,7 @@ from penstock_core.columns.events.batch import stamp
 from penstock_core.columns.schema.ipc import batch_from, edges_of
 from penstock_core.columns.schema.layout import STAMPED_FIELDS
 from penstock_core.columns.schema.schema_cache import SchemaMemo
+from penstock_core.display import safe_repr, short
 from penstock_core.ids.ids import Span, Spans
 from penstock_core.vocabulary.errors import PenstockError, SessionClosed
 from penstock_core.vocabulary.identities import ChannelId
@@ -134,6 +135,19 @@ class Subscription(ReceivingLoops):
         self._confirms = False
         """Whether the realm requires confirmations of received events (SEM J5)."""
         self._confirmation_is_due = False
+
+    @safe_repr
+    def __repr__(self) -> str:
+        kind = "browse of " if self._browse else "of "
+        state = f"{self._attachment.state}, {self._inbox.count_unread()} events unread"
+        source = f"{kind}{self._source_text()} {self._connection.standing}"
+        return f"<Subscription {source}, {state}, next id {self._next_id}>"
+
+    def _source_text(self) -> str:
+        """Return the channel or queue that is read, for ``repr``."""
+        if self._channel_name:
+            return f"channel {short(self._channel_name)}"
+        return f"store {self._channel}"
 
     async def open(self) -> Subscription:
         """Open the subscription and return it; ``async with`` and iterating also do so. Raises

@@ -12,6 +12,7 @@ from typing import Any, Self, overload
 from penstock.client.connection.arguments import Duration
 from penstock.client.connection.session_listeners import ErrorListener, InterruptionListener
 from penstock.client.connection.threads import LoopThread, interpreter_ends
+from penstock.client.handles.named import DurableLike
 from penstock.client.handles.session import Session as AioSession
 from penstock.client.reading.pattern_subscription import CHANNEL_BUFFER_BYTES
 from penstock.client.reading.pattern_subscription import (
@@ -97,7 +98,7 @@ class SessionEnd:
         self,
         pattern: str,
         *,
-        durable: str,
+        durable: DurableLike,
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",
@@ -110,7 +111,7 @@ class SessionEnd:
         pattern: str,
         *,
         start: StartLike | None = None,
-        durable: str | None = None,
+        durable: DurableLike | None = None,
         window: int | None = None,
         auto_ack: bool = False,
         selector: str = "",

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import access as aio_access
+from penstock.client.handles.named import StoreLike
 from penstock_core.api.access import AclInfo, AuditRecord, GroupInfo, Me, UserInfo
+from penstock_core.display import safe_repr
 
 
 class Access:
@@ -21,6 +23,10 @@ class Access:
     def __init__(self, inner: aio_access.Access, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def me(self) -> Me:
         """Return the user of this session and its rights on the realm."""
@@ -79,7 +85,9 @@ class Access:
         """Delete a group and revoke all rights granted to it. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete_group(name))
 
-    def entries(self, *, channel: str = "", queue: str = "", topic: str = "") -> AclInfo:
+    def entries(
+        self, *, channel: StoreLike = "", queue: StoreLike = "", topic: str = ""
+    ) -> AclInfo:
         """Return the rights granted on a channel, a queue or an MQTT topic filter. If none of the
         three is named, return the rights granted on the realm."""
         return self._loop.call(self._inner.entries(channel=channel, queue=queue, topic=topic))
@@ -89,7 +97,12 @@ class Access:
         return self._loop.call(self._inner.topics())
 
     def grant(
-        self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
+        self,
+        subject: str,
+        *rights: str,
+        channel: StoreLike = "",
+        queue: StoreLike = "",
+        topic: str = "",
     ) -> AclInfo:
         """Grant rights on a channel, a queue or an MQTT topic filter (SEM M15), or on the realm if
         none of the three is named. Return all rights granted there now::
@@ -104,7 +117,12 @@ class Access:
         )
 
     def revoke(
-        self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
+        self,
+        subject: str,
+        *rights: str,
+        channel: StoreLike = "",
+        queue: StoreLike = "",
+        topic: str = "",
     ) -> AclInfo:
         """Revoke rights of a subject on a channel, queue, MQTT topic filter or the realm; if
         ``rights`` is empty, all its rights there. Return all rights granted there now.

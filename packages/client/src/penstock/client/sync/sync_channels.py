@@ -13,6 +13,7 @@ from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import channels as aio_channels
 from penstock.client.handles.attributes import ChannelAttributes
+from penstock.client.handles.named import StoreLike
 from penstock.client.publishing.event_attributes import EventAttributes, spelled_out
 from penstock.client.reading.start_positions import StartLike, TimeLike
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX
@@ -21,6 +22,7 @@ from penstock.client.sync.sync_destination import Destination
 from penstock.client.sync.sync_durables import Durables
 from penstock.client.sync.sync_merging import Registered
 from penstock.client.sync.sync_subscription import Subscription
+from penstock_core.display import safe_repr
 
 if TYPE_CHECKING:
     from penstock.client.copies.sinks import FolderLike
@@ -34,6 +36,10 @@ class Channels:
     def __init__(self, inner: aio_channels.Channels, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def create(
         self, name: str, *, if_missing: bool = False, **attributes: Unpack[ChannelAttributes]
@@ -50,7 +56,8 @@ class Channels:
         - ``ttl``: time to live of events: milliseconds, a text such as ``"1h"``, or a
           ``timedelta``
         - ``capacity``: the largest number of events that the channel stores
-        - ``dead_event_store``: name of the channel or queue for events that leave unconsumed
+        - ``dead_event_store``: name or handle of the channel or queue for events that leave
+          unconsumed
         - ``keys``: the publish keys, a dictionary of property names and depths
         - ``retain_consumed``, ``event_ttl``, ``cluster_wide``: booleans
         - ``start_event_id``: id of the first event
@@ -68,7 +75,7 @@ class Channels:
             self._loop,
         )
 
-    def get(self, name: str) -> Channel:
+    def get(self, name: StoreLike) -> Channel:
         """Return the channel of this name. Raises ``NameDoesNotExist``."""
         return Channel(self._loop.call(self._inner.get(name)), self._loop)
 
@@ -76,11 +83,11 @@ class Channels:
         """Return the names of all channels, sorted."""
         return self._loop.call(self._inner.list())
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: StoreLike) -> None:
         """Delete a channel with its events and durables. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(name))
 
-    def export(self, name: str, folder: FolderLike) -> Manifest:
+    def export(self, name: StoreLike, folder: FolderLike) -> Manifest:
         """Write the present state of a channel to a new or empty folder: events, durables,
         producers and counters (SEM C7). :meth:`import_from` reads it.
 

@@ -25,6 +25,7 @@ from penstock.client.sync.sync_transaction import Transaction
 from penstock_core.api.channels import ChannelInfo, Location, Maintained, Missing
 from penstock_core.api.tables import TableFiles
 from penstock_core.columns.protobuf import Messages
+from penstock_core.display import safe_html, safe_repr
 from penstock_core.vocabulary.identities import ChannelId
 
 
@@ -49,8 +50,14 @@ class Destination:
         self.epoch = inner.epoch
         self.scheduled = Schedule(inner.scheduled, loop)
 
+    @safe_repr
     def __repr__(self) -> str:
         return repr(self._inner)
+
+    @safe_html
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks of what the handle knows without asking the realm."""
+        return self._inner._repr_html_()
 
     @spelled_out
     def request(
@@ -186,6 +193,10 @@ class Schedule:
     def __init__(self, inner: aio_schedule.Schedule, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def list(self) -> list[Scheduled]:
         """Return the scheduled events, in the order of the calls that scheduled them."""

@@ -13,6 +13,7 @@ from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import durable_subscription as aio_durable_subscription
 from penstock.client.sync.iteration import DurableIteration
 from penstock.client.sync.sync_delivered import DeliveredBatch
+from penstock_core.display import safe_repr
 
 
 class DurableSubscription(DurableIteration):
@@ -30,12 +31,20 @@ class DurableSubscription(DurableIteration):
     (SEM D13).
     """
 
+    name: str
+    """Name of the durable."""
+    channel_name: str
+    """Name of the channel that the durable belongs to."""
+
     def __init__(
         self, inner: aio_durable_subscription.DurableSubscription, loop: LoopThread
     ) -> None:
         self._inner = inner
         self._loop = loop
+        self.name = inner.name
+        self.channel_name = inner.channel_name
 
+    @safe_repr
     def __repr__(self) -> str:
         return repr(self._inner)
 

@@ -14,12 +14,14 @@ from penstock.client.handles.attributes import (
     NewDurableAttributes,
     with_durable_attributes,
 )
+from penstock.client.handles.named import DurableLike
 from penstock.client.reading.start_positions import StartLike
 from penstock.client.sync.caller_threads import DurableReceiving
 from penstock.client.sync.sync_delivered import DeliveredBatch
 from penstock.client.sync.sync_holding import DurableHold
 from penstock.client.sync.sync_subscription import Subscription
 from penstock_core.api.durables import DurableInfo, Outstanding, SeekOutcome
+from penstock_core.display import safe_repr
 
 
 class Durables:
@@ -28,6 +30,10 @@ class Durables:
     def __init__(self, inner: aio_durables.Durables, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     @with_durable_attributes
     def create(
@@ -85,7 +91,7 @@ class Durables:
             self._loop,
         )
 
-    def get(self, name: str) -> Durable:
+    def get(self, name: DurableLike) -> Durable:
         """Return the durable of this name. Raises ``NameDoesNotExist``."""
         return Durable(self._loop.call(self._inner.get(name)), self._loop)
 
@@ -93,7 +99,7 @@ class Durables:
         """Return descriptions of the channel's durables, by name."""
         return self._loop.call(self._inner.list())
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: DurableLike) -> None:
         """Delete a durable; its clients are disconnected from it. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(name))
 
@@ -103,12 +109,16 @@ class Durable(DurableReceiving):
     outstanding events."""
 
     name: str
+    channel_name: str
+    """Name of the channel that the durable belongs to."""
 
     def __init__(self, inner: aio_durables.Durable, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
         self.name = inner.name
+        self.channel_name = inner.channel_name
 
+    @safe_repr
     def __repr__(self) -> str:
         return repr(self._inner)
 

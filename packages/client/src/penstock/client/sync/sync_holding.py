@@ -11,6 +11,7 @@ from typing import Self
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import holding as aio_holding
 from penstock_core.api.durables import Outstanding
+from penstock_core.display import safe_repr
 
 
 class DurableHold:
@@ -30,6 +31,10 @@ class DurableHold:
     def __init__(self, inner: aio_holding.DurableHold, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def open(self) -> DurableHold:
         """Take the seat and return the hold; ``with`` also does so. Raises ``DurableInUse``,

@@ -8,9 +8,11 @@ from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import joins as aio_joins
 from penstock.client.handles import mqtt as aio_mqtt
 from penstock.client.handles.mqtt import CHANNEL
+from penstock.client.handles.named import StoreLike
 from penstock.client.sync.sync_subscription import Subscription
 from penstock_core.api.joins import JoinInfo
 from penstock_core.api.topics import MqttSessionInfo
+from penstock_core.display import safe_repr
 
 
 class Joins:
@@ -20,10 +22,14 @@ class Joins:
         self._inner = inner
         self._loop = loop
 
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def create(
         self,
-        source: str,
-        destination: str,
+        source: StoreLike,
+        destination: StoreLike,
         *,
         selector: str = "",
         archive: bool = False,
@@ -47,7 +53,7 @@ class Joins:
         """Return descriptions of all joins, by source and destination."""
         return self._loop.call(self._inner.list())
 
-    def delete(self, source: str, destination: str) -> None:
+    def delete(self, source: StoreLike, destination: StoreLike) -> None:
         """Delete a join. Events that it has copied are not removed. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(source, destination))
 
@@ -59,7 +65,11 @@ class Mqtt:
         self._inner = inner
         self._loop = loop
 
-    def retained(self, filter: str = "#", *, channel: str = CHANNEL) -> Subscription:
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def retained(self, filter: str = "#", *, channel: StoreLike = CHANNEL) -> Subscription:
         """Read the retained messages of all topics that match ``filter``, oldest first, then end
         the subscription. A message without data was removed less than a second ago.
 
@@ -70,7 +80,7 @@ class Mqtt:
             self._loop.call(self._inner.retained(filter, channel=channel)), self._loop
         )
 
-    def forget(self, filter: str, *, channel: str = CHANNEL) -> int:
+    def forget(self, filter: str, *, channel: StoreLike = CHANNEL) -> int:
         """Remove the retained messages of all topics that match ``filter``. Return the number of
         topics.
 

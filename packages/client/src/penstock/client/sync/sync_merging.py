@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import merging as aio_merging
+from penstock_core.display import safe_repr
 
 
 class Registered:
@@ -31,6 +32,7 @@ class Registered:
         """
         return self._loop.call(self._inner.update(properties, **changes))
 
+    @safe_repr
     def __repr__(self) -> str:
         return repr(self._inner)
 

@@ -13,8 +13,10 @@ from penstock.client.handles.attributes import (
     NewDurableAttributes,
     with_durable_attributes,
 )
+from penstock.client.handles.named import DurableLike
 from penstock.client.reading.start_positions import StartLike
 from penstock_core.api.patterns import PatternDurableInfo
+from penstock_core.display import safe_repr
 
 
 class PatternDurables:
@@ -24,6 +26,10 @@ class PatternDurables:
     def __init__(self, inner: aio_pattern_durables.PatternDurables, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     @with_durable_attributes
     def create(
@@ -64,7 +70,7 @@ class PatternDurables:
             )
         )
 
-    def get(self, pattern: str, name: str) -> PatternDurableInfo:
+    def get(self, pattern: str, name: DurableLike) -> PatternDurableInfo:
         """Return the description of a pattern durable. Raises ``NameDoesNotExist``,
         ``InvalidName``."""
         return self._loop.call(self._inner.get(pattern, name))
@@ -73,7 +79,7 @@ class PatternDurables:
         """Return descriptions of all pattern durables, by pattern and name."""
         return self._loop.call(self._inner.list())
 
-    def delete(self, pattern: str, name: str) -> None:
+    def delete(self, pattern: str, name: DurableLike) -> None:
         """Delete a pattern durable and its durables on all channels. A channel that also fits
         another pattern durable of this name keeps its durable.
 

@@ -11,6 +11,7 @@ from penstock.client.reading import pattern_subscription as aio
 from penstock.client.sync.iteration import DurableIteration, SubscriptionIteration
 from penstock.client.sync.sync_delivered import DeliveredBatch
 from penstock.client.sync.sync_received import ReceivedBatch
+from penstock_core.display import safe_repr
 
 
 class _Seats:
@@ -18,6 +19,10 @@ class _Seats:
 
     _inner: aio.PatternSubscription | aio.PatternDurableSubscription
     _loop: LoopThread
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     @property
     def channels(self) -> list[str]:

@@ -11,6 +11,7 @@ from penstock.client.connection.threads import LoopThread
 from penstock.client.publishing import producer as aio_producer
 from penstock.client.publishing.batching import ColumnLists
 from penstock_core.columns.events.durations import Milliseconds
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.errors import SessionClosed
 
 
@@ -35,6 +36,10 @@ class Producer:
         self._lock = threading.Lock()
         self._lingering = False
         self._closed = False
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return self._inner._described(self._builder, is_closed=self._closed)
 
     @property
     def acknowledged(self) -> int:

@@ -11,6 +11,7 @@ from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import queues as aio_queues
 from penstock.client.handles.attributes import QueueAttributes
+from penstock.client.handles.named import StoreLike
 from penstock.client.publishing.event_attributes import QueuedAttributes, spelled_out
 from penstock.client.reading import reader as aio_reader
 from penstock.client.reading.peeking import PEEK_DEFAULT, Peeked
@@ -20,6 +21,7 @@ from penstock.client.sync.iteration import ReaderIteration
 from penstock.client.sync.sync_destination import Destination
 from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 from penstock_core.columns.events.event import Event
+from penstock_core.display import safe_repr
 
 if TYPE_CHECKING:
     from penstock.client.copies.sinks import FolderLike
@@ -32,6 +34,10 @@ class Queues:
     def __init__(self, inner: aio_queues.Queues, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def create(
         self, name: str, *, if_missing: bool = False, **attributes: Unpack[QueueAttributes]
@@ -57,7 +63,7 @@ class Queues:
             self._loop,
         )
 
-    def get(self, name: str) -> Queue:
+    def get(self, name: StoreLike) -> Queue:
         """Return the queue of this name. Raises ``NameDoesNotExist``."""
         return Queue(self._loop.call(self._inner.get(name)), self._loop)
 
@@ -65,11 +71,11 @@ class Queues:
         """Return the names of all queues, sorted."""
         return self._loop.call(self._inner.list())
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: StoreLike) -> None:
         """Delete a queue with its events. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(name))
 
-    def export(self, name: str, folder: FolderLike) -> Manifest:
+    def export(self, name: StoreLike, folder: FolderLike) -> Manifest:
         """Write the present state of a queue to a new or empty folder: events, redelivery counts,
         producers and counters (SEM C7). :meth:`import_from` reads it.
 
@@ -195,6 +201,7 @@ class Reader(ReaderIteration):
         self._inner = inner
         self._loop = loop
 
+    @safe_repr
     def __repr__(self) -> str:
         return repr(self._inner)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.threads import LoopThread
+from penstock.client.handles.named import StoreLike
 from penstock.client.handles.session import Session as AioSession
 from penstock.client.publishing.transaction import Named
 from penstock.client.sync.ending import SessionEnd
@@ -22,6 +23,7 @@ from penstock.client.sync.sync_queues import Queues
 from penstock.client.sync.sync_transaction import JointTransaction
 from penstock_core.api.joins import Redriven
 from penstock_core.api.realm import ClusterInfo, RealmInfo
+from penstock_core.display import safe_repr
 from penstock_core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Session(SessionEnd):
         self.durables = PatternDurables(inner.durables, loop)
         self.connection = inner.connection
 
+    @safe_repr
     def __repr__(self) -> str:
         return repr(self._inner)
 
@@ -163,7 +166,7 @@ class Session(SessionEnd):
         self._loop.call(self._inner.drop_stages(stages))
 
     def redrive(
-        self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
+        self, source: StoreLike, to: StoreLike = "", *, selector: str = "", dry_run: bool = False
     ) -> Redriven:
         """Publish the events of the dead event store ``source`` again, each once, and remove them
         from it (SEM T10).

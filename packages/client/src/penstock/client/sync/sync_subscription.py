@@ -12,6 +12,7 @@ from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import subscription as aio_subscription
 from penstock.client.sync.iteration import SubscriptionIteration
 from penstock.client.sync.sync_received import ReceivedBatch
+from penstock_core.display import safe_repr
 
 
 class Subscription(SubscriptionIteration):
@@ -29,6 +30,10 @@ class Subscription(SubscriptionIteration):
     def __init__(self, inner: aio_subscription.Subscription, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def open(self) -> Subscription:
         """Open the subscription and return it; ``with`` and iterating also do so. Raises

@@ -15,6 +15,7 @@ from penstock.client.publishing import transaction as aio_transaction
 from penstock.client.publishing.event_attributes import EventAttributes, spelled_out
 from penstock.client.publishing.transaction import Named
 from penstock.client.sync.caller_threads import JointStreaming, TransactionStreaming
+from penstock_core.display import safe_repr
 
 
 class Unit:
@@ -28,6 +29,7 @@ class Unit:
         self._loop = loop
         self.id = inner.id
 
+    @safe_repr
     def __repr__(self) -> str:
         return repr(self._inner)
 

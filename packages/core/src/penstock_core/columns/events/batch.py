@@ -19,6 +19,7 @@ from penstock_core.columns.schema.number_columns import has_joined
 from penstock_core.columns.schema.rows import BLOCK_ROWS, Publishers, Rows
 from penstock_core.columns.schema.schema_cache import SchemaMemo
 from penstock_core.columns.schema.struct_fields import fields_of
+from penstock_core.display import ROWS_MAX, html_rows, safe_html, safe_repr, short
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.errors import InvalidArgument
 
@@ -312,8 +313,25 @@ class EventBatch:
         except ModuleNotFoundError as error:
             raise InvalidArgument(f"to_pandas needs pandas: pip install pandas ({error})") from None
 
+    @safe_repr
     def __repr__(self) -> str:
+        channel = getattr(self, "channel", "")
+        source = f" of channel {short(channel)}" if channel else ""
         if not len(self):
-            return "EventBatch(empty)"
+            return f"EventBatch(empty{source})"
         ids = self.event_ids
-        return f"EventBatch({len(self)} events, ids {ids[0]}..{ids[-1]})"
+        return f"EventBatch({len(self)} events{source}, ids {ids[0]}..{ids[-1]})"
+
+    @safe_html
+    def _repr_html_(self) -> str:
+        """Return a table of the first events for notebooks."""
+        return html_events(repr(self), [self[row] for row in range(min(len(self), ROWS_MAX))])
+
+
+def html_events(caption: str, events: Sequence[Event]) -> str:
+    """Return an HTML table of events."""
+    rows = [
+        (event.event_id, event.published, event.tag, event.data, event.properties)
+        for event in events
+    ]
+    return html_rows(caption, ("event_id", "published", "tag", "data", "properties"), rows)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final, NamedTuple, Self, SupportsIndex, TypeGuard
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from penstock_core.columns.events.durations import (
 from penstock_core.columns.schema.layout import PRIORITY_DEFAULT, PRIORITY_MAX, cause_and_reason
 from penstock_core.columns.schema.moments import parse_moment, zone_error
 from penstock_core.columns.schema.rows import Publishers, Rows
+from penstock_core.display import ROWS_MAX, html_fields, safe_html, safe_repr, short
 from penstock_core.vocabulary.errors import InvalidEvent
 
 Moment = datetime | float | str | timedelta
@@ -267,17 +269,35 @@ class Event:
             return super().__reduce_ex__(protocol)
         return _restored, (*self._rows.detach(self._row), self.redelivery_count)
 
+    @safe_repr
     def __repr__(self) -> str:
-        shown = [f"event_id={self.event_id}"] if self._rows is not None else []
+        return f"Event({', '.join(f'{name}={value}' for name, value in self._shown())})"
+
+    @safe_html
+    def _repr_html_(self) -> str:
+        """Return a table of the event for notebooks."""
+        values = dict(self._shown())
+        if self._rows is not None:
+            values["published"] = f"{self.published}"
+        values.pop("properties", None)
+        for name, value in islice(self.properties.items(), ROWS_MAX):
+            values[f"properties[{short(name)}]"] = short(value)
+        return html_fields("Event", values.items())
+
+    def _shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the names and short texts of the attributes that are shown."""
+        if channel := getattr(self, "channel", ""):
+            yield "channel", short(channel)
+        if self._rows is not None:
+            yield "event_id", f"{self.event_id}"
         if self.tag is not None:
-            shown.append(f"tag={self.tag!r}")
+            yield "tag", short(self.tag)
         data = self.data
-        shown.append(f"data={data!r}" if len(data) <= 32 else f"data={data[:32]!r}... {len(data)}")
+        yield "data", repr(data) if len(data) <= 32 else f"{data[:32]!r}... {len(data)}"
         if self.properties:
-            shown.append(f"properties={self.properties!r}")
+            yield "properties", short(self.properties)
         if self.redelivery_count:
-            shown.append(f"redelivery_count={self.redelivery_count}")
-        return f"Event({', '.join(shown)})"
+            yield "redelivery_count", f"{self.redelivery_count}"
 
 
 def _restored(schema: bytes, values: bytes, publishers: Publishers, count: int) -> Event:
