@@ -99,7 +99,7 @@ sim: setup ## simulated lives of a realm on a failing disk and network (SEED= th
 lock: setup ## renew the lock files (ARGS=--upgrade takes newer versions)
 	@scripts/lock.sh $(ARGS)
 
-wheel: setup ## what is released, in dist/: wheel, sources, notes, checksums; the wheel is tried
+wheel: setup ## what is released, in dist/: wheels, sources, notes, SBOM, checksums; the wheels are tried
 	@scripts/wheel.sh
 
 clean: ## remove .venv, caches and build products; var/ is kept

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds what is released into dist/: a wheel and a source distribution of each package, checksums
-# and the notes of the version; then installs penstock-realm, and penstock-client alone, from the
-# wheels into environments of their own, away from the checkout, and uses them. The build is that of
-# requirements-build.lock and reaches no network; the check installs the run-time dependencies in the
-# versions of requirements.lock. TRY= names the Python of the check, such as a newer one.
+# Builds what is released into dist/: a wheel and a source distribution of each package, the list of
+# components of the image, checksums and the notes of the version; then installs penstock-realm, and
+# penstock-client alone, from the wheels into environments of their own, away from the checkout, and
+# uses them. The build is that of requirements-build.lock and reaches no network; the check installs
+# the run-time dependencies in the versions of requirements.lock. TRY= names the Python of the check,
+# such as a newer one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,6 +26,7 @@ for package in packages/*/; do
   (cd "$package" && "$venv/bin/python" -m hatchling build -d "$dist" -t sdist -t wheel >/dev/null)
 done
 "$venv/bin/python" scripts/changelog.py --notes "$version" >"$dist/notes-$version.md"
+"$venv/bin/python" -m scripts.sbom "$dist/penstock-image-$version.cdx.json"
 wheel="$dist/penstock_realm-$version-py3-none-any.whl"
 [ -f "$wheel" ] || die "there is no $wheel: $(ls "$dist")"
 
