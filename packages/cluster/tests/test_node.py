@@ -201,7 +201,7 @@ async def test_a_process_whose_name_was_taken_while_it_was_cut_off_ends() -> Non
 
     with pytest.raises(BaseExceptionGroup) as raised:
         first.task.result()
-    assert raised.group_contains(Deposed, match="give each its name")
+    assert raised.group_contains(Deposed, match="give each node its own name")
     assert second.owns
     await end(second)
 

@@ -452,7 +452,9 @@ class ClusterNode:
                 f"or stop the other process first"
             )
         if self.claims.is_replaced:
-            raise Deposed(f"another process is node {self.claims.me.node} now; give each its name")
+            raise Deposed(
+                f"another process is node {self.claims.me.node} now; give each node its own name"
+            )
         for shard, tenure in self._tenures.items():
             owned = self.claims.owned.get(shard)
             if (owned is None or owned.epoch != tenure.epoch) and tenure.task is not None:

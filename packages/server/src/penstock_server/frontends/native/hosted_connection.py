@@ -82,7 +82,8 @@ class HostedConnection(asyncio.Protocol):
         return
 
     def check(self, now_s: float) -> None:
-        """End the connection if its peer is silent for too long; by default it may be silent."""
+        """End the connection if its peer is silent for too long. Protocols with such a limit
+        override this method, which does nothing."""
         return
 
     def describe(self) -> ConnectionState:

@@ -180,7 +180,7 @@ class PublishBatches(ShardRequest):
 
 def is_remembered(state: RealmState, channel_id: int | None, producer: str, sequence: int) -> bool:
     """Whether a channel knows the answer to a repeated publish: the publish was stored earlier, or
-    its sequence is too old to know (which is the answer then, an error)."""
+    its sequence is too old, so that the answer is an error."""
     channel = None if channel_id is None else state.channels.get(channel_id)
     if channel is None or not producer:
         return False
