@@ -273,9 +273,12 @@ class HttpSettings(Section, frozen=True, kw_only=True):
             "rebinding. Addresses, localhost and any name over TLS are always accepted."
         ),
     ] = ""
-    viewers_max: Annotated[int, Meta(ge=0, description="Maximum number of live views.")] = 100
+    viewers_max: Annotated[
+        int, Meta(ge=0, description="Maximum number of live views and streams of events.")
+    ] = 100
     viewers_per_user_max: Annotated[
-        int, Meta(ge=0, description="Maximum number of live views of one user.")
+        int,
+        Meta(ge=0, description="Maximum number of live views and streams of events of one user."),
     ] = 25
     leases_max: Annotated[
         int, Meta(ge=0, description="Maximum number of open leases of all clients.")

@@ -62,7 +62,7 @@ def test_one_user_does_not_take_all_live_views(ann: Known, bob: Known) -> None:
 
         refused = ann.ask("GET", "channels/orders/live")
         assert (refused.status, refused.code) == (429, "limit-reached")
-        assert "ann already has 2 live views open" in refused.reason
+        assert "ann already has 2 live views or streams open" in refused.reason
         assert "http.viewers_per_user_max" in refused.reason
         views(bob, 1, stack)
         assert bob.ask("GET", "channels/orders/live").status == 503, "all three are taken"

@@ -8,6 +8,11 @@ from typing import Final
 from penstock_core.vocabulary.errors import InvalidArgument
 
 JSON: Final = "application/json"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+NDJSON: Final = "application/x-ndjson"
+CSV: Final = "text/csv"
+STREAMED: Final = (ARROW, CSV, NDJSON)
+"""Content types of streams of events."""
 FORM: Final = "application/x-www-form-urlencoded"
 _ANY: Final = frozenset(("*/*", "*", "application/*"))
 
@@ -33,6 +38,16 @@ def not_accepted(accept: str, forms: Collection[str]) -> InvalidArgument:
     return InvalidArgument(
         f"the answer is not available as {accept[:80]!r}; accept one of {available}"
     )
+
+
+def check_has_chunks(version: str) -> None:
+    """Raise ``InvalidArgument`` for a stream over HTTP/1.0. Its bodies end with the connection, so
+    the client could not distinguish a stream that failed in the middle from a complete one."""
+    if version == "1.0":
+        raise InvalidArgument(
+            "a stream of events needs HTTP/1.1; a reverse proxy may need a setting for it, such as "
+            "proxy_http_version 1.1 in nginx"
+        )
 
 
 def _weight(parameters: Sequence[str]) -> float:

@@ -28,7 +28,13 @@ from penstock_core.vocabulary.errors import (
 )
 from penstock_core.vocabulary.names import destination_name
 from penstock_server.frontends.http import metrics
-from penstock_server.frontends.http.accepting import JSON, accepted_form, not_accepted
+from penstock_server.frontends.http.accepting import (
+    JSON,
+    STREAMED,
+    accepted_form,
+    check_has_chunks,
+    not_accepted,
+)
 from penstock_server.frontends.http.doors import (
     PART_BYTES,
     FileAnswer,
@@ -47,11 +53,13 @@ from penstock_server.frontends.http.routing import (
     Content,
     Download,
     Events,
+    EventStream,
     Payload,
     RefusalForm,
     Route,
     RouteMatch,
     RouteTable,
+    Signature,
     Upload,
     form_of,
     run_while_there,
@@ -305,7 +313,7 @@ class HttpRequest:
         with self._share(route, principal), service.quotas.asking(principal) as carry:
             self._is_unread = self._declared_bytes > 0 or "transfer-encoding" in self.headers
             await self._check_right(principal, match)
-            self._check_accepted(match.signature.answer)
+            self._check_accepted(match.signature)
             declared = self._declared_bytes if match.signature.body is Content else 0
             carry(declared)  # refuses too large a body before it is read into memory
             body = await self._read_body(match, principal)
@@ -350,18 +358,19 @@ class HttpRequest:
         ):
             pass  # entering act() raises AccessDenied and writes the audit record
 
-    def _check_accepted(self, answer: Any) -> None:
-        """Refuse a request whose client does not accept JSON if the answer is only available as
-        JSON. This runs before the request is executed, so that no change is made."""
+    def _check_accepted(self, signature: Signature) -> None:
+        """Refuse a request whose client accepts no form in which the answer is available. This runs
+        before the request is executed, so that no change is made."""
         accept = self.headers.get("accept", "")
-        if answer in OTHER_FORMS or accepted_form(accept, (JSON,)):
+        forms = (JSON, *STREAMED) if signature.is_streamable else (JSON,)
+        if signature.answer in OTHER_FORMS or accepted_form(accept, forms):
             return
-        raise Refusal(406, not_accepted(accept, (JSON,)))
+        raise Refusal(406, not_accepted(accept, forms))
 
     async def _run(self, call: Call[Any, Any], match: RouteMatch) -> None:
         """Run the endpoint and send its answer."""
         answer = await self._run_cancellable(match.route.endpoint(call), match)
-        if isinstance(answer, Events):
+        if isinstance(answer, Events | EventStream):
             await self._stream(answer, call, match.route)
             return
         if isinstance(answer, Download):
@@ -566,7 +575,9 @@ class HttpRequest:
         async with asyncio.timeout(self._service.limits.send_timeout_s):
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def _stream(self, events: Events, call: Call[Any, Any], route: Route) -> None:
+    async def _stream(
+        self, events: Events | EventStream, call: Call[Any, Any], route: Route
+    ) -> None:
         """Send events until the stream ends, or the viewer disconnects, loses its right to read the
         channel, or does not read from the connection."""
 
@@ -577,10 +588,10 @@ class HttpRequest:
             call.may(route.operation, destination_name(named) if named else "")
 
         try:
+            if isinstance(events, EventStream):
+                check_has_chunks(self._version)
             with self._service.viewing(events, call.principal, check):
-                await self._while_there(self._send_events(events))
-        except* TimeoutError:
-            _log.info("viewer.dropped", peer=self.host, reason="the client is not reading")
+                await self._to_viewer(self._send_stream(events))
         finally:
             events.close()
 
@@ -594,11 +605,7 @@ class HttpRequest:
 
         async def send() -> None:
             await self._begin(200, [("content-length", str(file.size))], TAR, headers=headers)
-            if self.method != "HEAD":
-                async with contextlib.aclosing(file.parts) as parts:
-                    async for part in parts:
-                        await self._body_part(part, more=True)
-            await self._body_part(b"", more=False)
+            await self._send_parts(file.parts)
 
         try:
             await self._to_viewer(send())
@@ -606,8 +613,8 @@ class HttpRequest:
             file.close()
 
     async def _to_viewer(self, sending: Coroutine[Any, Any, None]) -> None:
-        """Send a file. If the client does not read, or an error occurs in the middle, the
-        connection is closed, so that the client sees a truncated body."""
+        """Send a file or a stream. If the client does not read, or an error occurs in the middle,
+        the connection is closed, so that the client sees a truncated body."""
         try:
             await self._while_there(sending)
         except* TimeoutError:
@@ -624,13 +631,17 @@ class HttpRequest:
             watching = tasks.create_task(self._wait_for_disconnect())
             watching.add_done_callback(lambda _: sending.cancel())
 
-    async def _send_events(self, events: Events) -> None:
+    async def _send_stream(self, events: Events | EventStream) -> None:
         # The second header makes nginx pass events on without buffering.
         headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")]
-        await self._begin(200, [], "text/event-stream", headers=headers)
+        await self._begin(200, [], events.kind, headers=headers)
+        await self._send_parts(events.parts)
+
+    async def _send_parts(self, parts: AsyncGenerator[bytes, None]) -> None:
+        """Send a body that is made while it is sent."""
         if self.method != "HEAD":
-            async with contextlib.aclosing(events.messages) as messages:
-                async for part in messages:
+            async with contextlib.aclosing(parts) as open_parts:
+                async for part in open_parts:
                     await self._body_part(part, more=True)
         await self._body_part(b"", more=False)
 

@@ -29,7 +29,13 @@ from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.flat_columns import FLAT, flat_field
 from penstock_core.columns.schema.moments import moment_of
 from penstock_core.durable.queue import READERS
-from penstock_server.frontends.http.accepting import JSON, accepted_form, not_accepted
+from penstock_server.frontends.http.accepting import (
+    ARROW,
+    JSON,
+    NDJSON,
+    accepted_form,
+    not_accepted,
+)
 from penstock_server.frontends.http.app import Refusal
 from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.consuming_shapes import (
@@ -47,7 +53,7 @@ from penstock_server.frontends.http.consuming_shapes import (
 )
 from penstock_server.frontends.http.event_documents import document_of, messages_of
 from penstock_server.frontends.http.finding import ask_store, store_of
-from penstock_server.frontends.http.publishing import ARROW, IN_THREAD_BYTES, NDJSON
+from penstock_server.frontends.http.publishing import IN_THREAD_BYTES
 from penstock_server.frontends.http.routing import Call, Examples, Payload, Route, run_while_there
 from penstock_server.frontends.http.shapes import NoQuery
 

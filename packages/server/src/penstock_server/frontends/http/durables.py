@@ -26,7 +26,7 @@ from penstock_core.vocabulary.names import durable_name
 from penstock_server.frontends.http import events
 from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.realm_shapes import NewPatternDurable, PatternDurableAnswer
-from penstock_server.frontends.http.routing import Call, Route
+from penstock_server.frontends.http.routing import Call, EventStream, Route
 from penstock_server.frontends.http.shapes import (
     After,
     Counted,
@@ -45,8 +45,12 @@ from penstock_server.frontends.http.shapes import (
 )
 
 
-async def browse(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
-    """Browse the outstanding events in order; the durable does not change (SEM D16)."""
+async def browse(call: Call[OutstandingQuery, None]) -> Page[EventAnswer] | EventStream:
+    """Browse the outstanding events in order; the durable does not change (SEM D16).
+
+    With another content type than JSON, by ``Accept`` or ``format``, the answer is a stream of all
+    selected events (SEM E12).
+    """
     return await events.outstanding(call, call.params["durable"])
 
 

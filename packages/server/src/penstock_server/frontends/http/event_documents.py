@@ -23,7 +23,7 @@ from penstock_server.frontends.http.shapes import (
 
 HEX_BYTES: Final = 4_096
 """Number of data bytes in the hex view of an event."""
-_WHOLE: Final = 1 << 62
+WHOLE: Final = 1 << 62
 """A number of bytes that no data exceeds, so that data is not shortened."""
 _UTF8_TAIL: Final = 3
 """Maximum number of bytes of an incomplete UTF-8 character at the end of shortened data."""
@@ -92,8 +92,8 @@ def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
 def detail_of(event: Event, messages: Messages | None) -> EventDetail:
     """Return the document of an event with all its data, and views of the data in other forms."""
     data = event.data
-    document = document_of(event, messages, _WHOLE)
-    text, _ = _shown(data, _WHOLE)
+    document = document_of(event, messages, WHOLE)
+    text, _ = _shown(data, WHOLE)
     kind = event.headers.get("message_type")
     views = EventViews(
         base64=base64.b64encode(data).decode(),
@@ -133,16 +133,7 @@ def with_columns(document: EventAnswer, columns: str) -> EventAnswer:
     """
     if not columns:
         return document
-    selected = {name.strip() for name in columns.split(",") if name.strip()}
-    prefix = "properties."
-    names = {name.removeprefix(prefix) for name in selected if name.startswith(prefix)}
-    fields = {name for name in selected if not name.startswith(prefix)}
-    unknown = sorted(fields - set(document.__struct_fields__))
-    if unknown:
-        raise InvalidArgument(
-            f"columns={','.join(unknown)[:80]} is not valid; an event has the fields "
-            f"{', '.join(document.__struct_fields__)}, and a property is properties.<name>"
-        )
+    fields, names = check_columns(columns)
     properties = document.properties
     if "properties" not in fields:
         properties = {name: properties[name] for name in names if name in properties}
@@ -152,3 +143,19 @@ def with_columns(document: EventAnswer, columns: str) -> EventAnswer:
         if name in fields or name in _ALWAYS
     }
     return EventAnswer(**{**shown_fields, "properties": properties, "types": types_of(properties)})
+
+
+def check_columns(columns: str) -> tuple[set[str], set[str]]:
+    """Return the fields and the properties that ``columns`` names. Raises ``InvalidArgument`` for a
+    name that is not a field of an event."""
+    selected = {name.strip() for name in columns.split(",") if name.strip()}
+    prefix = "properties."
+    names = {name.removeprefix(prefix) for name in selected if name.startswith(prefix)}
+    fields = {name for name in selected if not name.startswith(prefix)}
+    unknown = sorted(fields - set(EventAnswer.__struct_fields__))
+    if unknown:
+        raise InvalidArgument(
+            f"columns={','.join(unknown)[:80]} is not valid; an event has the fields "
+            f"{', '.join(EventAnswer.__struct_fields__)}, and a property is properties.<name>"
+        )
+    return fields, names

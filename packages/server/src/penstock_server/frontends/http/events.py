@@ -30,10 +30,16 @@ from penstock_server.frontends.http.event_documents import (
     messages_of,
     with_columns,
 )
+from penstock_server.frontends.http.event_streams import (
+    page_limit,
+    stream_kind,
+    stream_of_channel,
+    stream_of_outstanding,
+)
 from penstock_server.frontends.http.finding import ask_store, cursor_of, find_store, start_of
 from penstock_server.frontends.http.live import open_channel_view
 from penstock_server.frontends.http.pattern_live import PatternQuery, open_pattern_view
-from penstock_server.frontends.http.routing import Call, Content, Events, Route
+from penstock_server.frontends.http.routing import Call, Content, Events, EventStream, Route
 from penstock_server.frontends.http.shapes import (
     CheckSelector,
     EventAnswer,
@@ -57,14 +63,19 @@ _REQUEST_HEADERS: Final = ("reply_to", "correlation_id", "message_id")
 """Headers that the realm sets in a request."""
 
 
-async def browse(call: Call[EventsQuery, None]) -> EventsPage:
+async def browse(call: Call[EventsQuery, None]) -> EventsPage | EventStream:
     """Browse stored events in order. This does not consume events or count as a delivery (SEM E6).
 
     A page ends when it is full, or after examining events for ten seconds, 32 MiB of events, or a
     million events; it may then be short or empty. ``looked_at`` is the range of ids that was
     examined, and ``next`` continues after it.
+
+    With another content type than JSON, by ``Accept`` or ``format``, the answer is a stream of all
+    selected events up to the last one at the time of the request (SEM E12).
     """
     query = call.query
+    if (kind := stream_kind(call)) is not None:
+        return await stream_of_channel(call, kind)
     store, page = await ask_store(call, BrowseEvents, lambda now: _request(now.channel, query))
     messages = messages_of(store)
     return EventsPage(
@@ -90,7 +101,12 @@ def _request(channel: ChannelId, query: EventsQuery) -> BrowseEvents:
     continues = cursor is not None and not query.newest
     start = FromId(cursor or 0) if continues else start_of(query.start)
     return BrowseEvents(
-        channel, start, query.limit, selector=query.selector, end_id=end, newest=query.newest
+        channel,
+        start,
+        page_limit(query.limit),
+        selector=query.selector,
+        end_id=end,
+        newest=query.newest,
     )
 
 
@@ -172,28 +188,40 @@ async def live_of_pattern(call: Call[PatternQuery, None]) -> Events:
     return await open_pattern_view(call)
 
 
-async def peek(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
-    """Browse the events of a queue in order, without removing them (SEM Q4)."""
+async def peek(call: Call[OutstandingQuery, None]) -> Page[EventAnswer] | EventStream:
+    """Browse the events of a queue in order, without removing them (SEM Q4).
+
+    With another content type than JSON, by ``Accept`` or ``format``, the answer is a stream of all
+    selected events (SEM E12).
+    """
     return await outstanding(call, READERS)
 
 
-async def outstanding(call: Call[OutstandingQuery, None], durable: str) -> Page[EventAnswer]:
-    """Return a page of outstanding events of a durable or queue, without changing it (SEM D16)."""
+async def outstanding(
+    call: Call[OutstandingQuery, None], durable: str
+) -> Page[EventAnswer] | EventStream:
+    """Return a page or stream of outstanding events of a durable or queue, without changing it (SEM
+    D16)."""
     query = call.query
+    if (kind := stream_kind(call)) is not None:
+        return await stream_of_outstanding(call, kind, durable)
     store, page = await ask_store(
         call,
         BrowseOutstanding,
         lambda now: BrowseOutstanding(
             now.channel,
             durable,
-            query.limit,
+            page_limit(query.limit),
             first_id=cursor_of(query.after) or 0,
             selector=query.selector,
         ),
     )
     messages = messages_of(store)
     return Page(
-        items=[document_of(event, messages, query.data_bytes) for event in page.events],
+        items=[
+            with_columns(document_of(event, messages, query.data_bytes), query.columns)
+            for event in page.events
+        ],
         next=None if page.next_id is None else str(page.next_id),
     )
 

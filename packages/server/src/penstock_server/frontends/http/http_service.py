@@ -54,7 +54,7 @@ class HttpLimits(Struct, frozen=True):
 
 
 class LiveView(Protocol):
-    """A stream of events to a viewer."""
+    """A stream of stored or new events to a viewer."""
 
     stop: Callable[[PenstockError], None]
     """Ends the stream from the realm's side, with the reason."""
@@ -77,7 +77,7 @@ class HttpService:
             "http.requests_per_user_max",
         )
         self._shares_of_views = Shares(
-            limits.viewers_per_user_max, "live views open", "http.viewers_per_user_max"
+            limits.viewers_per_user_max, "live views or streams open", "http.viewers_per_user_max"
         )
         self.guard = Guard(self.realm.access, limits.hosts, is_secure=is_secure)
         self.files = Files()
@@ -143,7 +143,7 @@ class HttpService:
         total, and ``LimitReached`` if the user or principal has too many."""
         if len(self._views) >= self.limits.viewers_max:
             raise Unavailable(
-                f"{self.limits.viewers_max} live views are open, which is the limit "
+                f"{self.limits.viewers_max} live views or streams are open, which is the limit "
                 "(http.viewers_max); close some"
             )
         viewer = principal.name

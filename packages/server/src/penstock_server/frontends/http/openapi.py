@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock_server.frontends.http.accepting import JSON
+from penstock_server.frontends.http.accepting import ARROW, JSON, NDJSON, STREAMED
 from penstock_server.frontends.http.consuming_shapes import FetchedAnswer
 from penstock_server.frontends.http.generating import (
     NAMES,
@@ -18,7 +18,6 @@ from penstock_server.frontends.http.generating import (
     with_required,
     without_unused,
 )
-from penstock_server.frontends.http.publishing import ARROW, NDJSON
 from penstock_server.frontends.http.routing import (
     BASE,
     TAR,
@@ -216,10 +215,16 @@ def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any
     if signature.answer is Payload:
         return {
             JSON: {"schema": schema_of[_key(FetchedAnswer)]},
-            NDJSON: {"schema": {"type": "string"}},
-            ARROW: {"schema": {"type": "string", "format": "binary"}},
+            **{kind: {"schema": _content_schema(kind)} for kind in (NDJSON, ARROW)},
         }
-    return {"application/json": {"schema": schema_of[_key(signature.answer)]}}
+    forms = {JSON: {"schema": schema_of[_key(signature.answer)]}}
+    if signature.is_streamable:
+        forms |= {kind: {"schema": _content_schema(kind)} for kind in STREAMED}
+    return forms
+
+
+def _content_schema(kind: str) -> dict[str, Any]:
+    return {"type": "string", "format": "binary"} if kind == ARROW else {"type": "string"}
 
 
 def _body(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,6 +235,5 @@ def _body(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     one, many = schema_of[_key(NewEvent)], schema_of[_key(NewEvents)]
     return {
         JSON: {"schema": {"anyOf": [one, many]}},
-        NDJSON: {"schema": {"type": "string"}},
-        ARROW: {"schema": {"type": "string", "format": "binary"}},
+        **{kind: {"schema": _content_schema(kind)} for kind in (NDJSON, ARROW)},
     }

@@ -21,7 +21,7 @@ from penstock_core.columns.schema.ipc import table_from_stream
 from penstock_core.vocabulary.argument_errors import ABSENT, explain
 from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock_core.vocabulary.identities import ChannelId
-from penstock_server.frontends.http.accepting import JSON
+from penstock_server.frontends.http.accepting import ARROW, JSON, NDJSON
 from penstock_server.frontends.http.event_documents import messages_of
 from penstock_server.frontends.http.finding import Store
 from penstock_server.frontends.http.routing import Call, Content
@@ -38,8 +38,6 @@ PART_BYTES_MAX: Final = 8 << 20
 IN_THREAD_BYTES: Final = 64 << 10
 """Size in bytes above which a request is decoded in a thread, so that the event loop stays free."""
 
-NDJSON: Final = "application/x-ndjson"
-ARROW: Final = "application/vnd.apache.arrow.stream"
 CONTENT_TYPES: Final = (JSON, NDJSON, ARROW)
 
 _ONE: Final = msgspec.json.Decoder(NewEvent)

@@ -137,18 +137,43 @@ class Download:
 class Events:
     """A stream of server-sent events, sent line by line until it ends or the viewer leaves."""
 
+    kind: Final = "text/event-stream"
+    """Content type."""
+
     def __init__(
         self,
-        messages: AsyncGenerator[bytes, None],
+        parts: AsyncGenerator[bytes, None],
         *,
         close: Callable[[], None],
         stop: Callable[[PenstockError], None],
     ) -> None:
-        self.messages = messages
+        self.parts = parts
+        """The server-sent events."""
         self.close = close
         """Frees the resources of the stream; called even if the stream was not read."""
         self.stop = stop
         """Ends the stream from the realm's side, with the reason."""
+
+
+class EventStream:
+    """All selected events, sent in parts while they are read. If it fails in the middle, the body
+    has no regular end, so that the client notices it."""
+
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes, None],
+        *,
+        kind: str,
+        close: Callable[[], None],
+        stop: Callable[[PenstockError], None],
+    ) -> None:
+        self.parts = parts
+        self.kind = kind
+        """Content type."""
+        self.close = close
+        """Frees the resources of the stream; called even if the stream was not read."""
+        self.stop = stop
+        """Breaks the stream off from the realm's side, with the reason."""
 
 
 class Call(Generic[QueryT, BodyT]):
@@ -282,6 +307,8 @@ class Signature(NamedTuple):
     answer: Any
     summary: str
     description: str
+    is_streamable: bool = False
+    """Whether the answer is also available as an :class:`EventStream`."""
 
 
 class Route(NamedTuple):
@@ -334,12 +361,17 @@ def signature_of(route: Route) -> Signature:
         return route.signature
     hints = typing.get_type_hints(route.endpoint)
     query, body = typing.get_args(hints["call"])
-    return described(
+    answer = hints["return"]
+    is_streamable = EventStream in typing.get_args(answer)
+    if is_streamable:
+        (answer,) = (kind for kind in typing.get_args(answer) if kind is not EventStream)
+    signature = described(
         route.endpoint.__doc__ or "",
         query=query,
         body=None if body is type(None) else body,
-        answer=hints["return"],
+        answer=answer,
     )
+    return signature._replace(is_streamable=is_streamable)
 
 
 def described(text: str, *, query: Any, body: Any, answer: Any) -> Signature:

@@ -52,6 +52,28 @@ PendingCount = Annotated[
     ),
 ]
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum number of items on the page.")]
+StreamLimit = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=(1 << 63) - 1,
+        description=f"Maximum number of events. On a page of JSON at most {LIMIT_MAX:,}, by "
+        f"default {LIMIT_DEFAULT}; in a stream by default all.",
+    ),
+]
+StreamColumns = Annotated[
+    str,
+    Meta(
+        max_length=4_096,
+        description="Comma-separated names; empty for all. On a page of JSON the fields of an "
+        "event, such as `tag` or `properties.price`; in a stream the columns, such as `tag` or "
+        "`price`.",
+    ),
+]
+StreamFormat = Annotated[
+    Literal["json", "arrow", "csv", "ndjson"],
+    Meta(description="Form of the answer, for clients that cannot set `Accept`."),
+]
 Id = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 ResourceKind = Literal["realm", "channel", "queue", "topic"]
 Members = Annotated[
@@ -483,23 +505,24 @@ class EventsQuery(QueryParameters, frozen=True):
     end: Id | None = None
     """Last id, inclusive."""
     selector: QuerySelector = ""
-    limit: Limit = LIMIT_DEFAULT
+    limit: StreamLimit | None = None
     after: Annotated[str, Meta(max_length=1_024)] = ""
     """``next`` of the previous page; it overrides ``start``."""
-    columns: Annotated[str, Meta(max_length=4_096)] = ""
-    """Comma-separated fields of an event to show, such as ``tag`` or ``properties.price``; empty
-    for all fields."""
+    columns: StreamColumns = ""
     data_bytes: DataBytes = PREVIEW_BYTES
     newest: bool = False
     """Return the last ``limit`` matching events instead of the first, still oldest first; ``next``
     then leads to earlier events."""
+    format: StreamFormat | None = None
 
 
 class OutstandingQuery(QueryParameters, frozen=True):
     selector: QuerySelector = ""
-    limit: Limit = LIMIT_DEFAULT
+    limit: StreamLimit | None = None
     after: Annotated[str, Meta(max_length=1_024)] = ""
+    columns: StreamColumns = ""
     data_bytes: DataBytes = PREVIEW_BYTES
+    format: StreamFormat | None = None
 
 
 CheckSelector = body_of(ExplainSelector, "CheckSelector", selector=SelectorText)

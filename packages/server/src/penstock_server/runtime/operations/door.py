@@ -249,7 +249,7 @@ def open_subscription(
                 request.durable,
                 outlet,
                 credit=request.credit,
-                room=_room(request.bytes_max),
+                room=room or _room(request.bytes_max),
             )
 
 
