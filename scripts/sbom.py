@@ -32,7 +32,6 @@ from scripts.packages import ROOT, projects
 LOCKS: Final = ("requirements-image.lock", "requirements-amqp.lock")
 """Lock files of the packages in the image."""
 DOCKERFILE: Final = ROOT / "packaging" / "Dockerfile"
-INDEX: Final = "https://pypi.org/simple"
 NAMESPACE: Final = uuid.UUID("2f1d6c0e-6f0b-5d0a-9a51-6d7a3a0f5b1e")
 """Namespace of the serial numbers."""
 ROOT_REFERENCE: Final = "penstock-image"
@@ -216,14 +215,12 @@ def _own_component(project: Mapping[str, Any], url: str) -> Document:
 
 
 def _component(package: Locked) -> Document:
-    """Return the component of a package. Its hashes belong to a reference to the index, because
-    each is that of one of several files, of which a machine installs one."""
+    """Return the component of a package. Its hashes belong to a reference to its distribution,
+    because each is that of one of several files, of which a machine installs one."""
     hashes = [{"alg": "SHA-256", "content": content} for content in package.hashes]
     component: Document = {
         "bom-ref": package.url,
-        "externalReferences": [
-            {"hashes": hashes, "type": "distribution", "url": f"{INDEX}/{package.name}/"}
-        ],
+        "externalReferences": [{"hashes": hashes, "type": "distribution", "url": package.url}],
         "name": package.name,
         "purl": package.url,
         "type": "library",
