@@ -1,4 +1,4 @@
-"""Verifies and repairs data directories that are not open."""
+"""Verifies, counts and repairs the content of data directories that are not open."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 
 import msgspec
 
+from penstock_core.api.realm import RatesNow
 from penstock_core.vocabulary.errors import Damaged
 from penstock_server.bootstrap.directories import absolute, holder, opened
 from penstock_server.bootstrap.registries import rules
 from penstock_server.runtime.access.audit import LogReader
+from penstock_server.runtime.operations.realm_handlers import rates_of
 from penstock_server.runtime.realm import RunningRealm
+from penstock_server.runtime.subscriptions.realm_view import RealmView
 from penstock_server.runtime.upkeep.recovery import recover
 from penstock_server.runtime.upkeep.repair import Repaired, repair
 from penstock_server.runtime.upkeep.verification import Finding, StoreReport, check_all
@@ -57,6 +60,25 @@ async def verify_store(directory: Path) -> StoreReport:
         await store.pages.close()
         await store.journal.close()
     return report
+
+
+async def read_counters(directory: Path) -> RatesNow:
+    """Return the counters of the channels, queues and durables of a data directory that is not
+    open, without changing it. Counters of deliveries are 0, because they begin with each start.
+
+    Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``Damaged``.
+    """
+    root, clock = absolute(directory), SystemClock()
+    check_exists(RealDisk(), root)
+    store = opened(root, OverlayDisk(RealDisk()))
+    try:
+        recovered = await recover(store.journal, store.blobs, store.pages, rules=rules())
+        view = RealmView(recovered.state, store.pages, clock)
+        size = store.journal.info().size
+        return rates_of(view, clock.now_us(), name=None, connections=0, journal_bytes=size)
+    finally:
+        await store.pages.close()
+        await store.journal.close()
 
 
 def _check_audit(root: str, report: StoreReport) -> None:

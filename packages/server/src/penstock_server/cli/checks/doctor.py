@@ -12,7 +12,7 @@ from penstock_core.printable import plain
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_server.cli.shared import choosing
 from penstock_server.cli.shared.configuring import SettingsFile
-from penstock_server.cli.shared.output import ListFormat, count, write, write_json
+from penstock_server.cli.shared.output import ListFormat, count, note, write, write_json
 from penstock_server.parts import registered
 
 if TYPE_CHECKING:
@@ -39,19 +39,53 @@ def doctor(
     spark: Annotated[
         bool, typer.Option("--spark", help="Also check Spark by starting a session.")
     ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", help="Also write a support archive (.tar.gz).", metavar="FILE"),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", help="Log of the realm, for the archive.", metavar="FILE"),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing archive.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PENSTOCK_URL",
+            help="URL of the running realm, for the archive. [default: the port of the settings]",
+            metavar="URL",
+        ),
+    ] = None,
     format: ListFormat = "table",
 ) -> None:
     """Check this machine: installation, data directory, ports, limits, clock, TLS files.
 
-    Nothing is created or changed. Exit status: 0 if no check failed (warnings are possible), 1 if
-    a check failed.
+    Nothing is created or changed, except the archive of `--bundle`. It has no events, secrets, or
+    names of users and clients, and its manifest.json lists its parts and what they leave out. With
+    the data directory of a stopped realm it has the counters stored there, otherwise those of the
+    running realm. Exit status: 0 if no check failed (warnings are possible), 1 if a check failed.
 
     \b
     Examples:
       penstock doctor
       penstock doctor --data ./data --settings realm.toml --spark
+      penstock doctor --data ./data --bundle support.tar.gz
     """
-    report(_checks(data, settings, spark=spark), is_json=format == "json")
+    is_json = format == "json"
+    if bundle is None:
+        report(_checks(data, settings, spark=spark), is_json=is_json)
+        return
+    from penstock_server.cli.checks import bundle as archive
+    from penstock_server.cli.checks.bundle_parts import Sources
+
+    archive.check_target(bundle, data, overwrite=overwrite)
+    checks = list(_checks(data, settings, spark=spark))
+    sources = Sources(data=data, settings=settings, log=log, url=url, checks=checks)
+    archive.write_bundle(bundle, sources, overwrite=overwrite)
+    note(f"{bundle}: support archive written; read it before you pass it on")
+    report(checks, is_json=is_json)
 
 
 def report(results: Iterable[Check], *, is_json: bool) -> None:

@@ -70,18 +70,27 @@ def native(endpoint: Endpoint, timeout_s: float) -> PortAnswer:
 
 def over_http(endpoint: Endpoint, path: str, timeout_s: float) -> PortAnswer:
     """Request ``/health`` or ``/ready``."""
-    client = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout_s)
     try:
-        with closing(client):
-            client.sock = _connected(endpoint, timeout_s)
-            client.request("GET", path)
-            reply = client.getresponse()
-            body = reply.read(200).decode("utf-8", "replace")
+        status, content = page(endpoint, path, timeout_s, size_max=200)
     except (OSError, http.client.HTTPException) as error:
         return _failed(endpoint, error)
+    body = content.decode("utf-8", "replace")
     if '"status"' not in body:
-        return PortAnswer(is_good=False, said=f"is not a realm's answer: status {reply.status}")
-    return PortAnswer(reply.status == http.client.OK, body)
+        return PortAnswer(is_good=False, said=f"is not a realm's answer: status {status}")
+    return PortAnswer(status == http.client.OK, body)
+
+
+def page(endpoint: Endpoint, path: str, timeout_s: float, *, size_max: int) -> tuple[int, bytes]:
+    """Return the status and up to ``size_max`` bytes of a page that needs no sign-in.
+
+    Raises ``OSError``, ``http.client.HTTPException``.
+    """
+    client = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout_s)
+    with closing(client):
+        client.sock = _connected(endpoint, timeout_s)
+        client.request("GET", path)
+        reply = client.getresponse()
+        return reply.status, reply.read(size_max)
 
 
 def amqp(endpoint: Endpoint, timeout_s: float) -> PortAnswer:

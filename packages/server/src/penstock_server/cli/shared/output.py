@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -235,3 +236,12 @@ def duration(ms: int) -> str:
         if ms >= length:
             return f"{ms / length:.4g} {unit}"
     return f"{ms} ms"
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Suppress log lines, which would mix with the result; the report has the same facts."""
+    from structlog.testing import capture_logs
+
+    with capture_logs():
+        yield

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +16,7 @@ from penstock_server.cli.shared.output import (
     ListFormat,
     count,
     note,
+    quietly,
     size,
     write,
     write_json,
@@ -59,7 +58,7 @@ def verify(directory: Directory, format: ListFormat = "table") -> None:
 
     from penstock_server.bootstrap import stopped  # imports Arrow, so only when a command needs it
 
-    with _quietly():
+    with quietly():
         report = asyncio.run(stopped.verify_store(directory))
     if format == "json":
         write_json(report)
@@ -100,7 +99,7 @@ def repair(directory: Directory, format: ListFormat = "table") -> None:
 
     from penstock_server.bootstrap import stopped
 
-    with _quietly():
+    with quietly():
         outcome = asyncio.run(stopped.repair_store(directory))
     if format == "json":
         write_json(outcome)
@@ -244,7 +243,7 @@ def restore(
     from penstock_server.bootstrap import stopped
 
     manifest = restore_backup(folder, directory)
-    with _quietly():
+    with quietly():
         report = asyncio.run(stopped.verify_store(directory))
     write(f"{directory}: realm {manifest.name} as of {manifest.at}, {report.events} events")
     _write_findings(report.findings)
@@ -259,12 +258,3 @@ def _write_findings(findings: list[Finding]) -> None:
         lost = sum(end - first for first, end in item.events)
         events = f" ({lost} events of {item.channel})" if lost else ""
         note(f"{item.file}{place}: {item.reason}{events}")
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress log lines, which would mix with the result; the report has the same facts."""
-    from structlog.testing import capture_logs
-
-    with capture_logs():
-        yield

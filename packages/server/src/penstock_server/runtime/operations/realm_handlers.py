@@ -9,7 +9,7 @@ from penstock_core.api import realm as realms
 from penstock_core.vocabulary.errors import ConnectionLost, InvalidArgument, NameDoesNotExist
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.reading.pipelines import pipelines_in
-from penstock_server.runtime.subscriptions.realm_view import StoreView
+from penstock_server.runtime.subscriptions.realm_view import RealmView, StoreView
 
 CHANNELS_MAX: Final = 1_000
 """Maximum number of channels and queues in one answer with counters."""
@@ -73,12 +73,24 @@ async def describe_pipeline(
 
 
 async def read_rates(caller: Caller, request: realms.ReadRates) -> realms.RatesNow:
-    realm, name = caller.realm, request.channel
-    now_us = realm.clock.now_us()
+    realm = caller.realm
+    return rates_of(
+        realm.view,
+        realm.clock.now_us(),
+        name=request.channel,
+        connections=len(realm.connections),
+        journal_bytes=realm.journal_info.size,
+    )
+
+
+def rates_of(
+    view: RealmView, now_us: int, *, name: str | None, connections: int, journal_bytes: int
+) -> realms.RatesNow:
+    """Return the counters of a realm, or only of the channel or queue with this name."""
     channels: list[realms.ChannelRates] = []
     durables: list[realms.DurableRates] = []
     left_out = 0
-    for store in realm.view.stores():
+    for store in view.stores():
         if name is not None and store.name != name:
             continue
         if len(channels) >= CHANNELS_MAX:  # the answer says how many channels it lacks
@@ -90,9 +102,9 @@ async def read_rates(caller: Caller, request: realms.ReadRates) -> realms.RatesN
         at_us=now_us,
         channels=tuple(channels),
         durables=tuple(durables),
-        connections=len(realm.connections),
-        journal_bytes=realm.journal_info.size,
-        memory_bytes=realm.view.memory_bytes,
+        connections=connections,
+        journal_bytes=journal_bytes,
+        memory_bytes=view.memory_bytes,
         left_out=left_out,
     )
 
