@@ -104,7 +104,7 @@ def test_the_manifest_lists_every_part_and_what_it_leaves_out(
     assert [part["name"] for part in manifest["parts"]] == list(bundle.PARTS)
     assert all(part["leaves_out"] for part in manifest["parts"])
     assert missing(files).keys() == bundle.PARTS.keys() - files.keys()
-    assert missing(files)["log.ndjson"] == "needs --log"
+    assert missing(files)["lines.ndjson"] == "needs --log"
     for part in manifest["parts"]:
         assert part.get("bytes") == (len(files[part["name"]]) if part["name"] in files else None)
     assert manifest["version"] == penstock.__version__
@@ -137,7 +137,7 @@ def test_a_running_realm_answers_through_a_session(tmp_path: Path, target: Path)
     ]
     assert statistics["left_out"] == 0
     assert b'penstock_events{kind="channel",name="orders"} 1.0' in files["metrics.txt"]
-    assert missing(files).keys() == {"log.ndjson"}
+    assert missing(files).keys() == {"lines.ndjson"}
 
 
 # --- secrets ------------------------------------------------------------------------------
@@ -270,9 +270,9 @@ def test_no_planted_secret_is_in_the_archive(
         "log",
         "settings",
     }
-    assert {"statistics.json", "settings.json", "log.ndjson"} <= files.keys()
+    assert {"statistics.json", "settings.json", "lines.ndjson"} <= files.keys()
     assert ("realm.json" in files) == is_running
-    first, second, third = map(json.loads, files["log.ndjson"].splitlines())
+    first, second, third = map(json.loads, files["lines.ndjson"].splitlines())
     assert (first["code"], first["count"]) == ("access-denied", 7)
     assert first["frames"] == ["a.py:7:append"]
     assert (second["event"], second["count"]) == ("realm.x", 7)
@@ -413,7 +413,7 @@ def test_a_part_that_cannot_be_read_is_missing_and_the_others_are_there(
 
     files = files_in(target)
     assert result.exit_code == 1  # a check has failed, too
-    assert missing(files)["log.ndjson"] == "No such file or directory"
+    assert missing(files)["lines.ndjson"] == "No such file or directory"
     assert missing(files)["statistics.json"] == "refused: damaged"
     assert {"doctor.json", "files.json"} <= files.keys()
 

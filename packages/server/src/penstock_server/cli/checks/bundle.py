@@ -36,7 +36,7 @@ PARTS: Final[Mapping[str, tuple[Callable[[Sources], bytes], str]]] = {
     "machine.json": (parts.machine, "the names of the machine and the user, and the environment"),
     "packages.json": (parts.packages, "packages that Penstock does not require"),
     "files.json": (parts.files, "names and contents of files; links are counted, not followed"),
-    "log.ndjson": (
+    "lines.ndjson": (
         parts.log,
         "texts of lines, such as names, hosts, URLs and reasons, and lines of other libraries",
     ),
