@@ -190,8 +190,8 @@ class _Reader:
             self._call.realm.subscriptions.credit(
                 self._subscription, self._taken.events, taken=self._taken.size
             )
-            # Half of the time is left to other clients.
-            await asyncio.sleep(min(took_s, PAUSE_S))
+            # Three quarters of the time are left to other clients.
+            await asyncio.sleep(min(3 * took_s, PAUSE_S))
 
     async def _next(self) -> list[memoryview]:
         """Return the next encoded block, or the end of the stream."""
