@@ -139,6 +139,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("POST", "selectors/check", {"selector": "a = 1", "channel": CHANNEL}),
     ),
     "queue.peek": (
+        ("GET", f"{_Q}/delivery", None),
         ("GET", f"{_Q}/events", None),
         ("GET", f"{_Q}/events/1", None),
         ("HEAD", f"{_Q}/live", None),
@@ -184,6 +185,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "durable.purge": (("POST", f"{_KEPT}/purge", {"start": 0, "end": 0}),),
     "durable.unbind": (("POST", f"{_KEPT}/unbind", None),),
     "durable.seek": (("POST", f"{_KEPT}/seek", {"to": "latest"}),),
+    "durable.delivery": (("GET", f"{_C}/delivery", None),),
     "durable.preview": (("GET", f"{_KEPT}/seek?to=earliest", None),),
 }
 """Every route an operation is asked for by, with requests that leave the realm as it is."""

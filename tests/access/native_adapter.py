@@ -20,6 +20,7 @@ from penstock_core.api.channels import (
 from penstock_core.api.durables import (
     CreateDurable,
     DeleteDurable,
+    DescribeDelivery,
     DescribeDurable,
     ListDurables,
     PreviewSeek,
@@ -262,6 +263,9 @@ class NativeCaller:
 
     def _durable_seek(self) -> None:
         self._ask(SeekDurable(self._numbers[CHANNEL], "kept", FromLatest()))
+
+    def _durable_delivery(self) -> None:
+        self._ask(DescribeDelivery(self._numbers[CHANNEL], 1))
 
     def _durable_preview(self) -> None:
         self._ask(PreviewSeek(self._numbers[CHANNEL], "kept", FromEarliest()))

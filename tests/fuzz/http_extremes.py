@@ -21,9 +21,8 @@ import msgspec
 from msgspec import inspect
 from structlog.testing import capture_logs
 
-from penstock_server.frontends.http.accepting import FORM
+from penstock_server.frontends.http.accepting import ARROW, FORM, NDJSON
 from penstock_server.frontends.http.app import OPEN_BYTES_MAX
-from penstock_server.frontends.http.publishing import ARROW, NDJSON
 from penstock_server.frontends.http.routes import TABLE
 from penstock_server.frontends.http.routing import TAR, Content, Events, Route, Upload, form_of
 from penstock_server.frontends.http.server import HttpConnection

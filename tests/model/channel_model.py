@@ -60,6 +60,8 @@ class Seat:
     timeout_ms: int = 0
     until: dict[int, int] = field(default_factory=dict)
     """By when what it holds has to be acknowledged (SEM D19); of what it held before, too."""
+    got_us: dict[int, int] = field(default_factory=dict)
+    """When it got what it holds, for the last time (SEM D23); of what it held before, too."""
     recalls: list[set[int]] = field(default_factory=list)
     """Taken back, and the client has not said that it knows (SEM D11)."""
     sought: set[int] = field(default_factory=set)

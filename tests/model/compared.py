@@ -7,10 +7,14 @@ from itertools import chain, groupby
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import replace
 
+from penstock_core.channel.delivery_state import Selected, delivery_runs
+from penstock_core.channel.retention import COARSE_US
 from penstock_core.durable.durable import Durable
+from penstock_core.durable.grant_times import RESOLUTION_US
 from penstock_core.durable.seat import DEALT_MAX
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.messages.kinds import Command
+from penstock_core.vocabulary.delivery_runs import EVENT_STATES, DeliveryPlace, DeliveryRun
 from penstock_core.vocabulary.effects import Deliver, Effect, Recall, ReportEnd
 from penstock_testing.play import Play, events
 from tests.model.channel_model import ChannelModel, Ledger, Reader, Seat, lane_of
@@ -118,6 +122,7 @@ class Compared(RuleBasedStateMachine):
         assert counts == {i: ledger.counts[i] for i in ids if i in ledger.counts}
         assert len(ids) <= seat.credit, "more than the window has room for"
         seat.held |= set(ids)
+        seat.got_us |= dict.fromkeys(ids, self.play.now_us)
         if seat.timeout_ms:
             until_us = by_when(self.play.now_us, seat.timeout_ms)
             seat.until |= dict.fromkeys(set(ids) & ledger.due, until_us)
@@ -172,6 +177,7 @@ class Compared(RuleBasedStateMachine):
                 assert durable.attributes.strict_order == ledger.strict
                 assert durable.attributes.order_by == ("k" if ledger.lanes else "")
                 self.hands_hold_what_comes_first(name)
+            self.delivery_states_are_the_models()
             self.what_left_is_accounted_for()
         assert set(state.durables) == set(model.durables)
         assert state.counters.published == len(state.stored) + state.counters.departed_count
@@ -188,6 +194,48 @@ class Compared(RuleBasedStateMachine):
         for seat in self.model.seats.values():
             in_time = [us for i, us in seat.until.items() if i in seat.held]
             assert not in_time or 0 < wakes_us <= min(in_time), "nobody looks in time"
+
+    def delivery_states_are_the_models(self) -> None:
+        """SEM D23: the state of every event at every durable, in pages of a few rows."""
+        rows_max = 3
+        found: list[tuple[str, int]] = []
+        place: DeliveryPlace | None = DeliveryPlace("", 0)
+        while place is not None:
+            selected = Selected(None, frozenset(EVENT_STATES), rows_max)
+            runs, place = delivery_runs(self.play.channel.state, selected, place, self.play.now_us)
+            assert sum(run.span.size for run in runs) <= rows_max
+            for run in runs:
+                for event_id in range(*run.span):
+                    found.append((run.durable, event_id))
+                    self.is_in_the_models_state(run, event_id)
+
+        assert found == sorted((name, i) for name in self.model.durables for i in self.model.stored)
+
+    def is_in_the_models_state(self, run: DeliveryRun, event_id: int) -> None:
+        ledger, now_us = self.model.durables[run.durable], self.play.now_us
+        if event_id not in ledger.due:
+            assert run == DeliveryRun(run.span, run.durable, "acknowledged")
+            return
+        seats = self.model.seats_of(run.durable).values()
+        holder = next((seat for seat in seats if event_id in seat.held), None)
+        counted = ledger.counts.get(event_id, 0) + (holder is not None)
+        assert run.deliveries == (None if ledger.is_cumulative else counted)
+        assert run.client == (None if holder is None else holder.session)
+        until_us = ledger.waits.get(event_id, 0)
+        if holder is not None:
+            assert run.state == "in_flight"
+            assert run.lease_end_us == (holder.until.get(event_id) if holder.timeout_ms else None)
+            since_us, resolution_us = holder.got_us[event_id], RESOLUTION_US
+        else:
+            # A delay that is over is forgotten with the next step.
+            assert run.state == ("delayed" if until_us > now_us else "ready") or (
+                0 < until_us <= now_us
+            )
+            assert run.delayed_until_us == (until_us if run.state == "delayed" else None)
+            since_us = self.model.stored[event_id].at_us
+            resolution_us = max(COARSE_US, self.model.ttl_ms)
+        assert run.since_us is not None
+        assert since_us - resolution_us < run.since_us <= since_us
 
     def hands_hold_what_comes_first(self, name: str) -> None:
         """Strict order and lanes (SEM D11): what is in hands is the beginning of what is

@@ -7,6 +7,7 @@ from msgspec.structs import force_setattr
 
 from penstock_core.api.requests import Request
 from penstock_core.bounds import (
+    Count,
     EndId,
     EventId,
     GivenName,
@@ -16,6 +17,12 @@ from penstock_core.bounds import (
 )
 from penstock_core.display import html_info, safe_html
 from penstock_core.ids.ids import IdSet
+from penstock_core.vocabulary.delivery_runs import (
+    OUTSTANDING,
+    DeliveryPlace,
+    DeliveryRun,
+    EventState,
+)
 from penstock_core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
 from penstock_core.vocabulary.identities import ChannelNumber
 from penstock_core.vocabulary.start_positions import AnyStart
@@ -190,6 +197,31 @@ class UnbindDurable(Request[int], frozen=True):
 
     channel: ChannelNumber
     name: GivenName
+
+
+class DeliveryPage(Struct, frozen=True):
+    """A page of delivery states, by name of the durable and by event id (SEM D23)."""
+
+    runs: tuple[DeliveryRun, ...]
+    next: DeliveryPlace | None
+    """Place at which the next page begins; None if this is the last page. A page may be short or
+    empty although pages follow."""
+
+
+class DescribeDelivery(Request[DeliveryPage], frozen=True):
+    """Read who has the events of a channel's durables, or of a queue, without changing anything
+    (SEM D23)."""
+
+    channel: ChannelNumber
+    limit: Count
+    """Maximum number of events on the page, counted for each durable; at least 1."""
+    durable: GivenName | None = None
+    """The only durable; None for all durables, or for the readers of a queue."""
+    states: tuple[EventState, ...] = OUTSTANDING
+    """The states of the events to return."""
+    next_durable: GivenName = ""
+    first_id: EventId = 0
+    """With ``next_durable``, the place at which the page begins."""
 
 
 class DescribeOutstanding(Request[Outstanding], frozen=True):

@@ -74,7 +74,7 @@ def hold(state: ChannelState, command: HoldEvents, now_us: int) -> None:
     """Hold the events of ``command``; ids that are not assigned yet cannot be held."""
     durable, seat = state.seats[command.subscription]
     first, end = command.span
-    durable.hold(seat, Span(first, min(end, state.next_id)), state.stored)
+    durable.hold(seat, Span(first, min(end, state.next_id)), state.stored, now_us)
     durable.read_us = now_us
     state.touch(durable)
 

@@ -562,6 +562,7 @@ def _deliver_granted(
     granted = durable.grants(state.stored, state.chunk, end)
     for seat, spans in granted:
         served[seat.subscription] = seat
+        seat.record_grant(spans, now_us)
         if seat.ack_timeout_ms:
             state.wake_by(durable.hand_until(seat, spans, now_us))
     for seat, spans in granted:

@@ -11,6 +11,7 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from penstock_core.bounds import NEXT_ID_MAX, REDELIVERIES_MAX, TIME_US_MAX, TTL_MS_MAX
@@ -373,6 +374,13 @@ class Ages:
         the ages; None if it is below all ages."""
         i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
         return self._entries[i - 1][1] if i else None
+
+    def within(self, span: Span, count_max: int) -> list[tuple[int, int]]:
+        """Return the first id and the publish time of up to ``count_max`` entries that concern ids
+        of ``span``, in order."""
+        first = bisect_right(self._entries, span.first, key=lambda entry: entry[0])
+        entries = islice(self._entries, max(0, first - 1), max(0, first - 1) + count_max)
+        return [entry for entry in entries if entry[0] < span.end]
 
     @property
     def own_pieces(self) -> int:

@@ -70,6 +70,14 @@ class Deadlines:
                 overdue.add_all(self._by_time[at_us].overlap(self.ids))
         return overdue
 
+    def by_time(self, among: IdSet) -> list[tuple[int, IdSet]]:
+        """Return the events of ``among`` that have a deadline, by their deadline, earliest
+        first."""
+        timed = self.ids.overlap(among)
+        times = sorted(self._times) if timed else ()
+        by_time = ((at_us, self._by_time[at_us].overlap(timed)) for at_us in times)
+        return [(at_us, ids) for at_us, ids in by_time if ids]
+
     @property
     def next_us(self) -> int:
         """The earliest deadline of an event in flight, in microseconds; 0 if no event in flight has

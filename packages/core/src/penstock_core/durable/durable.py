@@ -296,7 +296,7 @@ class Durable:
             position -= 1  # behind all seats but the one served last, so that it is served next
         self.seats.insert(position, seat)
 
-    def hold(self, seat: Seat, span: Span, stored: IdSet) -> None:
+    def hold(self, seat: Seat, span: Span, stored: IdSet, now_us: int) -> None:
         """Let a sole seat hold the ready events of ``span``, which ends at or below the channel's
         next id."""
         if seat.recalls:
@@ -309,6 +309,7 @@ class Durable:
             for held_elsewhere in (seat.in_flight, self.parked):
                 events.discard_all(held_elsewhere)
         seat.in_flight.add_all(events)
+        seat.record_grant(events.spans, now_us)
         self.delivered += len(events)
 
     def _unpark(self) -> None:

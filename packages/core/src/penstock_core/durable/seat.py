@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from penstock_core.durable.grant_times import GrantTimes
 from penstock_core.durable.pace import Pace
 from penstock_core.ids.ids import IdSet, Span, Spans
 
@@ -24,6 +25,7 @@ class Seat:
         "ack_timeout_ms",
         "auto_ack",
         "demand",
+        "granted_at",
         "handed",
         "in_flight",
         "is_choosing",
@@ -70,14 +72,15 @@ class Seat:
         self.auto_ack = auto_ack
         """Whether the client library acknowledges events automatically as it passes them to the
         application (SEM D5)."""
-        self.subscription = subscription
-        self.session = session
+        self.subscription, self.session = subscription, session
         self.window = window
         self.demand: int | None = 0 if pull else None
         """Number of events that a synchronous consumer has requested and not received; None if
         events are pushed."""
         self.in_flight = IdSet()
         """Events that the client holds: sent to it and not settled."""
+        self.granted_at: GrantTimes | None = None
+        """When the client got the events that it holds; None until the first delivery."""
         self.handed = 0
         """Events granted so far; redeliveries count again."""
         self.pace = pace
@@ -135,6 +138,12 @@ class Seat:
         if self.demand is not None:
             self.demand -= size
         return size
+
+    def record_grant(self, spans: Spans, at_us: int) -> None:
+        """Record when ``spans`` were granted, in microseconds since 1970."""
+        if self.granted_at is None:
+            self.granted_at = GrantTimes()
+        self.granted_at.record(spans, at_us, self.in_flight)
 
     def not_sent(self, count: int) -> None:
         """Undo the grant of ``count`` events that were not sent to the client."""

@@ -7,11 +7,16 @@ events wait, settling, granting or publishing costs one more set operation.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
+from typing import Final
 
 from penstock_core.ids.ids import IdSet, Span, Spans
 from penstock_core.vocabulary.stored_ids import Ids, id_set, stored_form
 
+_FIRST_OF: Final = itemgetter(0)
+_END_OF: Final = itemgetter(1)
 _STALE_MIN = 1_024
 """The heap is rebuilt only above this number of entries, to amortize the cost."""
 
@@ -85,8 +90,12 @@ class Waiting:
         """Return the delayed events (of ``among``) by the end of their delay, earliest first."""
         ids_by_time: dict[int, IdSet] = {}
         wanted = self.ids if among is None else self.ids.overlap(among)
+        lowest, highest = wanted.lowest or 0, wanted.highest or 0
         for until_us, spans in self._heap if wanted else ():
-            if ids := IdSet(spans).overlap(wanted):
+            # A page of events concerns few entries, and few ranges of each.
+            start = bisect_right(spans, lowest, key=_END_OF)
+            end = bisect_right(spans, highest, key=_FIRST_OF)
+            if start < end and (ids := IdSet(spans[start:end]).overlap(wanted)):
                 ids_by_time.setdefault(until_us, IdSet()).add_all(ids)
         return sorted(ids_by_time.items())
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 
-from penstock.client.connection.arguments import Duration
+from penstock.client.connection.arguments import Duration, check_count
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import EditedAttributes
 from penstock.client.handles.definitions import definition_of
@@ -42,14 +42,23 @@ from penstock_core.api.channels import (
     Missing,
     PurgeChannel,
 )
+from penstock_core.api.durables import DeliveryPage, DescribeDelivery
 from penstock_core.api.requests import Kind
 from penstock_core.api.tables import LocateTable, TableFiles
+from penstock_core.bounds import EVENT_ID_MAX
+from penstock_core.columns.events.delivery_table import table_of_runs
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.files.tables import bodies_of_table
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.ipc import schema_from
 from penstock_core.columns.schema.moments import us_of
 from penstock_core.display import html_fields, html_info, safe_html, safe_repr, short
+from penstock_core.vocabulary.delivery_runs import (
+    OUTSTANDING,
+    DeliveryPlace,
+    DeliveryRun,
+    EventState,
+)
 from penstock_core.vocabulary.errors import ConnectionLost
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromId, FromTime
@@ -198,6 +207,50 @@ class Destination:
         result also names the publishers of the events in files."""
         message = Locate(self.number, first_id, end_id, publishers=publishers)
         return await self._connection.ask(message, Location)
+
+    async def delivery_state(
+        self,
+        *,
+        durable: str | None = None,
+        states: Sequence[EventState] = OUTSTANDING,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Return who has which event and since when, as an Arrow table with a row for each event
+        and durable, sorted by durable and event id (SEM D23)::
+
+            stuck = await orders.delivery_state(states=["in_flight", "delayed"])
+
+        Columns: ``event_id``, ``durable`` (empty for a queue), ``state``, ``client``, ``since``,
+        ``deliveries``, ``lease_end``, ``delayed_until``.
+
+        - ``durable``: the name of the only durable
+        - ``states``: ``"ready"``, ``"in_flight"``, ``"delayed"``, and ``"acknowledged"`` for
+          events that are still stored, although this durable does not need them any more
+        - ``limit``: the largest number of rows; without it, all rows
+
+        Nothing changes. The client reads the table in pages; each page shows one instant.
+
+        Raises ``NameDoesNotExist``, ``InvalidArgument``.
+        """
+        if limit is not None:
+            check_count(limit, "limit")
+        runs: list[DeliveryRun] = []
+        place: DeliveryPlace | None = DeliveryPlace("", 0)
+        remaining = EVENT_ID_MAX if limit is None else limit
+        while place is not None and remaining:
+            message = DescribeDelivery(
+                self.number,
+                remaining,
+                durable=durable,
+                states=tuple(states),
+                next_durable=place.durable,
+                first_id=place.first_id,
+            )
+            page = await self._connection.ask(message, DeliveryPage)
+            runs += page.runs
+            remaining -= sum([run.span.size for run in page.runs])
+            place = page.next
+        return table_of_runs(runs)
 
     async def locate_table(self) -> TableFiles:
         """Make a snapshot of the stored events as Parquet files (SEM B7), for programs on the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
@@ -49,7 +50,13 @@ from penstock_core.api.realm import (
 from penstock_core.api.transactions import TransactionInfo
 from penstock_core.columns.schema.ipc import batch_bytes
 from penstock_core.display import safe_repr
-from penstock_core.vocabulary.errors import CannotConnect, InvalidArgument, PenstockError
+from penstock_core.vocabulary.delivery_runs import OUTSTANDING, EventState
+from penstock_core.vocabulary.errors import (
+    CannotConnect,
+    InvalidArgument,
+    NameDoesNotExist,
+    PenstockError,
+)
 
 if TYPE_CHECKING:
     from penstock.client.copies.backup import BackupResult
@@ -354,6 +361,35 @@ class Session:
     async def drop_stages(self, stages: Sequence[str]) -> None:
         """Drop stages without publishing them."""
         await self.connection.request(DropStages(tuple(stages)))
+
+    async def delivery_state(
+        self,
+        channel: StoreLike,
+        *,
+        durable: str | None = None,
+        states: Sequence[EventState] = OUTSTANDING,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Return who has which event of the channel or queue ``channel`` and since when, as an
+        Arrow table (:meth:`Channel.delivery_state`)::
+
+            state = await session.delivery_state("orders")
+            duckdb.sql("SELECT durable, state, count(*), min(since) FROM state GROUP BY ALL")
+
+        Raises ``NameDoesNotExist``, ``InvalidArgument``.
+        """
+        store = await self._store(name_of_store(channel))
+        return await store.delivery_state(durable=durable, states=states, limit=limit)
+
+    async def _store(self, name: str) -> Destination:
+        """Return the channel or queue of this name. Raises ``NameDoesNotExist``."""
+        try:
+            return await self.channels.get(name)
+        except NameDoesNotExist:
+            # The error that names similar channels is the better one if no queue exists either.
+            with suppress(NameDoesNotExist):
+                return await self.queues.get(name)
+            raise
 
     # --- administration ------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Unpack
 
@@ -26,6 +27,7 @@ from penstock_core.api.channels import ChannelInfo, Location, Maintained, Missin
 from penstock_core.api.tables import TableFiles
 from penstock_core.columns.protobuf import Messages
 from penstock_core.display import safe_html, safe_repr
+from penstock_core.vocabulary.delivery_runs import OUTSTANDING, EventState
 from penstock_core.vocabulary.identities import ChannelId
 
 
@@ -125,6 +127,34 @@ class Destination:
         ``end_id`` can be read: in sealed files or over the connection. With ``publishers``, the
         result also names the publishers of the events in files."""
         return self._loop.call(self._inner.locate(first_id, end_id, publishers=publishers))
+
+    def delivery_state(
+        self,
+        *,
+        durable: str | None = None,
+        states: Sequence[EventState] = OUTSTANDING,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Return who has which event and since when, as an Arrow table with a row for each event
+        and durable, sorted by durable and event id (SEM D23)::
+
+            stuck = orders.delivery_state(states=["in_flight", "delayed"])
+
+        Columns: ``event_id``, ``durable`` (empty for a queue), ``state``, ``client``, ``since``,
+        ``deliveries``, ``lease_end``, ``delayed_until``.
+
+        - ``durable``: the name of the only durable
+        - ``states``: ``"ready"``, ``"in_flight"``, ``"delayed"``, and ``"acknowledged"`` for
+          events that are still stored, although this durable does not need them any more
+        - ``limit``: the largest number of rows; without it, all rows
+
+        Nothing changes. The client reads the table in pages; each page shows one instant.
+
+        Raises ``NameDoesNotExist``, ``InvalidArgument``.
+        """
+        return self._loop.call(
+            self._inner.delivery_state(durable=durable, states=states, limit=limit)
+        )
 
     def locate_table(self) -> TableFiles:
         """Make a snapshot of the stored events as Parquet files (SEM B7), for programs on the

@@ -24,6 +24,7 @@ from penstock.client.sync.sync_transaction import JointTransaction
 from penstock_core.api.joins import Redriven
 from penstock_core.api.realm import ClusterInfo, RealmInfo
 from penstock_core.display import safe_repr
+from penstock_core.vocabulary.delivery_runs import OUTSTANDING, EventState
 from penstock_core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -164,6 +165,26 @@ class Session(SessionEnd):
     def drop_stages(self, stages: Sequence[str]) -> None:
         """Drop stages without publishing them."""
         self._loop.call(self._inner.drop_stages(stages))
+
+    def delivery_state(
+        self,
+        channel: StoreLike,
+        *,
+        durable: str | None = None,
+        states: Sequence[EventState] = OUTSTANDING,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Return who has which event of the channel or queue ``channel`` and since when, as an
+        Arrow table (:meth:`Channel.delivery_state`)::
+
+            state = session.delivery_state("orders")
+            duckdb.sql("SELECT durable, state, count(*), min(since) FROM state GROUP BY ALL")
+
+        Raises ``NameDoesNotExist``, ``InvalidArgument``.
+        """
+        return self._loop.call(
+            self._inner.delivery_state(channel, durable=durable, states=states, limit=limit)
+        )
 
     def redrive(
         self, source: StoreLike, to: StoreLike = "", *, selector: str = "", dry_run: bool = False

@@ -54,6 +54,7 @@ TAGS: Final[Mapping[int, type[Request[Any]]]] = MappingProxyType(
         36: durables.DescribeOutstanding,
         37: durables.SeekDurable,
         38: durables.PreviewSeek,
+        39: durables.DescribeDelivery,
         40: subscriptions.Subscribe,
         41: subscriptions.Attach,
         42: subscriptions.BrowseDurable,

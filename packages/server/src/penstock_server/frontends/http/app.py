@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_origin
 from urllib.parse import parse_qsl, quote
 
 import msgspec
@@ -95,7 +95,7 @@ SECURITY: Final[Headers] = [
     ("referrer-policy", "no-referrer"),
     ("cross-origin-resource-policy", "same-origin"),
 ]
-OTHER_FORMS: Final = (Events, Download, Payload)
+OTHER_FORMS: Final = (Events, Download)
 """Answers that are not JSON, or whose endpoint chooses the content type."""
 
 _log = logger("penstock.http")
@@ -363,7 +363,8 @@ class HttpRequest:
         before the request is executed, so that no change is made."""
         accept = self.headers.get("accept", "")
         forms = (JSON, *STREAMED) if signature.is_streamable else (JSON,)
-        if signature.answer in OTHER_FORMS or accepted_form(accept, forms):
+        answer = signature.answer
+        if answer in OTHER_FORMS or get_origin(answer) is Payload or accepted_form(accept, forms):
             return
         raise Refusal(406, not_accepted(accept, forms))
 

@@ -76,7 +76,7 @@ class Part(NamedTuple):
     """Name of the channel to add to each event; None if the whole answer is of one channel."""
 
 
-async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
+async def fetch(call: Call[NoQuery, Fetch]) -> Payload[FetchedAnswer]:
     """Fetch events under a lease. Events not settled before the lease ends are delivered again
     (SEM H1).
 
@@ -106,7 +106,7 @@ async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
     )
 
 
-async def fetch_from_pattern(call: Call[NoQuery, Fetch]) -> Payload:
+async def fetch_from_pattern(call: Call[NoQuery, Fetch]) -> Payload[FetchedAnswer]:
     """Fetch events of all readable channels of a pattern, under one lease (SEM H4).
 
     A batch has a fair share of events from each channel that has some. Each event names its
@@ -139,7 +139,7 @@ async def _answer(
     parts: Sequence[Part],
     *,
     has_channels: bool = False,
-) -> Payload:
+) -> Payload[FetchedAnswer]:
     """Encode the events in the requested format. If encoding or sending fails, the events return to
     their durable."""
 

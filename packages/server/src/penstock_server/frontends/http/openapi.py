@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
 from penstock_server.frontends.http.accepting import ARROW, JSON, NDJSON, STREAMED
-from penstock_server.frontends.http.consuming_shapes import FetchedAnswer
 from penstock_server.frontends.http.generating import (
     NAMES,
     NUMBERS,
@@ -106,13 +105,12 @@ def _key(kind: Any) -> str:
 
 
 def _kinds(table: RouteTable) -> list[Any]:
-    kinds: dict[str, Any] = {
-        _key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents, FetchedAnswer)
-    }
+    kinds: dict[str, Any] = {_key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents)}
     for signature in table.signatures.values():
         for kind in (signature.query, signature.body, signature.answer):
-            if kind is not None and kind not in (Content, Upload, Download, Events, Payload):
-                kinds.setdefault(_key(kind), kind)
+            if kind is not None and kind not in (Content, Upload, Download, Events):
+                form = _json_form(kind)
+                kinds.setdefault(_key(form), form)
     for kind in (route.refusal_type for route in table.routes):
         if kind is not None:
             kinds.setdefault(_key(kind), kind)
@@ -207,14 +205,19 @@ def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _json_form(kind: Any) -> Any:
+    """Return the type of the JSON form of an answer."""
+    return get_args(kind)[0] if get_origin(kind) is Payload else kind
+
+
 def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     if signature.answer is Events:
         return {"text/event-stream": {}}  # OpenAPI 3.1 cannot describe the events of a stream
     if signature.answer is Download:
         return {TAR: {"schema": {"type": "string", "format": "binary"}}}
-    if signature.answer is Payload:
+    if get_origin(signature.answer) is Payload:
         return {
-            JSON: {"schema": schema_of[_key(FetchedAnswer)]},
+            JSON: {"schema": schema_of[_key(_json_form(signature.answer))]},
             **{kind: {"schema": _content_schema(kind)} for kind in (NDJSON, ARROW)},
         }
     forms = {JSON: {"schema": schema_of[_key(signature.answer)]}}

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock_server.frontends.http import (
     consuming,
+    delivery_states,
     destinations,
     durables,
     events,
@@ -34,6 +35,7 @@ TABLE = RouteTable(
         *events.ROUTES,
         *durables.ROUTES,
         *consuming.ROUTES,
+        *delivery_states.ROUTES,
         *people.ROUTES,
         *states.ROUTES,
         *(route for part in registered(GROUP).values() for route in part.load()),

@@ -106,10 +106,13 @@ class Upload(NamedTuple):
     parts: AsyncGenerator[bytes, None]
 
 
-class Payload:
-    """An answer that consists of bytes with a content type."""
+class Payload(Generic[AnswerT]):
+    """An answer that consists of bytes with a content type. The type parameter is the type of the
+    JSON form."""
 
-    def __init__(self, data: bytes, kind: str, *, on_unsent: Callable[[], None]) -> None:
+    def __init__(
+        self, data: bytes, kind: str, *, on_unsent: Callable[[], None] = lambda: None
+    ) -> None:
         """``on_unsent`` is called if the client disconnected before the answer was sent."""
         self.data = data
         self.kind = kind

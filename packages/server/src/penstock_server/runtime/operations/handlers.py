@@ -283,6 +283,10 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 ),
             ),
             _on(
+                durables.DescribeDelivery,
+                lambda caller, request: caller.realm.subscriptions.delivery(request),
+            ),
+            _on(
                 subscriptions.Hold,
                 lambda caller, request: caller.realm.subscriptions.holding.hold(
                     caller.seat(request.subscription), Span(request.first_id, request.end_id)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from penstock_core.api.durables import DurableInfo
+from penstock_core.api.durables import DeliveryPage, DescribeDelivery, DurableInfo
 from penstock_core.channel.channel import ChannelMachine
+from penstock_core.channel.delivery_state import Selected, delivery_runs
 from penstock_core.columns.selectors import Selector
 from penstock_core.durable.durable import Durable
 from penstock_core.durable.queue import READERS
@@ -25,6 +26,7 @@ from penstock_core.messages.subscribers import (
     Disconnect,
     GrantCredit,
 )
+from penstock_core.vocabulary.delivery_runs import DeliveryPlace
 from penstock_core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
 from penstock_core.vocabulary.errors import (
     DurableUnbound,
@@ -408,6 +410,21 @@ class Subscriptions:
 
         info: DurableInfo = await self._shard.act(describe, sweeps=(channel_id,))
         return info
+
+    async def delivery(self, request: DescribeDelivery) -> DeliveryPage:
+        """Return a page of the delivery states of a channel's or queue's events (SEM D23). Raises
+        ``NameDoesNotExist``, ``InvalidArgument``."""
+        selected = Selected(request.durable, frozenset(request.states), request.limit)
+        place = DeliveryPlace(request.next_durable, request.first_id)
+
+        def describe(group: Group) -> DeliveryPage:
+            group.sweep(request.channel)
+            state = group.channel(request.channel).state
+            runs, next_place = delivery_runs(state, selected, place, now_us=group.now_us)
+            return DeliveryPage(tuple(runs), next_place)
+
+        page: DeliveryPage = await self._shard.act(describe, sweeps=(request.channel,))
+        return page
 
     def _info(self, channel: ChannelMachine, durable: Durable) -> DurableInfo:
         return views.durable_info(channel.state, durable, self._clock.now_us())
