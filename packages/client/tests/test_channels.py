@@ -56,7 +56,10 @@ def test_a_name_that_is_taken_is_refused(session: Session, orders: Channel) -> N
         ({"type": "blue"}, "blue"),
         ({"engine": "merge"}, "exactly one publish key"),
         ({"ttl": -1}, "ttl"),
-        ({"ttl": "soon"}, "ttl must be an integer, not 'soon'"),
+        (
+            {"ttl": "soon"},
+            "ttl is 'soon'; give whole milliseconds, 0 or more, a text such as '500ms'",
+        ),
         ({"capacity": -5}, "capacity"),
         ({"start_event_id": -1}, "start_event_id"),
         ({"start_event_id": 2**63}, "start_event_id"),

@@ -164,7 +164,7 @@ def test_seeking_a_removed_event_names_the_cause(session: Session) -> None:
     with pytest.raises(
         InvalidArgument, match="give 'earliest', 'latest', an event id, or a time with its zone"
     ):
-        billing.seek("newest")
+        billing.seek("newest")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(NameDoesNotExist):
         former.seek("earliest")
     assert billing.seek("earliest", preview=True).gone == {"consumed": 3}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from penstock_core.display import (
-    ITEMS_MAX,
+    ITEMS_SHOWN,
     html_fields,
     html_info,
     html_rows,
@@ -82,7 +82,7 @@ def test_short_values_are_shown_whole_and_long_ones_in_part() -> None:
     assert short(b"abc") == "b'abc'"
     assert short(b"x" * 1_000_000).endswith("'... 1000000")
     assert len(short("x" * 1_000_000)) < 100
-    assert short(dict.fromkeys(range(1_000), 1)).endswith(f"{ITEMS_MAX - 1}: 1, ...}}")
+    assert short(dict.fromkeys(range(1_000), 1)).endswith(f"{ITEMS_SHOWN - 1}: 1, ...}}")
     assert short([[[[1]]]]) == "[[[[...]]]]"
     assert short({"a": {"b": {"c": {"d": 1}}}}) == "{'a': {'b': {'c': {...}}}}"
 

@@ -19,11 +19,11 @@ from penstock_core.vocabulary.uris import shown
 
 T = TypeVar("T")
 
-TEXT_MAX: Final = 80
+TEXT_SHOWN: Final = 80
 """Maximum number of characters of a value that is shown."""
-ITEMS_MAX: Final = 8
+ITEMS_SHOWN: Final = 8
 """Maximum number of shown items of a list or dictionary."""
-ROWS_MAX: Final = 20
+ROWS_SHOWN: Final = 20
 """Maximum number of shown rows of a table."""
 
 
@@ -33,14 +33,14 @@ class _Short(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxlevel = 3
-        self.maxstring = self.maxother = self.maxlong = TEXT_MAX
-        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = ITEMS_MAX
+        self.maxstring = self.maxother = self.maxlong = TEXT_SHOWN
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = ITEMS_SHOWN
 
     def repr1(self, value: object, level: int) -> str:
         if isinstance(value, bytes):
-            if len(value) <= TEXT_MAX // 2:
+            if len(value) <= TEXT_SHOWN // 2:
                 return repr(value)
-            return f"{value[: TEXT_MAX // 2]!r}... {len(value)}"
+            return f"{value[: TEXT_SHOWN // 2]!r}... {len(value)}"
         if isinstance(value, dict):
             return self._dict(value, level)
         return super().repr1(value, level)
@@ -51,9 +51,9 @@ class _Short(reprlib.Repr):
             return "{...}"
         items = [
             f"{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}"
-            for key, item in islice(value.items(), ITEMS_MAX)
+            for key, item in islice(value.items(), ITEMS_SHOWN)
         ]
-        return f"{{{', '.join(items)}{', ...' if len(value) > ITEMS_MAX else ''}}}"
+        return f"{{{', '.join(items)}{', ...' if len(value) > ITEMS_SHOWN else ''}}}"
 
 
 _short: Final = _Short()
@@ -130,4 +130,4 @@ def _fields_of(info: Struct, prefix: str) -> Iterator[tuple[str, object]]:
 def _cell(text: str) -> str:
     """Return a text on one line, escaped for HTML."""
     line = on_one_line(text)
-    return html.escape(line if len(line) <= 4 * TEXT_MAX else f"{line[: 4 * TEXT_MAX]}...")
+    return html.escape(line if len(line) <= 4 * TEXT_SHOWN else f"{line[: 4 * TEXT_SHOWN]}...")

@@ -11,7 +11,7 @@ from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.reader import READERS
 from penstock_core.columns.events.batch import EventBatch, html_events
 from penstock_core.columns.events.event import Event
-from penstock_core.display import ITEMS_MAX, ROWS_MAX, safe_html, safe_repr
+from penstock_core.display import ITEMS_SHOWN, ROWS_SHOWN, safe_html, safe_repr
 from penstock_core.vocabulary.errors import ConnectionLost, InvalidArgument
 from penstock_core.vocabulary.identities import ChannelId
 
@@ -52,15 +52,15 @@ class Peeked(Sequence[Event]):
 
     @safe_repr
     def __repr__(self) -> str:
-        events = "".join(f"{event!r}, " for event in self._events[:ITEMS_MAX])
-        more = "..., " if len(self) > ITEMS_MAX else ""
+        events = "".join(f"{event!r}, " for event in self._events[:ITEMS_SHOWN])
+        more = "..., " if len(self) > ITEMS_SHOWN else ""
         return f"Peeked({len(self)} events: {events}{more}has_more={self.has_more})"
 
     @safe_html
     def _repr_html_(self) -> str:
         """Return a table of the first events for notebooks."""
         caption = f"Peeked: {len(self)} events, has_more={self.has_more}"
-        return html_events(caption, self._events[:ROWS_MAX])
+        return html_events(caption, self._events[:ROWS_SHOWN])
 
 
 async def peek(connection: RealmConnection, queue: ChannelId, count: int, selector: str) -> Peeked:

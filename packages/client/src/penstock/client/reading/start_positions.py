@@ -16,8 +16,9 @@ from penstock_core.vocabulary.start_positions import (
     FromTime,
 )
 
-StartLike: TypeAlias = Literal["earliest", "latest"] | int | datetime | str
-"""``"earliest"``, ``"latest"``, an event id, or a time as for ``TimeLike``."""
+StartLike: TypeAlias = Literal["earliest", "latest"] | int | datetime
+"""``"earliest"``, ``"latest"``, an event id, or a time as for ``TimeLike``. The text of a time is
+not in the type, so that type checkers find a misspelt ``"earliest"``."""
 
 TimeLike: TypeAlias = datetime | str
 """A ``datetime`` with a time zone, or its text in ISO 8601, such as ``"2026-05-04T12:00:00Z"``."""

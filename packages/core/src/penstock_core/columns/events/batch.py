@@ -19,7 +19,7 @@ from penstock_core.columns.schema.number_columns import has_joined
 from penstock_core.columns.schema.rows import BLOCK_ROWS, Publishers, Rows
 from penstock_core.columns.schema.schema_cache import SchemaMemo
 from penstock_core.columns.schema.struct_fields import fields_of
-from penstock_core.display import ROWS_MAX, html_rows, safe_html, safe_repr, short
+from penstock_core.display import ROWS_SHOWN, html_rows, safe_html, safe_repr, short
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.errors import InvalidArgument
 
@@ -325,7 +325,7 @@ class EventBatch:
     @safe_html
     def _repr_html_(self) -> str:
         """Return a table of the first events for notebooks."""
-        return html_events(repr(self), [self[row] for row in range(min(len(self), ROWS_MAX))])
+        return html_events(repr(self), [self[row] for row in range(min(len(self), ROWS_SHOWN))])
 
 
 def html_events(caption: str, events: Sequence[Event]) -> str:

@@ -21,7 +21,7 @@ from penstock_core.columns.events.durations import (
 from penstock_core.columns.schema.layout import PRIORITY_DEFAULT, PRIORITY_MAX, cause_and_reason
 from penstock_core.columns.schema.moments import parse_moment, zone_error
 from penstock_core.columns.schema.rows import Publishers, Rows
-from penstock_core.display import ROWS_MAX, html_fields, safe_html, safe_repr, short
+from penstock_core.display import ROWS_SHOWN, html_fields, safe_html, safe_repr, short
 from penstock_core.vocabulary.errors import InvalidEvent
 
 Moment = datetime | float | str | timedelta
@@ -280,7 +280,7 @@ class Event:
         if self._rows is not None:
             values["published"] = f"{self.published}"
         values.pop("properties", None)
-        for name, value in islice(self.properties.items(), ROWS_MAX):
+        for name, value in islice(self.properties.items(), ROWS_SHOWN):
             values[f"properties[{short(name)}]"] = short(value)
         return html_fields("Event", values.items())
 
