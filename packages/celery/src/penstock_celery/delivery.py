@@ -1,5 +1,5 @@
-"""Where a consumer's messages come from, a reader of a queue or the subscription of a fanout
-exchange, and their settlement."""
+"""Sources of a consumer's messages, and their settlement. A source is a reader of a queue or the
+subscription of a fanout exchange."""
 
 from __future__ import annotations
 

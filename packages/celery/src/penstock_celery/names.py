@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 from penstock_core.vocabulary.temporary import is_temporary
 
 _KEPT = "@+=,"
-"""Characters besides those that ``quote`` keeps, for host names of workers."""
+"""Characters of host names of workers that are kept, in addition to those that ``quote`` keeps."""
 _PRIORITY = re.compile(r"/priority-[1-9]$")
 
 

@@ -1,5 +1,5 @@
-"""What the clients of one virtual host have to know about each other: exchanges and bindings, the
-priorities in use, and queues that end with their clients.
+"""The registry of a virtual host: exchanges and bindings, the priorities in use, and queues that
+end with their clients.
 
 The registry is a channel that keeps the newest event of each entry. An entry that no longer holds
 is replaced by an event that expires.
