@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 REFRESH_S = 1.0
 """Seconds after which a consumer looks whether a queue has messages of a further priority."""
 IDLE_S = 60.0
-"""Seconds for which a queue that ends with its clients may have no consumer, unless its argument
-``x-expires`` says otherwise."""
+"""Default of the argument ``x-expires``, in seconds: the time that a queue which ends with its
+clients may have no consumer."""
 _FANOUT = "fanout"
 _COPIED = {*QueueAttributes.__annotations__} & {*Definition.__struct_fields__}
 
@@ -57,8 +57,8 @@ class RealmChannel(virtual.Channel):
     body_encoding = None
     """Bodies are the data of events, which may be any bytes."""
     visibility_timeout: float | str | None = None
-    """Time in which a message has to be acknowledged; None for as long as its consumer is
-    connected."""
+    """Longest time between the delivery and the acknowledgement of a message; None for no limit
+    while the consumer is connected."""
     broker_eta = True
     """Whether the realm holds tasks with an ETA until that time."""
     from_transport_options = (

@@ -18,7 +18,7 @@ _WINDOW = 1_000_000
 
 
 class EventSource(Protocol):
-    """Delivers events, each of which is settled."""
+    """Delivers the events of a queue or fanout exchange, and receives their settlements."""
 
     def fetch(self, timeout_s: float) -> list[Event]:
         """Return the next events, an empty list if none arrive in time."""
@@ -27,7 +27,7 @@ class EventSource(Protocol):
         """Settle an event as processed."""
 
     def give_back(self, event: Event) -> None:
-        """Return an event to where it came from, to be delivered again."""
+        """Roll an event back, so that it is delivered again."""
 
     def reject(self, event: Event) -> None:
         """Give an event up."""

@@ -35,13 +35,13 @@ class ArrivalSignal:
             self._changed.notify_all()
 
     def wait(self, changes: int, timeout_s: float) -> None:
-        """Wait until there are more notifications than ``changes``, at most ``timeout_s``
+        """Wait until the number of notifications exceeds ``changes``, at most ``timeout_s``
         seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self.changes > changes, timeout_s)
 
     def raise_failure(self) -> None:
-        """Raise the first failure, if there is one."""
+        """Raise the first failure, if any."""
         if self._failure is not None:
             raise self._failure
 

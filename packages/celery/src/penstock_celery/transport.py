@@ -21,8 +21,8 @@ from penstock_celery.registry import SharedBindings
 from penstock_core.version import __version__
 
 RECONNECT_TIMEOUT_S = 5.0
-"""Seconds for which a publish waits for a lost connection to come back, unless the transport option
-``reconnect_timeout`` says otherwise."""
+"""Default of the transport option ``reconnect_timeout``: the seconds that a publish waits for a
+lost connection."""
 
 _LOST = (
     penstock.ConnectionLost,
