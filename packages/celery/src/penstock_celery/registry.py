@@ -14,7 +14,7 @@ from typing import Any
 from penstock import Channel, Session
 
 _REMOVED_TTL = "1h"
-"""Time to live of the event that removes an entry; the older events of the entry are gone."""
+"""Time to live of the event that removes an entry; it has replaced the entry's older events."""
 
 Binding = tuple[str, str | None, str]
 """Routing key, its pattern for a topic exchange, and the queue."""

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-import pandas  # type: ignore[import-untyped]
+import pandas
 import pyarrow as pa
 import pytest
 from hypothesis import given
