@@ -116,7 +116,9 @@ def test_what_is_to_be_installed_is_this_package_with_extras_that_it_has(line: L
     assert install == "install"
     assert found is not None
     project = projects()[found[1]]
-    assert set((found[2] or "").split(",")) - {""} <= project["optional-dependencies"].keys()
+    assert (
+        set((found[2] or "").split(",")) - {""} <= project.get("optional-dependencies", {}).keys()
+    )
 
 
 @pytest.fixture(scope="module")

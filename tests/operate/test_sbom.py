@@ -75,7 +75,8 @@ def test_it_has_the_packages_of_the_project_that_the_image_has() -> None:
     own = {name for name in COMPONENTS if name.startswith("penstock-")}
 
     assert own == {f"penstock-{path.name}" for path in (ROOT / "packages").iterdir()} - {
-        "penstock-spark"
+        "penstock-celery",
+        "penstock-spark",
     }
     assert {COMPONENTS[name]["version"] for name in own} == {penstock.__version__}
     assert DOCUMENT["metadata"]["component"]["version"] == penstock.__version__

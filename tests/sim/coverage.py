@@ -67,6 +67,8 @@ ELSEWHERE: dict[str, str] = {
     "E10": "one column of numbers, shown and not stored: "
     "packages/core/tests/columns/test_number_columns.py",
     "E11": "events from tables: packages/core/tests/columns/test_tables.py",
+    "E12": "streams over HTTP: packages/server/tests/frontends/http/test_event_streams.py",
+    "D23": "states of events: packages/core/tests/channel/test_delivery_state.py",
     "E7": "events that are too large: "
     "packages/core/tests/channel/test_publish.py, packages/client/tests/test_channels.py",
     "C1": "how types are shown: packages/server/tests/cli/test_channels.py",

@@ -97,7 +97,7 @@ def test_pattern_durables_take_the_handle_of_one_of_their_durables(session: Sess
     assert session.durables.list() == []
 
 
-@pytest.mark.parametrize("wrong", [Path("orders"), Names.ORDERS, 5, None, object()], ids=repr)
+@pytest.mark.parametrize("wrong", [Path("orders"), Names.ORDERS, 5, None, b"orders"], ids=repr)
 def test_what_only_has_a_name_is_not_a_handle(session: Session, wrong: Any) -> None:
     orders = session.channels.create("orders")
     for call in (

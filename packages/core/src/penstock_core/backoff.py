@@ -8,7 +8,7 @@ from zlib import crc32
 _DOUBLINGS_MAX: Final = 16
 
 
-def backoff_s(attempt: int, first_s: float, longest_s: float, seed: str) -> float:
+def backoff_s(attempt: int, *, first_s: float, longest_s: float, seed: str) -> float:
     """Return the seconds to wait after the failed attempt number ``attempt``, counted from 0.
 
     The pause doubles with each attempt, from ``first_s`` up to ``longest_s``. Half of it depends on

@@ -115,6 +115,7 @@ def test_who_monitors_sees_everything_and_takes_nothing() -> None:
         "queue.pop",
         "durable.attach",
         "durable.browse",
+        "durable.delivery",
         "durable.preview",
     }
 

@@ -80,6 +80,8 @@ class Attempts:
             self.unconfirmed = failure
         is_conflict = isinstance(failure, CommitConflict)
         us_max = CONFLICT_PAUSE_US_MAX if is_conflict else FAILURE_PAUSE_US_MAX
-        pause_s = backoff_s(self.count, _PAUSE_FIRST_US / 1e6, us_max / 1e6, self._seed)
+        pause_s = backoff_s(
+            self.count, first_s=_PAUSE_FIRST_US / 1e6, longest_s=us_max / 1e6, seed=self._seed
+        )
         self.count += 1
         self._clock.pause(int(pause_s * 1e6))

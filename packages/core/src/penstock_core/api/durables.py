@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from penstock_core.api.requests import Request
@@ -18,6 +20,7 @@ from penstock_core.bounds import (
 from penstock_core.display import html_info, safe_html
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.delivery_runs import (
+    EVENT_STATES,
     OUTSTANDING,
     DeliveryPlace,
     DeliveryRun,
@@ -217,7 +220,7 @@ class DescribeDelivery(Request[DeliveryPage], frozen=True):
     """Maximum number of events on the page, counted for each durable; at least 1."""
     durable: GivenName | None = None
     """The only durable; None for all durables, or for the readers of a queue."""
-    states: tuple[EventState, ...] = OUTSTANDING
+    states: Annotated[tuple[EventState, ...], Meta(max_length=len(EVENT_STATES))] = OUTSTANDING
     """The states of the events to return."""
     next_durable: GivenName = ""
     first_id: EventId = 0

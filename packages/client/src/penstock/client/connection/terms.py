@@ -220,4 +220,4 @@ class SessionTerms:
         longest_s = _PAUSE_MAX_S
         if self._heartbeat_s or self.serves_soon:
             longest_s = min(longest_s, max(_CLUSTER_PAUSE_MAX_S, waited_s / _WAITED_SHARE))
-        return backoff_s(attempt, _PAUSE_FIRST_S, longest_s, session_id)
+        return backoff_s(attempt, first_s=_PAUSE_FIRST_S, longest_s=longest_s, seed=session_id)

@@ -22,7 +22,6 @@ from penstock_core.vocabulary.errors import (
     InvalidArgument,
     NameDoesNotExist,
     PenstockError,
-    RealmStopping,
     SignInLocked,
     Unavailable,
 )
@@ -649,7 +648,3 @@ class HttpRequest:
     async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-
-
-def stopping() -> RealmStopping:
-    return RealmStopping("the realm is shutting down")

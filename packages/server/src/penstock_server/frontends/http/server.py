@@ -25,8 +25,9 @@ from penstock_core.vocabulary.errors import (
     CrossSite,
     InvalidArgument,
     PenstockError,
+    RealmStopping,
 )
-from penstock_server.frontends.http.app import App, stopping
+from penstock_server.frontends.http.app import App
 from penstock_server.frontends.http.http_service import HttpLimits, HttpService
 from penstock_server.frontends.http.places import ConnectionPlaces
 from penstock_server.frontends.http.routes import TABLE
@@ -320,7 +321,7 @@ class HttpServer:
     async def close(self) -> None:
         """Accept no more connections, end live views, and let requests in progress finish."""
         self._stop_accepting()
-        self.service.end(stopping())
+        self.service.end(RealmStopping("the realm is shutting down"))
         for peer in list(self.uvicorn.connections):
             peer.shutdown()
         for _ in range(int(GRACE_S / _POLL_S)):
