@@ -9,6 +9,7 @@ from msgspec.structs import force_setattr
 
 from penstock_core.api.requests import Request
 from penstock_core.bounds import (
+    ENTRIES_MAX,
     Count,
     EndId,
     EventId,
@@ -20,7 +21,6 @@ from penstock_core.bounds import (
 from penstock_core.display import html_info, safe_html
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.delivery_runs import (
-    EVENT_STATES,
     OUTSTANDING,
     DeliveryPlace,
     DeliveryRun,
@@ -220,7 +220,7 @@ class DescribeDelivery(Request[DeliveryPage], frozen=True):
     """Maximum number of events on the page, counted for each durable; at least 1."""
     durable: GivenName | None = None
     """The only durable; None for all durables, or for the readers of a queue."""
-    states: Annotated[tuple[EventState, ...], Meta(max_length=len(EVENT_STATES))] = OUTSTANDING
+    states: Annotated[tuple[EventState, ...], Meta(max_length=ENTRIES_MAX)] = OUTSTANDING
     """The states of the events to return."""
     next_durable: GivenName = ""
     first_id: EventId = 0
