@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from penstock_core.durable.waiting import Waiting
 from penstock_core.ids.ids import IdSet, Span
 from penstock_testing.play import span
@@ -44,6 +46,45 @@ def test_a_new_time_takes_the_place_of_the_old_one() -> None:
     assert waiting.by_time() == [(50, ids(1)), (80, ids(2))]
     assert waiting.take_due(50) == ids(1)
     assert waiting.take_due(80) == ids(2)
+
+
+def test_an_event_that_was_settled_and_comes_back_waits_for_its_new_time() -> None:
+    waiting = Waiting()
+    waiting.add(ids(1, 2), 50)
+    waiting.discard(ids(2))
+    waiting.add(ids(2), 80)
+
+    assert waiting.by_time() == [(50, ids(1)), (80, ids(2))]
+    assert waiting.take_due(50) == ids(1)
+    assert waiting.next_us == 80
+    assert waiting.take_due(80) == ids(2)
+
+
+def test_each_event_waits_until_the_end_of_its_last_delay() -> None:
+    for seed in range(200):
+        chance = Random(seed)
+        waiting = Waiting()
+        expected: dict[int, int] = {}
+        for _ in range(20):
+            chosen = set(chance.choices(range(3), k=2))
+            us = chance.randint(1, 9)
+            step = chance.choice(("add", "discard", "take"))
+            if step == "add":
+                waiting.add(ids(*sorted(chosen)), us)
+                expected |= dict.fromkeys(chosen, us)
+            elif step == "discard":
+                waited = ids(*sorted(chosen & expected.keys()))
+                assert waiting.discard(ids(*sorted(chosen))) == waited, seed
+                expected = {n: until for n, until in expected.items() if n not in chosen}
+            else:
+                due = sorted(n for n, until in expected.items() if until <= us)
+                assert waiting.take_due(us) == ids(*due), seed
+                expected = {n: until for n, until in expected.items() if until > us}
+            assert waiting.by_time() == [
+                (end_us, ids(*sorted(n for n, until in expected.items() if until == end_us)))
+                for end_us in sorted({*expected.values()})
+            ], seed
+            assert waiting.next_us == min(expected.values(), default=0), seed
 
 
 def test_it_is_kept_and_restored_without_what_is_lost() -> None:

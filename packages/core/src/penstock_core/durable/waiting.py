@@ -24,13 +24,15 @@ _STALE_MIN = 1_024
 class Waiting:
     """Delayed events, by the end of their delay."""
 
-    __slots__ = ("_heap", "ids")
+    __slots__ = ("_heap", "_stale", "ids")
 
     def __init__(self) -> None:
         self.ids = IdSet()
         """All delayed events."""
         self._heap: list[tuple[int, Spans]] = []
-        """Heap by end of delay; some of its ids do not wait any more."""
+        """Heap by end of delay; some of its ids do not wait any more. An id is in one entry."""
+        self._stale = IdSet()
+        """The ids of the heap that do not wait any more."""
 
     def __bool__(self) -> bool:
         return bool(self.ids)
@@ -42,7 +44,7 @@ class Waiting:
     def next_us(self) -> int:
         """The earliest end of a delay, in microseconds since 1970; 0 if no event waits."""
         while self._heap and not _has_some(self._heap[0][1], self.ids):
-            heapq.heappop(self._heap)
+            self._stale.discard_all(IdSet(heapq.heappop(self._heap)[1]))
         return self._heap[0][0] if self._heap else 0
 
     @property
@@ -61,8 +63,11 @@ class Waiting:
 
     def add(self, ids: IdSet, until_us: int) -> None:
         """Delay ``ids`` until ``until_us``; this replaces earlier delays."""
-        # An entry of an earlier delay would end the new delay too soon, so the heap is rebuilt.
-        if self.ids and (again := self.ids.overlap(ids)):
+        # An entry of an earlier delay would end the new delay too soon, so the heap is rebuilt. The
+        # earlier delay may also be over: an event that was settled is outstanding again after a
+        # seek.
+        again = self.ids.overlap(ids) if self.ids else None
+        if again or (self._stale and self._stale.overlap(ids)):
             self._rebuild_heap(without=again)
         self.ids.add_all(ids)
         heapq.heappush(self._heap, (until_us, ids.spans))
@@ -71,15 +76,22 @@ class Waiting:
 
     def discard(self, ids: IdSet) -> IdSet:
         """Drop events that are settled or have left; return those that waited."""
-        return self.ids.remove_all(ids) if self.ids else IdSet()
+        if not self.ids:
+            return IdSet()
+        discarded = self.ids.remove_all(ids)
+        self._stale.add_all(discarded)
+        return discarded
 
     def take_due(self, now_us: int) -> IdSet:
         """Remove and return the events whose delay is over."""
         due = IdSet()
         while self._heap and self._heap[0][0] <= now_us:
             # `remove` returns only the ids that still wait; others were settled or have left.
-            for span in heapq.heappop(self._heap)[1]:
+            spans = heapq.heappop(self._heap)[1]
+            for span in spans:
                 due.add_all(self.ids.remove(Span(*span)))
+            if self._stale:
+                self._stale.discard_all(IdSet(spans))
         return due
 
     def come_earlier(self, by_us: int) -> None:
@@ -124,6 +136,7 @@ class Waiting:
         if without:
             self.ids.remove_all(without)
         self._heap = [(until_us, ids.spans) for until_us, ids in self.by_time()]
+        self._stale = IdSet()
 
 
 def _has_some(spans: Spans, ids: IdSet) -> bool:
