@@ -22,14 +22,14 @@ def refused(reply: Reply) -> str:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ({"limit": "many"}, "limit must be an integer, not 'many'"),
+        ({"limit": "many"}, "limit must be an integer or null, not 'many'"),
         ({"newest": "perhaps"}, "newest must be true or false, not 'perhaps'"),
         ({"limit": 0}, "limit must be at least 1, not '0'"),
         ({"end": 1 << 63}, f"end must be at most {(1 << 63) - 1}, not '{1 << 63}'"),
         (
             {"limt": 1},
             "the query has no field 'limt'; there are start, end, selector, limit, after, "
-            "columns, data_bytes, newest",
+            "columns, data_bytes, newest, format",
         ),
     ],
 )
