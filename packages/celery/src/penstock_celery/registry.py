@@ -8,6 +8,7 @@ is replaced by an event that expires.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,15 +49,17 @@ class SharedBindings:
 
     def unbind(self, exchange: str, binding: Binding) -> None:
         """Remove a binding, if it exists."""
-        self._remove(json.dumps(["binding", exchange, *binding]))
+        self._remove([json.dumps(["binding", exchange, *binding])])
 
     def delete_exchange(self, exchange: str) -> None:
         """Remove an exchange with its bindings."""
-        for binding in self.bindings(exchange):
-            self.unbind(exchange, binding)
+        entries = [
+            json.dumps(["binding", exchange, *binding]) for binding in self.bindings(exchange)
+        ]
         kind = self.exchange_type(exchange)
         if kind is not None:
-            self._remove(json.dumps(["exchange", exchange, kind]))
+            entries.append(json.dumps(["exchange", exchange, kind]))
+        self._remove(entries)
 
     def priorities(self, queue: str) -> list[int]:
         """Return the priorities above 0 that messages of a queue have had, the highest first."""
@@ -86,10 +89,12 @@ class SharedBindings:
     def forget(self, queue: str) -> None:
         """Remove all entries of a queue."""
         self._refresh()
-        for entry in list(self._entries):
+        entries = []
+        for entry in self._entries:
             kind, *values = json.loads(entry)
             if kind != "exchange" and (values[-1] if kind == "binding" else values[0]) == queue:
-                self._remove(entry)
+                entries.append(entry)
+        self._remove(entries)
 
     def _read(self, kind: str) -> list[list[Any]]:
         self._refresh()
@@ -102,10 +107,12 @@ class SharedBindings:
         if entry not in self._entries:
             self._channel.publish(properties={"entry": entry})
 
-    def _remove(self, entry: str) -> None:
+    def _remove(self, entries: Iterable[str]) -> None:
+        """Remove the entries that exist. They are read once, because each removal changes them."""
         self._refresh()
-        if entry in self._entries:
-            self._channel.publish(properties={"entry": entry}, tag="removed", ttl=_REMOVED_TTL)
+        for entry in entries:
+            if entry in self._entries:
+                self._channel.publish(properties={"entry": entry}, tag="removed", ttl=_REMOVED_TTL)
 
     def _refresh(self) -> None:
         last_event_id = self._channel.info().last_event_id
