@@ -388,6 +388,14 @@ def _rows_claimed(view: memoryview) -> int:
     return int(_INT64(view, length)[0]) if length else 0
 
 
+def stream_of(rows: pa.RecordBatch | pa.Table) -> pa.Buffer:
+    """Return rows as a whole Arrow IPC stream: schema, batches and end marker."""
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, rows.schema) as stream:
+        stream.write(rows)
+    return sink.getvalue()
+
+
 def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
     """Return the table in an Arrow IPC stream from a client.
 

@@ -27,6 +27,7 @@ from penstock_core.columns.events.batch import EventBatch
 from penstock_core.columns.events.lifted_columns import table_of
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.flat_columns import FLAT, flat_field
+from penstock_core.columns.schema.ipc import stream_of
 from penstock_core.columns.schema.moments import moment_of
 from penstock_core.durable.queue import READERS
 from penstock_server.frontends.http.accepting import (
@@ -51,7 +52,7 @@ from penstock_server.frontends.http.consuming_shapes import (
     RollBackPatternBody,
     SettledAnswer,
 )
-from penstock_server.frontends.http.event_documents import document_of, messages_of
+from penstock_server.frontends.http.event_documents import WHOLE, document_of, messages_of
 from penstock_server.frontends.http.finding import ask_store, store_of
 from penstock_server.frontends.http.publishing import IN_THREAD_BYTES
 from penstock_server.frontends.http.routing import Call, Examples, Payload, Route, run_while_there
@@ -63,8 +64,6 @@ ENDS: Final = "penstock-lease-ends"
 """Response header with the end of the lease."""
 REDELIVERIES: Final = "redelivery_count"
 CHANNEL: Final = "channel"
-_WHOLE: Final = 1 << 62
-"""A number of bytes that no data exceeds, so that data is not shortened."""
 
 
 class Part(NamedTuple):
@@ -183,7 +182,7 @@ def _content_type(accept: str) -> str:
 def _json(fetched: Fetched, parts: Sequence[Part], _: bool) -> bytes:
     ends = moment_of(fetched.ends_us) if fetched.lease else None
     items = [
-        document_of(event, part.messages, _WHOLE, channel=part.channel)
+        document_of(event, part.messages, WHOLE, channel=part.channel)
         for part in parts
         for event in part.batch
     ]
@@ -208,11 +207,7 @@ def _arrow(fetched: Fetched, parts: Sequence[Part], has_channels: bool) -> bytes
         names = [name for part in parts for name in [part.channel] * len(part.batch)]
         column = pa.array(names, pa.string()).dictionary_encode()
         table = _without_clash(table, CHANNEL).add_column(0, CHANNEL, column)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(stream_of(table))
 
 
 def _table(batches: Sequence[EventBatch]) -> pa.Table:

@@ -14,6 +14,7 @@ from msgspec import Meta
 from penstock_core.api.durables import DeliveryPage, DescribeDelivery
 from penstock_core.bounds import EVENT_ID_MAX, GIVEN_NAME_CHARACTERS_MAX
 from penstock_core.columns.events.delivery_table import table_of_runs
+from penstock_core.columns.schema.ipc import stream_of
 from penstock_core.vocabulary.delivery_runs import (
     EVENT_STATES,
     OUTSTANDING,
@@ -203,11 +204,7 @@ def _lines(table: pa.Table, _: str | None) -> bytes:
 
 
 def _arrow(table: pa.Table, _: str | None) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return bytes(stream_of(table))
 
 
 ENCODERS: Final[Mapping[str, Callable[[pa.Table, str | None], bytes]]] = MappingProxyType(

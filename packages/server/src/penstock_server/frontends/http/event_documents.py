@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -125,37 +125,42 @@ def json_in(data: bytes) -> Any:
 _ALWAYS: Final = frozenset(("event_id", "published", "size"))
 
 
-def with_columns(document: EventAnswer, columns: str) -> EventAnswer:
-    """Return the document with only the named ``columns`` and the fields that every event has; all
-    fields if ``columns`` is empty.
+class ChosenColumns(NamedTuple):
+    """The parts of events that a client requests besides those that every document has."""
 
-    Raises ``InvalidArgument`` for a name that is not a field of an event.
-    """
+    fields: frozenset[str]
+    properties: frozenset[str]
+
+
+def columns_of(columns: str) -> ChosenColumns | None:
+    """Return the fields and properties that ``columns`` names, separated by commas; None for all,
+    if it is empty. Raises ``InvalidArgument`` for a name that is not a field of an event."""
     if not columns:
-        return document
-    fields, names = check_columns(columns)
-    properties = document.properties
-    if "properties" not in fields:
-        properties = {name: properties[name] for name in names if name in properties}
-    shown_fields = {
-        name: getattr(document, name)
-        for name in document.__struct_fields__
-        if name in fields or name in _ALWAYS
-    }
-    return EventAnswer(**{**shown_fields, "properties": properties, "types": types_of(properties)})
-
-
-def check_columns(columns: str) -> tuple[set[str], set[str]]:
-    """Return the fields and the properties that ``columns`` names. Raises ``InvalidArgument`` for a
-    name that is not a field of an event."""
+        return None
     selected = {name.strip() for name in columns.split(",") if name.strip()}
     prefix = "properties."
-    names = {name.removeprefix(prefix) for name in selected if name.startswith(prefix)}
-    fields = {name for name in selected if not name.startswith(prefix)}
+    names = frozenset(name.removeprefix(prefix) for name in selected if name.startswith(prefix))
+    fields = frozenset(name for name in selected if not name.startswith(prefix))
     unknown = sorted(fields - set(EventAnswer.__struct_fields__))
     if unknown:
         raise InvalidArgument(
             f"columns={','.join(unknown)[:80]} is not valid; an event has the fields "
             f"{', '.join(EventAnswer.__struct_fields__)}, and a property is properties.<name>"
         )
-    return fields, names
+    return ChosenColumns(fields, names)
+
+
+def with_columns(document: EventAnswer, chosen: ChosenColumns | None) -> EventAnswer:
+    """Return the document with only the ``chosen`` columns and the fields that every event has; all
+    fields if it is None."""
+    if chosen is None:
+        return document
+    properties = document.properties
+    if "properties" not in chosen.fields:
+        properties = {name: properties[name] for name in chosen.properties if name in properties}
+    shown_fields = {
+        name: getattr(document, name)
+        for name in document.__struct_fields__
+        if name in chosen.fields or name in _ALWAYS
+    }
+    return EventAnswer(**{**shown_fields, "properties": properties, "types": types_of(properties)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
 from penstock_core.api.patterns import WatchChannels
@@ -17,6 +18,8 @@ from penstock_core.api.reading import (
     WatchEvents,
 )
 from penstock_core.api.requesting import CloseReplyQueue, OpenReplyQueue
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.protobuf import Messages
 from penstock_core.durable.queue import READERS
 from penstock_core.vocabulary.errors import InvalidArgument, NoReply
 from penstock_core.vocabulary.identities import ChannelId
@@ -25,6 +28,7 @@ from penstock_core.vocabulary.temporary import REPLY_QUEUE_PREFIX
 from penstock_server.frontends.http import publishing
 from penstock_server.frontends.http.binding import bound
 from penstock_server.frontends.http.event_documents import (
+    columns_of,
     detail_of,
     document_of,
     messages_of,
@@ -79,15 +83,22 @@ async def browse(call: Call[EventsQuery, None]) -> EventsPage | EventStream:
     store, page = await ask_store(call, BrowseEvents, lambda now: _request(now.channel, query))
     messages = messages_of(store)
     return EventsPage(
-        items=[
-            with_columns(document_of(event, messages, query.data_bytes), query.columns)
-            for event in page.events
-        ],
+        items=_items(page.events, messages, query),
         next=None if page.next_id is None else str(page.next_id),
         looked_at=None
         if page.first_id >= page.end_id
         else LookedAt(first_id=page.first_id, last_id=page.end_id - 1),
     )
+
+
+def _items(
+    events: Sequence[Event], messages: Messages | None, query: EventsQuery | OutstandingQuery
+) -> list[EventAnswer]:
+    """Return the documents of a page. Raises ``InvalidArgument`` for an unknown column."""
+    columns = columns_of(query.columns) if events else None
+    return [
+        with_columns(document_of(event, messages, query.data_bytes), columns) for event in events
+    ]
 
 
 def _request(channel: ChannelId, query: EventsQuery) -> BrowseEvents:
@@ -218,10 +229,7 @@ async def outstanding(
     )
     messages = messages_of(store)
     return Page(
-        items=[
-            with_columns(document_of(event, messages, query.data_bytes), query.columns)
-            for event in page.events
-        ],
+        items=_items(page.events, messages, query),
         next=None if page.next_id is None else str(page.next_id),
     )
 

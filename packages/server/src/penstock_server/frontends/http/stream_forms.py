@@ -18,7 +18,7 @@ from penstock_core.columns.schema.schema import ChannelSchema
 from penstock_core.vocabulary.errors import IllegalState
 from penstock_server.frontends.http.event_documents import (
     WHOLE,
-    check_columns,
+    columns_of,
     document_of,
     with_columns,
 )
@@ -195,9 +195,8 @@ class LinesForm:
 
     def __init__(self, messages: Messages | None, columns: str) -> None:
         """Raises ``InvalidArgument`` for an unknown column."""
-        check_columns(columns)
         self._messages = messages
-        self._columns = columns
+        self._columns = columns_of(columns)
 
     def block(self, batches: Sequence[EventBatch]) -> list[memoryview]:
         encoder = msgspec.json.Encoder()

@@ -13,6 +13,7 @@ from penstock_core.channel.state import ChannelState
 from penstock_core.columns.events.batch import body_part
 from penstock_core.columns.files.segments import SegmentReader
 from penstock_core.columns.merge.states import DELTA, deltas_of
+from penstock_core.columns.schema.ipc import stream_of
 from penstock_core.columns.schema.layout import FIELDS
 from penstock_core.ids.ids import IdSet
 from penstock_core.messages.snapshots import KeptStates
@@ -139,10 +140,7 @@ def kept_states(store: ChannelStore, stored: IdSet) -> Iterator[tuple[KeptStates
         # Also without rows: the restored channel then knows that it need not read its files.
         yield KeptStates(), b""
     for batch, publishers in rows:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        yield KeptStates(publishers), memoryview(sink.getvalue())
+        yield KeptStates(publishers), memoryview(stream_of(batch))
 
 
 def restore_states(store: ChannelStore, fact: KeptStates, bodies: Sequence[Buffer]) -> None:

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import pyarrow as pa
 from msgspec import Struct
-from pyarrow import ipc
 
 from penstock_core.api.joins import CopiedPart
 from penstock_core.channel.dead import READ_BYTES_MAX, moved_at_once
 from penstock_core.columns.events.batch import ids_of
 from penstock_core.columns.events.origin import carried
+from penstock_core.columns.schema.ipc import stream_of
 from penstock_core.ids.ids import IdSet
 from penstock_core.loggers import logger
 from penstock_core.messages.joins import Join
@@ -173,7 +173,7 @@ def _parts(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[CopiedPart, bytes]]:
     for part in rows:
         for publisher, batch in by_publisher(part.batch, part.publishers):
             for run in _dense(batch):
-                data = _stream(carried(run))
+                data = bytes(stream_of(carried(run)))
                 through = int(ids_of(run)[-1])
                 yield CopiedPart(len(data), through, publisher), data
 
@@ -184,10 +184,3 @@ def _dense(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for first, end in IdSet.from_ids(ids_of(batch).tolist()).spans:
         start = int(ids_of(batch).searchsorted(first))
         yield batch.slice(start, end - first)
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return bytes(sink.getvalue())
