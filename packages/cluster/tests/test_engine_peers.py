@@ -222,6 +222,7 @@ INFO = b'INFO {"server_name":"n2","cluster":"penstock","version":"2.15.1"} \r\n'
          "it has TLS"),
         ((b"HTTP/1.1 400 Bad Request\r\n",), "wrong", "not a NATS server"),
         ((b"INFO nothing\r\n",), "wrong", "not a NATS server"),
+        ((INFO.replace(b"INFO", b"INFORM"),), "wrong", "not a NATS server"),
         ((b"",), "wrong", "not a NATS server"),
     ],
 )  # fmt: skip

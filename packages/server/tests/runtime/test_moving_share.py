@@ -115,6 +115,22 @@ def test_the_size_of_a_step_adapts_to_its_duration() -> None:
     assert pace.events_max == first, "never so few that most of a step is its beginning and end"
 
 
+@pytest.mark.spec("T7")
+@simulated
+async def test_channels_are_woken_after_a_pause_in_the_order_in_which_they_began_to_wait() -> None:
+    woken: list[int] = []
+    pace = MovingPace(woken.append)
+    began_s = asyncio.get_running_loop().time()
+    await pass_time(0.01)
+    pace.rest(began_s)
+    for channel_id in (7, 3, 5, 7):
+        pace.hold_back(channel_id)
+    assert woken == []
+    await pass_time(1.0)
+    assert woken == [7, 3, 5]
+    assert pace.resting is None
+
+
 @pytest.mark.slow
 @pytest.mark.spec("T1", "T7")
 @simulated

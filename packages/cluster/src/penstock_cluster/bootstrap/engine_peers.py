@@ -164,10 +164,12 @@ def _probe(peer: Peer, cluster: str, password: str, tls: ssl.SSLContext | None) 
     with socket.create_connection((peer.host, peer.port), ANSWER_S) as plain:
         plain.settimeout(ANSWER_S)
         greeting = _read_line(plain)
+        keyword, _, greeting_json = greeting.partition(b" ")
         try:
-            assert greeting.startswith(b"INFO ")
-            info = msgspec.json.decode(greeting[5:], type=_Info)
-        except (AssertionError, msgspec.DecodeError, RecursionError):
+            info = msgspec.json.decode(greeting_json, type=_Info)
+        except (msgspec.DecodeError, RecursionError):
+            info = None
+        if keyword != b"INFO" or info is None:
             return _wrong(peer, "the process that answers is not a NATS server")
         if info.server_name != peer.name:
             problem = f"the engine's server {info.server_name!r} answers there"

@@ -240,8 +240,9 @@ class MovingPace:
 
     def _end_pause(self) -> None:
         self.resting = None
-        while self._held_back:
-            self._wake(self._held_back.popitem()[0])
+        held_back, self._held_back = self._held_back, {}
+        for channel_id in held_back:  # the channel that has waited longest comes first
+            self._wake(channel_id)
 
 
 def warn_if_not_kept(directory: Directory, opened: ChannelOpened) -> None:
