@@ -58,6 +58,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="reach every realm that listens through another node, which relays",
     )
     parser.addoption(
+        "--whole-celery",
+        action="store_true",
+        help="run all integration tests of Celery that apply to a transport, also those that take "
+        "long",
+    )
+    parser.addoption(
         "--through-a-cluster",
         action="store_true",
         help="make every realm a cluster, reached through a node that does not serve",

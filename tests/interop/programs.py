@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -186,6 +187,32 @@ def run_python(suite: str, script: str, *arguments: str) -> Outcome:
             _fetch(*fetch, "--require-hashes", "--target", place, "-r", wanted)
     command = ["env", f"PYTHONPATH={folder}", sys.executable, str(HERE / suite / script)]
     return _run([*command, *arguments])
+
+
+def run_python_sources(suite: str, script: str, *arguments: str) -> Outcome:
+    """Run a script of a folder of ``tests/interop`` with the source distributions that its
+    ``sources.txt`` names. The script's first argument is the folder in which each is unpacked."""
+    wanted = HERE / suite / "sources.txt"
+    folder = _kept(f"{suite}-sources", wanted)
+    if not folder.exists():
+        with _made(folder) as place:
+            fetch = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps")
+            _fetch(*fetch, "--no-binary=:all:", "--require-hashes", "-d", place, "-r", wanted)
+            for archive in [*place.iterdir()]:
+                _unpack(archive, place / archive.name.partition("-")[0])
+    return _run([sys.executable, str(HERE / suite / script), str(folder), *arguments])
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Replace the archive of a source distribution by its tests and other files that are not part
+    of the package: the installed package is tested."""
+    package = folder.name
+    with tarfile.open(archive) as files:
+        for member in files.getmembers():
+            _, _, member.name = member.name.partition("/")
+            if member.name and not member.name.startswith(f"{package}/"):
+                files.extract(member, folder, filter="data")
+    archive.unlink()
 
 
 def run_go(suite: str, *arguments: str) -> Outcome:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
+from kombu.asynchronous.hub import Hub
 from kombu.exceptions import ChannelError
 from kombu.transport.virtual import NotEquivalentError
 
 import penstock
+from penstock_celery.delivery import QueueSource
 from penstock_celery.intake import WAIT_S
 from penstock_testing.process import ServerProcess
 
@@ -327,6 +329,46 @@ def test_a_wait_does_not_poll_and_ends_with_the_first_message(url: str) -> None:
 
     assert received == ["late"]
     assert polls() <= 2 + SOON_S / WAIT_S  # once before each wait, and once after
+
+
+def test_messages_are_fetched_together_up_to_the_prefetch_count(url: str) -> None:
+    with Connection(url) as connection:
+        put(connection, "jobs", *range(30))
+        inbox = Inbox(connection, Queue("jobs"), prefetch_count=20)
+        counts: list[int] = []
+        fetch = QueueSource.fetch
+
+        def recording(source: QueueSource, count: int, timeout_s: float) -> list[penstock.Event]:
+            events = fetch(source, count, timeout_s)
+            counts.append(len(events))
+            return events
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(QueueSource, "fetch", recording)
+            assert inbox.receive(20) == [*range(20)]
+            assert counts == [20]
+            inbox.messages[0].ack()
+            assert inbox.receive() == [20]
+
+        with Connection(url) as other:
+            assert Inbox(other, Queue("jobs")).receive(9) == [*range(21, 30)]
+
+
+def test_an_event_loop_delivers_until_the_connection_closes(url: str) -> None:
+    loop = Hub()
+    with Connection(url) as connection:
+        inbox = Inbox(connection, Queue("jobs"))
+        connection.register_with_event_loop(loop)
+        with Connection(url) as publishing:
+            put(publishing, "jobs", *range(150))
+        while len(inbox.messages) < 150:
+            loop.run_once()
+        assert [message.payload for message in inbox.messages] == [*range(150)]
+        assert loop.readers
+        assert loop.on_tick
+    assert not loop.readers
+    assert not loop.on_tick
+    loop.close()
 
 
 def counted_polls(connection: Connection) -> Any:

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
 """Seconds after which a consumer looks whether a queue has messages of a further priority."""
+FETCHED_MAX = 100
+"""Largest number of events that one request fetches for a consumer."""
 IDLE_S = 60.0
 """Default of the argument ``x-expires``, in seconds: the time that a queue which ends with its
 clients may have no consumer."""
@@ -286,7 +288,7 @@ class RealmChannel(virtual.Channel):
         """Consume from a queue."""
         if no_ack:
             self._unacknowledged.add(queue)
-        self._refresh(queue)
+        self._refresh(queue, is_due=True)
         for intake in self._consumptions[queue].intakes.values():
             intake.is_active = True
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
@@ -308,8 +310,9 @@ class RealmChannel(virtual.Channel):
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         self._refresh(queue)
+        count = self._fetched_max(queue)
         for _, intake in sorted(self._consumptions[queue].intakes.items(), reverse=True):
-            event = intake.take()
+            event = intake.take(count)
             if event is None:
                 continue
             message = message_of(event)
@@ -327,11 +330,25 @@ class RealmChannel(virtual.Channel):
             self.qos.ack(message.delivery_tag)
         return message
 
-    def _refresh(self, queue: str) -> None:
-        """Open readers for the priorities of a queue that have none yet."""
+    def _fetched_max(self, queue: str) -> int:
+        """Return the largest number of events that one request fetches for a queue: what the
+        prefetch count leaves. A single :meth:`basic_get` fetches one event."""
+        if queue not in self._active_queues:
+            return 1
+        allowed: int | None = self.qos.can_consume_max_estimate()
+        if allowed is None:  # no prefetch count
+            return FETCHED_MAX
+        for consumption in self._consumptions.values():
+            allowed -= sum(intake.arrived for intake in consumption.intakes.values())
+        return min(max(allowed, 1), FETCHED_MAX)
+
+    def _refresh(self, queue: str, *, is_due: bool = False) -> None:
+        """Open readers for the priorities of a queue that have none yet, if ``REFRESH_S`` have
+        passed or ``is_due``."""
         consumption = self._consumptions.setdefault(queue, _Consumption())
         now_s = perf_counter()
-        if queue in self._fanouts or now_s - consumption.refreshed_s < REFRESH_S:
+        is_due = is_due or now_s - consumption.refreshed_s >= REFRESH_S
+        if queue in self._fanouts or not is_due:
             return
         for priority in (0, *self._registry.priorities(queue)):
             if priority not in consumption.intakes:

@@ -20,8 +20,8 @@ _WINDOW = 1_000_000
 class EventSource(Protocol):
     """Delivers the events of a queue or fanout exchange, and receives their settlements."""
 
-    def fetch(self, timeout_s: float) -> list[Event]:
-        """Return the next events, an empty list if none arrive in time."""
+    def fetch(self, count: int, timeout_s: float) -> list[Event]:
+        """Return up to ``count`` events, an empty list if none arrive in time."""
 
     def acknowledge(self, event: Event) -> None:
         """Settle an event as processed."""
@@ -37,15 +37,16 @@ class EventSource(Protocol):
 
 
 class QueueSource:
-    """The events of a queue, one at a time, so that other consumers get the rest."""
+    """The events of a queue. It takes no more than its consumer asks for, so that other consumers
+    get the rest."""
 
     def __init__(self, queue: Queue, ack_timeout: Duration | None) -> None:
         self._reader: Reader = queue.reader(
             transactional=True, window=_WINDOW, ack_timeout=ack_timeout
         ).open()
 
-    def fetch(self, timeout_s: float) -> list[Event]:
-        return [*self._reader.fetch(1, timeout_s)]
+    def fetch(self, count: int, timeout_s: float) -> list[Event]:
+        return [*self._reader.fetch(count, timeout_s)]
 
     def acknowledge(self, event: Event) -> None:
         self._reader.commit(event, individual=True)
@@ -71,7 +72,7 @@ class FanoutSource:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription.open()
 
-    def fetch(self, timeout_s: float) -> list[Event]:
+    def fetch(self, count: int, timeout_s: float) -> list[Event]:
         return [*(self._subscription.next_batch(timeout_s) or ())]
 
     def acknowledge(self, event: Event) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,8 @@ from penstock_celery.delivery import EventSource
 WAIT_S = 1.0
 """Longest time in seconds that one wait takes, and that an event which arrives after its consumer
 has stopped may stay with it."""
+_CLEARED_BYTES = 4096
+"""Bytes that one call reads from the socket of an :class:`ArrivalSignal`."""
 _THREADS_MAX = 64
 """Sources on which one connection waits at the same moment; others take turns with them."""
 
@@ -25,6 +29,8 @@ class ArrivalSignal:
         self._failure: PenstockError | None = None
         self.changes = 0
         """Number of notifications so far."""
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
+        """Receiver and sender of a byte for each notification, once an event loop watches them."""
         self.threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="penstock-kombu")
 
     def notify(self, failure: PenstockError | None = None) -> None:
@@ -33,6 +39,9 @@ class ArrivalSignal:
             self._failure = self._failure or failure
             self.changes += 1
             self._changed.notify_all()
+            if self._sockets is not None:
+                with contextlib.suppress(BlockingIOError):  # full of bytes: it is readable
+                    self._sockets[1].send(b"\0")
 
     def wait(self, changes: int, timeout_s: float) -> None:
         """Wait until the number of notifications exceeds ``changes``, at most ``timeout_s``
@@ -40,14 +49,36 @@ class ArrivalSignal:
         with self._changed:
             self._changed.wait_for(lambda: self.changes > changes, timeout_s)
 
+    def open_socket(self) -> socket.socket:
+        """Return a socket that is readable after a notification, until :meth:`clear_socket`. It is
+        readable at first, because events may have arrived before."""
+        if self._sockets is None:
+            receiver, sender = socket.socketpair()
+            receiver.settimeout(0.0)
+            sender.settimeout(0.0)
+            self._sockets = receiver, sender
+        self.notify()
+        return self._sockets[0]
+
+    def clear_socket(self) -> None:
+        """Make the socket unreadable until the next notification."""
+        if self._sockets is not None:
+            with contextlib.suppress(BlockingIOError):
+                while self._sockets[0].recv(_CLEARED_BYTES):
+                    pass
+
     def raise_failure(self) -> None:
         """Raise the first failure, if any."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Start no further wait."""
+        """Start no further wait, and close the socket."""
         self.threads.shutdown(wait=False, cancel_futures=True)
+        with self._changed:  # a wait that still runs may notify
+            sockets, self._sockets = self._sockets or (), None
+        for end in sockets:
+            end.close()
 
 
 class Intake:
@@ -64,15 +95,16 @@ class Intake:
         self._is_waiting = False
         self._lock = threading.Lock()
 
-    def take(self) -> Event | None:
-        """Return the next event; None if the source has none now."""
+    def take(self, count: int) -> Event | None:
+        """Return the next event; None if the source has none now. If no event has arrived, up to
+        ``count`` are fetched, and the others are kept for the next calls."""
         with self._lock:
             if self._events:
                 return self._events.popleft()
             if self._is_waiting:
                 return None  # the wait would have brought it
         # Only the consuming thread starts a wait, so that none begins during this fetch.
-        self._events.extend(self.source.fetch(0.0))
+        self._events.extend(self.source.fetch(count, 0.0))
         return self._events.popleft() if self._events else None
 
     def start_waiting(self) -> None:
@@ -82,6 +114,11 @@ class Intake:
                 return
             self._is_waiting = True
         self._arrivals.threads.submit(self._wait)
+
+    @property
+    def arrived(self) -> int:
+        """Number of events that have arrived and were not taken."""
+        return len(self._events)
 
     def give_back(self) -> None:
         """Return events that have arrived and were not taken to a queue that others consume."""
@@ -98,10 +135,13 @@ class Intake:
         self.source.close()
 
     def _wait(self) -> None:
-        """Fetch events, and notify the consuming thread; runs in a thread of the pool."""
+        """Fetch an event, and notify the consuming thread that the wait has ended; runs in a thread
+        of the pool."""
         failure = None
         try:
-            events = self.source.fetch(WAIT_S)
+            # One event only: other priorities of the queue wait as well, and together they must not
+            # take more than the prefetch count allows.
+            events = self.source.fetch(1, WAIT_S)
         except PenstockError as error:
             events, failure = [], error if self.is_active else None
         with self._lock:
@@ -112,5 +152,4 @@ class Intake:
                 self.give_back()
         except PenstockError as error:
             failure = error
-        if events or failure is not None:
-            self._arrivals.notify(failure)
+        self._arrivals.notify(failure)

@@ -24,6 +24,9 @@ RECONNECT_TIMEOUT_S = 5.0
 """Default of the transport option ``reconnect_timeout``: the seconds that a publish waits for a
 lost connection."""
 
+_DELIVERED_MAX = 100
+"""Messages that are delivered before the event loop continues with its other events."""
+
 _LOST = (
     penstock.ConnectionLost,
     penstock.CannotConnect,
@@ -47,11 +50,15 @@ class Transport(virtual.Transport):
     channel_errors = (*virtual.Transport.channel_errors, PenstockError)
     recoverable_channel_errors = ()
     implements = virtual.Transport.implements.extend(
-        exchange_type=frozenset(["direct", "topic", "fanout"])
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
     )
     scheme = "penstock"
 
     session: Session
+    _loop: Any = None
+    """Kombu's event loop that delivers the messages, if any."""
+    _receiver: socket.socket
+    """The socket that the event loop watches."""
     arrivals: ArrivalSignal
     names: Names
     registry: SharedBindings
@@ -96,9 +103,37 @@ class Transport(virtual.Transport):
             left_s = end_s - perf_counter()
             if left_s <= 0:
                 raise socket.timeout  # noqa: UP041  the name in kombu's interface
-            for channel in self.channels:
-                channel.start_waiting()
+            self._start_waiting()
             self.arrivals.wait(changes, min(left_s, WAIT_S))
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Deliver messages in kombu's event loop ``loop``, until the connection closes."""
+        self._end_loop()
+        self._loop = loop
+        # A descriptor whose connection was lost may have the number of a new one, so the receiver
+        # is removed before it is closed.
+        self._receiver = self.arrivals.open_socket()
+        loop.add_reader(self._receiver, self._deliver_arrived)
+        loop.on_tick.add(self._start_waiting)
+
+    def _end_loop(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._receiver)
+            self._loop.on_tick.discard(self._start_waiting)
+            self._loop = None
+
+    def _start_waiting(self) -> None:
+        for channel in self.channels:
+            channel.start_waiting()
+
+    def _deliver_arrived(self) -> None:
+        """Deliver the messages that have arrived. Raises the error of a lost connection."""
+        self.arrivals.clear_socket()
+        self.arrivals.raise_failure()
+        with contextlib.suppress(Empty):
+            for _ in range(_DELIVERED_MAX):
+                self.cycle.get(self._deliver)
+            self.arrivals.notify()  # the loop calls again after its other events
 
     def close_connection(self, connection: Any) -> None:
         """Close the channels and the session."""
@@ -112,6 +147,7 @@ class Transport(virtual.Transport):
             self.close_connection(connection)
 
     def _end_session(self) -> None:
+        self._end_loop()
         self.arrivals.close()
         with contextlib.suppress(PenstockError):  # unconfirmed messages are delivered again
             self.session.close()

@@ -1,0 +1,54 @@
+"""The integration tests of kombu and Celery themselves, with ``penstock://`` as the transport and
+the result backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import pytest
+
+from penstock_testing.process import ServerProcess
+from tests.interop.programs import HERE, Tell, run_python_sources
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+KOMBU_TESTS = 47
+CELERY_TESTS = {"fast tasks": 51, "tasks": 65, "held by the worker": 1, "canvas": 0}
+"""Numbers of tests that apply: others need Redis or RabbitMQ and are skipped by themselves."""
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("realm")) as running:
+        yield running
+
+
+def test_the_suites_are_those_of_the_installed_versions() -> None:
+    pinned = (HERE / "celery" / "sources.txt").read_text()
+
+    for project in ("celery", "kombu"):
+        assert f"{project}=={version(project)} " in pinned
+
+
+def test_kombu(server: ServerProcess, tell: Tell) -> None:
+    found = run_python_sources("celery", "suite.py", server.url, "kombu")
+
+    tell("kombu's integration tests", found)
+    assert str(found) == f"{KOMBU_TESTS} of {KOMBU_TESTS} pass"
+
+
+@pytest.mark.parametrize("part", ["tasks", "held by the worker", "canvas"])
+def test_celery(
+    part: str, server: ServerProcess, tell: Tell, request: pytest.FixtureRequest
+) -> None:
+    whole = bool(request.config.getoption("whole_celery"))
+    if part == "canvas" and not whole:
+        pytest.skip("it takes minutes: --whole-celery")
+    if part == "tasks" and not whole:
+        part = "fast tasks"
+
+    found = run_python_sources("celery", "suite.py", server.url, "celery", part)
+
+    tell(f"Celery's integration tests, {part}", found)
+    assert str(found) == f"{CELERY_TESTS[part]} of {CELERY_TESTS[part]} pass"
