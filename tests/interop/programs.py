@@ -189,9 +189,12 @@ def run_python(suite: str, script: str, *arguments: str) -> Outcome:
     return _run([*command, *arguments])
 
 
-def run_python_sources(suite: str, script: str, *arguments: str) -> Outcome:
+def run_python_sources(
+    suite: str, script: str, *arguments: str, running_s: int = RUNNING_S
+) -> Outcome:
     """Run a script of a folder of ``tests/interop`` with the source distributions that its
-    ``sources.txt`` names. The script's first argument is the folder in which each is unpacked."""
+    ``sources.txt`` names, at most ``running_s`` seconds. The script's first argument is the folder
+    in which each is unpacked."""
     wanted = HERE / suite / "sources.txt"
     folder = _kept(f"{suite}-sources", wanted)
     if not folder.exists():
@@ -200,7 +203,8 @@ def run_python_sources(suite: str, script: str, *arguments: str) -> Outcome:
             _fetch(*fetch, "--no-binary=:all:", "--require-hashes", "-d", place, "-r", wanted)
             for archive in [*place.iterdir()]:
                 _unpack(archive, place / archive.name.partition("-")[0])
-    return _run([sys.executable, str(HERE / suite / script), str(folder), *arguments])
+    command = [sys.executable, str(HERE / suite / script), str(folder), *arguments]
+    return _run(command, running_s)
 
 
 def _unpack(archive: Path, folder: Path) -> None:

@@ -9,11 +9,13 @@ from importlib.metadata import version
 import pytest
 
 from penstock_testing.process import ServerProcess
-from tests.interop.programs import HERE, Tell, run_python_sources
+from tests.interop.programs import HERE, RUNNING_S, Tell, run_python_sources
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 KOMBU_TESTS = 47
+WHOLE_S = 3_600
+"""Largest number of seconds that a part of Celery's suite takes with ``--whole-celery``."""
 CELERY_TESTS = {"fast tasks": 51, "tasks": 65, "held by the worker": 1, "canvas": 0}
 """Numbers of tests that apply: others need Redis or RabbitMQ and are skipped by themselves."""
 
@@ -48,7 +50,9 @@ def test_celery(
     if part == "tasks" and not whole:
         part = "fast tasks"
 
-    found = run_python_sources("celery", "suite.py", server.url, "celery", part)
+    found = run_python_sources(
+        "celery", "suite.py", server.url, "celery", part, running_s=WHOLE_S if whole else RUNNING_S
+    )
 
     tell(f"Celery's integration tests, {part}", found)
     assert str(found) == f"{CELERY_TESTS[part]} of {CELERY_TESTS[part]} pass"
