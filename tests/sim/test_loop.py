@@ -8,7 +8,14 @@ from random import Random
 import pytest
 
 from penstock_testing import loop
-from penstock_testing.loop import Deadlock, Livelock, Unheard, pass_time, simulate, simulated
+from penstock_testing.loop import (
+    Deadlock,
+    Livelock,
+    UnretrievedFailure,
+    pass_time,
+    simulate,
+    simulated,
+)
 
 
 async def _throw(ball: asyncio.Event, back: asyncio.Event) -> None:
@@ -68,7 +75,7 @@ async def _leave_one_behind() -> None:
 
 
 def test_a_failure_of_a_task_that_nothing_awaits_fails_the_life() -> None:
-    with pytest.raises(Unheard, match="_fail failed in the background") as unheard:
+    with pytest.raises(UnretrievedFailure, match="_fail failed in the background") as unheard:
         simulate(_leave_one_behind(), Random(1))
 
     assert str(unheard.value.__cause__) == "disk full"

@@ -16,17 +16,17 @@ DISK = (
     "unsynced change of a name lost",
     "unsynced length lost",
     "unsynced write lost",
-    "unsynced write out of order: kept, what came before it not",
+    "unsynced write kept although an earlier one was lost",
     "unsynced write torn",
     "write failed half-way",
 )
 NETWORK = (
-    "cut in two, anywhere",
-    "dropped, and nobody told",
-    "dropped, its end was gone",
-    "half-open: an end nobody was told of",
-    "held up on its way",
-    "said twice, over a connection of its own",
+    "cut at a random byte",
+    "dropped silently",
+    "dropped because its receiver had ended",
+    "half-open: the other end got no reset",
+    "delayed in flight",
+    "replayed on a new connection",
 )
 CLOCK = ("set back, far", "set back, near", "set forward, far", "set forward, near")
 ENDS = ("closed in order", "killed", "power cut")

@@ -474,9 +474,9 @@ def test_a_connection_that_is_lost_while_the_channel_is_asked_for_is_asked_once_
             while len(event_ids) < 60:
                 event_ids += _read_ids(reading)
             relay.hold_answers()
-            asked_bytes = relay.asked_bytes
+            request_bytes = relay.request_bytes
             waiting = pool.submit(_read_ids, reading)
-            eventually(lambda: relay.asked_bytes > asked_bytes)
+            eventually(lambda: relay.request_bytes > request_bytes)
             relay.cut()
             relay.release_answers()
             event_ids += waiting.result(PATIENCE_S)

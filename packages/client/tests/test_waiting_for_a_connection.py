@@ -102,9 +102,9 @@ def test_a_call_outlives_a_connection_that_is_lost_before_it_is_made(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(stocked.purge, start=0, end=4)
         relay.hold_answers()
-        asked_bytes = relay.asked_bytes
+        request_bytes = relay.request_bytes
         relay.open_door()
-        eventually(lambda: relay.asked_bytes > asked_bytes)
+        eventually(lambda: relay.request_bytes > request_bytes)
         relay.cut()  # the realm has been greeted, and its welcome did not come
         relay.release_answers()
 
@@ -145,9 +145,9 @@ def test_an_opening_whose_answer_is_lost_is_asked_again(
     opening, expected = openings[name]
     relay.hold_answers()
     with ThreadPoolExecutor(1) as pool:
-        asked_bytes = relay.asked_bytes
+        request_bytes = relay.request_bytes
         waiting = pool.submit(opening)
-        eventually(lambda: relay.asked_bytes > asked_bytes)
+        eventually(lambda: relay.request_bytes > request_bytes)
         relay.cut()
         relay.release_answers()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_core.ids.ids import Span
-from penstock_spark.reading.reading import batch_ends, fair_shares, parts_of
+from penstock_spark.reading.reading import batch_ends, fair_shares, partitions_min_of
 
 sizes = st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 100))
 
@@ -33,8 +33,8 @@ def test_a_portion_ends_somewhere_in_each_channel() -> None:
 @pytest.mark.slow
 @given(sizes, st.integers(1, 50))
 def test_channels_get_partitions_by_their_rows(rows: dict[str, int], parts_min: int) -> None:
-    shares = parts_of(parts_min, rows)
+    shares = partitions_min_of(parts_min, rows)
 
     if any(rows.values()):
         assert sum(share or 0 for share in shares.values()) >= parts_min
-    assert set(parts_of(None, rows).values()) <= {None}
+    assert set(partitions_min_of(None, rows).values()) <= {None}

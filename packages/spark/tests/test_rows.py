@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from penstock_core.vocabulary.errors import EventTooLarge, InvalidArgument, InvalidEvent
-from penstock_spark.columns.rows import ChannelRows, check_writable, events_of, routed, shown
+from penstock_spark.columns.rows import ChannelRows, check_writable, events_of, route_rows, shown
 from penstock_spark.options import SinkOptions, Where, sink_options, with_routes
 
 URL = "penstock://localhost:9000"
@@ -44,7 +44,7 @@ def rows(first: int = 0, partition: int = 2, **columns: Any) -> ChannelRows:
 def test_rows_go_where_their_column_says_each_channel_in_the_order_of_the_rows() -> None:
     table = pa.table({"to": ["b", "a", None, "b", "a"], "n": [0, 1, 2, 3, 4]})
 
-    result = list(routed(table, 10, 1, options=options(channelColumn="to", channel="rest")))
+    result = list(route_rows(table, 10, 1, options=options(channelColumn="to", channel="rest")))
 
     assert [(r.channel, r.table.column("n").to_pylist(), r.numbers.tolist()) for r in result] == [
         ("b", [0, 3], [10, 13]),
@@ -55,7 +55,7 @@ def test_rows_go_where_their_column_says_each_channel_in_the_order_of_the_rows()
 
 
 def test_without_a_column_all_rows_go_to_the_channel_of_the_write() -> None:
-    (result,) = routed(pa.table({"n": [1, 2]}), 0, 0, options=options(channel="out"))
+    (result,) = route_rows(pa.table({"n": [1, 2]}), 0, 0, options=options(channel="out"))
 
     assert (result.channel, result.table.num_rows) == ("out", 2)
 
@@ -64,7 +64,7 @@ def test_a_row_without_a_channel_is_named() -> None:
     table = pa.table({"to": ["b", None, "a", None], "n": [0, 1, 2, 3]})
 
     with pytest.raises(InvalidEvent, match=r"row 101 of partition 4 names no channel"):
-        list(routed(table, 100, 4, options=options(channelColumn="to")))
+        list(route_rows(table, 100, 4, options=options(channelColumn="to")))
 
 
 @pytest.mark.parametrize(

@@ -25,30 +25,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
-"""Seconds after which a consumer looks whether a queue has messages of a further priority."""
+"""Seconds between two checks whether a consumed queue has messages of a new priority."""
 FETCHED_MAX = 100
 """Largest number of events that one request fetches for a consumer."""
 IDLE_S = 60.0
-"""Default of the argument ``x-expires``, in seconds: the time that a queue which ends with its
-clients may have no consumer."""
+"""Default of the argument ``x-expires``, in seconds: the longest time without a consumer of a queue
+that is deleted with its client."""
 _FANOUT = "fanout"
 _COPIED = {*QueueAttributes.__annotations__} & {*Definition.__struct_fields__}
+"""Attributes that the realm's queues for the priorities of a kombu queue have in common."""
 
 
 class _Consumption:
-    """The intakes of one queue, those of higher priorities first."""
+    """The consumption of one kombu queue: for each priority, the events that have arrived."""
 
     def __init__(self) -> None:
         self.intakes: dict[int, Intake] = {}
+        """The arrived events of each priority, with their source."""
         self.refreshed_s = float("-inf")
+        """Time of ``perf_counter`` at which the priorities of the queue were read last."""
 
 
 class RealmChannel(virtual.Channel):
     """Publishes to queues and exchanges of the realm and consumes from them.
 
-    A queue of kombu is a queue of the realm, and another one for each priority above 0 that its
-    messages have. A queue that ends with its client and is bound to a fanout exchange is a
-    subscription of the channel of the exchange.
+    A kombu queue is stored as one queue of the realm, and one more for each priority above 0 that
+    its messages have. If a queue that is deleted with its client is bound to a fanout exchange, it
+    becomes a subscription to the channel of the exchange instead.
     """
 
     QoS = UnsettledMessages
@@ -59,8 +62,8 @@ class RealmChannel(virtual.Channel):
     body_encoding = None
     """Bodies are the data of events, which may be any bytes."""
     visibility_timeout: float | str | None = None
-    """Longest time between the delivery and the acknowledgement of a message; None for no limit
-    while the consumer is connected."""
+    """Longest time between the delivery and the acknowledgement of a message; None means no
+    limit while the consumer is connected."""
     broker_eta = True
     """Whether the realm holds tasks with an ETA until that time."""
     from_transport_options = (
@@ -79,10 +82,10 @@ class RealmChannel(virtual.Channel):
         """Queues of the realm by name."""
         self._consumptions: dict[str, _Consumption] = {}
         self._fanouts: dict[str, str] = {}
-        """Exchanges by the queues that are subscriptions of their channels."""
+        """Name of the fanout exchange of each queue that is a subscription to its channel."""
         self._ending: set[str] = set()
-        """Queues that end when this channel cancels its last consumer of them."""
-        self._unacknowledged: set[str] = set()
+        """Queues that are deleted when this channel cancels its last consumer of them."""
+        self._no_ack_queues: set[str] = set()
         """Queues whose messages count as acknowledged when they are delivered."""
 
     # --- declaring -----------------------------------------------------------------------
@@ -115,6 +118,7 @@ class RealmChannel(virtual.Channel):
         return self.exchange_types[self._registry.exchange_type(exchange) or default]
 
     def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        """Create a kombu queue with the declared arguments, unless it exists."""
         if queue in self._fanouts:
             return
         arguments = kwargs.get("arguments") or {}
@@ -129,12 +133,14 @@ class RealmChannel(virtual.Channel):
             self._registry.add_ending(queue, arguments.get("x-expires", IDLE_S * 1_000) / 1_000)
 
     def _create(self, queue: str, priority: int, attributes: Mapping[str, Any]) -> Queue:
+        """Create the realm's queue for messages of a priority, unless it exists; return it."""
         name = self._names.queue(queue, priority)
         handle = self._session.queues.create(name, if_missing=True, **attributes)
         self._handles[name] = handle
         return handle
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        """Return whether a kombu queue exists."""
         if queue in self._fanouts:
             return True
         with contextlib.suppress(NameDoesNotExist):
@@ -145,7 +151,7 @@ class RealmChannel(virtual.Channel):
         return False
 
     def _delete_overdue(self) -> None:
-        """Delete queues whose clients ended without deleting them."""
+        """Delete queues that should have been deleted by a client that has ended."""
         for queue in self._registry.overdue():
             with contextlib.suppress(NameDoesNotExist):
                 if self._session.queues.get(self._names.queue(queue)).info().readers:
@@ -169,7 +175,7 @@ class RealmChannel(virtual.Channel):
         self._registry.bind(exchange, kind.prepare_bind(queue, exchange, routing_key, arguments))
 
     def _subscribe(self, queue: str, exchange: str) -> None:
-        """Make a queue a subscription of the exchange's channel, from now on."""
+        """Replace a queue by a subscription to the exchange's channel, from now on."""
         if queue in self._fanouts:
             return
         self._delete(queue)
@@ -218,9 +224,11 @@ class RealmChannel(virtual.Channel):
         self._delete(queue)
 
     def _is_used(self, queue: str) -> bool:
+        """Return whether a queue has consumers, of any client."""
         return any(handle.info().readers for handle in self._stores(queue))
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        """Delete a queue with its messages and bindings, and end its consumption here."""
         self._end_consumption(queue)
         self._ending.discard(queue)
         if self._fanouts.pop(queue, None) is not None:
@@ -269,6 +277,7 @@ class RealmChannel(virtual.Channel):
     def _put_fanout(
         self, exchange: str, message: Mapping[str, Any], routing_key: str, **kwargs: Any
     ) -> None:
+        """Publish a message to a fanout exchange: on its channel, and to each bound queue."""
         attributes = event_of(message, self._get_message_priority(message), holds_eta=False)
         with contextlib.suppress(NameDoesNotExist):  # no consumer was ever bound
             self._session.channels.get(self._names.fanout(exchange)).publish(**attributes)
@@ -285,9 +294,10 @@ class RealmChannel(virtual.Channel):
         consumer_tag: str,
         **kwargs: Any,
     ) -> None:
-        """Consume from a queue."""
+        """Consume from a queue. With ``no_ack``, messages count as acknowledged when they are
+        delivered."""
         if no_ack:
-            self._unacknowledged.add(queue)
+            self._no_ack_queues.add(queue)
         self._refresh(queue, is_due=True)
         for intake in self._consumptions[queue].intakes.values():
             intake.is_active = True
@@ -300,7 +310,7 @@ class RealmChannel(virtual.Channel):
         super().basic_cancel(consumer_tag)
         if queue is None or queue in self._active_queues:
             return
-        self._unacknowledged.discard(queue)
+        self._no_ack_queues.discard(queue)
         if queue in self._ending:
             self._delete(queue)
         elif queue in self._consumptions:
@@ -309,6 +319,8 @@ class RealmChannel(virtual.Channel):
                 intake.give_back()
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        """Return the next message of a queue, of the highest priority that has one. Raises
+        ``Empty`` if no message has arrived."""
         self._refresh(queue)
         count = self._fetched_max(queue)
         for _, intake in sorted(self._consumptions[queue].intakes.items(), reverse=True):
@@ -316,7 +328,7 @@ class RealmChannel(virtual.Channel):
             if event is None:
                 continue
             message = message_of(event)
-            if queue in self._unacknowledged:
+            if queue in self._no_ack_queues:
                 intake.source.acknowledge(event)
             else:
                 self.qos.hold(message["properties"]["delivery_tag"], intake.source, event)
@@ -326,13 +338,13 @@ class RealmChannel(virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Return the next message of a queue; None if it is empty."""
         message = super().basic_get(queue, no_ack=no_ack, **kwargs)
-        if message is not None and no_ack and queue not in self._unacknowledged:
+        if message is not None and no_ack and queue not in self._no_ack_queues:
             self.qos.ack(message.delivery_tag)
         return message
 
     def _fetched_max(self, queue: str) -> int:
-        """Return the largest number of events that one request fetches for a queue: what the
-        prefetch count leaves. A single :meth:`basic_get` fetches one event."""
+        """Return the largest number of events that one request may fetch for a queue: the number
+        of events that the prefetch count still allows, and 1 for a single :meth:`basic_get`."""
         if queue not in self._active_queues:
             return 1
         allowed: int | None = self.qos.can_consume_max_estimate()
@@ -343,8 +355,8 @@ class RealmChannel(virtual.Channel):
         return min(max(allowed, 1), FETCHED_MAX)
 
     def _refresh(self, queue: str, *, is_due: bool = False) -> None:
-        """Open readers for the priorities of a queue that have none yet, if ``REFRESH_S`` have
-        passed or ``is_due``."""
+        """Open readers for the priorities of a queue that have no reader yet. Does nothing if the
+        last check is less than ``REFRESH_S`` seconds old, unless ``is_due``."""
         consumption = self._consumptions.setdefault(queue, _Consumption())
         now_s = perf_counter()
         is_due = is_due or now_s - consumption.refreshed_s >= REFRESH_S
@@ -357,8 +369,8 @@ class RealmChannel(virtual.Channel):
         consumption.refreshed_s = now_s
 
     def start_waiting(self) -> None:
-        """Wait for messages in other threads, or return those that have arrived and exceed the
-        prefetch count."""
+        """Wait for messages of the consumed queues in other threads. If the prefetch count is
+        reached, give messages that have arrived back to their queues instead."""
         for queue in set(self._active_queues):
             for intake in self._consumptions[queue].intakes.values():
                 if self.qos.can_consume():
@@ -367,6 +379,7 @@ class RealmChannel(virtual.Channel):
                     intake.give_back()
 
     def _end_consumption(self, queue: str) -> None:
+        """Close the readers of a queue, if this channel consumes it."""
         consumption = self._consumptions.pop(queue, None)
         if consumption is not None:
             for intake in consumption.intakes.values():
@@ -401,6 +414,7 @@ class RealmChannel(virtual.Channel):
         return sum(count.events - count.in_flight - count.waiting for count in counts)
 
     def _purge(self, queue: str) -> int:
+        """Remove the messages of a queue, and return their number."""
         return sum(handle.purge() for handle in self._stores(queue))
 
 
@@ -417,6 +431,7 @@ def _attributes(arguments: Mapping[str, Any], *, is_stored: bool) -> dict[str, A
 
 
 def _like(definition: Definition) -> dict[str, Any]:
-    """Return the attributes of a queue for one more priority: the simple ones of the queue."""
+    """Return the attributes for another priority of a queue with this definition: those whose
+    values are booleans, numbers or texts."""
     values = {name: getattr(definition, name) for name in _COPIED}
     return {name: value for name, value in values.items() if isinstance(value, (bool, int, str))}

@@ -14,31 +14,33 @@ from penstock.client.connection.arguments import Duration
 logger = logging.getLogger(__name__)
 
 _WINDOW = 1_000_000
-"""Events that a reader may hold: the largest number, since kombu's prefetch count limits them."""
+"""Largest number of events that a reader may hold. It is the realm's maximum, because kombu's
+prefetch count already limits the deliveries."""
 
 
 class EventSource(Protocol):
     """Delivers the events of a queue or fanout exchange, and receives their settlements."""
 
     def fetch(self, count: int, timeout_s: float) -> list[Event]:
-        """Return up to ``count`` events, an empty list if none arrive in time."""
+        """Return up to ``count`` events; an empty list if none arrive within ``timeout_s``
+        seconds."""
 
     def acknowledge(self, event: Event) -> None:
         """Settle an event as processed."""
 
     def give_back(self, event: Event) -> None:
-        """Roll an event back, so that it is delivered again."""
+        """Roll an event back, so that it is delivered again, perhaps to another consumer."""
 
     def reject(self, event: Event) -> None:
-        """Give an event up."""
+        """Reject an event, which is not delivered again."""
 
     def close(self) -> None:
         """End the delivery; unsettled events are delivered again."""
 
 
 class QueueSource:
-    """The events of a queue. It takes no more than its consumer asks for, so that other consumers
-    get the rest."""
+    """Fetches the events of a queue. It fetches no more than its consumer may have unacknowledged,
+    so that other consumers get the others."""
 
     def __init__(self, queue: Queue, ack_timeout: Duration | None) -> None:
         self._reader: Reader = queue.reader(
@@ -66,8 +68,8 @@ class QueueSource:
 
 
 class FanoutSource:
-    """The events of a fanout exchange since its queue was bound. Each bound queue gets all of them,
-    and settling does nothing."""
+    """Fetches the events of a fanout exchange that were published since its queue was bound. Each
+    bound queue gets all of these events, and settling does nothing."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription.open()
@@ -88,7 +90,7 @@ class FanoutSource:
         self._subscription.close()
 
 
-class Delivered(NamedTuple):
+class HeldEvent(NamedTuple):
     """An event and the source that delivered it."""
 
     source: EventSource
@@ -100,26 +102,26 @@ class UnsettledMessages(virtual.QoS):
 
     def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
-        self._held: dict[str, Delivered] = {}
-        """Delivered and unsettled events by delivery tag."""
+        self._held: dict[str, HeldEvent] = {}
+        """HeldEvent and unsettled events by delivery tag."""
 
     def hold(self, delivery_tag: str, source: EventSource, event: Event) -> None:
         """Remember the event of a message until the message is settled."""
-        self._held[delivery_tag] = Delivered(source, event)
+        self._held[delivery_tag] = HeldEvent(source, event)
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge a message. Return once the realm has stored that."""
-        delivered = self._settled(delivery_tag)
+        delivered = self._remove_held(delivery_tag)
         if delivered is None:
             return
         try:
             delivered.source.acknowledge(delivered.event)
         except IllegalState as error:  # it took longer than `visibility_timeout`
-            logger.warning("acknowledged too late, so it is delivered again: %s", error)
+            logger.warning("a message acknowledged too late is delivered again: %s", error)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Return a message to its queue, or give it up."""
-        delivered = self._settled(delivery_tag)
+        """Return a message to its queue if ``requeue``; otherwise reject it."""
+        delivered = self._remove_held(delivery_tag)
         if delivered is not None and requeue:
             delivered.source.give_back(delivered.event)
         elif delivered is not None:
@@ -131,7 +133,8 @@ class UnsettledMessages(virtual.QoS):
             self.reject(delivery_tag, requeue=True)
         return []
 
-    def _settled(self, delivery_tag: str) -> Delivered | None:
+    def _remove_held(self, delivery_tag: str) -> HeldEvent | None:
+        """Forget a message that is being settled, and return its event; None if it is unknown."""
         super().ack(delivery_tag)  # forgets the message, so that another one can be delivered
         self.channel.arrivals.notify()
         return self._held.pop(delivery_tag, None)

@@ -12,12 +12,13 @@ from penstock import Event, PenstockError
 from penstock_celery.delivery import EventSource
 
 WAIT_S = 1.0
-"""Longest time in seconds that one wait takes, and that an event which arrives after its consumer
-has stopped may stay with it."""
+"""Longest time of one wait, in seconds. An event that arrives after its consumer has stopped stays
+with the consumer up to this time."""
 _CLEARED_BYTES = 4096
 """Bytes that one call reads from the socket of an :class:`ArrivalSignal`."""
 _THREADS_MAX = 64
-"""Sources on which one connection waits at the same moment; others take turns with them."""
+"""Largest number of sources that one connection waits for at the same time; further sources take
+turns with them."""
 
 
 class ArrivalSignal:
@@ -85,10 +86,10 @@ class Intake:
     """The events of one source that have arrived for a consumer."""
 
     def __init__(self, source: EventSource, arrivals: ArrivalSignal, *, is_shared: bool) -> None:
-        """``is_shared`` tells that other consumers could have the events."""
+        """``is_shared`` states whether other consumers can receive the events instead."""
         self.source = source
         self.is_active = True
-        """Whether the consumer takes events."""
+        """Whether the consumer still wants events."""
         self._arrivals = arrivals
         self._is_shared = is_shared
         self._events: deque[Event] = deque()
@@ -102,13 +103,14 @@ class Intake:
             if self._events:
                 return self._events.popleft()
             if self._is_waiting:
-                return None  # the wait would have brought it
+                return None  # the wait in progress will fetch the next event
         # Only the consuming thread starts a wait, so that none begins during this fetch.
         self._events.extend(self.source.fetch(count, 0.0))
         return self._events.popleft() if self._events else None
 
     def start_waiting(self) -> None:
-        """Wait for events in another thread, which notifies of their arrival."""
+        """Start a thread that waits for events and notifies the consuming thread when they
+        arrive."""
         with self._lock:
             if self._is_waiting or self._events:
                 return
@@ -121,7 +123,8 @@ class Intake:
         return len(self._events)
 
     def give_back(self) -> None:
-        """Return events that have arrived and were not taken to a queue that others consume."""
+        """Return the events that have arrived, but were not delivered to the consumer, to their
+        queue. Does nothing if other consumers cannot receive them."""
         with self._lock:
             events = [*self._events] if self._is_shared else []
             if self._is_shared:
@@ -130,7 +133,7 @@ class Intake:
             self.source.give_back(event)
 
     def close(self) -> None:
-        """End the source."""
+        """Close the source. Its unsettled events are delivered again."""
         self.is_active = False
         self.source.close()
 

@@ -48,8 +48,8 @@ def event_of(message: Mapping[str, Any], priority: int, *, holds_eta: bool) -> d
 
 
 def message_of(event: Event) -> dict[str, Any]:
-    """Return an event as a message, with a new delivery tag. An event that no kombu client
-    published is a message of bytes."""
+    """Return an event as a message, with a new delivery tag. An event that was not published by
+    kombu becomes a message whose body is bytes."""
     parts = loads(event.properties.get("kombu") or "{}")
     properties = parts.get("properties", {})
     properties["delivery_tag"] = str(uuid4())
@@ -69,6 +69,7 @@ def message_of(event: Event) -> dict[str, Any]:
 
 
 def _task_of(headers: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name and id of the task from Celery's headers, as properties of the event."""
     named = {"task": headers.get("task"), "task_id": headers.get("id")}
     return {name: value for name, value in named.items() if isinstance(value, str)}
 

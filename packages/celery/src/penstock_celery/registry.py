@@ -76,8 +76,8 @@ class SharedBindings:
         self._add("ending", queue, idle_s)
 
     def overdue(self) -> list[str]:
-        """Return the queues that end with their clients and were declared longer ago than they may
-        have no consumer."""
+        """Return the queues that end with their clients and may be overdue: their declaration is
+        older than the time that they may have no consumer."""
         now = datetime.now(UTC)
         return [
             queue
@@ -97,11 +97,13 @@ class SharedBindings:
         self._remove(entries)
 
     def _read(self, kind: str) -> list[list[Any]]:
+        """Return the values of all entries of a kind, such as ``binding``."""
         self._refresh()
         entries = map(json.loads, self._entries)
         return [values for entry_kind, *values in entries if entry_kind == kind]
 
     def _add(self, *values: Any) -> None:
+        """Add an entry, its kind first, unless it exists."""
         self._refresh()
         entry = json.dumps(values)
         if entry not in self._entries:
@@ -115,10 +117,11 @@ class SharedBindings:
                 self._channel.publish(properties={"entry": entry}, tag="removed", ttl=_REMOVED_TTL)
 
     def _refresh(self) -> None:
+        """Read the entries again if the channel has new events."""
         last_event_id = self._channel.info().last_event_id
         if last_event_id == self._last_event_id:
             return
-        # One event for each entry, so reading all of them is cheap and needs no order of changes.
+        # The channel stores one event for each entry, so reading all events is cheap.
         events = list(self._channel.browse()) if last_event_id >= 0 else []
         self._entries = {
             event.properties["entry"]: event.published

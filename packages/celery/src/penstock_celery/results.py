@@ -23,7 +23,7 @@ from penstock_celery.names import Names
 R = TypeVar("R")
 
 _KEYS_MAX = 100
-"""Keys that one selector names."""
+"""Largest number of keys that one selector names."""
 
 
 class RealmBackend(KeyValueStoreBackend):
@@ -94,6 +94,8 @@ class RealmBackend(KeyValueStoreBackend):
         interval_s: float,
         on_interval: Callable[[], None] | None,
     ) -> dict[str, Any]:
+        """Return the result of a task once its state is final. ``end_s`` is the deadline as a time
+        of ``perf_counter``."""
         with results.subscribe(start="earliest", selector=selector) as events:
             while True:
                 left_s = max(end_s - perf_counter(), 0)
@@ -107,17 +109,18 @@ class RealmBackend(KeyValueStoreBackend):
                     raise ResultTimeout("the operation timed out")
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
-        """Whether an operation may succeed if it is repeated."""
+        """Return whether an operation that raised ``exc`` may succeed if it is repeated."""
         return isinstance(exc, penstock.Unavailable)
 
     def __reduce__(self, args: Any = (), kwargs: Any = None) -> Any:
         return super().__reduce__(args, {**(kwargs or {}), "url": self.url})
 
     def _call(self, operation: Callable[[Channel], R]) -> R:
-        """Run an operation on the channel of the results, in this process's own session."""
+        """Return the result of an operation on the channel of the results. Each process has a
+        separate session, opened at its first operation."""
         if self._results is None or self._process_id != os.getpid():
             self._connect()
-        assert self._results is not None, "connected"
+        assert self._results is not None, "the session is open"
         try:
             return operation(self._results)
         except penstock.Unavailable:
@@ -125,6 +128,7 @@ class RealmBackend(KeyValueStoreBackend):
             raise
 
     def _connect(self) -> None:
+        """Open a session, and create the channel of the results unless it exists."""
         parts = parse_url(self.url)
         conf = self.app.conf
         options = {**conf.broker_transport_options, **conf.result_backend_transport_options}
@@ -150,5 +154,6 @@ def _stored(results: Channel, selector: str) -> list[Event]:
 
 
 def _selector(keys: Iterable[str]) -> str:
+    """Return the selector of the events with one of ``keys``."""
     quoted = ", ".join("'" + key.replace("'", "''") + "'" for key in keys)
     return f"key IN ({quoted})"

@@ -41,6 +41,7 @@ _ENDPOINTS: Final = (
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
 )
 GRANT: Final = "client_credentials"
+"""The only supported grant type of OAuth 2.0."""
 _OAUTH_CODES: Final[Mapping[int, str]] = MappingProxyType(
     {
         401: "invalid_client",
@@ -71,8 +72,11 @@ class ConfigQuery(QueryParameters, frozen=True):
 
 class NamespacesQuery(QueryParameters, frozen=True):
     parent: Annotated[str, Meta(max_length=1_024)] = ""
+    """Name of a namespace whose children are listed; empty lists the namespaces of the catalog."""
     page_token: Annotated[str, Meta(max_length=1_024)] = field(default="", name="pageToken")
+    """Ignored: all namespaces fit on one page."""
     page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = field(default=PAGE_MAX, name="pageSize")
+    """Ignored, as the page token."""
 
 
 class TablesQuery(QueryParameters, frozen=True):
@@ -238,7 +242,8 @@ async def tables(call: Call[TablesQuery, None]) -> TableNames:
     if kind is None:
         raise _no_namespace(namespace_name)
     store_names = await call.ask(ListChannels(kind))
-    # The token is a name and not a position: pages stay right when tables come and go in between.
+    # The page token is a name and not a position, so that the next page is right even if tables
+    # were created or deleted since the previous one.
     readable = sorted(
         store_name
         for store_name in store_names

@@ -1,4 +1,4 @@
-"""The tables of a realm: snapshots of channels and queues, and who may read their files.
+"""The tables of a realm: snapshots of channels and queues, and the grants to read their files.
 
 A snapshot is made when a table is loaded, of the events that are stored in one turn of the writer
 (SEM B1). The user who has loaded it can read its files for a while, with a separate key (SEM B5).
@@ -67,6 +67,7 @@ class Snapshot(Struct, eq=False):
     parts: Sequence[StoredRows]
     """The Parquet files of events, each with the ids of its rows that are stored."""
     columns: pa.Schema
+    """The columns that the table shows."""
     next_id: int
     """Id after the last event that the snapshot can contain."""
     version: object
@@ -309,7 +310,7 @@ class ChannelTables:
         channel does not exist, ``LimitReached``, ``StorageFailed``, and ``Damaged`` if events
         cannot be read.
         """
-        grant = await self._granted(number, epoch, reader, is_clean=False)
+        grant = await self._grant_to_current(number, epoch, reader, is_clean=False)
         snapshot = grant.snapshot
         return LoadedTable(
             snapshot.metadata,
@@ -324,7 +325,7 @@ class ChannelTables:
 
         The files contain no rows of removed events. Raises the errors of :meth:`load`.
         """
-        grant = await self._granted(number, epoch, reader, is_clean=True)
+        grant = await self._grant_to_current(number, epoch, reader, is_clean=True)
         snapshot = grant.snapshot
         columns = pa.schema(
             field for field in snapshot.columns if field.name not in PROGRAM_COLUMNS
@@ -339,7 +340,7 @@ class ChannelTables:
             until_us=grant.until_us,
         )
 
-    async def _granted(
+    async def _grant_to_current(
         self, number: ChannelId, epoch: str, reader: Principal, *, is_clean: bool
     ) -> TableGrant:
         """Return a grant for ``reader`` to a current snapshot; make the snapshot if necessary."""
@@ -421,7 +422,7 @@ class ChannelTables:
                 async with self._load_slots:
                     return await table.add(channel, is_clean=is_clean)
             except NameDoesNotExist:
-                continue  # a sealed file was rewritten in this turn; the next has its successor
+                continue  # a sealed file was rewritten since the capture; capture its successor
             except UnreadableEvents as error:
                 raise set_aside(
                     self._realm.shard,

@@ -109,9 +109,9 @@ class EventFiles:
         self._store = store
         self._blobs = blobs
         self._offload = offload
-        self._of_sealed: dict[str, _SealedParts] = {}
+        self._sealed_parts: dict[str, _SealedParts] = {}
         """Parquet files by the name of the sealed file."""
-        self._of_memory: list[EventFile] = []
+        self._memory_files: list[EventFile] = []
         """Parquet files of events that were in memory when the file was made."""
         self._layout: tuple[pa.Schema, TableLayout, TableSchema] | None = None
         """The channel's newest Arrow schema, with the results of :meth:`layout` for it."""
@@ -140,38 +140,41 @@ class EventFiles:
         removed_max = 0.0 if is_clean else REMOVED_MAX
         parts: list[StoredRows] = []
         for file in channel.files:
-            parts += await self._of_file(channel, file, hold, removed_max=removed_max)
-        parts += await self._in_memory(channel, hold, removed_max=removed_max)
+            parts += await self._prepare_sealed(channel, file, hold, removed_max=removed_max)
+        parts += await self._prepare_unsealed(channel, hold, removed_max=removed_max)
         for part in parts:
-            await self._note_removed(part, hold)
+            await self._set_deletes(part, hold)
         return parts
 
     async def keep_only(self, names: Collection[str]) -> None:
         """Remove the files of events in memory, and those of all sealed files except ``names``."""
         await self._forget_all_but({*names})
-        await self._drop(self._of_memory)
-        self._of_memory = []
+        await self._drop(self._memory_files)
+        self._memory_files = []
 
     async def _forget_all_but(self, names: Set[str]) -> None:
-        for name in self._of_sealed.keys() - names:
-            await self._drop(self._of_sealed.pop(name).made.values())
+        """Remove the Parquet files of all sealed files except those with one of ``names``."""
+        for name in self._sealed_parts.keys() - names:
+            await self._drop(self._sealed_parts.pop(name).made.values())
 
     # --- sealed files --------------------------------------------------------------------
 
-    async def _of_file(
+    async def _prepare_sealed(
         self, channel: CapturedChannel, file: SealedEvents, hold: FileHold, removed_max: float
     ) -> list[StoredRows]:
         """Return the Parquet files of one sealed file. Missing files are made, and files with a
         larger share of removed events than ``removed_max`` are made again."""
         reader: SegmentReader | None = None
-        sealed = self._of_sealed.get(file.name)
+        sealed = self._sealed_parts.get(file.name)
         if sealed is None or sealed.batch_count != len(file.index.batches):
             reader = await self._open(file)
             parts = await self._offload(partial(_divide, reader))
             made = {} if sealed is None else sealed.made
             # The last part may have grown, with the batches that were appended since.
             await self._drop([made.pop(part) for part in made.keys() - {*parts}])
-            sealed = self._of_sealed[file.name] = _SealedParts(len(file.index.batches), parts, made)
+            sealed = self._sealed_parts[file.name] = _SealedParts(
+                len(file.index.batches), parts, made
+            )
         stored_rows_of_parts = []
         for part in sealed.parts:
             batches = file.index.batches
@@ -181,7 +184,7 @@ class EventFiles:
             # Removed from the dictionary until the file is known to be good, so that a failure of
             # the following steps does not leave a dropped file in it.
             events = sealed.made.pop(part, None)
-            if events is not None and not self._is_good(
+            if events is not None and not self._is_usable(
                 events, ids, channel, removed_max=removed_max
             ):
                 await self._drop([events])
@@ -199,10 +202,11 @@ class EventFiles:
         return stored_rows_of_parts
 
     async def _open(self, file: SealedEvents) -> SegmentReader:
+        """Open a sealed file. Raises ``NameDoesNotExist`` if it was rewritten since the capture."""
         buffer = await self._blobs.get(file.name)
         return SegmentReader(buffer, file.index, name=file.name)
 
-    def _is_good(
+    def _is_usable(
         self, events: EventFile, stored: IdSet, channel: CapturedChannel, removed_max: float
     ) -> bool:
         """Return whether a file of events can be used for a snapshot of the channel.
@@ -222,16 +226,16 @@ class EventFiles:
 
     # --- events in memory ----------------------------------------------------------------
 
-    async def _in_memory(
+    async def _prepare_unsealed(
         self, channel: CapturedChannel, hold: FileHold, removed_max: float
     ) -> list[StoredRows]:
         """Return Parquet files with the events that are in memory. Existing files are used as far
         as possible; new files get the remaining events."""
         remaining = IdSet.union(batch.ids for batch in channel.in_memory)
         rows = []
-        for events in self._of_memory:
+        for events in self._memory_files:
             stored = events.ids.overlap(remaining)
-            if self._is_good(events, stored, channel, removed_max=removed_max):
+            if self._is_usable(events, stored, channel, removed_max=removed_max):
                 remaining.discard_all(stored)
                 rows.append(StoredRows(events, stored))
         if remaining and len(rows) >= MEMORY_FILES_MAX:
@@ -240,8 +244,8 @@ class EventFiles:
         used_files = [part.events for part in rows]
         for events in used_files:
             hold.add(events.file)
-        await self._drop(events for events in self._of_memory if events not in used_files)
-        self._of_memory = used_files
+        await self._drop(events for events in self._memory_files if events not in used_files)
+        self._memory_files = used_files
         for batches in _parts_of_memory(channel.in_memory, remaining):
             ids = IdSet.union(batch.ids for batch in batches)
             tail_batches = [batch.tail_batch for batch in batches]
@@ -251,7 +255,7 @@ class EventFiles:
                 publishers_in_memory(batches),
                 ids=ids,
             )
-            self._of_memory.append(events)
+            self._memory_files.append(events)
             hold.add(events.file)
             rows.append(StoredRows(events, events.ids))
         return rows
@@ -287,7 +291,7 @@ class EventFiles:
             prefixed=layout.prefixed,
         )
 
-    async def _note_removed(self, part: StoredRows, hold: FileHold) -> None:
+    async def _set_deletes(self, part: StoredRows, hold: FileHold) -> None:
         """Set ``part.deletes`` to a delete file for its removed rows, if it has any."""
         events = part.events
         removed_count = len(events.ids) - len(part.stored)
@@ -311,6 +315,7 @@ class EventFiles:
         part.deletes = deletes
 
     async def _drop(self, files: Iterable[EventFile]) -> None:
+        """Remove files of events and their delete files from the store."""
         for events in list(files):
             await self._store.remove(events.file)
             if events.deletes is not None:

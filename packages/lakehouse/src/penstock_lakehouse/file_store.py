@@ -88,6 +88,7 @@ class FileStore:
         return f"{self._run}-{self._last_number}"
 
     def get(self, name: str) -> StoredFile | None:
+        """Return the file with this name; None if it was removed."""
         return self._files.get(name)
 
     async def put(self, name: str, content: Buffer) -> StoredFile:

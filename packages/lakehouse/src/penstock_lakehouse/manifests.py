@@ -128,16 +128,19 @@ def _record(entry: ManifestEntry, content: Content) -> dict[str, Any]:
 
 
 def _pairs(values: Mapping[int, Any]) -> list[dict[str, Any]]:
+    """Return a map with integer keys as the array of pairs that :func:`_map` declares."""
     return [{"key": key, "value": value} for key, value in values.items()]
 
 
 def _avro(schema: Any, records: Sequence[Any], metadata: Mapping[str, str]) -> bytes:
+    """Return an Avro file with these records; ``metadata`` is stored in its header."""
     sink = io.BytesIO()
     fastavro.writer(sink, schema, records, codec="deflate", metadata=dict(metadata))
     return sink.getvalue()
 
 
 def _field(name: str, kind: Any, field_id: int, *, optional: bool = False) -> dict[str, Any]:
+    """Return a field of an Avro record; ``field_id`` is its id in Iceberg's specification."""
     if optional:
         return {"name": name, "type": ["null", kind], "default": None, "field-id": field_id}
     return {"name": name, "type": kind, "field-id": field_id}

@@ -27,15 +27,15 @@ _CODES: Final = {
     503: "SlowDown",
 }
 _STATUSES: Final = {401: 403, 410: 404, 429: 503}
-"""S3's status for each status of the API that S3 clients would misunderstand. They repeat requests
-that are answered with 503."""
+"""Statuses of the API that S3 clients would misunderstand, each with the status of S3 that replaces
+it. S3 clients repeat a request that is answered with 503."""
 
 
 class ObjectGate:
     """Serves the files of all tables to clients with a valid key."""
 
     async def find(self, request: FileRequest) -> ServedFile:
-        """Return the requested file if the signature of the request allows to read it.
+        """Return the requested file if the key that signed the request may read it.
 
         Raises ``AuthenticationFailed`` if the signature is not valid, ``AccessDenied`` if the key
         has ended, and ``NameDoesNotExist`` if the table has no such file.

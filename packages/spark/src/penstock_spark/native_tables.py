@@ -38,7 +38,9 @@ from penstock_spark.reading.sealed import is_readable_here
 
 Access = Literal["auto", "local", "remote"]
 ACCESS: Final = ("auto", "local", "remote")
-_LOOKED_UP_HERE: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_DRIVER_LOOKUPS_MAX: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+"""Setting with the largest number of paths that the driver looks up itself; for more paths Spark
+starts a job."""
 _setting_changes: Final = threading.Lock()
 """Acquired while a setting of the session is changed, so that threads do not mix their values."""
 _IN_PATTERNS: Final = re.compile(r"([\\*?{}\[\]])")
@@ -137,8 +139,9 @@ def _files_of(link: ChannelLink, *, is_needed: bool) -> TableFiles | None:
             return files
         if is_needed:
             raise Unavailable(
-                f"the file {unreadable[0]!r} of the table cannot be read on this machine; it must "
-                f"have the realm's data directory under the same path, or access must be auto"
+                f"the file {unreadable[0]!r} of the table cannot be read on this machine; this "
+                f"machine must have the realm's data directory under the same path, or access must "
+                f"be auto"
             )
     return None
 
@@ -165,14 +168,14 @@ def _read(spark: SparkSession, files: TableFiles) -> DataFrame:
     # takes longer than a look-up in the driver. The raised setting also applies to other threads
     # that read files in the meantime, which does no harm.
     with _setting_changes:
-        files_max = spark.conf.get(_LOOKED_UP_HERE) or "32"
+        files_max = spark.conf.get(_DRIVER_LOOKUPS_MAX) or "32"
         if len(paths) <= int(files_max):
             return reader.parquet(*paths)
-        spark.conf.set(_LOOKED_UP_HERE, len(paths))
+        spark.conf.set(_DRIVER_LOOKUPS_MAX, len(paths))
         try:
             return reader.parquet(*paths)
         finally:
-            spark.conf.set(_LOOKED_UP_HERE, files_max)
+            spark.conf.set(_DRIVER_LOOKUPS_MAX, files_max)
 
 
 def _streamed(link: ChannelLink) -> _Streamed:

@@ -182,7 +182,7 @@ class SourceOptions(Struct, frozen=True):
             )
         return self.where_is(self.choice.names[0])
 
-    def either(self, *, fails_on_loss: bool) -> SourceOptions:
+    def with_loss_default(self, *, fails_on_loss: bool) -> SourceOptions:
         """Return the options with ``fails_on_loss`` as the default of ``failOnDataLoss``."""
         fail_on_data_loss = self.fail_on_data_loss
         return replace(

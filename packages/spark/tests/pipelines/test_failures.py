@@ -116,8 +116,8 @@ def test_the_cause_is_told_of_an_exception_that_only_passes_it_on(outer: tuple[s
 
     assert cause.text == (
         "State store commit validation failed for batch 2. [STATE_STORE_COMMIT_VALIDATION_FAILED]; "
-        "the function that writes the step's micro-batches must compute all rows of each, also of "
-        "one that is stored already"
+        "the function that writes the step's micro-batches must compute all rows of each "
+        "micro-batch, even if the micro-batch is already stored"
     )
     assert not cause.may_pass
     assert reason_of(passed_on(*outer, STATE)).startswith("[STATE_STORE_COMMIT_VALIDATION_FAILED]")

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from penstock_core.vocabulary.errors import CannotConnect, NoSuchStage, StorageFailed
 from penstock_spark.pipelines import Pipeline, run
-from penstock_spark.pipelines.runner import Run, Supervised, is_not_of_gateway
+from penstock_spark.pipelines.runner import Run, SupervisedStep, is_not_of_gateway
 from penstock_spark.pipelines.standing import StepFiles
 from penstock_spark.pipelines.step import Context, Flow, Progress, Step, Work, WorkOutcome
 
@@ -64,7 +64,7 @@ class Lab:
             session=None,
             clock=lambda: self.now_s,
         )
-        self.step = Supervised(run, step)
+        self.step = SupervisedStep(run, step)
         self.step.begin(self.lines)
 
     def at(self, now_s: float) -> None:

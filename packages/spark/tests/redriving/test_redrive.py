@@ -379,7 +379,7 @@ def test_a_full_channel_is_waited_for(client: Session) -> None:
     refusals: list[str] = []
 
     def look(done: RedriveCounts) -> None:
-        refusals.append(done.is_refused)
+        refusals.append(done.refusal)
         if len(refusals) == 2:
             orders.edit(capacity=10)
 
@@ -405,8 +405,8 @@ def test_however_long_it_waits_for_room_others_may_take_an_event(client: Session
         return tried
 
     def told(done: RedriveCounts) -> None:
-        if done.is_refused:
-            refusals.append(done.is_refused)
+        if done.refusal:
+            refusals.append(done.refusal)
 
     done = redrive(client, commit=commit, report=told)
 
@@ -421,7 +421,7 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
     refusals: list[str] = []
 
     def look(done: RedriveCounts) -> None:
-        refusals.append(done.is_refused)
+        refusals.append(done.refusal)
         if len(refusals) == 5:
             orders.edit(capacity=0)
 

@@ -24,7 +24,7 @@ from penstock.client.sync.sync import Session
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock_spark.replaying.archived import Archived, Bounds
 from penstock_spark.replaying.pace import FLAT_OUT, ReplayPace
-from penstock_spark.replaying.replay import Reached, ReplayRoute, ReplayRun
+from penstock_spark.replaying.replay import ReplayProgress, ReplayRoute, ReplayRun
 
 S = 1_000_000
 
@@ -106,7 +106,7 @@ def test_a_slow_realm_makes_it_late_and_it_catches_up_in_larger_portions(
             outlet.publish(*given, **named)
             timer.now += 100_000
 
-    seen: list[Reached] = []
+    seen: list[ReplayProgress] = []
     done = replay([history], Slow(), Memory(), speed=1, timer=timer, report=seen.append).run()
 
     counts = [count for _, _, count in outlet.at]
@@ -239,17 +239,17 @@ def test_types_that_differ_between_channels_keep_their_values(
 def test_a_full_realm_is_waited_for(client: Session, tmp_path: Path) -> None:
     client.channels.create("a", type="persistent", capacity=2, storage={"honour_capacity": True})
     history = Archived("a", archive(tmp_path / "a", events([1, 2, 3], [0, 1, 2])), Bounds(), rows=1)
-    seen: list[Reached] = []
+    seen: list[ReplayProgress] = []
 
-    def look(reached: Reached) -> None:
+    def look(reached: ReplayProgress) -> None:
         seen.append(reached)
-        if reached.is_refused:
+        if reached.refusal:
             client.channels.get("a").purge(end=0)
 
     done = replay([history], ToRealm(client), Memory(), rows=1, report=look).run()
 
     assert done.is_complete
-    assert [bool(progress.is_refused) for progress in seen] == [False, False, True, False]
+    assert [bool(progress.refusal) for progress in seen] == [False, False, True, False]
     assert list(stored(client, "a")) == [b"e2", b"e3"]
 
 

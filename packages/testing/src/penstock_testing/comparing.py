@@ -27,7 +27,7 @@ from penstock_server.runtime.upkeep.recovery import RecoveredRealm
 from penstock_server.runtime.writer.clock import SystemClock
 
 READ_EVENTS = 10_000
-"""Events read at a time."""
+"""Number of events that are read at a time."""
 READABLE_PROPERTIES = sorted(
     name for name, part in vars(Event).items() if isinstance(part, property)
 )
@@ -92,7 +92,7 @@ def _differences(where: str, one: Any, other: Any) -> Sequence[str]:
 
 
 def _comparable(state: Restored) -> dict[str, Any]:
-    """Return the state of a channel without what a move changes."""
+    """Return the state of a channel without the parts that a move changes."""
     definition = on_one_node(state.definition)
     durables = {durable.name: durable for durable in durables_of(definition, state.durables)}
     comparable = replace(state, definition=definition, durables=())

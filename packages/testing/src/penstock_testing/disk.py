@@ -97,7 +97,7 @@ class _File:
             if written_sectors < len(sectors):
                 faults["unsynced write torn" if written_sectors else "unsynced write lost"] += 1
             if reordered_sectors:
-                faults["unsynced write out of order: kept, what came before it not"] += 1
+                faults["unsynced write kept although an earlier one was lost"] += 1
         self.pending.clear()
         self.live = bytearray(self.durable)
 
@@ -206,8 +206,8 @@ class FaultyDisk:
         self._calls_left = calls
 
     def halt_in_sync(self, syncs: int, *, least_bytes: int = 0) -> None:
-        """Halt during the sync of a file; ``syncs`` is its number from now on. Only syncs that
-        write at least ``least_bytes`` are counted."""
+        """Halt in the middle of the sync with the number ``syncs``, counted over all files from now
+        on. Only syncs that write at least ``least_bytes`` are counted."""
         self._syncs_left, self._sync_bytes_min = syncs, least_bytes
 
     def fail_writes(self, times: int = 1) -> None:

@@ -42,7 +42,7 @@ class Livelock(AssertionError):
     """Tasks wake each other endlessly, so that time does not pass."""
 
 
-class Unheard(AssertionError):
+class UnretrievedFailure(AssertionError):
     """A background task failed, and its exception was never retrieved."""
 
 
@@ -78,7 +78,8 @@ class _SimTask(asyncio.Task[Any]):
 
 
 class _SimFuture(asyncio.Future[Any]):
-    """A future whose hash is its creation number, for the same reason."""
+    """A future whose hash is its creation number, so that the order of sets of futures does not
+    depend on memory addresses."""
 
     def __init__(self, *, loop: SimLoop) -> None:
         self.number = loop.next_number()
@@ -258,10 +259,10 @@ def simulate(life: Coroutine[Any, Any, T], random: Random, *, cpu_s_max: float =
     """Run ``life`` to its end on a new loop, and return its result. It may use up to
     ``cpu_s_max`` seconds of processor time.
 
-    Raises :class:`Deadlock` or :class:`Livelock` if it can never end, and :class:`Unheard` if a
-    background task failed and its exception was not retrieved. Without that check, the garbage
-    collector would report the failure during another test, and CPython 3.11 would fail that test
-    if it was parsing a program at that moment.
+    Raises :class:`Deadlock` or :class:`Livelock` if it can never end, and
+    :class:`UnretrievedFailure` if a background task failed and its exception was not retrieved.
+    Without that check, the garbage collector would report the failure during another test, and
+    CPython 3.11 would fail that test if it was parsing a program at that moment.
     """
     loop = SimLoop(random)
     with (
@@ -271,7 +272,7 @@ def simulate(life: Coroutine[Any, Any, T], random: Random, *, cpu_s_max: float =
     ):
         result = runner.run(life)
     for task in filter(_has_unretrieved_error, loop.failed):
-        raise Unheard(f"{task} failed in the background") from task.exception()
+        raise UnretrievedFailure(f"{task} failed in the background") from task.exception()
     return result
 
 

@@ -153,7 +153,7 @@ class SimTransport(asyncio.Transport):
         if self._network.is_reset_sent():
             self._send(_RESET)
         else:
-            self._network.faults["half-open: an end nobody was told of"] += 1
+            self._network.faults["half-open: the other end got no reset"] += 1
         self._lose(None)
 
     # --- calls of the network ------------------------------------------------------------
@@ -204,13 +204,13 @@ class SimTransport(asyncio.Transport):
         """Send bytes, an EOF or a reset; it arrives after everything sent so far."""
         network = self._network
         if self.is_silent:
-            network.faults["dropped, and nobody told"] += 1
+            network.faults["dropped silently"] += 1
             return
         if isinstance(piece, bytes) and len(self.said) < network.kept_bytes:
             self.said += piece
         now_s = network.loop.time()
         if self.held_until_s > now_s:
-            network.faults["held up on its way"] += 1
+            network.faults["delayed in flight"] += 1
         # No piece arrives before the previous one: TCP keeps the order of a connection's bytes.
         self._last_arrival_s = max(
             self._last_arrival_s, now_s + network.delay_s(), self.held_until_s
@@ -221,23 +221,23 @@ class SimTransport(asyncio.Transport):
     def _arrive(self) -> None:
         """Deliver the next piece in flight, unless the connection has fallen silent."""
         if self.is_silent and self._in_flight:
-            self._network.faults["dropped, and nobody told"] += len(self._in_flight)
+            self._network.faults["dropped silently"] += len(self._in_flight)
             self._in_flight.clear()
         if not self._in_flight:
             return
         now_s = self._network.loop.time()
         if self.held_until_s > now_s:
-            self._network.faults["held up on its way"] += 1
+            self._network.faults["delayed in flight"] += 1
             call_at = self._network.loop.call_at
             call_at(self.held_until_s, self._arrive, context=self.peer._context)
             return
         self.peer._receive(self._in_flight.popleft())
 
     def _receive(self, piece: object) -> None:
-        """Take a piece that has arrived; an end that is gone answers with a reset."""
+        """Process a piece that has arrived. If this end has ended, answer with a reset."""
         if not self.is_open:
             if isinstance(piece, bytes):
-                self._network.faults["dropped, its end was gone"] += 1
+                self._network.faults["dropped because its receiver had ended"] += 1
             if piece is not _RESET and self._network.answers(self.machine):
                 self._send(_RESET)
             return
@@ -282,7 +282,7 @@ class SimTransport(asyncio.Transport):
             self._context.copy().run(self._send_unsent)
 
     def _lose(self, reason: Exception | None) -> None:
-        """End the connection at this end, and tell its program."""
+        """End the connection at this end, and report it to the program."""
         if self._is_lost or self.is_dead:
             return
         self._is_lost = True
@@ -298,7 +298,7 @@ class SimTransport(asyncio.Transport):
 
 
 class Door:
-    """A listening address, in the role of the result of ``loop.create_server``."""
+    """A listening address. ``create_server`` of the simulated loop returns it as the server."""
 
     def __init__(self, network: SimNetwork, address: Address, context: Context) -> None:
         self._network = network
@@ -335,7 +335,7 @@ class SimNetwork:
         self.hosts: dict[str, str] = {}
         """Addresses of machines, as other machines see them; the default is ``127.0.0.1``."""
         self.kept_bytes = 0
-        """How many bytes from the start of each connection are kept for a replay."""
+        """Number of bytes from the start of each connection that are kept for a replay."""
         self.lag_s = 0.001
         """Mean delay of a piece, in seconds."""
         self.faults: Counter[str] = Counter()
@@ -369,7 +369,7 @@ class SimNetwork:
         client_end.protocol = protocol
         protocol.connection_made(client_end)
         if client_end._is_lost:
-            # The other side closed it before this end had a program that could be told.
+            # The other side closed the connection before this end had a program.
             reason = ConnectionResetError("Connection reset by peer")
             self.loop.call_soon(client_end._report_loss, reason, context=client_end._context)
         self.loop.call_soon(client_end._deliver_inbox)
@@ -386,7 +386,7 @@ class SimNetwork:
         return client_end
 
     def _accept(self, door: Door, listener_end: SimTransport) -> None:
-        """Give the listener's end its program."""
+        """Create the program of the listener's end, and connect the two."""
         listener_end.protocol = door.make()
         listener_end.protocol.connection_made(listener_end)
 
@@ -397,7 +397,7 @@ class SimNetwork:
         door = self.doors.get(address)
         if door is None or self.is_shut:
             return
-        self.faults["said twice, over a connection of its own"] += 1
+        self.faults["replayed on a new connection"] += 1
         client_end = self._create_ends(_GHOST, door)
         client_end.write(said)
         # An end without a program ignores every answer.
@@ -481,7 +481,7 @@ class SimNetwork:
         random, start = self._random, 0
         while len(whole) - start > 1 and random.random() < 0.3:
             cut = start + random.randint(1, min(len(whole) - start - 1, 4 << 10))
-            self.faults["cut in two, anywhere"] += 1
+            self.faults["cut at a random byte"] += 1
             yield whole[start:cut]
             start = cut
         yield whole[start:]

@@ -37,7 +37,7 @@ class RawPeer:
         self._socket.connect((address.host, address.port))
         self._reader = FrameReader()
         self._waiting: list[tuple[wire.FromServer, bytes]] = []
-        """Received messages that the test has not asked for, with their bodies."""
+        """Received messages that were not returned to the test yet, with their bodies."""
 
     def wait_at_most(self, patience_s: float) -> None:
         """Change the timeout of sending and receiving."""

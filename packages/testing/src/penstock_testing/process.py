@@ -99,7 +99,8 @@ class ServerProcess:
         try:
             has_started = self._started_or_ended.wait(START_TIMEOUT_S)
         except BaseException:
-            # The caller gets no server that it could end, for example after Ctrl-C.
+            # For example after Ctrl-C: the caller has no server object with which to end the
+            # process.
             self._reap()
             raise
         if not has_started or not self.url:
@@ -161,7 +162,7 @@ class ServerProcess:
         claimed = served = 0
         events = ("shard.claimed", "realm.listening", *_OWNERSHIP_ENDS)
         for line in list(self.lines):
-            # Most lines are not about the ownership; they are not worth decoding.
+            # Most lines are about other events, and decoding them would take too long.
             if not any(f'"{event}"' in line for event in events):
                 continue
             entry = _entry(line)
@@ -229,7 +230,7 @@ class ServerProcess:
 
 
 def _entry(line: str) -> dict[str, Any]:
-    """Return a line of the log as an object; empty if it is none."""
+    """Return a line of the log as an object; an empty one if the line is not a JSON object."""
     try:
         entry = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):

@@ -27,7 +27,7 @@ class Relay:
     def __init__(self, url: str) -> None:
         self.target = url
         """URL of the realm, used for new connections."""
-        self.asked_bytes = 0
+        self.request_bytes = 0
         """Bytes that clients sent to the realm, over all connections."""
         self.dropped = 0
         """Connections that were closed immediately because the relay was closed for new ones."""
@@ -107,15 +107,15 @@ class Relay:
             self._start(partial(self._pump, realm, client, answers=True))
 
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
-        """Forward bytes in one direction until the connection ends at one side; ``answers`` is
-        whether they come from the realm."""
+        """Forward bytes in one direction until the connection ends at one side. ``answers`` states
+        whether the bytes come from the realm."""
         with contextlib.suppress(OSError):
             while chunk := source.recv(_PIECE_BYTES):
                 if answers:
                     self._may_answer.wait()
                 sink.sendall(chunk)
                 if not answers:
-                    self.asked_bytes += len(chunk)
+                    self.request_bytes += len(chunk)
         _end(source)
         _end(sink)
 
@@ -132,6 +132,7 @@ class Relay:
 
 
 def _end(connection: socket.socket) -> None:
+    """Close a socket, and wake the threads that wait for its bytes."""
     with contextlib.suppress(OSError):
         # Unlike `close`, this wakes a thread that waits for bytes of the connection.
         connection.shutdown(socket.SHUT_RDWR)

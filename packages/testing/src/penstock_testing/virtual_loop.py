@@ -31,7 +31,7 @@ IS_UPKEEP: Final[ContextVar[bool]] = ContextVar("penstock_is_upkeep", default=Fa
 LEAPS: Final = 64
 """Number of leaps of one wait; further leaps are added for timers and events due in between."""
 LEAP_MIN_S: Final = 0.001
-"""Shortest leap."""
+"""Length of the shortest leap, in seconds."""
 
 DAY_S: Final = 86_400.0
 PATIENCE_S: Final = 366 * DAY_S
@@ -48,7 +48,7 @@ class _LeapingSelector(selectors.DefaultSelector):
     loop: LeapingLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # Real sockets come first: what has arrived happens before the clock moves.
+        # Real sockets come first, so that received bytes are processed before the clock moves.
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
@@ -74,11 +74,12 @@ class LeapingLoop(VirtualTimeLoop):
         self._timers_max = 64
         """Size at which the heap counts as full."""
         self._settling: list[asyncio.Future[None]] = []
-        """Set when the loop is idle at the current time."""
+        """Futures of :meth:`settled`, which get their result when the loop is idle at the current
+        time."""
         self._target_s = 0.0
         """The target time of the current leaps, in virtual seconds."""
         self._leap_s = LEAP_MIN_S
-        """Length of a leap towards that time."""
+        """Length of a leap towards ``_target_s``, in seconds."""
         selector = _LeapingSelector()
         selector.loop = self
         super().__init__(selector)
@@ -126,8 +127,8 @@ class LeapingLoop(VirtualTimeLoop):
         return future
 
     def run_until_complete(self, future: Any) -> Any:
-        """Let time pass until ``future`` is done: it is the end of the loop's thread, and cancelled
-        tasks may still wait for timers."""
+        """Run the loop until ``future`` is done, and let time pass. The loop's thread calls this at
+        its end, when cancelled tasks may still wait for timers."""
         with self.time_passes():
             return super().run_until_complete(future)
 

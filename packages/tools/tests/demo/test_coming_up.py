@@ -47,7 +47,7 @@ async def test_it_is_up_when_an_event_is_acknowledged_and_its_owner_is_known() -
         clock=loop,
         ending=DemoEnding(),
     )
-    coming = loop.create_task(demo.come_up())
+    coming = loop.create_task(demo.wait_until_up())
 
     await pass_time(1)
     traffic.ledger.published = 1

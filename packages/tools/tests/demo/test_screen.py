@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from penstock_tools.demo.actions import Action, ProcessTarget
-from penstock_tools.demo.screen import Chooser, Deed, Picture, ProcessLine, deed_line, line, render
+from penstock_tools.demo.screen import (
+    Chooser,
+    ExecutedAction,
+    Picture,
+    ProcessLine,
+    action_line,
+    line,
+    render,
+)
 
 PICTURE = Picture(
     at_s=12.04,
@@ -35,7 +43,7 @@ PICTURE = Picture(
     outstanding=2,
     lost=0,
     twice=0,
-    deeds=[Deed(5.0, "kill node 1 (owner)", 1.84)],
+    executed_actions=[ExecutedAction(5.0, "kill node 1 (owner)", 1.84)],
 )
 
 
@@ -79,9 +87,9 @@ def test_without_an_owner_it_says_so_and_what_clients_are_told() -> None:
 
 
 def test_the_newest_deeds_are_shown() -> None:
-    deeds = [Deed(float(at), f"deed {at}", 0.0) for at in range(20)]
+    executed_actions = [ExecutedAction(float(at), f"deed {at}", 0.0) for at in range(20)]
 
-    shown = screen(replace(PICTURE, deeds=deeds))
+    shown = screen(replace(PICTURE, executed_actions=executed_actions))
 
     assert "deed 13" not in shown
     assert all(f"deed {at}:" in shown for at in range(14, 20))
@@ -98,7 +106,7 @@ def test_a_line_has_the_state_of_each_process_and_the_counts() -> None:
 
 
 def test_what_controls_a_terminal_is_escaped() -> None:
-    assert "\x1b" not in deed_line(Deed(1.0, "kill \x1b[2J", 0.0))
+    assert "\x1b" not in action_line(ExecutedAction(1.0, "kill \x1b[2J", 0.0))
     assert "\x1b" not in screen(replace(PICTURE, trouble="\x1b[2J"))
 
 

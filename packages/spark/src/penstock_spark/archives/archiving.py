@@ -144,7 +144,7 @@ class ArchiveSource(PenstockSource):
     def schema(self) -> StructType:
         return from_arrow_schema(_ROW_SCHEMA)
 
-    def streamReader(self, schema: StructType) -> ArchiveReader:  # type: ignore[override]  # noqa: N802 - another reader in front of the same
+    def streamReader(self, schema: StructType) -> ArchiveReader:  # type: ignore[override]  # noqa: N802 - wraps the reader of the base class
         inner = super().streamReader(schema)
         return ArchiveReader(inner, self._source(), self._lake())
 

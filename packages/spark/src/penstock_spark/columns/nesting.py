@@ -125,6 +125,7 @@ def narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fields_of(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    """Return a struct column with the fields of the type ``kind``; see :func:`narrow`."""
     names = match_fields(kind.names, array.type.names)
     children: list[pa.Array] = [
         narrow(array.field(names[field.name]), field.type)

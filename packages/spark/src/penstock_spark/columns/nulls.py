@@ -62,6 +62,7 @@ class _ExplicitProperties:
         self._overflow_rows = _overflowing(batch)
 
     def mask_of(self, logical: str) -> Bools:
+        """Return a mask of the events that set the property ``logical``."""
         mask = np.zeros(self._count, dtype=np.bool_)
         if logical in self._values:
             mask |= self._explicit_null_rows
@@ -120,6 +121,11 @@ def _lists(
     rows_and_codes: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]],
     count: int,
 ) -> pa.Array:
+    """Return the column ``nulls`` for ``count`` events.
+
+    Each pair in ``rows_and_codes`` has the events that set a column to null, and the index of the
+    column in ``names``.
+    """
     parts = [part for part in rows_and_codes if len(part[0])]
     if not parts:
         return pa.nulls(count, NULLS_TYPE)

@@ -192,13 +192,15 @@ def unread_properties(
     read in addition to its current columns.
 
     ``stored`` is the channel's schema, and ``wanted`` has the columns of the running query.
-    ``columns`` are the names in the query's option ``columns``; empty means all.
+    ``columns`` are the names in the query's option ``columns``; empty means all. ``by_type`` is
+    that of :class:`Projection`.
     """
     shape = _shape_in(stored)
     known_columns = tuple(name for name in columns if _is_known(stored, name))
     if columns and not known_columns:
         return []
     planned = arrow_schema(spark_schema([stored], columns=known_columns, extras=ALL_EXTRAS))
+    # Properties that a restarted query would not read either are not reported.
     always_unread = _unread(shape, planned, by_type=by_type)
     return [name for name in _unread(shape, wanted, by_type=by_type) if name not in always_unread]
 
@@ -300,9 +302,10 @@ class _ColumnSource(Struct, frozen=True):
     joined: ShownColumn | None = None
     """Computes the column from several fields; None for a single field."""
     source: Shape | None = None
-    """Shape of a struct column in the batch; None for other columns, as for the next field."""
+    """Shape of a struct column in the batch; None for a column of another type."""
     target: Shape | None = None
-    """Shape of the struct column in the channel, which may be wider."""
+    """Shape of the struct column in the channel, which may be wider; None for a column of another
+    type."""
 
 
 class Projection:

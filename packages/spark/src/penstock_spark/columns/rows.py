@@ -58,7 +58,7 @@ class ChannelRows(NamedTuple):
     """The number of each row in its partition, from 0."""
     partition: int
 
-    def refused(self, row: int, reason: str, error: type[PenstockError]) -> PenstockError:
+    def row_error(self, row: int, reason: str, error: type[PenstockError]) -> PenstockError:
         """Return an error of class ``error`` that names a row, shows it and states the reason."""
         return error(
             f"row {self.numbers[row]} of partition {self.partition} {reason}; the row is "
@@ -217,7 +217,7 @@ def as_table(batch: pa.RecordBatch, options: SinkOptions) -> pa.Table:
     return pa.table(columns)
 
 
-def routed(
+def route_rows(
     table: pa.Table, first_row: int, partition: int, options: SinkOptions
 ) -> Iterator[ChannelRows]:
     """Divide rows among their target channels; the order of rows in a channel stays.
@@ -239,7 +239,7 @@ def routed(
                 f"names no channel: {options.channel_column} is null; give it a value, or give "
                 f"the write the option channel"
             )
-            raise all_rows.refused(row, reason, InvalidEvent)
+            raise all_rows.row_error(row, reason, InvalidEvent)
         names = names.fill_null(default)
     table = table.drop_columns([options.channel_column])
     encoded = pc.dictionary_encode(names.combine_chunks())
@@ -283,7 +283,7 @@ def events_of(
         if refused_row is None:
             raise
         row, reason = refused_row
-        raise rows.refused(row, f"cannot be an event: {_reason(reason)}", type(error)) from error
+        raise rows.row_error(row, f"cannot be an event: {_reason(reason)}", type(error)) from error
 
 
 def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:

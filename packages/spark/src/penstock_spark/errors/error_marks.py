@@ -33,6 +33,7 @@ _MARK_TEXT_MAX: Final = 4_000
 copies the mark into several exceptions."""
 
 _ATTACHED: Final = "_penstock_carried"
+"""Attribute of an error object that has a mark: the :class:`CarriedError` in the mark."""
 
 _driver: dict[str, str] = {}
 """The secret of this process, after the first call of :func:`driver_secret`."""

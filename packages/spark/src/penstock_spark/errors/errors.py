@@ -47,7 +47,8 @@ _WORKERS_ONLY: Final = "SPARK_BUFFER_SIZE"
 _HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 """Environment variable that makes PySpark pass an exception to the JVM without its traceback."""
 _set_variables: list[str] = []
-"""Names of the environment variables that this module has set: none, or the one above."""
+"""Names of the environment variables that this module has set: empty, or only
+``SPARK_HIDE_TRACEBACK``."""
 
 _METHODS: Final = (
     "schema",

@@ -50,6 +50,7 @@ _SPARK_PACKAGES: Final = ("org.apache.spark.", "pyspark.errors.", "py4j.")
 _PASSES_ON_TEXT: Final = ("pyspark.errors", "py4j")
 """Packages of Python whose exceptions contain those of another process."""
 _DEPTH_MAX: Final = 20
+"""Largest number of wrappers that the parser removes from one text."""
 _NOT_UNDONE: Final = "Writing job failed."
 """Message of the exception with which Spark wraps the failure of a write that it could not abort
 either."""

@@ -53,8 +53,8 @@ _STATE_REMEDY: Final = (
 )
 _REMEDIES: Final = {
     "STATE_STORE_COMMIT_VALIDATION_FAILED": (
-        "the function that writes the step's micro-batches must compute all rows of each, also of "
-        "one that is stored already"
+        "the function that writes the step's micro-batches must compute all rows of each "
+        "micro-batch, even if the micro-batch is already stored"
     ),
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _STATE_REMEDY,
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _STATE_REMEDY,
@@ -133,10 +133,11 @@ def _cause_of_penstock_error(error: CarriedError) -> FailureCause:
 
 
 def _outermost_text(error: BaseException) -> tuple[str, str]:
-    """Return the text and condition of the outermost error that has a text of its cause.
+    """Return a text that describes the failure, and Spark's condition; see
+    :func:`_innermost_error`.
 
-    The errors are ``error`` and its causes; see :func:`_innermost_error`. If none has a text, the
-    name of the class is returned.
+    The text is that of ``error``, or of the first of its causes that is not only a wrapper. If
+    there is none, the text is the name of the error's class.
     """
     texts = (_innermost_error(layer, unmarked(str(layer))) for layer in layers(error))
     return next(

@@ -177,7 +177,8 @@ class Run:
         self._master = master
         self._session = session
         self._is_own_session = session is None and not _has_session()
-        """Whether the run ends the session. A session that existed before stays."""
+        """Whether the run ends the session when the run is over. A session that existed before the
+        run stays open."""
         self._starting = threading.Lock()
 
     def spark(self) -> SparkSession:
@@ -200,7 +201,7 @@ class Run:
                     raise
 
 
-class Supervised:
+class SupervisedStep:
     """Starts, restarts and stops one step of a run, and records its state."""
 
     def __init__(self, run: Run, step: Step) -> None:
@@ -233,7 +234,7 @@ class Supervised:
         return self._status.state in ("done", "failed", "stopped")
 
     @property
-    def runs(self) -> Running | None:
+    def active(self) -> Running | None:
         """The running query or work; None if the step is over, or waits for a restart."""
         return None if self.is_over or self._restart_at_s is not None else self._running
 
@@ -331,8 +332,8 @@ class Supervised:
         return context.work
 
     def _finish(self, running: Running, watch: PipelineWatcher) -> None:
-        """Start a step that has ended without an error once more if its ``at_end`` requests this;
-        otherwise record the end."""
+        """Handle the end of a step without an error: start the step again if its ``at_end``
+        requests this, otherwise record the end."""
         at_end = None if self._run.stopping.is_set() else self._at_end
         try:
             is_repeated = at_end is not None and at_end()
@@ -465,7 +466,7 @@ def run(
         for text in step.deprecations():
             watch.told(step.name, text)
     with pipeline_locked(pipeline):
-        supervised = [Supervised(run, step) for step in steps_to_run]
+        supervised = [SupervisedStep(run, step) for step in steps_to_run]
         try:
             _supervise(run, supervised, watch)
         finally:
@@ -493,7 +494,7 @@ def realm_of(pipeline: Pipeline, url: str = "") -> str:
     return realm_url
 
 
-def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
+def _supervise(run: Run, steps: Sequence[SupervisedStep], watch: PipelineWatcher) -> None:
     """Start all steps, check them regularly, and stop them when the run is over."""
     try:
         for step in steps:
@@ -510,23 +511,23 @@ def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) ->
         _stop(steps, watch)
 
 
-def _wait(run: Run, steps: Sequence[Supervised]) -> None:
+def _wait(run: Run, steps: Sequence[SupervisedStep]) -> None:
     """Wait until the next check is due. A run with ``once`` stops waiting when a step ends, so that
     the run ends with its last step."""
-    running = next(filter(None, (step.runs for step in steps)), None)
+    running = next(filter(None, (step.active for step in steps)), None)
     if run.once and running is not None and not run.stopping.is_set():
         running.join(CHECK_S)
     else:
         run.stopping.wait(CHECK_S)
 
 
-def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:
+def _is_over(run: Run, steps: Sequence[SupervisedStep]) -> bool:
     """Return whether a step has failed, the run was stopped, or all steps are over."""
     has_failed_step = any(step.failure is not None for step in steps)
     return has_failed_step or run.stopping.is_set() or all(step.is_over for step in steps)
 
 
-def _stop(steps: Sequence[Supervised], watch: PipelineWatcher) -> None:
+def _stop(steps: Sequence[SupervisedStep], watch: PipelineWatcher) -> None:
     """Wait up to :data:`STOP_S` until running micro-batches are finished, then stop all steps."""
     deadline_s = perf_counter() + STOP_S
     waiting = threading.Event()

@@ -72,7 +72,6 @@ class RunningQuery:
         self._query = query
         self._counted_batch = -1
         """Number of the last counted micro-batch."""
-        self._first = True
         self._progress = before or Progress(step=step)
 
     @property

@@ -344,14 +344,16 @@ def table_target(value: TableTarget | str | None) -> TableTarget | None:
 
 
 def deprecated_formats(format: str) -> tuple[str, ...]:
-    """Return the texts about the format of a table, for :meth:`Step.deprecations`."""
+    """Return the deprecation text of a table format, for :meth:`Step.deprecations`; empty if the
+    format is not deprecated."""
     from penstock.tables.log import PARQUET_DEPRECATED
 
     return (PARQUET_DEPRECATED,) if format == "parquet" else ()
 
 
 def deprecated_formats_of(table: TableTarget | str | None) -> tuple[str, ...]:
-    """Return the texts about the deprecated format of the key ``table`` of a step."""
+    """Return the deprecation text of the format in the key ``table`` of a step; empty if the format
+    is not deprecated."""
     target = table_target(table)
     return () if target is None else deprecated_formats(target.format)
 

@@ -191,17 +191,17 @@ class Tally:
         level = logging.WARNING if is_first_report else logging.INFO
         _log.log(level, text, self._channel, self._span.first, self._span.end - 1, *counts, why)
 
-    def read(self, batch: pa.RecordBatch, rows: Any) -> None:
+    def count_file(self, batch: pa.RecordBatch, rows: Any) -> None:
         """Count rows read from a file. ``rows`` is a mask of ``batch``; None counts all rows."""
         self._file_rows += batch.num_rows if rows is None else int(rows.sum())
 
-    def tail(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
+    def count_tail(self, batches: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
         """Yield ``batches``, and count their events as not in a file yet."""
         for batch in batches:
             self._tail_rows += batch[0].num_rows
             yield batch
 
-    def instead(self, batches: Iterator[ReadBatch], why: str) -> Iterator[ReadBatch]:
+    def count_wire(self, batches: Iterator[ReadBatch], why: str) -> Iterator[ReadBatch]:
         """Yield ``batches``, and count their events as read over the wire because a file could not
         be read. ``why`` is the reason; the first one is logged."""
         self._wire_reason = self._wire_reason or why

@@ -105,8 +105,9 @@ class _Unit(Struct, frozen=True):
     size: int
     """Stored bytes; 0 if unknown, as for events on the wire."""
     file: SealedPart | None = None
-    """The sealed file; None for events on the wire, as for the next two fields."""
+    """The sealed file; None for events on the wire, whose next two fields are also None."""
     index: SegmentIndex | None = None
+    """The index of the file."""
     batch: SegmentBatch | None = None
     """The record batch that contains the events."""
 

@@ -66,7 +66,7 @@ class ChannelReader(DataSourceReader):
     """Spark's reader of a batch query: reads the events that are stored when it is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options.either(fails_on_loss=False)
+        self._options = options.with_loss_default(fails_on_loss=False)
         self._wanted = arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
@@ -98,7 +98,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     channel."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options.either(fails_on_loss=True)
+        self._options = options.with_loss_default(fails_on_loss=True)
         self._wanted = arrow_schema(schema)
         self._binding = binding_of(options)
         self._end_ids: dict[str, int] | None = None
@@ -286,7 +286,7 @@ def plan_partitions(
             name: restrict_location(location, outstanding_ids[name])
             for name, location in locations.items()
         }
-    shares = parts_of(
+    shares = partitions_min_of(
         options.partitions_min, {name: rows_in(location) for name, location in locations.items()}
     )
     now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
@@ -389,7 +389,7 @@ def _read_parts(
     with Tally(partition.channel, partition.span, copy) as tally:
         for part in partition.parts:
             if isinstance(part, WireRows):
-                yield from tally.tail(_from_wire(options, partition, part.span))
+                yield from tally.count_tail(_from_wire(options, partition, part.span))
                 continue
             source = open_part(part, copy)
             if isinstance(source, Absent) and options.access == "local":
@@ -405,7 +405,7 @@ def _read_parts(
             else:
                 why = source.reason if isinstance(source, Absent) else "it has too many publishers"
                 span = Span(part.spans[0].first, part.spans[-1].end)
-                yield from tally.instead(_from_wire(options, partition, span), why)
+                yield from tally.count_wire(_from_wire(options, partition, span), why)
 
 
 def _from_file(
@@ -426,7 +426,7 @@ def _from_file(
             if selector is not None:
                 selected = selector.mask(batch, now_us=partition.now_us, messages=messages)
                 mask = selected if mask is None else pc.and_(mask, selected)
-            tally.read(batch, rows)
+            tally.count_file(batch, rows)
             yield batch, mask, part.publishers or ()
             next_id = span.end
     except (Damaged, OSError) as error:
@@ -438,7 +438,7 @@ def _from_file(
             (max(next_id, span.first) for span in part.spans if span.end > next_id), next_id
         )
         remaining_span = Span(first, part.spans[-1].end)
-        yield from tally.instead(_from_wire(options, partition, remaining_span), str(error))
+        yield from tally.count_wire(_from_wire(options, partition, remaining_span), str(error))
 
 
 def _from_wire(options: SourceOptions, partition: EventRange, span: Span) -> _ReadBatches:
@@ -510,7 +510,7 @@ def fair_shares(wanted: Mapping[str, int], total: int) -> dict[str, int]:
     return shares
 
 
-def parts_of(parts_min: int | None, rows: Mapping[str, int]) -> dict[str, int | None]:
+def partitions_min_of(parts_min: int | None, rows: Mapping[str, int]) -> dict[str, int | None]:
     """Return the smallest number of partitions of each channel, in proportion to its rows.
 
     None means that the size of the channel determines the number.

@@ -40,7 +40,7 @@ def is_readable_here(path: str, size: int) -> bool:
     """Return whether this machine has the file with at least ``size`` bytes. False if ``path`` is
     empty."""
     try:
-        # More bytes are right: a file that grows keeps the bytes of the plan.
+        # A longer file is valid: a file that grew after the plan still has the planned bytes.
         return bool(path) and Path(path).stat().st_size >= size
     except OSError:
         return False

@@ -32,7 +32,7 @@ ROUTING_COLUMNS: Final = ("outcome", "channel")
 """Columns of a transformation's result that direct the redrive and are not properties."""
 
 
-class ChannelOfDead:
+class DeadEventChannel:
     """A channel that stores dead events."""
 
     def __init__(self, channel: Channel, selector: str = "") -> None:
@@ -53,7 +53,7 @@ class ChannelOfDead:
         return merge_batches(batches, count)
 
 
-class QueueOfDead:
+class DeadEventQueue:
     """A queue that stores dead events. Events that a reader of the queue holds are left out."""
 
     def __init__(self, queue: Queue, selector: str = "") -> None:
@@ -73,17 +73,19 @@ class QueueOfDead:
         return merge_batches([batch.to_arrow() for batch in peeked.batches], count)
 
 
-def dead_store(session: Session, name: str, selector: str = "") -> ChannelOfDead | QueueOfDead:
+def dead_store(
+    session: Session, name: str, selector: str = ""
+) -> DeadEventChannel | DeadEventQueue:
     """Return the channel or queue ``name``, whose events are dead events.
 
     Raises ``NameDoesNotExist`` if the realm has neither.
     """
     try:
-        return ChannelOfDead(session.channels.get(name), selector)
+        return DeadEventChannel(session.channels.get(name), selector)
     except NameDoesNotExist:
         pass
     try:
-        return QueueOfDead(session.queues.get(name), selector)
+        return DeadEventQueue(session.queues.get(name), selector)
     except NameDoesNotExist:
         raise NameDoesNotExist(
             f"the realm has no channel or queue {name} with dead events"

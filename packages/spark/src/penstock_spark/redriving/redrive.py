@@ -27,7 +27,7 @@ from penstock_core.vocabulary.errors import (
     NameDoesNotExist,
     Refused,
 )
-from penstock_spark.redriving.dead import ChannelOfDead, QueueOfDead
+from penstock_spark.redriving.dead import DeadEventChannel, DeadEventQueue
 from penstock_spark.redriving.verdict import (
     RedriveRules,
     RedriveVerdict,
@@ -67,13 +67,16 @@ class RedriveCounts(Struct, frozen=True):
     looked_at: int = 0
     """Dead events that were read and decided."""
     redriven: int = 0
+    """Dead events that were published again and removed from the store."""
     dropped: int = 0
+    """Dead events that were removed from the store and not published."""
     kept: int = 0
+    """Dead events that stay in the store."""
     homeless: int = 0
     """Number of kept events without a target channel."""
     published: int = 0
     """Published events; a transformation may make several from one dead event."""
-    is_refused: str = ""
+    refusal: str = ""
     """Why the realm refuses the current portion; empty if it does not."""
 
 
@@ -92,7 +95,7 @@ class RedriveRun:
 
     def __init__(
         self,
-        source: ChannelOfDead | QueueOfDead,
+        source: DeadEventChannel | DeadEventQueue,
         rules: Callable[[], RedriveRules],
         commit: CommitVerdict,
         *,
@@ -185,15 +188,15 @@ class RedriveRun:
         )
         self._report(self._counts_so_far())
 
-    def _counts_so_far(self, is_refused: str = "") -> RedriveCounts:
-        return RedriveCounts(**self._counts, is_refused=is_refused)
+    def _counts_so_far(self, refusal: str = "") -> RedriveCounts:
+        return RedriveCounts(**self._counts, refusal=refusal)
 
 
 class RealmCommit:
     """Commits each verdict as one transaction of a realm."""
 
     def __init__(
-        self, session: Session, source: ChannelOfDead | QueueOfDead, record: str = ""
+        self, session: Session, source: DeadEventChannel | DeadEventQueue, record: str = ""
     ) -> None:
         """``record`` names the channel for records of the events that leave the store; empty means
         no records. The channel is created if it does not exist. Raises ``InvalidArgument`` if it is

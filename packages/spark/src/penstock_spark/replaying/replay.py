@@ -53,7 +53,7 @@ class ReplayOutlet(Protocol):
         ...
 
 
-class Reached(Struct, frozen=True):
+class ReplayProgress(Struct, frozen=True):
     """The progress of a replay, which it reports after each portion."""
 
     events: int
@@ -62,11 +62,11 @@ class Reached(Struct, frozen=True):
     """Original publication time of the newest of these events, in microseconds since 1970."""
     late_us: int
     """Delay of the replay behind its pace, in microseconds; 0 at full speed."""
-    is_refused: str = ""
+    refusal: str = ""
     """Why the realm refuses the current portion; empty if it does not."""
 
 
-class Replayed(Struct, frozen=True):
+class ReplayOutcome(Struct, frozen=True):
     """The result of a run of a replay."""
 
     events: int
@@ -108,7 +108,7 @@ class ReplayRun:
         pace: ReplayPace,
         timer: Timer,
         replays: Mapping[str, str] | None = None,
-        report: Callable[[Reached], None] = lambda _: None,
+        report: Callable[[ReplayProgress], None] = lambda _: None,
         rows: int = ROWS,
     ) -> None:
         """``place`` stores the position. ``replays`` are the settings that must not change while
@@ -128,7 +128,7 @@ class ReplayRun:
         self._due_portions: list[Portion] = []
         """Due events that are not published yet."""
 
-    def run(self) -> Replayed:
+    def run(self) -> ReplayOutcome:
         """Replay until all events are published or the timer stops the replay.
 
         Raises ``IllegalState`` if the archive no longer has all events of a portion whose
@@ -141,7 +141,7 @@ class ReplayRun:
             is_complete = False
         else:
             write(self._place, position)
-        return Replayed(
+        return ReplayOutcome(
             self._events, position.published, is_complete, late_max_us=self._late_max_us
         )
 
@@ -198,7 +198,7 @@ class ReplayRun:
     # --- publishing ----------------------------------------------------------------------
 
     def _finish_open_portion(self) -> bool:
-        """Publish the portion again whose publication was interrupted, if one was.
+        """If the publication of a portion was interrupted, publish the portion again.
 
         Return False if the timer stopped the replay. Raises ``IllegalState`` if the archive no
         longer has all events of the portion.
@@ -295,7 +295,9 @@ class ReplayRun:
             except Refused as refusal:
                 if not refusal.retryable:
                     raise
-                self._report(Reached(self._events, self._original_us, 0, is_refused=str(refusal)))
+                self._report(
+                    ReplayProgress(self._events, self._original_us, 0, refusal=str(refusal))
+                )
                 if self._timer.wait(RETRY_US):
                     return False
             else:
@@ -313,7 +315,7 @@ class ReplayRun:
             self._pace.start(first_key(portions[0]), self._timer.now_us())
             delay_us = max(0, self._timer.now_us() - self._pace.due_us(first_key(portions[0])))
         self._late_max_us = max(self._late_max_us, delay_us)
-        self._report(Reached(self._events, last_key(portions[-1]), delay_us))
+        self._report(ReplayProgress(self._events, last_key(portions[-1]), delay_us))
 
     def _bodies(self, portions: Sequence[Portion]) -> dict[str, list[pa.RecordBatch]]:
         """Return the batches to publish, by target channel. Targets are ordered by their first

@@ -68,6 +68,8 @@ class ClassArchive:
                 self._claim.write_text(_process_identity(process_id) or "")
 
     def _adopt_draft(self) -> bool:
+        """Make the finished draft of an ended process the archive; remove an incomplete draft.
+        Return whether the archive exists now."""
         if not self._draft.exists() or self._is_writer_running():
             return False
         with self._draft.open("rb") as file:
@@ -80,6 +82,8 @@ class ClassArchive:
         return is_complete
 
     def _claim_draft(self) -> bool:
+        """Reserve the writing of the draft for the JVM of this session. Return False if another
+        session has reserved it or the disk has too little space."""
         if shutil.disk_usage(self._archive.parent).free < _SPACE_MIN or self._is_writer_running():
             return False
         self._claim.unlink(missing_ok=True)

@@ -194,6 +194,10 @@ def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> N
 
 
 def main(descriptor: int, spark: int, path: str) -> None:
+    """Import the modules, then fork processes until the JVM with the process id ``spark`` ends.
+
+    ``descriptor`` is that of the listening socket, whose address is ``path``.
+    """
     with contextlib.suppress(OSError):  # Ctrl-C in a terminal must not end this process
         os.setsid()
     listening = socket.socket(fileno=descriptor)

@@ -31,13 +31,13 @@ def folder_at(place: str) -> CheckpointFolder:
     """Return the folder at a path or URI. Raises ``InvalidArgument`` if neither Hadoop nor Arrow
     supports the URI."""
     if "://" not in place:
-        return _Local(Path(place))
+        return _LocalFolder(Path(place))
     if place.startswith("file://"):
-        return _Local(Path(unquote(urlsplit(place).path)))
+        return _LocalFolder(Path(unquote(urlsplit(place).path)))
     return _hadoop_folder(place) or _arrow_folder(place)
 
 
-class _Local:
+class _LocalFolder:
     """A folder on a local disk."""
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class _Local:
         new_file.replace(self._path / name)
 
 
-class _OfArrow:
+class _ArrowFolder:
     """A folder that Arrow's file systems open."""
 
     def __init__(self, files: Any, root: str) -> None:
@@ -74,7 +74,7 @@ class _OfArrow:
             stream.write(content)
 
 
-class _OfHadoop:
+class _HadoopFolder:
     """A folder that Hadoop opens in the JVM of the session."""
 
     def __init__(self, jvm: Any, files: Any, root: Any) -> None:
@@ -128,7 +128,7 @@ def _hadoop_folder(place: str) -> CheckpointFolder | None:
             files = root.getFileSystem(context._jsc.hadoopConfiguration())
     except OSError:
         return None  # Spark cannot have a checkpoint there either
-    return _OfHadoop(context._jvm, files, root)
+    return _HadoopFolder(context._jvm, files, root)
 
 
 def _arrow_folder(place: str) -> CheckpointFolder:
@@ -136,6 +136,6 @@ def _arrow_folder(place: str) -> CheckpointFolder:
     from penstock.tables.disk import filesystem_of
 
     scheme, separator, path = place.partition("://")
-    return _OfArrow(
+    return _ArrowFolder(
         *filesystem_of(f"s3{separator}{path}" if scheme in _HADOOP_S3_SCHEMES else place)
     )

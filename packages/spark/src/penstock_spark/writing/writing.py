@@ -38,7 +38,7 @@ from penstock_core.vocabulary.errors import (
     NoSuchStage,
     PenstockError,
 )
-from penstock_spark.columns.rows import ChannelRows, as_table, deltas_in, events_of, routed
+from penstock_spark.columns.rows import ChannelRows, as_table, deltas_in, events_of, route_rows
 from penstock_spark.connections import ask_realm
 from penstock_spark.errors.errors import converts_errors
 from penstock_spark.options import SinkOptions
@@ -58,14 +58,18 @@ CARRIED_BYTES_MAX: Final = 256 << 10
 task results above a megabyte in another way, and accepts a gigabyte of all tasks together."""
 
 _QUERY: Final = "sql.streaming.queryId"
+"""Spark's local property with the id of the query that a task belongs to."""
 _BATCH: Final = "streaming.sql.batchId"
+"""Spark's local property with the number of the micro-batch that a task belongs to."""
 
 
 class StagingLimits(NamedTuple):
     """Limits for the rows that one task stages and sends to the driver."""
 
     portion_rows_max: int = PORTION_ROWS_MAX
+    """Largest number of rows that are staged together."""
     carried_bytes_max: int = CARRIED_BYTES_MAX
+    """Largest size of the rows that are sent to the driver, in bytes."""
 
 
 _LIMITS: Final = StagingLimits()
@@ -180,10 +184,10 @@ def stage_rows(
     task = _Task(options, group, limits.carried_bytes_max, carries=not work)
     try:
         for first_row, table in _portions(batches, options, limits.portion_rows_max):
-            for rows in routed(table, first_row, partition, options=options):
+            for rows in route_rows(table, first_row, partition, options=options):
                 task.stage(rows)
     except BaseException:
-        # Also after `SystemExit` and `KeyboardInterrupt`, which end a task, too.
+        # `SystemExit` and `KeyboardInterrupt`, which are not `Exception`s, also end a task.
         _drop(options, task.stages)
         raise
     realm = ask_realm(options.where.realm, lambda session: session.realm_id)
@@ -266,7 +270,7 @@ class _Task:
                         f"is for channel {name!r}, which the realm at {safe(url)} does not have; "
                         f"create it first, for example: penstock channel create {name}"
                     )
-                raise rows.refused(0, reason, type(error)) from error
+                raise rows.row_error(0, reason, type(error)) from error
         return self._channels[name]
 
     def _check_deltas(self, channel: Channel, rows: ChannelRows) -> None:
@@ -282,7 +286,7 @@ class _Task:
         first = int(np.argmax(is_delta))
         if key is None:
             reason = f"is a delta, but the engine of {channel.name} is not merge: write whole rows"
-            raise rows.refused(first, reason, IllegalState)
+            raise rows.row_error(first, reason, IllegalState)
         if key in rows.table.column_names:
             is_key_null = np.asarray(rows.table.column(key).is_null().to_numpy(), dtype=np.bool_)
             if (is_without_key := is_delta & is_key_null).any():
@@ -290,10 +294,10 @@ class _Task:
                     f"is a delta, and {key}, the publish key of {channel.name}, is null: give the "
                     "key of the event it changes"
                 )
-                raise rows.refused(int(np.argmax(is_without_key)), reason, InvalidEvent)
+                raise rows.row_error(int(np.argmax(is_without_key)), reason, InvalidEvent)
         elif "." not in key and "properties" not in rows.table.column_names:
             reason = f"is a delta without {key}, the publish key of {channel.name}: add that column"
-            raise rows.refused(first, reason, InvalidEvent)
+            raise rows.row_error(first, reason, InvalidEvent)
 
 
 def _encode(batch: pa.RecordBatch) -> bytes:

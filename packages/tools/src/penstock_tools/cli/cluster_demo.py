@@ -63,14 +63,14 @@ def demo(
     """
     from penstock_tools.demo.actions import script_of
     from penstock_tools.demo.run import run_demo
-    from penstock_tools.demo.screen import counts, deed_line
+    from penstock_tools.demo.screen import action_line, counts
 
     timed = script_of(script)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with _screen() if is_terminal else _lines() as display:
         last = run_demo(display, timed, seconds)
-    for deed in last.deeds:
-        write(deed_line(deed))
+    for executed in last.executed_actions:
+        write(action_line(executed))
     write(counts(last))
     if last.outstanding:
         note(

@@ -42,7 +42,8 @@ class LoadPlan(Struct, frozen=True, kw_only=True, dict=True):
     sizes: tuple[int, ...] = (100,)
     """Bytes of data; events take them in turn."""
     keys: int = 0
-    """Number of values of the property ``key``, used in turn; 0: events do not have it."""
+    """Number of values of the property ``key``, used in turn; 0 means that events do not have
+    the property."""
     rollback: float = 0.0
     """Share of the events that are rolled back at their first delivery."""
 
@@ -161,7 +162,7 @@ class Latencies:
 _UNKNOWN: Final = -1
 """Id of an event that was not acknowledged to its publisher, or not delivered."""
 _DELIVERED: Final = 1
-"""Progress of an event that was delivered; before, the progress is 0."""
+"""Progress of an event that was delivered; the progress of other events is 0."""
 _CONFIRMED: Final = 2
 """Progress of an event whose acknowledgement by the consumer is confirmed."""
 

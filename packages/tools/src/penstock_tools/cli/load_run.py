@@ -190,7 +190,7 @@ class LoadRun:
         are part of the report; errors before its start are raised."""
         setup = self._setup
         async with AsyncExitStack() as sessions:
-            owner = await self._connected(sessions)
+            owner = await self._connect(sessions)
             if max(self.plan.sizes) >= owner.event_bytes_max:
                 raise EventTooLarge(
                     f"events with {max(self.plan.sizes):,} bytes of data are too large; this "
@@ -207,7 +207,7 @@ class LoadRun:
                 await self._clean_up(owner)
         return self.report()
 
-    async def _connected(self, sessions: AsyncExitStack) -> aio.Session:
+    async def _connect(self, sessions: AsyncExitStack) -> aio.Session:
         """Return a new session, which is closed with ``sessions``."""
         opening = aio.connect(self._setup.url, reconnect_timeout=self._setup.reconnect_s)
         session = await sessions.enter_async_context(opening)
@@ -227,7 +227,7 @@ class LoadRun:
                     await self._create_durable(channel)
                 # Each client has a separate connection, so that none waits for another.
                 clients = [
-                    await (await self._connected(sessions)).channels.get(setup.channel)
+                    await (await self._connect(sessions)).channels.get(setup.channel)
                     for _ in range(setup.publishers + setup.consumers)
                 ]
                 self._began_us = self._delivered_us = self._clock.steady_us()
@@ -289,7 +289,8 @@ class LoadRun:
     async def publish(
         self, channel: aio.Channel, numbers: Int64s, unanswered_slots: asyncio.Semaphore
     ) -> None:
-        """Publish events of these numbers in one batch, and count what becomes of them."""
+        """Publish events of these numbers in one batch, and count them as acknowledged or
+        refused."""
         try:
             ids = await channel.publish_table(self._table(numbers))
         except (CannotConnect, SessionClosed):
@@ -308,6 +309,7 @@ class LoadRun:
             unanswered_slots.release()
 
     def _table(self, numbers: Int64s) -> pa.Table:
+        """Return the events of these numbers as a table to publish."""
         ends = np.concatenate(([0], np.cumsum(self.plan.sizes_of(numbers)))).astype(np.int32)
         data = np.resize(self._bytes, int(ends[-1]))
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
@@ -446,7 +448,7 @@ class LoadRun:
         self._last_counts = (at_us, ledger.acknowledged, ledger.delivered)
         seconds = max(1, at_us - last_us) / SECOND_US
         step = min(int(at_us / SECOND_US / self.plan.step_s), len(self.plan.rates) - 1)
-        # After a request to end, no more events are sent, so none of the others is behind.
+        # After a request to end, no more events are sent, so only sent events can be behind.
         due = self._sent if self._ending.requested.is_set() else self.plan.due_by(at_us)
         return LoadPicture(
             at_s=at_us / SECOND_US,

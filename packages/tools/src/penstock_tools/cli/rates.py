@@ -155,6 +155,8 @@ def rates_between(earlier_sample: Sample, later_sample: Sample) -> RealmRates:
 
 
 def _stores(earlier_sample: Sample, later_sample: Sample, seconds: float) -> Iterator[StoreLine]:
+    """Yield the activity of each store of the later sample. ``seconds`` is the time between the
+    samples."""
     for name, info in later_sample.stores.items():
         earlier = earlier_sample.stores.get(name)
         published, removed = info.counters.published, info.counters.departed_count
@@ -177,6 +179,8 @@ def _stores(earlier_sample: Sample, later_sample: Sample, seconds: float) -> Ite
 def _durables(
     earlier_sample: Sample, later_sample: Sample, seconds: float
 ) -> Iterator[DurableLine]:
+    """Yield the activity of each durable of the later sample. ``seconds`` is the time between the
+    samples."""
     for key, info in later_sample.durables.items():
         earlier = earlier_sample.durables.get(key)
         offered = info.position - (info.position if earlier is None else earlier.position)

@@ -159,7 +159,7 @@ def _print(rates: RealmRates) -> None:
 
 
 def _live(sample_rates: SampleRates) -> None:
-    """Redraw until q or Ctrl-C."""
+    """Redraw the screen until the user presses q or Ctrl-C."""
     from rich.live import Live
 
     view = View()

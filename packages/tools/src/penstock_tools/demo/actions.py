@@ -26,7 +26,8 @@ class ProcessTarget(NamedTuple):
 
     kind: Kind
     number: int = 0
-    """Number from 1 on; 0: the owner among the nodes, or the leader among the engine's servers."""
+    """Number from 1 on; 0 means the owner among the nodes, or the leader among the engine's
+    servers."""
 
 
 LAST: Final = "last"

@@ -14,7 +14,7 @@ SECOND_US: Final = 1_000_000
 _UNKNOWN: Final = -1
 """Id of an event that was not acknowledged to the publisher, or not delivered."""
 _DELIVERED: Final = 1
-"""Progress of an event that was delivered; before, the progress is 0."""
+"""Progress of an event that was delivered; the progress of other events is 0."""
 _CONFIRMED: Final = 2
 """Progress of an event whose acknowledgement by the consumer is confirmed."""
 

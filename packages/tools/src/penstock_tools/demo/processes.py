@@ -29,7 +29,7 @@ CLUSTER: Final = "demo"
 STREAM: Final = f"{CLUSTER}-shard-0"
 """The engine's stream that stores the facts of the owner."""
 _ENGINE_FILE_MAX: Final = "1GB"
-"""Most disk space of one server of the engine."""
+"""Largest disk space of one server of the engine."""
 _TOML: Final = """[cluster]
 name = "{}"
 engine = "{}"

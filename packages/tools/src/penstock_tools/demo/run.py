@@ -16,7 +16,7 @@ from penstock_core.vocabulary.ports import Clock
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_tools.demo.actions import MEMBERS, Action, TimedAction
 from penstock_tools.demo.processes import DemoProcesses, demo_processes
-from penstock_tools.demo.screen import Deed, Picture, ProcessLine
+from penstock_tools.demo.screen import ExecutedAction, Picture, ProcessLine
 from penstock_tools.demo.traffic import Traffic
 
 UP_S: Final = 120.0
@@ -65,6 +65,7 @@ def run_demo(
 async def _run(
     folder: Path, display: Display, script: Sequence[TimedAction], seconds: float | None
 ) -> Picture:
+    """Run a demonstration with its files in ``folder``; see :func:`run_demo`."""
     ending = DemoEnding()
     loop = asyncio.get_running_loop()
     for number in _END_SIGNALS:
@@ -111,7 +112,7 @@ class DemoEnding:
 
 
 class DemoRun:
-    """One run."""
+    """One run of a demonstration."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class DemoRun:
         """Number of the leader among the engine's servers; 0 if it is not known."""
         self._began_us = 0
         """Time of the first acknowledgement; 0 before it."""
-        self._deeds: list[Deed] = []
+        self._executed_actions: list[ExecutedAction] = []
 
     # --- state ----------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class DemoRun:
             outstanding=ledger.outstanding,
             lost=ledger.lost,
             twice=ledger.twice,
-            deeds=self._timed_deeds(now_us),
+            executed_actions=self._timed_actions(now_us),
             trouble=self.traffic.trouble,
         )
 
@@ -175,24 +176,24 @@ class DemoRun:
         where = self._processes.engine.urls[number - 1].removeprefix("nats://")
         return ProcessLine(f"engine {number}", "leads" if leads else condition, where)
 
-    def _timed_deeds(self, now_us: int) -> list[Deed]:
+    def _timed_actions(self, now_us: int) -> list[ExecutedAction]:
         """Return all actions; the pause of the last one is measured up to now."""
-        if not self._deeds:
+        if not self._executed_actions:
             return []
-        last = self._deeds[-1]
+        last = self._executed_actions[-1]
         longest_s = self.traffic.acknowledgements.longest_us(now_us) / 1e6
-        return [*self._deeds[:-1], Deed(last.at_s, last.what, longest_s)]
+        return [*self._executed_actions[:-1], ExecutedAction(last.at_s, last.what, longest_s)]
 
     async def show(self) -> None:
         """Show the state repeatedly after the first acknowledgement. Raises ``Unavailable`` if the
         cluster does not start."""
         self._display.listen(self.act, self._ending.request)
-        await self.come_up()
+        await self.wait_until_up()
         while True:
             self._display.show(self.picture())
             await asyncio.sleep(self._display.every_s)
 
-    async def come_up(self) -> None:
+    async def wait_until_up(self) -> None:
         """Wait until the first event is acknowledged and the owner is known."""
         self._display.show_message("starting three engine servers and three nodes")
         started_us = self._clock.steady_us()
@@ -225,9 +226,9 @@ class DemoRun:
     def act(self, action: Action) -> None:
         """Execute an action, and measure the pause of acknowledgements from now on."""
         now_us = self._clock.steady_us()
-        self._deeds = self._timed_deeds(now_us)
+        self._executed_actions = self._timed_actions(now_us)
         description = self._processes.act(action.verb, action.target, self._leader)
-        self._deeds.append(Deed(self._at_s, description, 0.0))
+        self._executed_actions.append(ExecutedAction(self._at_s, description, 0.0))
         self.traffic.acknowledgements.restart(now_us)
         self._display.show_message(f"{self._at_s:6.1f} s  {description}")
 

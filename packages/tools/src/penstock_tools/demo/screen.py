@@ -29,7 +29,7 @@ _KEYS: Final[dict[str, Verb]] = {
 _UNDOING_VERBS: Final = ("thaw", "heal", "start")
 """Verbs that act on the target of the previous action unless a number is selected. A node that was
 killed as the owner is not the owner any more, so the role cannot select it."""
-_DEEDS_SHOWN: Final = 6
+_ACTIONS_SHOWN: Final = 6
 """Maximum number of actions on the screen."""
 _COLOURS: Final = {
     "owner": "green",
@@ -52,7 +52,7 @@ class ProcessLine(Struct, frozen=True):
     where: str
 
 
-class Deed(Struct, frozen=True):
+class ExecutedAction(Struct, frozen=True):
     """An executed action, and the longest pause of acknowledgements until the next action."""
 
     at_s: float
@@ -88,7 +88,7 @@ class Picture(Struct, frozen=True, kw_only=True):
     """Events acknowledged to the publisher that the consumer will not receive."""
     twice: int
     """Events stored twice, or delivered again after their acknowledgement."""
-    deeds: Sequence[Deed] = ()
+    executed_actions: Sequence[ExecutedAction] = ()
     """The executed actions, oldest first."""
     trouble: str = ""
     """The last error of a client that currently cannot proceed."""
@@ -149,10 +149,11 @@ def counts(picture: Picture) -> str:
     )
 
 
-def deed_line(deed: Deed) -> str:
+def action_line(executed: ExecutedAction) -> str:
     """Return an executed action as one line."""
     return plain(
-        f"{deed.at_s:6.1f} s  {deed.what}: {deed.pause_s:.1f} s without acknowledgements at most"
+        f"{executed.at_s:6.1f} s  {executed.what}: {executed.pause_s:.1f} s without "
+        "acknowledgements at most"
     )
 
 
@@ -162,7 +163,9 @@ def render(picture: Picture, chosen: str) -> Group:
     from rich.text import Text
 
     parts: list[Table | Text] = [_head(picture), Text(), _processes(picture), Text()]
-    parts += [Text(deed_line(deed)) for deed in picture.deeds[-_DEEDS_SHOWN:]]
+    parts += [
+        Text(action_line(executed)) for executed in picture.executed_actions[-_ACTIONS_SHOWN:]
+    ]
     if picture.trouble:
         parts.append(Text(plain(picture.trouble), style="yellow"))
     keys = (
@@ -202,7 +205,7 @@ def _head(picture: Picture) -> Table:
 
 
 def _processes(picture: Picture) -> Table:
-    """Return the table of all processes; its first column is the key that selects each."""
+    """Return the table of all processes. Its first column has the keys that select a process."""
     from rich.table import Table
     from rich.text import Text
 

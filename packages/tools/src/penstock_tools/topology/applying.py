@@ -27,7 +27,7 @@ from penstock_tools.topology.steps import (
     Plan,
     PlannedStep,
     RightsToAdd,
-    RightsToTake,
+    RightsToRevoke,
     StoreToCreate,
     StoreToDelete,
     StoreToEdit,
@@ -121,7 +121,7 @@ def _execute_on_access(session: Session, act: ActOfAccess) -> None:
             access.delete_group(name)
         case RightsToAdd(kind, name, subject, rights):
             access.grant(subject, *rights, **_resource_argument(kind, name))
-        case RightsToTake(kind, name, subject, rights):
+        case RightsToRevoke(kind, name, subject, rights):
             access.revoke(subject, *rights, **_resource_argument(kind, name))
         case _:
             assert_never(act)

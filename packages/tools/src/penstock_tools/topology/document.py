@@ -28,7 +28,8 @@ class WantedDurable(Struct, frozen=True, kw_only=True):
     start: StartLike = "earliest"
     """First position of a new durable; ignored if the durable exists already."""
     persistent: bool | None = None
-    """Whether the durable survives a restart; None: if the channel's events do."""
+    """Whether the durable survives a restart; None means that it survives if the channel's events
+    do."""
     attributes: DurableAttributes = DURABLE_DEFAULTS
     place: Place = ()
     pattern: str = ""
@@ -88,7 +89,7 @@ class WantedGrant(Struct, frozen=True, kw_only=True):
 
     kind: str
     name: str
-    """Name of the channel or queue, or a pattern such as ``eu/*``; empty: the realm."""
+    """Name of the channel or queue, or a pattern such as ``eu/*``; empty for the realm."""
     subject: str
     rights: tuple[str, ...]
     place: Place = ()

@@ -59,9 +59,10 @@ class ExistingStore(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """The configuration of a realm."""
+    """The configuration of a realm, as :func:`look` has read it."""
 
     realm: str
+    """Name of the realm."""
     me: Me
     """The user of the session that read the configuration."""
     stores: Mapping[str, ExistingStore] = {}
@@ -93,9 +94,9 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def look(session: Session, wanted: Topology | None = None) -> Found:
-    """Return the configuration of a realm. Users, groups and rights are left out if ``wanted`` is
-    a topology without them. Raises ``AccessDenied`` if the session's user may not read all of
-    it."""
+    """Return the configuration of a realm. Users, groups and rights are left out if ``wanted`` is a
+    topology without them. Raises ``AccessDenied`` if the session's user may not read the whole
+    configuration."""
     info = session.info()
     existing = Found(
         realm=info.name,
@@ -115,7 +116,7 @@ def look(session: Session, wanted: Topology | None = None) -> Found:
     resources |= {("topic", name) for name in session.access.topics()}
     if wanted is not None:
         resources |= {
-            (grant.kind, grant.name) for grant in wanted.grants if _has_resource(grant, existing)
+            (grant.kind, grant.name) for grant in wanted.grants if _can_list_rights(grant, existing)
         }
     return replace(
         existing,
@@ -161,8 +162,9 @@ def _store(kind: Kind, info: ChannelInfo, durables: Mapping[str, DurableInfo]) -
     )
 
 
-def _has_resource(grant: WantedGrant, existing: Found) -> bool:
-    """Return whether the realm can be asked for the rights on the resource of a grant."""
+def _can_list_rights(grant: WantedGrant, existing: Found) -> bool:
+    """Return whether the realm can list the rights on the resource of a grant. It refuses for a
+    channel or queue that does not exist."""
     if grant.kind in ("realm", "topic"):
         return True
     return grant.name.endswith("*") or grant.name in existing.stores

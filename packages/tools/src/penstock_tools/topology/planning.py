@@ -38,7 +38,7 @@ from penstock_tools.topology.steps import (
     Plan,
     PlannedStep,
     RightsToAdd,
-    RightsToTake,
+    RightsToRevoke,
     StoreToCreate,
     StoreToDelete,
     StoreToEdit,
@@ -117,6 +117,8 @@ class _Planning:
     # --- stores --------------------------------------------------------------------------
 
     def _store_steps(self) -> Iterator[PlannedStep]:
+        """Yield the steps that create or edit stores, and record the stores that would have to be
+        created again."""
         for store in self._wanted.stores:
             existing_store = self._existing.stores.get(store.name)
             if existing_store is None:
@@ -185,6 +187,8 @@ class _Planning:
     # --- durables ------------------------------------------------------------------------
 
     def _durable_steps(self, store: WantedStore) -> Iterator[PlannedStep]:
+        """Yield the steps that create the durables of a store, and record the durables that
+        differ."""
         existing_store = self._existing.stores.get(store.name)
         existing_durables = {} if existing_store is None else existing_store.durables
         for durable in store.durables:
@@ -207,6 +211,7 @@ class _Planning:
                 )
 
     def _pattern_steps(self) -> Iterator[PlannedStep]:
+        """Yield the steps that create durables of patterns, and record those that differ."""
         for durable in self._wanted.durables:
             what = f"durable {durable.name} over {durable.pattern}"
             info = self._existing.durables.get((durable.pattern, durable.name))
@@ -228,6 +233,7 @@ class _Planning:
     # --- joins ---------------------------------------------------------------------------
 
     def _join_steps(self) -> Iterator[PlannedStep]:
+        """Yield the steps that create joins, and record the joins that differ."""
         for join in self._wanted.joins:
             info = self._existing.joins.get((join.source, join.destination))
             if info is None:
@@ -314,6 +320,8 @@ class _Planning:
     # --- access --------------------------------------------------------------------------
 
     def _access_steps(self) -> Iterator[PlannedStep]:
+        """Yield the steps for users, groups and rights. Raises ``InvalidArgument`` if the realm
+        does not manage access."""
         wanted, existing = self._wanted, self._existing
         if not wanted.lists_access:
             return
@@ -365,7 +373,7 @@ class _Planning:
                 )
             if remove := tuple(right for right in current if right not in wanted):
                 details = (f"revoke {_join_rights(remove)}",)
-                revocation = RightsToTake(*key, remove)
+                revocation = RightsToRevoke(*key, remove)
                 removals.append(
                     PlannedStep(sign="~", what=grant.what, act=revocation, details=details)
                 )
@@ -393,7 +401,7 @@ class _Planning:
                 self._protected.append(grant.what)
             else:
                 yield from self._delete_or_report(
-                    grant.what, RightsToTake(*key, rights), _join_rights(rights)
+                    grant.what, RightsToRevoke(*key, rights), _join_rights(rights)
                 )
         groups = {group.name for group in wanted.groups}
         users = {user.name for user in wanted.users}

@@ -182,15 +182,15 @@ class _TopologyReading:
         self._check_sections()
         topology = Topology(
             stores=(
-                *self._read_section("channel", lambda *table: self._store("channel", *table)),
-                *self._read_section("queue", lambda *table: self._store("queue", *table)),
+                *self._read_section("channel", lambda *table: self._read_store("channel", *table)),
+                *self._read_section("queue", lambda *table: self._read_store("queue", *table)),
             ),
-            durables=self._read_section("durable", self._pattern_durable),
-            joins=self._read_section("join", self._join),
-            users=self._read_section("user", self._user),
-            groups=self._read_section("group", self._group),
-            grants=self._read_section("grant", self._grant),
-            pipelines=self._read_section("pipeline", self._pipeline),
+            durables=self._read_section("durable", self._read_pattern_durable),
+            joins=self._read_section("join", self._read_join),
+            users=self._read_section("user", self._read_user),
+            groups=self._read_section("group", self._read_group),
+            grants=self._read_section("grant", self._read_grant),
+            pipelines=self._read_section("pipeline", self._read_pipeline),
             origin=self._lines,
         )
         self._refuse_duplicates(topology.stores, lambda item: f"store {item.name}")
@@ -223,9 +223,9 @@ class _TopologyReading:
     def _read_section(
         self, section: str, read: Callable[[Mapping[str, Any], Place], T]
     ) -> tuple[T, ...]:
-        return self._tables(self._document.get(section, []), (section,), read)
+        return self._read_tables(self._document.get(section, []), (section,), read)
 
-    def _tables(
+    def _read_tables(
         self, tables: Any, place: Place, read: Callable[[Mapping[str, Any], Place], T]
     ) -> tuple[T, ...]:
         section = ".".join(str(part) for part in place if isinstance(part, str))
@@ -257,7 +257,7 @@ class _TopologyReading:
             what = describe(item)
             if what in seen:
                 place: Place = item.place  # type: ignore[attr-defined]  # all of them have it
-                raise self._error(place, "", f"{what} is defined twice; remove one of them")
+                raise self._error(place, "", f"{what} is defined twice; remove one definition")
             seen.add(what)
 
     def _refuse_pattern_conflicts(self, topology: Topology) -> None:
@@ -277,7 +277,7 @@ class _TopologyReading:
 
     # --- a function for each kind of table -----------------------------------------------
 
-    def _store(self, kind: Kind, table: Mapping[str, Any], place: Place) -> WantedStore:
+    def _read_store(self, kind: Kind, table: Mapping[str, Any], place: Place) -> WantedStore:
         nested = ("durable",) if kind == "channel" else ()
         _refuse_unknown(table, ("name", *sorted(attributes_of(kind)), *nested))
         name = destination_name(_text(table, "name"))
@@ -285,12 +285,14 @@ class _TopologyReading:
         return WantedStore(
             kind=kind,
             name=name,
-            definition=definition_of(self._attributes(settings), kind, words=TOML),
-            durables=self._tables(table.get("durable", []), (*place, "durable"), self._durable),
+            definition=definition_of(self._read_attributes(settings), kind, words=TOML),
+            durables=self._read_tables(
+                table.get("durable", []), (*place, "durable"), self._read_durable
+            ),
             place=place,
         )
 
-    def _attributes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_attributes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         storage = settings.get("storage", {})
         if not isinstance(storage, dict):
             raise InvalidArgument(
@@ -305,12 +307,12 @@ class _TopologyReading:
         if "backoff" in attributes:
             attributes["backoff"] = _backoff(attributes["backoff"])
         if "descriptors" in attributes:
-            attributes["descriptors"] = self._descriptors(attributes["descriptors"])
+            attributes["descriptors"] = self._read_descriptors(attributes["descriptors"])
         if isinstance(target := attributes.get("dead_event_store"), str) and target:
             attributes["dead_event_store"] = destination_name(target)
         return attributes
 
-    def _descriptors(self, value: object) -> bytes:
+    def _read_descriptors(self, value: object) -> bytes:
         """Return the descriptors of a channel, from a file or from the text itself."""
         if not isinstance(value, str):
             raise InvalidArgument(f"descriptors must be the path of a file, not {value!r}")
@@ -327,7 +329,7 @@ class _TopologyReading:
                 f"descriptors: {value} cannot be read: {error.strerror or error}"
             ) from error
 
-    def _pattern_durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
+    def _read_pattern_durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
         """Return a durable of a pattern: the same keys as under a channel, and the pattern."""
         durable_table = {key: value for key, value in table.items() if key != "pattern"}
         choice = _prefix_errors("pattern", lambda: choice_of(_text(table, "pattern")))
@@ -336,9 +338,9 @@ class _TopologyReading:
                 f"pattern: {choice.text!r} names channels and is not a pattern; write the durable "
                 "as [[channel.durable]] under each channel"
             )
-        return replace(self._durable(durable_table, place), pattern=choice.text)
+        return replace(self._read_durable(durable_table, place), pattern=choice.text)
 
-    def _durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
+    def _read_durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
         allowed = ("name", "type", "selector", "start", "persistent", *_DURABLE_KEYS)
         _refuse_unknown(table, allowed)
         table = {key: _duration(key, value) for key, value in table.items()}
@@ -356,7 +358,7 @@ class _TopologyReading:
             place=place,
         )
 
-    def _join(self, table: Mapping[str, Any], place: Place) -> WantedJoin:
+    def _read_join(self, table: Mapping[str, Any], place: Place) -> WantedJoin:
         _refuse_unknown(table, ("source", "destination", "selector", "archive"))
         values = _convert(table, _JoinTable)
         _check_selector(values.selector)
@@ -368,7 +370,7 @@ class _TopologyReading:
             place=place,
         )
 
-    def _user(self, table: Mapping[str, Any], place: Place) -> WantedUser:
+    def _read_user(self, table: Mapping[str, Any], place: Place) -> WantedUser:
         if "password" in table:
             raise InvalidArgument(
                 "password: a topology has no secrets; leave it out, and set it with: "
@@ -377,7 +379,7 @@ class _TopologyReading:
         _refuse_unknown(table, ("name",))
         return WantedUser(name=checked_name(_text(table, "name"), "user"), place=place)
 
-    def _group(self, table: Mapping[str, Any], place: Place) -> WantedGroup:
+    def _read_group(self, table: Mapping[str, Any], place: Place) -> WantedGroup:
         _refuse_unknown(table, ("name", "members"))
         name = checked_name(_text(table, "name"), "group")
         members = _texts(table, "members")
@@ -385,7 +387,7 @@ class _TopologyReading:
             name=name, members=tuple(sorted(map(checked_user, members))), place=place
         )
 
-    def _grant(self, table: Mapping[str, Any], place: Place) -> WantedGrant:
+    def _read_grant(self, table: Mapping[str, Any], place: Place) -> WantedGrant:
         resource_kinds = ("channel", "queue", "topic")
         _refuse_unknown(table, (*resource_kinds, "subject", "rights"))
         kinds = [kind for kind in resource_kinds if kind in table]
@@ -407,7 +409,7 @@ class _TopologyReading:
             place=place,
         )
 
-    def _pipeline(self, table: Mapping[str, Any], place: Place) -> PipelineFile:
+    def _read_pipeline(self, table: Mapping[str, Any], place: Place) -> PipelineFile:
         _refuse_unknown(table, ("file",))
         path = self._folder / _text(table, "file")
         if not path.is_file():
@@ -418,7 +420,7 @@ class _TopologyReading:
 
 
 class _LocatedError(InvalidArgument):
-    """An error whose text contains file and line already."""
+    """An error whose text already contains the file and the line."""
 
 
 class _DurableTable(GivenDurableAttributes, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ Sign = Literal["+", "~", "-"]
 """Create, change in place, or delete."""
 
 
-# The actions of the steps. Each holds what the session needs in order to execute it.
+# The actions of the steps, each with the values that a session needs to execute it.
 
 
 class StoreToCreate(Struct, frozen=True):
@@ -90,7 +90,7 @@ class RightsToAdd(Struct, frozen=True):
     rights: tuple[str, ...]
 
 
-class RightsToTake(Struct, frozen=True):
+class RightsToRevoke(Struct, frozen=True):
     kind: str
     name: str
     subject: str
@@ -113,7 +113,7 @@ ActOfAccess = (
     | GroupToChange
     | GroupToDelete
     | RightsToAdd
-    | RightsToTake
+    | RightsToRevoke
 )
 Act = ActOfStores | JoinToCreate | JoinToDelete | ActOfAccess
 

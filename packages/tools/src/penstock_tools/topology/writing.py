@@ -42,25 +42,29 @@ def to_toml(topology: Topology, *, heading: str = "") -> str:
 def _tables(topology: Topology) -> Iterator[list[str]]:
     """Yield the lines of each table."""
     for store in topology.stores:
-        yield _store(store)
+        yield _store_lines(store)
         # TOML assigns a [[channel.durable]] to the last [[channel]] above it.
         for durable in store.durables:
-            yield _durable(durable)
+            yield _durable_lines(durable)
     for durable in topology.durables:
-        yield _durable(durable)
+        yield _durable_lines(durable)
     for join in topology.joins:
-        yield _join(join)
+        yield _join_lines(join)
     for user in topology.users:
-        yield ["[[user]]", _pair("name", user.name)]
+        yield ["[[user]]", _format_pair("name", user.name)]
     for group in topology.groups:
-        yield ["[[group]]", _pair("name", group.name), _pair("members", group.members)]
+        yield [
+            "[[group]]",
+            _format_pair("name", group.name),
+            _format_pair("members", group.members),
+        ]
     for grant in topology.grants:
-        yield _grant(grant)
+        yield _grant_lines(grant)
     for pipeline in topology.pipelines:
-        yield ["[[pipeline]]", _pair("file", str(pipeline.path))]
+        yield ["[[pipeline]]", _format_pair("file", str(pipeline.path))]
 
 
-def _store(store: WantedStore) -> list[str]:
+def _store_lines(store: WantedStore) -> list[str]:
     attributes = {
         name: value
         for name, value in unusual(store.definition, Definition()).items()
@@ -68,43 +72,43 @@ def _store(store: WantedStore) -> list[str]:
     }
     return [
         f"[[{store.kind}]]",
-        _pair("name", store.name),
+        _format_pair("name", store.name),
         *map(_format_attribute, attributes.items()),
     ]
 
 
-def _durable(durable: WantedDurable) -> list[str]:
+def _durable_lines(durable: WantedDurable) -> list[str]:
     lines = ["[[channel.durable]]"]
     if durable.pattern:
-        lines = ["[[durable]]", _pair("pattern", durable.pattern)]
-    lines += [_pair("name", durable.name), _pair("type", durable.type)]
+        lines = ["[[durable]]", _format_pair("pattern", durable.pattern)]
+    lines += [_format_pair("name", durable.name), _format_pair("type", durable.type)]
     if durable.selector:
-        lines.append(_pair("selector", durable.selector))
+        lines.append(_format_pair("selector", durable.selector))
     if durable.start != "earliest":
-        lines.append(_pair("start", durable.start))
+        lines.append(_format_pair("start", durable.start))
     if durable.persistent is not None:
-        lines.append(_pair("persistent", durable.persistent))
+        lines.append(_format_pair("persistent", durable.persistent))
     return [*lines, *map(_format_attribute, unusual(durable.attributes, DURABLE_DEFAULTS).items())]
 
 
-def _join(join: WantedJoin) -> list[str]:
+def _join_lines(join: WantedJoin) -> list[str]:
     lines = [
         "[[join]]",
-        _pair("source", join.source),
-        _pair("destination", join.destination),
+        _format_pair("source", join.source),
+        _format_pair("destination", join.destination),
     ]
     if join.selector:
-        lines.append(_pair("selector", join.selector))
-    return [*lines, _pair("archive", value=True)] if join.archive else lines
+        lines.append(_format_pair("selector", join.selector))
+    return [*lines, _format_pair("archive", value=True)] if join.archive else lines
 
 
-def _grant(grant: WantedGrant) -> list[str]:
-    resource = [] if grant.kind == "realm" else [_pair(grant.kind, grant.name)]
+def _grant_lines(grant: WantedGrant) -> list[str]:
+    resource = [] if grant.kind == "realm" else [_format_pair(grant.kind, grant.name)]
     return [
         "[[grant]]",
         *resource,
-        _pair("subject", grant.subject),
-        _pair("rights", grant.rights),
+        _format_pair("subject", grant.subject),
+        _format_pair("rights", grant.rights),
     ]
 
 
@@ -123,10 +127,10 @@ def unusual(struct: Struct, usual: Struct) -> dict[str, Any]:
 def _format_attribute(pair: tuple[str, Any]) -> str:
     name, value = pair
     if isinstance(value, bytes):
-        return _pair(name, EMBEDDED + base64.b64encode(value).decode())
+        return _format_pair(name, EMBEDDED + base64.b64encode(value).decode())
     if name == "storage":
-        return _pair(name, {key: duration(key, item) for key, item in value.items()})
-    return _pair(name, duration(name, value))
+        return _format_pair(name, {key: duration(key, item) for key, item in value.items()})
+    return _format_pair(name, duration(name, value))
 
 
 def duration(name: str, value: Any) -> Any:
@@ -151,26 +155,26 @@ def _in_units(time_ms: int) -> str:
     return f"{time_ms // length}{unit}"
 
 
-def _pair(key: str, value: Any) -> str:
-    name = key if _BARE_KEY.fullmatch(key) else _text(key)
-    return f"{name} = {_value(value)}"
+def _format_pair(key: str, value: Any) -> str:
+    name = key if _BARE_KEY.fullmatch(key) else _format_text(key)
+    return f"{name} = {_format_value(value)}"
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _text(value)
+        return _format_text(value)
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(_pair(key, item) for key, item in value.items())} }}"
+        return f"{{ {', '.join(_format_pair(key, item) for key, item in value.items())} }}"
     if isinstance(value, Iterable):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     return str(value)
 
 
-def _text(value: str) -> str:
+def _format_text(value: str) -> str:
     """Return a TOML string. It equals the JSON string except for DEL, which JSON does not
     escape."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

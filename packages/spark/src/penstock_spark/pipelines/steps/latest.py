@@ -194,6 +194,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def _events(self, context: Context) -> DataFrame:
+        """Return the stream of events from which the step computes states."""
         source = context.source(self.source)
         options = self.options_of(source)
         if source.starting == "" and not source.durable:
@@ -247,6 +248,8 @@ class AsOf:
         return state_rows.withColumn(AS_OF, sf.lit(step.as_of).cast("bigint"))
 
     def _events(self) -> DataFrame:
+        """Return the events of the source, up to ``as_of`` if possible, and of the archive. Raises
+        ``InvalidArgument`` if the channel does not have all events up to ``as_of``."""
         step, context = self._step, self._context
         source = context.source(step.source)
         ending = {}

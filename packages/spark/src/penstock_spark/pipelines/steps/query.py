@@ -272,8 +272,8 @@ def _module(place: str, folder: Path) -> ModuleType:
         return importlib.import_module(place)
     path = _file_of(place, folder).resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None, "a path that ends with .py has one"
-    assert spec.loader is not None, "and a loader"
+    assert spec is not None, "a path that ends with .py has a spec"
+    assert spec.loader is not None, "the spec of a file has a loader"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -22,8 +22,8 @@ from penstock_spark.pipelines.steps.query import (
     parameters_of,
 )
 from penstock_spark.redriving.dead import (
-    ChannelOfDead,
-    QueueOfDead,
+    DeadEventChannel,
+    DeadEventQueue,
     dead_store,
     transformation_view,
 )
@@ -184,7 +184,7 @@ def redrive(step: RedriveStep, context: Context) -> WorkOutcome:
 
 
 def _rules(
-    step: RedriveStep, source: ChannelOfDead | QueueOfDead, realm: RealmCommit
+    step: RedriveStep, source: DeadEventChannel | DeadEventQueue, realm: RealmCommit
 ) -> RedriveRules:
     return RedriveRules(
         step=step.name,
@@ -259,8 +259,9 @@ def _function(
 
 
 def _report(step: RedriveStep, context: Context, total: int, counts: RedriveCounts) -> None:
-    text = counts.is_refused or f"{counts.redriven:,} redriven, {counts.dropped:,} dropped"
-    if counts.kept and not counts.is_refused:
+    """Report the progress of the step. ``total`` is the number of dead events at its start."""
+    text = counts.refusal or f"{counts.redriven:,} redriven, {counts.dropped:,} dropped"
+    if counts.kept and not counts.refusal:
         text += f", {counts.kept:,} kept"
     context.report(
         Progress(

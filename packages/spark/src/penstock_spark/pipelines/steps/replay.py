@@ -29,7 +29,7 @@ from penstock_spark.replaying.archived import ROWS, Archived, Bounds
 from penstock_spark.replaying.live import LiveHistory, RealmOutlet, WallTimer
 from penstock_spark.replaying.pace import FLAT_OUT, ReplayPace, Timer
 from penstock_spark.replaying.position import PositionFile, open_position
-from penstock_spark.replaying.replay import Reached, Replayed, ReplayRoute, ReplayRun
+from penstock_spark.replaying.replay import ReplayOutcome, ReplayProgress, ReplayRoute, ReplayRun
 
 _TIMES: Final = re.compile(r"\s*(?:x\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*x)\s*", re.IGNORECASE)
 _SPEEDS: Final = {"original": 1.0, "flat out": FLAT_OUT}
@@ -254,13 +254,13 @@ class Reporting:
         self._events = 0
         self._rate = 0.0
 
-    def report(self, progress: Reached) -> None:
+    def report(self, progress: ReplayProgress) -> None:
         """Report the progress after a portion, unless the last report is too recent. A refusal and
         the end are always reported."""
         now_us = self._timer.now_us()
         since_us = now_us - self._at_us
         is_last = progress.events == self._total
-        if since_us < REPORT_US and not progress.is_refused and not is_last:
+        if since_us < REPORT_US and not progress.refusal and not is_last:
             return
         if since_us > 0:
             self._rate = (progress.events - self._events) * 1e6 / since_us
@@ -274,12 +274,12 @@ class Reporting:
                 rows_out_per_s=self._rate,
                 lag_ms=progress.late_us // 1_000,
                 total=self._total,
-                text=progress.is_refused or f"at {format_time(progress.original_us)}",
+                text=progress.refusal or f"at {format_time(progress.original_us)}",
             )
         )
 
 
-def outcome(step: ReplayStep, done: Replayed) -> WorkOutcome:
+def outcome(step: ReplayStep, done: ReplayOutcome) -> WorkOutcome:
     """Return the result of a run as text and figures."""
     targets = sorted(set(step.targets.values()))
     where = targets[0] if len(targets) == 1 else f"{len(targets)} channels"
