@@ -38,14 +38,14 @@ PICTURES = DOCS / "benchmarks"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run shapes or write the page from stored results. Return the exit status."""
     options = _parser().parse_args(arguments)
-    # An exception, so that the servers are ended, too
+    # The exception of `sys.exit` ends the contexts of the servers, which stops them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.shapes == ["report"]:
         return _report(options.json or MEASURED)
     if options.shapes[:1] == ["install"]:
         return _install(options.shapes[1:])
     if options.before and not sources_of(options.before):
-        print(f"{options.before} is no checkout of Penstock: it has no packages", file=sys.stderr)
+        print(f"{options.before} is not a checkout: it has no packages", file=sys.stderr)
         return 2
     shapes_by_name = shapes()
     if unknown := [name for name in options.shapes if name.upper() not in shapes_by_name]:

@@ -35,7 +35,7 @@ class Speaker(Struct, frozen=True):
     port: int
     queue: str
     user: str = ""
-    """User name, also used as the password; empty: anonymous."""
+    """User name, also used as the password; empty for an anonymous client."""
 
     @property
     def url(self) -> str:

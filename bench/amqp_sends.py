@@ -103,10 +103,13 @@ class Sending:
             self._exchange(waits=True)
 
     def _has_room(self) -> bool:
+        """Return whether the link has credit and few bytes are unsent."""
         unsent = self._calls.pn_session_outgoing_bytes(self._session)
         return bool(self._calls.pn_link_credit(self._link) and unsent < UNSENT_BYTES_MAX)
 
     def _send(self, count: int, *, is_last: bool = False) -> None:
+        """Pass up to ``count`` messages to Proton, as far as there is room. With ``is_last`` they
+        are sent unsettled, so that their acceptance shows that all earlier ones have arrived."""
         calls, link, encoded = self._calls, self._link, self._ffi.from_buffer(self._encoded)
         tag = self._ffi.new("pn_delivery_tag_t*")
         size = len(self._encoded)
@@ -131,11 +134,15 @@ class Sending:
         writable = [self._socket] if self._is_blocked else []
         ready = select.select([self._socket], writable, [], STUCK_S if waits else 0)
         if waits and not any(ready):
-            raise RuntimeError(f"the server says nothing, with {self._awaited} not accepted")
+            raise RuntimeError(
+                f"the server has sent nothing for {STUCK_S} s; {self._awaited} messages are not "
+                f"accepted"
+            )
         if ready[0]:
-            self._take(self._socket.recv(PIECE_BYTES))
+            self._receive(self._socket.recv(PIECE_BYTES))
 
     def _write(self) -> None:
+        """Write the bytes that Proton has encoded, until the socket accepts no more."""
         calls, transport = self._calls, self._transport
         self._is_blocked = False
         while (pending := calls.pn_transport_pending(transport)) > 0:
@@ -149,7 +156,9 @@ class Sending:
         if pending < 0:
             raise RuntimeError(CLOSED)
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
+        """Pass received bytes to Proton. Raises ``RuntimeError`` if the server has closed the
+        connection."""
         if not data:
             raise RuntimeError(CLOSED)
         calls, address, bytes_left = self._calls, self._ffi.from_buffer(data), len(data)
@@ -163,6 +172,7 @@ class Sending:
             self._read_events()
 
     def _read_events(self) -> None:
+        """Process Proton's events: accepted messages, and errors of the server."""
         calls, collector = self._calls, self._collector
         while (event := calls.pn_collector_peek(collector)) != self._ffi.NULL:
             kind = calls.pn_event_type(event)

@@ -44,7 +44,7 @@ class Job(msgspec.Struct, frozen=True):
     amqp: Speaker
     channel: str
     seconds: float = 0.0
-    """Duration of the measurement; 0: the process floods until it is ended."""
+    """Duration of the measurement; 0 means that the process floods until it is ended."""
 
 
 class Publisher(Protocol):

@@ -16,14 +16,14 @@ from bench.workload import pool
 from penstock.client.connection.threads import fast_loop
 
 STREAM: Final = "flooded"
-SAYS: Final = "flooding"
+FLOODS: Final = "flooding"
 """Line that the process prints after its first events."""
 
 
 def flooding(job: Job) -> AbstractContextManager[None]:
     """Run a process within the block that publishes continuously, and waits for confirmations after
     every thousand events."""
-    return beside("bench.flooding", job, SAYS)
+    return beside("bench.flooding", job, FLOODS)
 
 
 async def flood(job: Job) -> None:
@@ -32,15 +32,15 @@ async def flood(job: Job) -> None:
     await broker.prepare_streams(job.case.durability, [STREAM])
     await broker.attach(STREAM, consumes=False)
     events = pool(1, BATCH, 128)[0]
-    is_at_work = False
+    has_begun = False
     while True:
         for row in range(len(events)):
             await broker.send(events, row)
         await broker.flush()
         # Confirmed events show that the flood has begun, so the measurement may start.
-        if not is_at_work:
-            is_at_work = True
-            print(SAYS, flush=True)
+        if not has_begun:
+            has_begun = True
+            print(FLOODS, flush=True)
 
 
 if __name__ == "__main__":

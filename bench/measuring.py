@@ -78,9 +78,9 @@ def cpu_s_below(pid: int) -> dict[int, float]:
     cpu_s_by_pid: dict[int, float] = {}
     pids_left = [pid]
     while pids_left:
-        one = pids_left.pop()
-        cpu_s_by_pid[one] = cpu_s_of(one)
-        pids_left += started.get(one, [])
+        child = pids_left.pop()
+        cpu_s_by_pid[child] = cpu_s_of(child)
+        pids_left += started.get(child, [])
     return cpu_s_by_pid
 
 

@@ -19,10 +19,12 @@ from penstock.client.connection.threads import fast_loop
 SIZE: Final = 128
 """Bytes of a payload."""
 WARM_UP_S: Final = 0.5
+"""Seconds of work before the measurement."""
 FLOOD: Final = 20_000
 """Messages of QoS 0 between two of QoS 1, whose acknowledgement shows that the earlier ones have
 arrived."""
 WAIT_S: Final = 60.0
+"""Longest wait for an answer or for messages, in seconds."""
 KEEP_ALIVE_S: Final = 3_600
 """Longer than any work here, so that clients need not ping; rumqttd refuses 0, which means
 never."""
@@ -54,10 +56,12 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def text(value: str) -> bytes:
+    """Return a text with its length, as MQTT encodes it."""
     return len(value.encode()).to_bytes(2) + value.encode()
 
 
 def packet(first: int, body: bytes) -> bytes:
+    """Return a packet; ``first`` is its first byte, with type and flags."""
     length, packet_bytes = len(body), bytearray((first,))
     while length >= 0x80:
         packet_bytes.append(length & 0x7F | 0x80)
@@ -67,28 +71,34 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def connect(client_id: str, *, clean: bool = True) -> bytes:
+    """Return a CONNECT; with ``clean``, the server stores no session."""
     begin = text("MQTT") + bytes((4, 2 if clean else 0)) + KEEP_ALIVE_S.to_bytes(2)
     return packet(0x10, begin + text(client_id))
 
 
-def subscribe(wanted: str, qos: int) -> bytes:
-    return packet(0x82, b"\0\1" + text(wanted) + bytes((qos,)))
+def subscribe(topic_filter: str, qos: int) -> bytes:
+    """Return a SUBSCRIBE with one topic filter."""
+    return packet(0x82, b"\0\1" + text(topic_filter) + bytes((qos,)))
 
 
 def publish(topic: str, qos: int, packet_id: int = 0, *, retain: bool = False) -> bytes:
+    """Return a PUBLISH with a payload of :data:`SIZE` bytes."""
     id_bytes = packet_id.to_bytes(2) if qos else b""
     return packet(0x30 | qos << 1 | retain, text(topic) + id_bytes + b"x" * SIZE)
 
 
 class Link(asyncio.Protocol):
-    """One connection."""
+    """One connection of a client."""
 
     def __init__(self, client_id: str, *, clean: bool = True) -> None:
         self._connect = connect(client_id, clean=clean)
         self._answered: asyncio.Future[None] | None = None
-        self._left = 0
+        """Done when the answer to :meth:`ask` is complete; None without a request."""
+        self._answer_bytes_left = 0
+        """Number of bytes of the answer that have not been received."""
         self.received_bytes = 0
-        self.heard: Callable[[bytes], None] | None = None
+        self.on_data: Callable[[bytes], None] | None = None
+        """Called with received bytes that are not part of an answer."""
         self.transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -102,17 +112,18 @@ class Link(asyncio.Protocol):
 
     async def ask(self, request: bytes, answer_bytes: int) -> None:
         """Send a packet, and wait for its answer."""
-        self._left = answer_bytes
+        self._answer_bytes_left = answer_bytes
         self._answered = asyncio.get_running_loop().create_future()
         self.write(request)
         await asyncio.wait_for(self._answered, WAIT_S)
         self._answered = None
 
     def write(self, data: bytes) -> None:
-        assert self.transport is not None, "it is open"
+        assert self.transport is not None, "the connection is open"
         self.transport.write(data)
 
     async def drain(self) -> None:
+        """Wait until the transport accepts more bytes."""
         await self._writable.wait()
 
     def close(self) -> None:
@@ -137,37 +148,46 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.received_bytes += len(data)
         if self._answered is not None and not self._answered.done():
-            answer_part, data = data[: self._left], data[self._left :]
-            self._left -= len(answer_part)
-            if self._left == 0:
+            answer_part, data = (
+                data[: self._answer_bytes_left],
+                data[self._answer_bytes_left :],
+            )
+            self._answer_bytes_left -= len(answer_part)
+            if self._answer_bytes_left == 0:
                 self._answered.set_result(None)
-        if data and self.heard is not None:
-            self.heard(data)
+        if data and self.on_data is not None:
+            self.on_data(data)
 
 
 class Publisher:
-    """Sends messages of QoS 1, with a fixed number of unacknowledged ones."""
+    """Sends messages of QoS 1. The number of unacknowledged messages stays constant, because each
+    acknowledgement causes another message."""
 
     def __init__(self, link: Link, topic: str) -> None:
         self.link = link
         packets = [publish(topic, 1, number + 1) for number in range(_IDS)]
-        self._each = len(packets[0])
+        self._packet_bytes = len(packets[0])
         self._packets = b"".join(packets + packets)
-        self._next = self._rest = 0
+        """The packets with all ids, twice, so that any number of adjacent ones is one slice."""
+        self._next = 0
+        """Index of the next packet to send."""
+        self._partial_bytes = 0
+        """Received bytes of an incomplete acknowledgement."""
         self.acknowledged = 0
-        self.goes_on = True
+        self.continues = True
+        """Whether an acknowledgement causes another message."""
         self.on_progress: Callable[[], None] | None = None
-        link.heard = self._heard
+        link.on_data = self._receive
 
     def send(self, count: int) -> None:
-        begin = self._next * self._each
-        self.link.write(self._packets[begin : begin + count * self._each])
+        begin = self._next * self._packet_bytes
+        self.link.write(self._packets[begin : begin + count * self._packet_bytes])
         self._next = (self._next + count) % _IDS
 
-    def _heard(self, data: bytes) -> None:
-        count, self._rest = divmod(self._rest + len(data), _PUBACK)
+    def _receive(self, data: bytes) -> None:
+        count, self._partial_bytes = divmod(self._partial_bytes + len(data), _PUBACK)
         self.acknowledged += count
-        if self.goes_on and count:
+        if self.continues and count:
             self.send(count)
         if self.on_progress is not None and count:
             self.on_progress()
@@ -179,26 +199,30 @@ class Consumer:
     def __init__(self, link: Link, topic: str, qos: int) -> None:
         sample = publish(topic, qos, 1)
         self._link, self._qos = link, qos
-        self._each = len(sample)
-        self._id_at = len(sample) - SIZE - 2
-        self._rest = b""
+        self._packet_bytes = len(sample)
+        self._id_offset = len(sample) - SIZE - 2
+        """Offset of the packet id in a packet."""
+        self._partial = b""
+        """Received bytes of an incomplete packet."""
         self.count = 0
+        """Number of received messages."""
         self.on_progress: Callable[[], None] | None = None
-        link.heard = self._heard
+        link.on_data = self._receive
 
-    def _heard(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
-        count = len(data) // self._each
-        self._rest = data[count * self._each :]
+    def _receive(self, data: bytes) -> None:
+        data = self._partial + data if self._partial else data
+        count = len(data) // self._packet_bytes
+        self._partial = data[count * self._packet_bytes :]
         if self._qos and count:
-            starts = range(self._id_at, count * self._each, self._each)
+            starts = range(self._id_offset, count * self._packet_bytes, self._packet_bytes)
             self._link.write(b"".join(b"\x40\2" + data[offset : offset + 2] for offset in starts))
         self.count += count
         if self.on_progress is not None and count:
             self.on_progress()
 
 
-async def opened(job: Job, count: int, name: str, *, clean: bool = True) -> list[Link]:
+async def open_links(job: Job, count: int, name: str, *, clean: bool = True) -> list[Link]:
+    """Open connections of clients whose ids begin with ``name``, some at a time."""
     links = [Link(f"{name}{number}", clean=clean) for number in range(count)]
     for begin in range(0, count, AT_ONCE):
         await together(link.open(job.port) for link in links[begin : begin + AT_ONCE])
@@ -206,6 +230,7 @@ async def opened(job: Job, count: int, name: str, *, clean: bool = True) -> list
 
 
 async def together(work: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run coroutines at the same time, and wait until all are done."""
     async with asyncio.TaskGroup() as group:
         for coroutine in work:
             group.create_task(coroutine)
@@ -216,7 +241,8 @@ def topic_of(number: int) -> str:
 
 
 class Meter:
-    """Processor time of the server, and messages, since its creation."""
+    """Measures the processor time of the server and the number of messages since the creation of
+    this object."""
 
     def __init__(self, job: Job, count: Callable[[], int]) -> None:
         self._job, self._count = job, count
@@ -228,7 +254,7 @@ class Meter:
         count = self._count() - self._counted
         used_s = cpu_s_of_all(self._job.server_pid) - self._used_s
         if count == 0:
-            raise RuntimeError("nothing came")
+            raise RuntimeError("no message was counted")
         return {
             "events_per_s": count / taken_s,
             "of_server_cpu_s_per_million": used_s / count * 1e6,
@@ -237,7 +263,7 @@ class Meter:
 
 async def publishing(job: Job) -> Figures:
     """Publish with QoS 1 over several connections, without a subscriber."""
-    links = await opened(job, job.connections, "p")
+    links = await open_links(job, job.connections, "p")
     publishers = [Publisher(publisher, topic_of(n)) for n, publisher in enumerate(links)]
     return await _measured(
         job, publishers, lambda: sum(publisher.acknowledged for publisher in publishers)
@@ -248,10 +274,10 @@ async def sharing(job: Job) -> Figures:
     """Publish with QoS 1 to a group of consumers, each message to one of them. A new message is
     sent for each consumed one, so that both are measured."""
     consumers = []
-    for link in await opened(job, job.subscribers, "c"):
+    for link in await open_links(job, job.subscribers, "c"):
         await link.ask(subscribe("$share/group/bench/+", 1), _SUBACK)
         consumers.append(Consumer(link, topic_of(0), 1))
-    links = await opened(job, job.connections, "p")
+    links = await open_links(job, job.connections, "p")
     publishers = [Publisher(link, topic_of(n)) for n, link in enumerate(links)]
     ready: deque[Publisher] = deque()
     sent = len(publishers)
@@ -273,12 +299,14 @@ async def sharing(job: Job) -> Figures:
     for consumer in consumers:
         consumer.on_progress = come
     for publisher in publishers:
-        publisher.goes_on = False
+        publisher.continues = False
         publisher.on_progress = acknowledged(publisher)
     return await _measured(job, publishers, lambda: sum(link.count for link in consumers))
 
 
 async def _measured(job: Job, publishers: Sequence[Publisher], count: Callable[[], int]) -> Figures:
+    """Let the publishers send, and measure for the seconds of the job after a warm-up. Raises
+    ``RuntimeError`` if the server has closed a connection."""
     for publisher in publishers:
         publisher.send(job.window)
     await asyncio.sleep(min(WARM_UP_S, job.seconds))
@@ -286,23 +314,24 @@ async def _measured(job: Job, publishers: Sequence[Publisher], count: Callable[[
     await asyncio.sleep(job.seconds)
     figures = meter.figures()
     for publisher in publishers:
-        publisher.goes_on = False
+        publisher.continues = False
     if any(publisher.link.is_lost for publisher in publishers):
         raise RuntimeError("the server has closed connections")
     return figures
 
 
-async def _until(is_true: Callable[[], bool]) -> None:
+async def _wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait until a condition is true. Raises ``RuntimeError`` after :data:`WAIT_S`."""
     deadline_s = time.perf_counter() + WAIT_S
     while not is_true():
         if time.perf_counter() > deadline_s:
-            raise RuntimeError("messages have not come")
+            raise RuntimeError(f"messages have not arrived within {WAIT_S:.0f} s")
         await asyncio.sleep(0.01)
 
 
 async def flooding(job: Job) -> Figures:
     """Publish with QoS 0 over one connection, without a subscriber."""
-    (link,) = await opened(job, 1, "p")
+    (link,) = await open_links(job, 1, "p")
     chunk, sent = publish(topic_of(0), 0) * 200, 0
 
     async def flood() -> None:
@@ -325,10 +354,10 @@ async def fanning(job: Job) -> Figures:
     these. The figure counts deliveries."""
     is_received = asyncio.Event()
     consumers = []
-    for link in await opened(job, job.subscribers, "s"):
+    for link in await open_links(job, job.subscribers, "s"):
         await link.ask(subscribe(topic_of(0), 0), _SUBACK)
         consumers.append(Consumer(link, topic_of(0), 0))
-    (publisher,) = await opened(job, 1, "p")
+    (publisher,) = await open_links(job, 1, "p")
     chunk, receivers_left = publish(topic_of(0), 0) * job.window, len(consumers)
     rounds = 0
 
@@ -366,10 +395,10 @@ async def fanning(job: Job) -> Figures:
 
 async def returning(job: Job) -> Figures:
     """Send single messages of QoS 1, each after the round trip of the previous one."""
-    link, back = await opened(job, 2, "l")
+    link, back = await open_links(job, 2, "l")
     await back.ask(subscribe(topic_of(0), 1), _SUBACK)
     consumer, publisher = Consumer(back, topic_of(0), 1), Publisher(link, topic_of(0))
-    publisher.goes_on = False
+    publisher.continues = False
     on_progress = asyncio.Event()
     consumer.on_progress = publisher.on_progress = on_progress.set
     latencies: list[float] = []
@@ -408,7 +437,7 @@ async def away(job: Job) -> Figures:
         for number, link in enumerate(links):
             await link.ask(subscribe(topic_of(begin + number), 1), _SUBACK)
             link.close()
-    (link,) = await opened(job, 1, "p")
+    (link,) = await open_links(job, 1, "p")
     sent = 0
 
     async def once() -> None:
@@ -431,7 +460,7 @@ def retained_topic(number: int) -> str:
 
 async def retaining(job: Job) -> Figures:
     """Retain a message of each topic."""
-    (link,) = await opened(job, 1, "p")
+    (link,) = await open_links(job, 1, "p")
     began = time.perf_counter()
     for begin in range(0, job.topics, _IDS):
         count = min(_IDS, job.topics - begin)
@@ -451,13 +480,15 @@ async def looking(job: Job) -> Figures:
     began = time.perf_counter()
     size = len(publish(retained_topic(0), 0))
     while not taken_s or time.perf_counter() - began < job.seconds:
-        (link,) = await opened(job, 1, f"look{len(taken_s)}-")
+        (link,) = await open_links(job, 1, f"look{len(taken_s)}-")
         due = link.received_bytes + _SUBACK + size * job.expected
         started = time.perf_counter()
         await link.ask(subscribe(job.wanted, 0), _SUBACK + size * job.expected)
         taken_s.append(time.perf_counter() - started)
         if link.received_bytes != due:
-            raise RuntimeError(f"{link.received_bytes - due} bytes more came than are retained")
+            raise RuntimeError(
+                f"{link.received_bytes - due} bytes more were received than are retained"
+            )
         link.close()
     used_s = cpu_s_of_all(job.server_pid) - used_s
     return {
@@ -471,7 +502,7 @@ async def idling(job: Job) -> Figures:
     """Open many connections that each subscribe to one topic. All together publish ``window``
     messages a second, each to its own topic with QoS 1."""
     kb_before, began = memory_kb_of(job.server_pid), time.perf_counter()
-    links = await opened(job, job.connections, "i")
+    links = await open_links(job, job.connections, "i")
     for begin in range(0, len(links), AT_ONCE):
         some = range(begin, min(begin + AT_ONCE, len(links)))
         await together(
@@ -481,7 +512,7 @@ async def idling(job: Job) -> Figures:
     kb = (memory_kb_of(job.server_pid) - kb_before) / len(links)
     consumers = [Consumer(link, topic_of(number), 0) for number, link in enumerate(links)]
     for link in links:
-        link.heard = _counting(link, link.heard)
+        link.on_data = _without_acknowledgements(link.on_data)
     rate, sent = job.window, 0
     meter = Meter(job, lambda: sent)
     while (passed_s := time.perf_counter() - meter._began) < job.seconds:
@@ -491,7 +522,7 @@ async def idling(job: Job) -> Figures:
             sent += 1
         await asyncio.sleep(0.01)
     figures = meter.figures()
-    await _until(lambda: sum(number.count for number in consumers) >= sent)
+    await _wait_until(lambda: sum(number.count for number in consumers) >= sent)
     if any(number.is_lost for number in links):
         raise RuntimeError("the server has closed connections")
     return figures | {
@@ -501,23 +532,25 @@ async def idling(job: Job) -> Figures:
     }
 
 
-def _counting(link: Link, heard: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
-    """Return a handler without the acknowledgements that arrive between the messages of a
-    subscription."""
-    assert heard is not None, "somebody counts"
+def _without_acknowledgements(
+    on_data: Callable[[bytes], None] | None,
+) -> Callable[[bytes], None]:
+    """Return a handler that passes only messages to ``on_data``, without the acknowledgements that
+    arrive between them."""
+    assert on_data is not None, "a consumer counts the messages of the connection"
 
     def only_messages(data: bytes) -> None:
-        kept = bytearray()
+        messages = bytearray()
         offset = 0
-        while offset < len(data):  # Both packets arrive complete: only one of each is in flight
+        while offset < len(data):  # both packets arrive complete: only one of each is in flight
             if data[offset] >> 4 == 4:
                 offset += _PUBACK
                 continue
             size = len(publish(topic_of(0), 0))
-            kept += data[offset : offset + size]
+            messages += data[offset : offset + size]
             offset += size
-        if kept:
-            heard(bytes(kept))
+        if messages:
+            on_data(bytes(messages))
 
     return only_messages
 

@@ -23,7 +23,7 @@ from bench.shape import EQUAL_WINDOW, WINDOW_IN, Case, Figures, Missing, Server,
 ROOT = Path(__file__).parents[1]
 """The folder of the repository."""
 _measured: ContextVar[Sequence[Path]] = ContextVar("_measured", default=())
-"""The folders that started processes import Penstock from; empty: the installed packages."""
+"""The folders from which started processes import Penstock; empty means the installed packages."""
 START_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 1_200.0
 STOP_TIMEOUT_S = 30.0
@@ -63,7 +63,8 @@ def sources_at(checkout: Path) -> Iterator[None]:
 
 
 def without_client(package: str) -> str:
-    """Return why a peer cannot run whose Python client is not installed; empty if it is."""
+    """Return why a peer cannot run if the package of its Python client is not installed; empty if
+    it is installed."""
     try:
         version(package)
     except PackageNotFoundError:
@@ -86,7 +87,7 @@ def beside(module: str, job: msgspec.Struct, says: str) -> Iterator[None]:
         ) as process,
     ):
         try:
-            assert process.stdout is not None, "it was asked for"
+            assert process.stdout is not None, "stdout is a pipe"
             began = process.stdout.readline().strip() == says
             if began:
                 yield

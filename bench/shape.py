@@ -22,8 +22,8 @@ Figures = dict[str, float]
 EQUAL_WINDOW = 500
 WINDOW_IN = "PENSTOCK_BENCH_WINDOW"
 WINDOW = int(os.environ.get(WINDOW_IN, EQUAL_WINDOW))
-"""Most unacknowledged events of a consumer, equal for all. A case may have another window, which
-its client process reads from its environment."""
+"""Largest number of unacknowledged events of a consumer, equal for all contenders. A case may have
+another window, which its client process reads from its environment."""
 WIDE = 5_000
 """A window that is large enough for the highest rate of every contender."""
 OWN_WINDOW = 0

@@ -91,7 +91,7 @@ def idle(job: TimesJob) -> Figures:
     query.processAllAvailable()
     time.sleep(WARM_UP_S)
     during = _used(job, job.seconds)
-    assert query.isActive, "it waits"
+    assert query.isActive, "an idle query waits for events"
     query.stop()
     spark.stop()
     mine = {name: during[name] - before[name] for name in during}

@@ -39,8 +39,8 @@ _DATE: Final = re.compile(r"measured on \d{4}-\d{2}-\d{2}")
 
 
 def wanted() -> dict[str, list[Requirement]]:
-    """Return the requirements of each part on other projects: of the client alone, the base, each
-    extra and the checkout."""
+    """Return the requirements of each part on other projects. The parts are the client, the base,
+    each extra and the checkout."""
     requirements = {CLIENT: list(requirements_of(CLIENT)), BASE: list(requirements_of(OWN))}
     requirements |= {extra: list(requirements_of(OWN, extra)) for extra in extras_of(OWN)}
     return requirements | {CHECKOUT: list(dependency_group(CHECKOUT))}
@@ -85,7 +85,8 @@ def needed(requirements: list[Requirement]) -> set[str]:
 
 
 def megabytes(size: int) -> str:
-    """Return a size in megabytes as the page shows it, with at most two digits below 100."""
+    """Return a size in megabytes as the page shows it: below 10 MB with one decimal, at least
+    0.1."""
     number = size / 1_000_000
     return f"{number:.0f}" if number >= 10 else f"{max(number, 0.1):.1f}"
 

@@ -121,7 +121,7 @@ TWINS: Final = OTHERS | {
 """Every class with a blocking twin, and the module of ``client.sync`` that has it."""
 
 SHOWN: Final = frozenset({"__repr__", "_repr_html_"})
-"""Methods that the blocking classes have, too, although their names are not public."""
+"""Methods with names that are not public, and that blocking classes nevertheless have."""
 
 DECORATORS: Final = frozenset({"safe_html", "safe_repr", "spelled_out", "with_durable_attributes"})
 """Decorators that the blocking methods have, too."""
@@ -476,7 +476,7 @@ def _methods_by_hand(name: str) -> dict[str, ast.FunctionDef]:
 
 
 def _text_of(node: ast.stmt | None) -> str:
-    """Return the docstring that a statement is; empty if it is not one."""
+    """Return the text of a statement that is a docstring; empty for any other statement."""
     match node:
         case ast.Expr(value=ast.Constant(value=str() as text)):
             return text
@@ -510,7 +510,7 @@ def _docstring(node: Method | ast.ClassDef) -> str:
 
 def _quoted(text: str, depth: int) -> str:
     """Return a text of the async client as a docstring of the blocking client. ``depth`` is the
-    number of columns that its lines are indented by."""
+    indentation of its lines, in columns."""
     for word, instead in WORDS:
         text = word.sub(instead, text)
     lines = text.split("\n")

@@ -49,7 +49,7 @@ NAMES: Final = frozenset(
 
 
 class Rule(NamedTuple):
-    """A wording, and how many of 1,000 texts may have it."""
+    """A wording, and the number of 1,000 texts that may have it."""
 
     name: str
     goal: float
@@ -105,7 +105,7 @@ RULES: Final = (
     ),
 )
 SLACK: Final = 1.1
-"""A rate may exceed its record by a tenth: it also rises where other texts are deleted."""
+"""Factor by which a rate may exceed its record: it also rises if other texts are deleted."""
 _PATTERNS: Final = {rule.name: re.compile(rule.pattern) for rule in RULES if rule.pattern}
 
 
@@ -207,13 +207,14 @@ def faults(
 def lowered(
     measured: Mapping[str, Prose], record: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Return the record with the rates of now where these are lower, without reached goals."""
+    """Return the record with the measured rates where they are lower, without rates that have
+    reached their goal."""
     result: dict[str, dict[str, float]] = {}
     for package, prose in measured.items():
         rates = prose.rates()
         for rule in RULES:
             before = record.get(package, {}).get(rule.name)
-            # rounded up, so that what was measured passes
+            # Rounded up, so that the measured rate is allowed.
             rate = -(-rates[rule.name] * 10 // 1) / 10
             allowed = rate if before is None else min(rate, before)
             if allowed > rule.goal:

@@ -150,7 +150,7 @@ def licenses_of(metadata: importlib.metadata.PackageMetadata) -> list[Document]:
 
 
 def document() -> Document:
-    """Return the bill of materials of the image."""
+    """Return the bill of materials of the image, as the document to encode."""
     base = base_image()
     markers = environment(base.python)
     locked, own = locked_packages(markers), own_packages()

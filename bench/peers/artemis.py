@@ -46,8 +46,8 @@ class Artemis:
     name = "artemis"
 
     def __init__(self, buffer_timeout_ns: int | None = None) -> None:
-        """``buffer_timeout_ns`` is the time that its journal waits for further writes; None: its
-        default."""
+        """``buffer_timeout_ns`` is the time that the journal waits for further writes; None means
+        the default of Artemis."""
         self._more = ""
         if buffer_timeout_ns is not None:
             self._more = f"<journal-buffer-timeout>{buffer_timeout_ns}</journal-buffer-timeout>"
@@ -102,7 +102,7 @@ class Wire:
         self.is_open = asyncio.Event()
         wire = self
 
-        class Happenings(MessagingHandler):  # type: ignore[misc,unused-ignore]  # proton is untyped, where there is one
+        class WireHandler(MessagingHandler):  # type: ignore[misc,unused-ignore]  # proton has no types, if it is installed
             def on_start(self, event: Any) -> None:
                 wire.connection = event.container.connect(url, reconnect=False)
                 event.container.selectable(wire._injector)
@@ -126,7 +126,7 @@ class Wire:
                     wire._loop.call_soon_threadsafe(wire._has_messages.set)
 
         self.connection: Any = None
-        handler = Happenings(prefetch=0, auto_accept=False)
+        handler = WireHandler(prefetch=0, auto_accept=False)
         self.container = Container(handler)
         self._thread = threading.Thread(target=self.container.run)
         self._thread.start()

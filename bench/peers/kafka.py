@@ -41,8 +41,8 @@ auto.create.topics.enable=false
 {flushing}
 """
 LOOK_S = 0.01
-"""Longest wait of a fetch, in seconds: the client otherwise waits for as many events as it asked
-for."""
+"""Longest wait of a fetch, in seconds. Without it, the client waits until it has all requested
+events."""
 STEP_S = 0.2
 
 

@@ -1,5 +1,5 @@
-"""Apache Kafka with three nodes: topics have three replicas, and two must have a write before it is
-confirmed."""
+"""Apache Kafka with three nodes: topics have three replicas, and a write is confirmed when two
+replicas have it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ DURABLE = "billing"
 FILLING_UNDER_WAY = 4
 """Unanswered batches while a stream is filled: the server drops messages that it cannot queue."""
 PENDING_MAX = 4_000
-"""Most unconfirmed publishes, the default of nats-py."""
+"""Largest number of unconfirmed publishes, the default of nats-py."""
 CONFIGURATION = """
 listen: "127.0.0.1:{port}"
 jetstream {{ store_dir: "{store}", sync_interval: {sync} }}
@@ -116,7 +116,7 @@ class NatsBroker:
         await self._make_stream(subjects=[f"{SUBJECT}.>"], max_msgs_per_subject=depth)
 
     async def prepare_expiring(self, durability: str, *, buries: bool) -> None:
-        assert not buries, "what expires is gone"
+        assert not buries, "NATS deletes expired messages"
         await self._make_stream(subjects=[SUBJECT], allow_msg_ttl=True)
 
     async def prepare(self, durability: str, *, consumes: bool) -> None:
@@ -448,7 +448,7 @@ async def _answers(
             if line.startswith(b"PING"):
                 writer.write(b"PONG\r\n")
             if not line or line.startswith(b"-ERR"):
-                raise RuntimeError(f"the server ended it: {line!r}")
+                raise RuntimeError(f"the server ended the connection: {line!r}")
         answer = await reader.readline()
         if b'"error"' in answer:
             raise RuntimeError(f"the server refused an event: {answer!r}")

@@ -21,7 +21,7 @@ STREAM = "orders"
 HOME = Path("/usr/lib/rabbitmq/bin")
 EXCHANGE = "fan"
 PENDING_MAX = 4_000
-"""Most unconfirmed publishes, as for NATS."""
+"""Largest number of unconfirmed publishes, as for NATS."""
 CONFIGURATION = """
 listeners.tcp.1 = 127.0.0.1:{port}
 loopback_users.guest = true
@@ -42,7 +42,9 @@ class Rabbit:
             return "rabbitmq-server is not installed: apt-get install rabbitmq-server"
         for plugin in self._plugins:
             if not any((HOME.parent / "lib").glob(f"rabbitmq_server-*/plugins/{plugin}-*")):
-                return f"its plugin {plugin} is not installed: rabbitmq-plugins list says which are"
+                return (
+                    f"its plugin {plugin} is not installed; installed ones: rabbitmq-plugins list"
+                )
         return without_client("aio-pika")
 
     def version(self) -> str:
@@ -86,8 +88,8 @@ class Rabbit:
 
 
 def epmd_command(port: int) -> list[str]:
-    """Return the command of the daemon that tells nodes the ports of others; a node that does not
-    find it would start its own."""
+    """Return the command of the daemon from which nodes learn the ports of other nodes. Without it,
+    each node would start a separate daemon."""
     return [shutil.which("epmd") or "", "-port", str(port), "-address", "127.0.0.1"]
 
 

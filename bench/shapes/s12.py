@@ -39,7 +39,7 @@ class Spark:
     higher_is_better = True
     contenders = ("penstock", "parquet")
     events = 0
-    """Number of rows; 0: as many as are affordable."""
+    """Number of rows; 0 means :data:`EVENTS`."""
 
     def __init__(self) -> None:
         self._running = ExitStack()

@@ -33,7 +33,7 @@ class SparkPipelines:
     higher_is_better = True
     contenders = ("penstock", "parquet")
     events = 0
-    """Number of rows; 0: as many as are affordable."""
+    """Number of rows; 0 means :data:`EVENTS`."""
 
     def __init__(self) -> None:
         self._rounds: dict[str, dict[str, list[float]]] = {}

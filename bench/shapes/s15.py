@@ -80,8 +80,8 @@ def _sent_by_java(to: Speaker, seconds: float, log: Path) -> Figures:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as sending,
     ):
-        assert sending.stdin is not None
-        assert sending.stdout is not None
+        assert sending.stdin is not None, "stdin is a pipe"
+        assert sending.stdout is not None, "stdout is a pipe"
         deadline = threading.Timer(RUN_TIMEOUT_S, sending.kill)
         deadline.start()
         try:

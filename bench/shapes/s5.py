@@ -35,7 +35,7 @@ STORED = 10_000_000
 POOL_BATCHES = 100
 RESTARTS = 3
 STREAM = "orders"
-SLOW_TO_FILL = "filling it takes minutes because its client is the fastest way in"
+SLOW_TO_FILL = "filling takes minutes, because no way is faster than the client"
 FILLED_FAST = ("penstock", "nats")
 
 
@@ -148,7 +148,7 @@ async def _read_first(peer: Peer, server: Server) -> None:
     try:
         await cast("Crowded", broker).attach(STREAM)
         count, _ = await broker.consume(1, "rows")
-        assert count, "it has given an event"
+        assert count, "a restarted server delivers a stored event"
     finally:
         await broker.close()
 

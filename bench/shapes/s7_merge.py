@@ -198,7 +198,8 @@ async def _pump(
 
 
 def _written(pid: int) -> int:
-    """Bytes a process has written to files and sockets; 0 where the system does not tell."""
+    """Return the bytes that a process has written to files and sockets; 0 on a system without
+    ``/proc``."""
     try:
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     except OSError:

@@ -1,5 +1,5 @@
-"""Companion processes of the main process: starting them, their reports, and their end. This module
-has both sides.
+"""Companion processes of the main process: their start, their reports, and their end. This module
+has the code of both sides.
 
 A companion reports its progress as one JSON object per line. The main process writes ``finish`` to
 its standard input when no more work will come. When that input ends, the main process has ended or
@@ -37,15 +37,15 @@ class Companion:
         """``log`` is the file for all output of the process except its reports. It is appended to
         the output of earlier processes."""
         self.name = name
-        self.said: dict[str, Any] = {}
+        self.reported: dict[str, Any] = {}
         """The newest value of each field that it has reported."""
         self._log = log
         self._command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
-    def start(self, hear: Callable[[dict[str, Any]], None]) -> None:
-        """Start the process; ``hear`` is called with each report, on a separate thread."""
+    def start(self, on_report: Callable[[dict[str, Any]], None]) -> None:
+        """Start the process; ``on_report`` is called with each report, on a separate thread."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("a") as log:
             log.write(f"--- {self.name} starts, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
@@ -63,26 +63,30 @@ class Companion:
         assert process.stdout is not None, "stdout is a pipe"
         self._process = process
         self._reader = threading.Thread(
-            target=self._listen, args=(process.stdout, hear), name=f"hear-{self.name}", daemon=True
+            target=self._receive_reports,
+            args=(process.stdout, on_report),
+            name=f"reports-{self.name}",
+            daemon=True,
         )
         self._reader.start()
 
-    def _listen(self, lines: IO[str], hear: Callable[[dict[str, Any]], None]) -> None:
+    def _receive_reports(self, lines: IO[str], on_report: Callable[[dict[str, Any]], None]) -> None:
         """Receive reports until the process ends."""
         with lines:
             for line in lines:
                 report = json.loads(line)
-                self.said.update(report)
-                hear(report)
+                self.reported.update(report)
+                on_report(report)
 
     def finish(self) -> None:
-        """Tell the process that no more work will come; it ends when it has done the rest."""
-        self._tell(_FINISH)
+        """Announce to the process that no more work will come, so that it ends when it has done the
+        remaining work."""
+        self._send(_FINISH)
 
     @property
     def is_ready(self) -> bool:
         """Whether the process is ready to begin. Raises ``PartFailed`` if it has failed."""
-        return "ready" in self.said or self.has_ended
+        return "ready" in self.reported or self.has_ended
 
     @property
     def has_ended(self) -> bool:
@@ -92,7 +96,7 @@ class Companion:
             return False
         if process.returncode != 0:
             reader.join()
-            why = self.said.get("failed", f"it was ended by status {process.returncode}")
+            why = self.reported.get("failed", f"it was ended by status {process.returncode}")
             raise PartFailed(f"{self.name}: {why} (more in {self._log})")
         return not reader.is_alive()  # its last report has been received, too
 
@@ -110,7 +114,8 @@ class Companion:
             process.kill()
             process.wait()
 
-    def _tell(self, word: str) -> None:
+    def _send(self, word: str) -> None:
+        """Write a line to the standard input of the process; do nothing if it has ended."""
         process = self._process
         assert process is not None, "the process was started"
         assert process.stdin is not None, "stdin is a pipe"
@@ -127,6 +132,8 @@ class Instructions:
         threading.Thread(target=self._listen, name="instructions", daemon=True).start()
 
     def _listen(self) -> None:
+        """Read instructions until the main process closes the input; then end the companion and all
+        processes that it has started."""
         while data := os.read(sys.stdin.fileno(), 1_024):
             if _FINISH.encode() in data:
                 self._finish.set()

@@ -48,23 +48,23 @@ class Crew:
         self._rate = rate
         self._console = console
         self._prepared = prepared
-        self._cast()
+        self._create_parts()
 
-    def perform(self) -> None:
+    def run(self) -> None:
         """Run all parts until their work is done. Raises ``PartFailed``."""
         try:
             self._console.print("Starting two workers and Spark; this takes some seconds.")
             for companion in self._companions:
-                companion.start(self._heard)
-            self._until_ready()
+                companion.start(self._receive_report)
+            self._wait_until_ready()
             for thread in (self._subscriber, self._filtered, self._publisher):
                 thread.start()
             with self._board.shown():
-                self._until_done()
+                self._wait_until_done()
         finally:
             self._stop()
 
-    def _cast(self) -> None:
+    def _create_parts(self) -> None:
         """Create all parts without starting them."""
         rows, session, log = self._flights.num_rows, self._session, self._record.work
         expected = reconciliation.late_from_jfk(self._flights)
@@ -106,18 +106,18 @@ class Crew:
         before = position(load(self._record.pipeline), step)
         return Part(name, self._flights.num_rows, before=before)
 
-    def _heard(self, said: dict[str, Any]) -> None:
+    def _receive_report(self, report: dict[str, Any]) -> None:
         """Receive the report of a companion; called on its thread."""
-        if "acknowledged" in said:
-            counts = [worker.said.get("acknowledged", 0) for worker in self._workers]
+        if "acknowledged" in report:
+            counts = [worker.reported.get("acknowledged", 0) for worker in self._workers]
             shares = " + ".join(f"{count:,}" for count in counts)
             self._acknowledged.reach(self._acknowledged.before + sum(counts), note=shares)
-        for step, reached in said.get("steps", {}).items():
+        for step, reached in report.get("steps", {}).items():
             behind = reached["behind"]
             note = "" if behind is None else f"{behind:,} behind"
             self._steps[step].reach(reached["done"], note=note)
 
-    def _until_ready(self) -> None:
+    def _wait_until_ready(self) -> None:
         """Wait until all companions are ready, so that the speed does not include their start."""
         pause = threading.Event()
         # A list, not a generator: `all` would stop at the first part that is not ready, and a
@@ -126,10 +126,10 @@ class Crew:
             pause.wait(_LOOK_INTERVAL_S)
         self._acknowledged.began()
 
-    def _until_done(self) -> None:
-        """Wait until all parts have ended; tell them when no more work will come."""
+    def _wait_until_done(self) -> None:
+        """Wait until all parts have ended, and announce to each when no more work will come."""
         pause = threading.Event()
-        told_all = told_workers = False
+        is_publishing_announced = is_work_announced = False
         durable = self._session.channels.get(FLIGHTS).durables.get(GROUND_CREW)
         parts: tuple[PartThread | Companion, ...] = (
             self._publisher,
@@ -139,13 +139,17 @@ class Crew:
         )
         # A list, not a generator, as above: every part is checked each time.
         while not all([part.has_ended for part in parts]):
-            if self._publisher.has_ended and not told_all:
-                told_all = True
+            if self._publisher.has_ended and not is_publishing_announced:
+                is_publishing_announced = True
                 self._subscriber.all_published.set()
                 self._filtered.all_published.set()
                 self._spark.finish()
-            if told_all and not told_workers and durable.info().outstanding == 0:
-                told_workers = True
+            if (
+                is_publishing_announced
+                and not is_work_announced
+                and durable.info().outstanding == 0
+            ):
+                is_work_announced = True
                 for worker in self._workers:
                     worker.finish()
             self._board.refresh()
@@ -172,7 +176,7 @@ class Crew:
             delivered_ids=self._subscriber.event_ids,
             filtered_ids=self._filtered.event_ids,
             workers=tuple(
-                Acknowledged.said_by(worker.name, worker.said) for worker in self._workers
+                Acknowledged.from_report(worker.name, worker.reported) for worker in self._workers
             ),
             channel_delays=self._session.channels.get(DELAYS).read(
                 columns=["window_start", *statistics.NAMES]

@@ -40,22 +40,22 @@ def prepare(
 ) -> Prepared:
     """Create the channels, or find those of an interrupted run. Raises ``CannotBegin``."""
     channels = session.channels
-    there = [name for name in (FLIGHTS, DELAYS) if name in channels.list()]
+    existing = [name for name in (FLIGHTS, DELAYS) if name in channels.list()]
     if beginning is Beginning.FIRST:
-        _refuse_foreign(record, there)
-    if beginning is Beginning.RESUMED and len(there) < 2 and record.has_output:
+        _refuse_foreign(record, existing)
+    if beginning is Beginning.RESUMED and len(existing) < 2 and record.has_output:
         beginning = Beginning.REPLACED  # a channel of the interrupted run was deleted
     if beginning is Beginning.REPLACED:
         record.clear(rows)
-        for name in there:
+        for name in existing:
             channels.delete(name)
-        there = []
+        existing = []
     if beginning is not Beginning.RESUMED:
-        record.running(rows)
-    if FLIGHTS not in there:
+        record.record_start(rows)
+    if FLIGHTS not in existing:
         # Spark and late readers still need the events that the durable has consumed.
         channels.create(FLIGHTS, type="persistent", retain_consumed=True)
-    if DELAYS not in there:
+    if DELAYS not in existing:
         channels.create(DELAYS, type="persistent")
     flights = channels.get(FLIGHTS)
     if GROUND_CREW not in [durable.name for durable in flights.durables.list()]:
@@ -63,12 +63,12 @@ def prepare(
     return Prepared(beginning, flights.info().last_event_id + 1, _outstanding(flights))
 
 
-def _refuse_foreign(record: RunRecord, there: list[str]) -> None:
+def _refuse_foreign(record: RunRecord, existing: list[str]) -> None:
     """Raise ``CannotBegin`` if channels or files exist that this program has not created: it must
     not change or remove them."""
-    if there:
+    if existing:
         raise CannotBegin(
-            f"the realm in {record.realm} has a channel {there[0]} that this program has not "
+            f"the realm in {record.realm} has a channel {existing[0]} that this program has not "
             "made; choose another --dir, or delete the channel"
         )
     if record.has_output:

@@ -55,9 +55,9 @@ class Acknowledged(msgspec.Struct, frozen=True):
     redelivered: int = 0
 
     @classmethod
-    def said_by(cls, worker: str, said: Mapping[str, Any]) -> Acknowledged:
-        """Read the last report of a worker."""
-        counts = {name: said.get(name, 0) for name in cls.__struct_fields__ if name != "worker"}
+    def from_report(cls, worker: str, report: Mapping[str, Any]) -> Acknowledged:
+        """Return the counts in the last report of a worker."""
+        counts = {name: report.get(name, 0) for name in cls.__struct_fields__ if name != "worker"}
         return cls(worker, **counts)
 
 

@@ -43,10 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(options, console)
     except KeyboardInterrupt:
-        console.print("\nStopped. What was acknowledged is safe; run again to go on from there.")
+        console.print("\nStopped. Acknowledged events are safe; run again to continue.")
         return INTERRUPTED
     except PartFailed as error:
-        console.print(f"\nFAILED: {error}\nRun again to go on from there.", style="red")
+        console.print(f"\nFAILED: {error}\nRun again to continue.", style="red")
     except (CannotBegin, timetable.MissingFlights, penstock.DataDirectoryInUse) as error:
         console.print(f"\nCannot begin: {error}", style="red")
     except penstock.PenstockError as error:
@@ -72,13 +72,13 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         crew = Crew(
             record, prepared, session, url=url, flights=flights, rate=options.rate, console=console
         )
-        crew.perform()
+        crew.run()
         findings = crew.findings()
     report = _report(record, findings, crew.lines(findings), seconds=perf_counter() - began)
     console.print(f"\n{write(report, record.report_text, record.report_json)}", markup=False)
     console.print(f"Report:  {record.report_text} and {record.report_json}")
     console.print(f"Picture: {record.picture}")
-    record.finished()
+    record.record_end()
     return 0 if report.reconciles else 1
 
 

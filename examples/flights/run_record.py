@@ -25,7 +25,7 @@ class Beginning(enum.Enum):
 
 
 class CannotBegin(Exception):
-    """The directory's content prevents this run; the message says what to do."""
+    """The content of the directory prevents this run. The text names the remedy."""
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -37,9 +37,10 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class RunRecord:
-    """A run's directory, and the file in it that records the run's progress.
+    """The directory of a run, and the file in it that records the progress of the run.
 
-    Outside of ``flights`` it touches only the files it names; the realm may hold other channels.
+    Outside of the folder ``flights``, only the files named here are written or removed. The realm
+    may have other channels.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -106,13 +107,13 @@ class RunRecord:
         for file in (self.report_text, self.report_json, self.picture, self.pipeline, *logs):
             file.unlink(missing_ok=True)
 
-    def running(self, rows: int) -> None:
+    def record_start(self, rows: int) -> None:
         """Record the start. From now on, an interrupted run is resumed, with this pipeline."""
         self.work.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(PIPELINE, self.pipeline)
         self._write(Entry(state="running", rows=rows, started=datetime.now(UTC)))
 
-    def finished(self) -> None:
+    def record_end(self) -> None:
         """Record that the report is written, so that the next run replaces this one."""
         assert self.entry is not None, "a run that finishes was running"
         self._write(msgspec.structs.replace(self.entry, state="finished"))

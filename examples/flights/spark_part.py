@@ -34,7 +34,7 @@ ARCHIVE, DELAYS_STEP, AIRCRAFT = "archive", "delays", "aircraft"
 _LOOK_INTERVAL_S = 0.1
 
 
-class Telling:
+class StepReporter:
     """Reports the progress of the steps to the main process."""
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -54,7 +54,7 @@ class Telling:
         )
 
 
-class Following(Telling):
+class FinishingReporter(StepReporter):
     """Reports progress, and stops the pipeline when every published flight is processed."""
 
     def __init__(self, pipeline: Pipeline, flights: Channel, instructions: Instructions) -> None:
@@ -92,9 +92,11 @@ def work(url: str, file: Path, instructions: Instructions) -> None:
     with penstock.connect(url) as session:
         flights = session.channels.get(FLIGHTS)
         until_published(flights, instructions)
-        following = Following(pipeline, flights, instructions)
-        run(pipeline, url=url, spark=spark, watch=following, stopping=following.stopping)
-    run(pipeline, url=url, spark=spark, watch=Telling(pipeline), steps=[DELAYS_STEP], once=True)
+        reporter = FinishingReporter(pipeline, flights, instructions)
+        run(pipeline, url=url, spark=spark, watch=reporter, stopping=reporter.stopping)
+    run(
+        pipeline, url=url, spark=spark, watch=StepReporter(pipeline), steps=[DELAYS_STEP], once=True
+    )
     spark.stop()
 
 

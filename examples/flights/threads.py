@@ -14,7 +14,7 @@ class PartThread(threading.Thread):
     def __init__(self, part: Part) -> None:
         super().__init__(name=part.name, daemon=True)
         self.part = part
-        self._stop_asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._error: Exception | None = None
 
     def run(self) -> None:
@@ -30,7 +30,7 @@ class PartThread(threading.Thread):
     @property
     def stopped(self) -> bool:
         """Whether the run is being stopped."""
-        return self._stop_asked.is_set()
+        return self._stop_requested.is_set()
 
     @property
     def has_ended(self) -> bool:
@@ -43,6 +43,6 @@ class PartThread(threading.Thread):
 
     def stop(self) -> None:
         """Request the end even if the work is not done, and wait for it."""
-        self._stop_asked.set()
+        self._stop_requested.set()
         if self.ident is not None:
             self.join(timeout=10)

@@ -1,4 +1,4 @@
-"""A worker: takes flights from the shared durable, rolls back one in a hundred, and acknowledges
+"""A worker: receives flights from the shared durable, rolls back one in a hundred, and acknowledges
 the others.
 
 The run starts it as a separate process, which knows only the URL of the realm.
@@ -46,7 +46,7 @@ class Tally:
         self.is_idle = False
         """Whether the last read returned no events."""
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report the counts to the main process."""
         report(
             acknowledged=self.acknowledged,
@@ -64,13 +64,13 @@ def work(url: str, instructions: Instructions) -> None:
         with durable.subscribe(window=WINDOW) as subscription:
             report(ready=True)
             while not (instructions.finish and tally.is_idle):
-                settle(subscription, *handed_over(subscription), tally)
-                tally.tell()
+                settle(subscription, *receive_events(subscription), tally)
+                tally.report()
 
 
-def handed_over(subscription: DurableSubscription) -> tuple[Int64s, Int64s]:
-    """Return the ids of all events that have arrived, and the ids of those among them that were
-    delivered before.
+def receive_events(subscription: DurableSubscription) -> tuple[Int64s, Int64s]:
+    """Return the ids of all events that have arrived, and the ids of the redelivered ones among
+    them.
 
     All arrived events are processed together, because an acknowledgement waits for the disk, and
     this takes no longer for many events than for a few.
@@ -89,12 +89,12 @@ def settle(subscription: DurableSubscription, ids: Int64s, again: Int64s, tally:
     refused = is_rolled_back(ids) & ~np.isin(ids, again)
     if refused.any():
         subscription.rollback(ids[refused].tolist())
-    taken = ids[~refused]
-    if len(taken):
-        subscription.ack(taken.tolist())
+    acknowledged = ids[~refused]
+    if len(acknowledged):
+        subscription.ack(acknowledged.tolist())
     tally.is_idle = not len(ids)
-    tally.acknowledged += len(taken)
-    tally.acknowledged_ids += int(taken.sum())
+    tally.acknowledged += len(acknowledged)
+    tally.acknowledged_ids += int(acknowledged.sum())
     tally.rolled_back += int(refused.sum())
     tally.redelivered += len(again)
 

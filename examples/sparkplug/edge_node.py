@@ -59,7 +59,7 @@ class EdgeNode:
         # The will is set before the connection, because the realm gets it with the first packet.
         death = Payload(metrics=[self._metric(("bdSeq", INT64, births))]).SerializeToString()
         self._client.will_set(self._topic("NDEATH"), death, qos=1)
-        self._client.on_message = self._asked
+        self._client.on_message = self._on_command
         host, _, port = url.rpartition("//")[2].rpartition(":")
         self._client.connect(host, int(port))
         self._client.subscribe(self._topic("NCMD"), qos=1)
@@ -69,33 +69,33 @@ class EdgeNode:
     def give_birth(self) -> None:
         """Publish all metrics: those of the node, and those of each device."""
         self._seq = 0
-        self._say("NBIRTH", [("bdSeq", INT64, self._births), (REBIRTH, BOOLEAN, False)])
+        self._publish("NBIRTH", [("bdSeq", INT64, self._births), (REBIRTH, BOOLEAN, False)])
         for device, metrics in self._devices.items():
-            self._say("DBIRTH", list(metrics.values()), device)
+            self._publish("DBIRTH", list(metrics.values()), device)
 
     def add(self, device: str, *metrics: Metric) -> None:
         """Add a device with all its metrics."""
         self._devices[device] = {name: (name, *rest) for name, *rest in metrics}  # type: ignore[misc]
-        self._say("DBIRTH", list(metrics), device).wait_for_publish(WAIT_S)
+        self._publish("DBIRTH", list(metrics), device).wait_for_publish(WAIT_S)
 
     def report(self, device: str, *metrics: Metric) -> None:
         """Publish metrics of a device that have changed, and wait until they are stored."""
         for each in metrics:
             self._devices[device][each[0]] = each
-        self._say("DDATA", list(metrics), device).wait_for_publish(WAIT_S)
+        self._publish("DDATA", list(metrics), device).wait_for_publish(WAIT_S)
 
     def lose_connection(self) -> None:
         """Close the socket without a DISCONNECT packet, as if the network had failed."""
         self._client.socket().close()
         self._client.loop_stop()
 
-    def _asked(self, client: Any, given: object, message: Any) -> None:
-        """Receive a command of a host application."""
-        wanted = Payload.FromString(message.payload).metrics
-        if any(each.name == REBIRTH and each.boolean_value for each in wanted):
+    def _on_command(self, client: Any, user_data: object, message: Any) -> None:
+        """Execute a command of a host application: a request for a new birth certificate."""
+        metrics = Payload.FromString(message.payload).metrics
+        if any(metric.name == REBIRTH and metric.boolean_value for metric in metrics):
             self.give_birth()
 
-    def _say(self, kind: str, metrics: list[Metric], device: str = "") -> Any:
+    def _publish(self, kind: str, metrics: list[Metric], device: str = "") -> Any:
         """Publish a message of the node, or of one of its devices."""
         payload = Payload(seq=self._seq, metrics=[self._metric(each) for each in metrics])
         self._seq = (self._seq + 1) % 256
@@ -122,7 +122,7 @@ def prepare(session: penstock.Session) -> None:
 def play(url: str, session: penstock.Session) -> list[str]:
     """Run an edge node from its birth to its death. Return the messages that a host application
     received, one line for each."""
-    told: list[str] = []
+    received: list[str] = []
     channel = session.channels.get("sparkplug")
     with channel.subscribe(start="earliest", timeout=WAIT_S) as events:
         press = EdgeNode(url, "ulm", "press", births=7)
@@ -131,7 +131,7 @@ def play(url: str, session: penstock.Session) -> list[str]:
         rebirth = Payload(metrics=[{"name": REBIRTH, "boolean_value": True}])
         for event in events:
             kind = event.properties["type"]
-            told.append(f"{kind} {channel.messages().decode(event).get('metrics')}")
+            received.append(f"{kind} {channel.messages().decode(event).get('metrics')}")
             if kind == "DDATA":
                 # A host application that starts late requests all metrics.
                 channel.publish(
@@ -139,11 +139,11 @@ def play(url: str, session: penstock.Session) -> list[str]:
                     properties={"group": "ulm", "type": "NCMD", "node": "press"},
                     headers={"message_type": "spb.Payload"},
                 )
-            elif kind == "DBIRTH" and len(told) > 3:
+            elif kind == "DBIRTH" and len(received) > 3:
                 press.lose_connection()
             elif kind == "NDEATH":
-                return told
-    return told
+                return received
+    return received
 
 
 def main() -> None:

@@ -18,9 +18,11 @@ from scripts.weight.source import Source, sources_below, statement_count, worksp
 
 ROOT = Path(__file__).parents[2]
 ROOMY = "penstock_server.runtime"
+"""The package whose parts ("rooms") and their imports are counted."""
 
 ATTRIBUTES = ("strict_order", "order_by", "max_deliveries", "cluster_wide", "deliver_at")
-"""Four of a durable and one of an event: in how many files must a new one be written?"""
+"""Four attributes of durables and one of events. The number of files that mention an attribute
+shows how many files a new attribute changes."""
 
 
 class Figure(NamedTuple):
@@ -30,9 +32,9 @@ class Figure(NamedTuple):
     value: str
     target: str = ""
     found: Sequence[str] = ()
-    """What was counted, where somebody will want to look at it."""
+    """The counted items, listed below the table."""
     is_long: bool = False
-    """Shown with ``--all`` only."""
+    """Whether the list is printed only with ``--all``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,7 +106,7 @@ def renew_record(root: Path, names: Sequence[str], *, growth_reason: str, path: 
 
 
 def written(root: Path) -> Iterator[Figure]:
-    """What the files say."""
+    """Yield the figures that are measured in the text of the files."""
     sources = workspace_sources(root)
     yield from _sizes(sources)
     for word in ATTRIBUTES:
@@ -164,7 +166,8 @@ def _sizes(sources: Sequence[Source]) -> Iterator[Figure]:
 
 
 def driven(*, walking: bool) -> Iterator[Figure]:
-    """What one publish does, both sides together."""
+    """Yield the figures of one publish: client and realm together. With ``walking``, the first
+    figure lists the calls."""
     from scripts.weight.publish import trip_of_a_publish, walk
 
     trip = trip_of_a_publish()

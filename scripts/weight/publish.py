@@ -17,33 +17,37 @@ import penstock
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 WARMING = 200
+"""Number of publishes before the measurement."""
 MEASURED = 25
+"""Number of measured publishes."""
 
 
 class Trip(NamedTuple):
-    """What happened while a publish was awaited."""
+    """The function calls during one awaited publish."""
 
     calls: tuple[tuple[tuple[str, str], ...], ...]
-    """By thread: the file and the function of every call, in order."""
+    """For each thread, the file and the function of every call, in order."""
 
     @property
     def called(self) -> int:
-        """Calls of Python functions of the package. A coroutine that goes on is called again, as
-        the interpreter counts."""
+        """Number of calls of Python functions of the packages. Each resumption of a coroutine
+        counts as a call, as in the interpreter."""
         return sum(map(len, self.calls))
 
     @property
     def moves(self) -> int:
-        """How often the next call on the same thread is in another file."""
+        """Number of calls whose predecessor on the same thread is in another file."""
         return sum(one[0] != other[0] for calls in self.calls for one, other in pairwise(calls))
 
     @property
     def files(self) -> int:
+        """Number of files with a called function."""
         return len({file for calls in self.calls for file, _ in calls})
 
 
 class Recorder:
-    """Writes down which functions of the packages are called, on every thread that starts later."""
+    """Records the calls of functions of the packages, on this thread and on threads that start
+    within the block."""
 
     def __init__(self, folder: Path) -> None:
         self._prefix = f"{folder}/"
@@ -51,8 +55,8 @@ class Recorder:
         self._is_on = False
 
     def __enter__(self) -> Recorder:
-        threading.setprofile(self._heard)
-        sys.setprofile(self._heard)
+        threading.setprofile(self._record_call)
+        sys.setprofile(self._record_call)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,15 +64,17 @@ class Recorder:
         threading.setprofile(None)
 
     def start(self) -> None:
+        """Start a new recording."""
         self._calls = {}
         self._is_on = True
 
     def stop(self) -> Trip:
-        """What was called since ``start``."""
+        """Return the calls since :meth:`start`."""
         self._is_on = False
         return Trip(tuple(tuple(calls) for calls in self._calls.values()))
 
-    def _heard(self, frame: FrameType, event: str, _: Any) -> None:
+    def _record_call(self, frame: FrameType, event: str, _: Any) -> None:
+        """Record a call; the interpreter calls this for each event of its profiler."""
         if not self._is_on or event != "call":
             return
         code = frame.f_code
@@ -78,8 +84,11 @@ class Recorder:
 
 
 def trip_of_a_publish(*, warming: int = WARMING, measured: int = MEASURED) -> Trip:
-    """One publish by an asyncio client to an embedded realm that stores what it gets: the kind of
-    trip that most of those measured were, for now and then a timer of the realm runs meanwhile."""
+    """Return the calls of one publish by an asyncio client to an embedded realm that stores events.
+
+    Several publishes are measured, because a timer of the realm sometimes runs during one. The
+    result is a publish with the most frequent numbers of calls and moves.
+    """
     with Recorder(PACKAGES) as recorder, tempfile.TemporaryDirectory() as folder:
         trips = asyncio.run(
             _published(Path(folder) / "realm", recorder, warming, measured=measured)
@@ -89,6 +98,7 @@ def trip_of_a_publish(*, warming: int = WARMING, measured: int = MEASURED) -> Tr
 
 
 async def _published(data: Path, recorder: Recorder, warming: int, measured: int) -> list[Trip]:
+    """Return the calls of each of ``measured`` publishes, after ``warming`` others."""
     async with penstock.aio.Realm(data) as realm, realm.connect() as session:
         channel = await session.channels.create("measured")
         for _ in range(warming):
@@ -102,7 +112,7 @@ async def _published(data: Path, recorder: Recorder, warming: int, measured: int
 
 
 def walk(trip: Trip, show: Callable[[str], object] = print) -> None:
-    """Show the calls in order, a line for each stay in a file."""
+    """Show the calls in order, with one line for adjacent calls in the same file."""
     for number, calls in enumerate(trip.calls, 1):
         show(f"thread {number}")
         stays: list[tuple[str, list[str]]] = []

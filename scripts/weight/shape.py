@@ -1,4 +1,8 @@
-"""Measures of what is written: lines, names, rooms and the arrows between them."""
+"""Measures of the text of modules: lines, names, and the imports between the parts of a package.
+
+A *room* is a part of a package: a module or folder directly in it. An *arrow* is an import of one
+room by another.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from typing import NamedTuple
 from scripts.weight.source import Source, documentation, importers, mentions, statements
 
 FRAGMENT_LINES = 80
-"""A module below this with a single importer is a fragment of that importer."""
+"""A module with fewer lines and a single importer counts as a fragment of that importer."""
 _INNER_COROUTINE = re.compile(r"^[ \t]+async def ", re.MULTILINE)
 OPENINGS = ("The same", "Of ", "Those ")
-"""How a docstring begins that needs its neighbour to be understood."""
+"""Beginnings of docstrings that can only be understood together with a neighbouring one."""
 
 
 class Lines(NamedTuple):
-    """The lines of all files, and how many of them are of each kind."""
+    """The number of lines of all files, and of each kind of line."""
 
     total: int
     imports: int
@@ -30,7 +34,7 @@ class Lines(NamedTuple):
 
 
 def lines_of(sources: Sequence[Source]) -> Lines:
-    """How many lines there are; a blank line in a docstring belongs to the docstring."""
+    """Count the lines of each kind. A blank line in a docstring counts as documentation."""
     total = imports = documented = comments = blank = 0
     for source in sources:
         lines = source.text.splitlines()
@@ -55,6 +59,8 @@ def lines_of(sources: Sequence[Source]) -> Lines:
 
 
 def _lines_in_strings(tree: ast.Module) -> set[int]:
+    """Return the numbers of the lines that continue a string, so that a ``#`` in it is not a
+    comment."""
     return {
         number
         for node in ast.walk(tree)
@@ -64,11 +70,12 @@ def _lines_in_strings(tree: ast.Module) -> set[int]:
 
 
 def median_of(numbers: Iterable[int]) -> int:
-    return int(median(found)) if (found := list(numbers)) else 0
+    """Return the median, rounded down; 0 without numbers."""
+    return int(median(values)) if (values := list(numbers)) else 0
 
 
 def function_lines(sources: Sequence[Source]) -> list[int]:
-    """The length of every function, without its decorators."""
+    """Return the number of lines of every function, without its decorators."""
     return [
         (node.end_lineno or node.lineno) - node.lineno + 1
         for source in sources
@@ -78,27 +85,27 @@ def function_lines(sources: Sequence[Source]) -> list[int]:
 
 
 def modules_with(sources: Sequence[Source], word: str) -> list[str]:
-    """The modules whose code has this word."""
+    """Return the names of the modules whose code has this word."""
     return [source.module for source in sources if mentions(source, word)]
 
 
 def repeated_classes(sources: Sequence[Source]) -> Mapping[str, list[str]]:
-    """Each class name that is used more than once, with the modules that use it.
+    """Return each class name that several modules define, with these modules.
 
-    Generated modules do not count: what they have is one thing with what they were made from.
+    Generated modules are left out, because their classes have the names of their originals.
     """
-    found: dict[str, list[str]] = {}
+    modules_by_class: dict[str, list[str]] = {}
     for source in sources:
         if source.is_generated:
             continue
         for node in statements(source.tree):
             if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(source.module)
-    return {name: modules for name, modules in sorted(found.items()) if len(modules) > 1}
+                modules_by_class.setdefault(node.name, []).append(source.module)
+    return {name: modules for name, modules in sorted(modules_by_class.items()) if len(modules) > 1}
 
 
 def fragments(sources: Sequence[Source]) -> Mapping[str, str]:
-    """Short modules that a single other one imports, with that one."""
+    """Return the short modules that only one other module imports, each with that module."""
     users = importers(sources)
     return {
         source.module: min(users[source.module])
@@ -110,7 +117,7 @@ def fragments(sources: Sequence[Source]) -> Mapping[str, str]:
 
 
 def openings(sources: Sequence[Source]) -> Counter[str]:
-    """How many docstrings begin with each of the openings."""
+    """Count the docstrings that begin with each of :data:`OPENINGS`."""
     return Counter(
         opening
         for source in sources
@@ -121,19 +128,22 @@ def openings(sources: Sequence[Source]) -> Counter[str]:
 
 
 def new_types(sources: Sequence[Source]) -> int:
+    """Count the definitions of ``NewType``."""
     return sum(len(re.findall(r"= NewType\(", source.text)) for source in sources)
 
 
 def tree_if_it_wraps(text: str) -> ast.Module:
-    """The tree of a file in which a coroutine may be defined inside of a function, else an empty
-    one: to parse all tests takes twice as long as everything else."""
+    """Return the syntax tree of a file that may define a coroutine inside of a function; for any
+    other file an empty tree, because parsing all tests takes twice as long as everything else."""
     return ast.parse(text if _INNER_COROUTINE.search(text) else "")
 
 
 def wrapped_stories(tests: Sequence[Source]) -> list[str]:
-    """Tests that define a coroutine and hand it to a function that runs it, instead of being one:
-    ``async def life(): ...`` and then ``run(life())``. One that is run again and again, each time
-    with another argument, is none of them."""
+    """Return the tests that define a coroutine and run it, instead of being coroutines themselves:
+    ``async def life(): ...`` and then ``run(life())``.
+
+    Calls with arguments do not count, because such a coroutine may run several times.
+    """
     return [
         f"{source.module}.{node.name}"
         for source in tests
@@ -143,6 +153,7 @@ def wrapped_stories(tests: Sequence[Source]) -> list[str]:
 
 
 def _runs_its_own(function: ast.FunctionDef) -> bool:
+    """Return whether a function runs a coroutine that it defines, without arguments."""
     inner = {node.name for node in function.body if isinstance(node, ast.AsyncFunctionDef)}
     calls = (node for node in ast.walk(function) if isinstance(node, ast.Call) and node.args)
     return bool(inner) and any(
@@ -156,22 +167,22 @@ def _runs_its_own(function: ast.FunctionDef) -> bool:
 
 
 class Rooms(NamedTuple):
-    """The parts of a package, and which imports which."""
+    """The rooms of a package, and the imports between them."""
 
     rooms: frozenset[str]
-    """Its sub-packages and own modules, if they import one another at all."""
+    """Names of the rooms that import another room or are imported by one."""
     arrows: frozenset[tuple[str, str]]
-    """From the one that imports to the one that is imported."""
+    """Pairs of an importing and an imported room."""
 
     def back(self) -> list[tuple[str, str]]:
-        """Arrows that point up, with the rooms in the order that leaves few of them; none where no
-        rooms import one another in a circle."""
-        place = {room: at for at, room in enumerate(_in_order(set(self.rooms), self.arrows))}
-        return sorted((user, used) for user, used in self.arrows if place[user] > place[used])
+        """Return the arrows that point backwards in an order of the rooms that has few of them. The
+        result is empty if the imports have no cycle."""
+        places = {room: place for place, room in enumerate(_in_order(set(self.rooms), self.arrows))}
+        return sorted((user, used) for user, used in self.arrows if places[user] > places[used])
 
 
 def rooms_of(sources: Sequence[Source], package: str) -> Rooms:
-    """The rooms of a package. A room is whatever lies in it directly, a folder or a module."""
+    """Return the rooms of a package, its modules and folders, with the imports between them."""
     users = importers(sources)
 
     def room(module: str) -> str:
@@ -188,18 +199,20 @@ def rooms_of(sources: Sequence[Source], package: str) -> Rooms:
 
 
 def _in_order(rooms: set[str], arrows: Iterable[tuple[str, str]]) -> list[str]:
-    """The rooms from those that use to those that are used (Eades, Lin and Smyth's order)."""
-    left, kept = set(rooms), set(arrows)
+    """Return the rooms ordered from importing to imported ones, with few arrows backwards (the
+    heuristic of Eades, Lin and Smyth)."""
+    remaining_rooms, remaining_arrows = set(rooms), set(arrows)
     first: list[str] = []
     last: list[str] = []
-    while left:
-        using, used = Counter(user for user, _ in kept), Counter(used for _, used in kept)
-        if ends := [room for room in left if not using[room]]:
-            room = min(ends)
+    while remaining_rooms:
+        uses = Counter(user for user, _ in remaining_arrows)
+        users = Counter(used for _, used in remaining_arrows)
+        if sinks := [room for room in remaining_rooms if not uses[room]]:
+            room = min(sinks)
             last.append(room)
         else:
-            room = min(left, key=lambda each: (used[each] - using[each], each))
+            room = min(remaining_rooms, key=lambda name: (users[name] - uses[name], name))
             first.append(room)
-        left.remove(room)
-        kept = {arrow for arrow in kept if room not in arrow}
+        remaining_rooms.remove(room)
+        remaining_arrows = {arrow for arrow in remaining_arrows if room not in arrow}
     return first + last[::-1]

@@ -20,7 +20,7 @@ class Size(NamedTuple):
     """Docstrings, also those of attributes."""
     docstring_lines: int
     comments: int
-    """Comments, also those behind code; a comment of three lines counts as three."""
+    """Lines with a comment, also behind code."""
     lines: int
 
 
@@ -59,7 +59,7 @@ def by_package(sources: Iterable[Source]) -> Mapping[str, Sequence[Source]]:
 
 
 def statements_by_package(sources: Iterable[Source]) -> Mapping[str, int]:
-    """Return the statements of each package: what its growth is measured in."""
+    """Return the number of statements of each package, the measure of its growth."""
     return {
         package: sum(statement_count(source.tree) for source in modules)
         for package, modules in by_package(sources).items()
@@ -67,7 +67,7 @@ def statements_by_package(sources: Iterable[Source]) -> Mapping[str, int]:
 
 
 def size_table(sources: Iterable[Source]) -> Iterator[str]:
-    """Return the lines of a table with a row for each package and a sum."""
+    """Yield the lines of a table with a row for each package and a row with the sums."""
     sizes = {package: size_of(modules) for package, modules in by_package(sources).items()}
     sizes["all packages"] = total_of(sizes.values())
     columns = [name.replace("_", " ") for name in Size._fields]

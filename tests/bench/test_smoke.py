@@ -266,7 +266,7 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
     done = run_bench("S1", "--quick", "--before", str(tmp_path))
 
     assert done.returncode == 2
-    assert f"{tmp_path} is no checkout of Penstock" in done.stderr
+    assert f"{tmp_path} is not a checkout" in done.stderr
 
 
 def test_every_shape_and_peer_is_found_under_its_name() -> None:

@@ -102,7 +102,7 @@ def test_the_pipeline_is_one_that_anybody_may_run() -> None:
 
 def test_a_run_keeps_its_pipeline_beside_its_tables(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
-    record.running(10)
+    record.record_start(10)
 
     pipeline = load(record.pipeline)
 
@@ -113,7 +113,7 @@ def test_a_run_keeps_its_pipeline_beside_its_tables(tmp_path: Path) -> None:
 
 def test_a_step_goes_on_behind_its_last_whole_micro_batch(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
-    record.running(10)
+    record.record_start(10)
     pipeline = load(record.pipeline)
     assert position(pipeline, ARCHIVE) == 0
 
@@ -273,16 +273,16 @@ def test_a_first_run_an_interrupted_one_and_a_finished_one_begin_differently(
 ) -> None:
     assert RunRecord(tmp_path).beginning(10, fresh=False) is Beginning.FIRST
 
-    RunRecord(tmp_path).running(10)
+    RunRecord(tmp_path).record_start(10)
     assert RunRecord(tmp_path).beginning(None, fresh=False) is Beginning.RESUMED
     assert RunRecord(tmp_path).beginning(10, fresh=True) is Beginning.REPLACED
 
-    RunRecord(tmp_path).finished()
+    RunRecord(tmp_path).record_end()
     assert RunRecord(tmp_path).beginning(10, fresh=False) is Beginning.REPLACED
 
 
 def test_an_interrupted_run_is_not_resumed_with_another_number_of_flights(tmp_path: Path) -> None:
-    RunRecord(tmp_path).running(10)
+    RunRecord(tmp_path).record_start(10)
 
     with pytest.raises(CannotBegin, match="10 flights"):
         RunRecord(tmp_path).beginning(20, fresh=False)
