@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import entry_points
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock_core.garbage import uncollected
 from penstock_server.logs import configure_unless_done
 from penstock_server.parts import registered
 from penstock_testing.process import ServerProcess
@@ -125,6 +127,18 @@ def _check_entry_points(config: pytest.Config) -> None:
                     f"{group} in the pyproject.toml of {distribution} is not what is installed: "
                     "run `make setup`"
                 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave the million objects that collecting all tests creates out of garbage collections, which
+    would visit all of them again and again. Tests that need an unfrozen heap use
+    ``tests.frozen_heap``."""
+    with uncollected():
+        result = yield
+    gc.collect()
+    gc.freeze()
+    return result
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -19,6 +19,7 @@ from penstock_server.frontends.http.server import HttpConnection
 from penstock_server.frontends.native.connection import Connection
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.writer.group import Group
+from tests.frozen_heap import only_new_objects_tracked
 from tests.fuzz import amqp, connections, http, mqtt_connections
 from tests.fuzz.connections import Served
 
@@ -37,12 +38,8 @@ PROTOCOLS: Final[dict[str, tuple[type[Served], Sequence[bytes]]]] = {
 @pytest.fixture(autouse=True)
 def _uncollected() -> Iterator[None]:
     """Nothing is collected, and what was there before is not looked at."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    yield
-    gc.enable()
-    gc.unfreeze()
+    with only_new_objects_tracked():
+        yield
 
 
 def left() -> Counter[str]:

@@ -42,6 +42,7 @@ from penstock_amqp import kept as keeping
 from penstock_amqp.flows import key_of
 from penstock_amqp.kept import release_with, retain
 from penstock_amqp.wire.types import UInt
+from tests.frozen_heap import only_new_objects_tracked
 from tests.loops import on_a_loop
 
 REJECTED, DECLARED_STATE = 0x25, 0x33
@@ -51,12 +52,8 @@ LOOKS_MAX = 2_000
 @pytest.fixture
 def uncollected() -> Iterator[None]:
     """Nothing is collected, and what was there before is not looked at."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    yield
-    gc.enable()
-    gc.unfreeze()
+    with only_new_objects_tracked():
+        yield
 
 
 def wrappers() -> list[str]:

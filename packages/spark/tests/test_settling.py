@@ -10,13 +10,14 @@ from types import ModuleType
 import pytest
 
 from penstock_spark.session.settling import settle_down
+from tests.frozen_heap import nothing_frozen
 
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setenv("SPARK_BUFFER_SIZE", "65536")
-    yield monkeypatch
-    gc.unfreeze()
+    with nothing_frozen():
+        yield monkeypatch
 
 
 @pytest.mark.slow
@@ -40,6 +41,7 @@ def test_other_processes_collect_as_they_did(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("SPARK_BUFFER_SIZE", raising=False)
     monkeypatch.setitem(sys.modules, "imported_here", ModuleType("imported_here"))
 
-    settle_down()
+    with nothing_frozen():
+        settle_down()
 
-    assert gc.get_freeze_count() == 0
+        assert gc.get_freeze_count() == 0

@@ -18,6 +18,7 @@ from penstock_server.runtime.store.records import encode_block
 from penstock_server.runtime.store.state import RealmState
 from penstock_server.storage.memory import MemoryBlobs, MemoryJournal
 from penstock_testing.loop import pass_time, simulated
+from tests.frozen_heap import nothing_frozen
 
 
 @pytest.fixture(autouse=True)
@@ -58,26 +59,26 @@ def test_who_never_looks_is_left_alone() -> None:
 
 
 def test_loaded_objects_are_not_looked_at_by_the_next_collections() -> None:
-    with uncollected():
-        loaded: list[list[int]] = [[] for _ in range(10_000)]
-        age_all()
+    with nothing_frozen():
+        with uncollected():
+            loaded: list[list[int]] = [[] for _ in range(10_000)]
+            age_all()
 
-    assert gc.is_tracked(loaded[0])
-    assert gc.get_freeze_count() == 0
-    assert len(gc.get_objects(generation=0)) < len(loaded)
-    assert any(one is loaded for one in gc.get_objects(generation=2))
+        assert gc.is_tracked(loaded[0])
+        assert gc.get_freeze_count() == 0
+        assert len(gc.get_objects(generation=0)) < len(loaded)
+        assert any(one is loaded for one in gc.get_objects(generation=2))
 
 
 def test_objects_that_the_program_has_frozen_stay_frozen() -> None:
     frozen: list[list[int]] = [[] for _ in range(100)]
     gc.freeze()
-    try:
-        age_all()
-        # Not the count of frozen objects: it falls when one of another test is released.
-        ids = set(map(id, frozen))
-        assert not any(id(tracked) in ids for tracked in gc.get_objects())
-    finally:
-        gc.unfreeze()
+
+    age_all()
+
+    # Not the count of frozen objects: it falls when one of another test is released.
+    ids = set(map(id, frozen))
+    assert not any(id(tracked) in ids for tracked in gc.get_objects())
 
 
 class NotingJournal(MemoryJournal):
