@@ -85,6 +85,10 @@ def test_each_event_waits_until_the_end_of_its_last_delay() -> None:
                 for end_us in sorted({*expected.values()})
             ], seed
             assert waiting.next_us == min(expected.values(), default=0), seed
+            for n in range(3):
+                until_us = expected.get(n)
+                found = [] if until_us is None else [(until_us, ids(n))]
+                assert waiting.by_time(ids(n)) == found, seed
 
 
 def test_it_is_kept_and_restored_without_what_is_lost() -> None:
@@ -110,3 +114,30 @@ def test_entries_whose_events_were_settled_are_dropped() -> None:
         waiting.discard(ids(at_us))
 
     assert len(waiting._heap) < 2_500
+
+
+def test_the_delays_of_a_few_events_are_found_among_many() -> None:
+    waiting = Waiting()
+    for n in range(5_000):
+        waiting.add(ids(3 * n, 3 * n + 1), 10_000 - n)
+    waiting.add(IdSet((span(20_000, 30_000),)), 77)
+    page = ids(3_001, 3_003, 3_005)
+
+    assert waiting.by_time(page) == [(10_000 - 1_001, ids(3_003)), (10_000 - 1_000, ids(3_001))]
+    visited = list(waiting._ranges_around(page))
+    assert [visited_span for visited_span, _ in visited] == [
+        span(3_000, 3_001),
+        span(3_003, 3_004),
+        span(3_006, 3_007),
+    ]
+    assert waiting.by_time(ids(25_000)) == [(77, ids(25_000))]
+
+
+def test_delays_that_a_clock_has_shortened_are_found_by_id() -> None:
+    waiting = Waiting()
+    waiting.add(ids(1, 2), 50)
+    waiting.add(ids(7), 30)
+    waiting.come_earlier(40)
+
+    assert waiting.by_time(ids(1, 7)) == [(1, ids(7)), (10, ids(1))]
+    assert waiting.take_due(1) == ids(7)

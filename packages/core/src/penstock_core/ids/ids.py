@@ -324,6 +324,8 @@ class IdSet:
 
     def remove_all(self, other: IdSet) -> IdSet:
         """Remove every id of ``other``; return the part that was in the set."""
+        if other._blocks is None and len(other._firsts) == 1:
+            return self.remove(Span(other._firsts[0], other._ends[0]))
         removed = self.overlap(other)
         # Clearing the whole set is one step; anything else walks the removed ids.
         self.discard_all(self if removed._size == self._size else removed)
@@ -340,6 +342,8 @@ class IdSet:
             self._size -= cut_all(self._firsts, self._ends, (other._firsts, other._ends))
             if len(self._firsts) > _MANY:
                 self._scatter()
+        elif other._blocks is None and len(other._firsts) == 1:
+            self.remove(Span(other._firsts[0], other._ends[0]))
         else:
             blocks = self._scattered()
             self._size -= blocks.discard_all(other._scattered())
