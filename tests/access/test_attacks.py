@@ -14,7 +14,7 @@ from penstock.client.connection.signing_in import SigningIn
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import Address, parse_url
 from penstock_core.api.channels import Locate, PurgeChannel
-from penstock_core.api.durables import DescribeDurable
+from penstock_core.api.durables import DescribeDelivery, DescribeDurable
 from penstock_core.api.publishing import CommitStagedParts, CommitStages
 from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import Subscribe
@@ -76,6 +76,7 @@ def test_numbers_do_not_reveal_the_names_of_hidden_stores(realm: penstock.Realm)
         LocateTable(number),
         PurgeChannel(number, 0, 0),
         DescribeDurable(number, "d"),
+        DescribeDelivery(number, 1, states=("dead",)),
         Subscribe(number, 1, FromEarliest(), credit=1),
         BeginTransaction("t", (number,)),
         CommitStagedParts("p", 1, ((number, ("none",)),)),
@@ -86,6 +87,44 @@ def test_numbers_do_not_reveal_the_names_of_hidden_stores(realm: penstock.Realm)
                 ask(session, request)
             assert "merger" not in str(caught.value), request
             assert "lacks '" in str(caught.value)
+
+
+@pytest.mark.spec("A3", "D23")
+@pytest.mark.parametrize("kind", ["channels", "queues"])
+def test_dead_events_are_shown_only_to_readers_of_their_store(
+    realm: penstock.Realm, kind: str
+) -> None:
+    with realm.connect() as trusted:
+        getattr(trusted, kind).create("morgue")
+        orders = trusted.channels.create("orders", dead_event_store="morgue")
+        trusted.access.grant("alice@*", "durable", channel="orders")
+        orders.durables.create("team")
+        orders.publish(b"a secret", properties={"n": 1})
+        with orders.durables.get("team").subscribe() as subscription:
+            next(iter(subscription)).reject("a secret reason")
+    number = orders.number
+    requests = [
+        DescribeDelivery(number, 10, states=("dead",)),
+        DescribeDelivery(number, 10, states=("ready", "dead")),
+        # As if the first page had been answered, with or without the state.
+        DescribeDelivery(number, 10, states=("dead",), among_dead=True),
+        DescribeDelivery(number, 10, among_dead=True),
+        DescribeDelivery(number, 10, states=(), among_dead=True, first_id=2**40),
+    ]
+    right = "subscribe" if kind == "channels" else "peek"
+    with penstock.connect(realm.listen().replace("://", "://alice:secret@")) as session:
+        for request in requests:
+            with pytest.raises(AccessDenied, match=f"lacks '{right}' on [a-z]+ morgue"):
+                ask(session, request)
+        for states in ((), ("ready",)):
+            page = ask(session, DescribeDelivery(number, 10, states=states))
+            assert page == {"runs": [], "next": None}
+        with realm.connect() as trusted:
+            trusted.access.grant("alice@*", right, **{kind.removesuffix("s"): "morgue"})
+        (row,) = session.delivery_state("orders", states=["dead"]).to_pylist()
+
+    assert (row["event_id"], row["durable"], row["cause"]) == (0, "team", "rejected")
+    assert "secret" not in str(row)
 
 
 @pytest.mark.spec("A3")

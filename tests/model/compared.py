@@ -14,7 +14,7 @@ from penstock_core.durable.grant_times import RESOLUTION_US
 from penstock_core.durable.seat import DEALT_MAX
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.messages.kinds import Command
-from penstock_core.vocabulary.delivery_runs import EVENT_STATES, DeliveryPlace, DeliveryRun
+from penstock_core.vocabulary.delivery_runs import STORED_STATES, DeliveryPlace, DeliveryRun
 from penstock_core.vocabulary.effects import Deliver, Effect, Recall, ReportEnd
 from penstock_testing.play import Play, events
 from tests.model.channel_model import ChannelModel, Ledger, Reader, Seat, lane_of
@@ -201,7 +201,7 @@ class Compared(RuleBasedStateMachine):
         found: list[tuple[str, int]] = []
         place: DeliveryPlace | None = DeliveryPlace("", 0)
         while place is not None:
-            selected = Selected(None, frozenset(EVENT_STATES), rows_max)
+            selected = Selected(None, frozenset(STORED_STATES), rows_max)
             runs, place = delivery_runs(self.play.channel.state, selected, place, self.play.now_us)
             assert sum(run.span.size for run in runs) <= rows_max
             for run in runs:

@@ -54,6 +54,80 @@ def test_a_queue_has_delivery_states_too(session: Session) -> None:
 
 
 @pytest.mark.spec("D23")
+def test_dead_events_are_shown_with_their_durable_and_cause(session: Session) -> None:
+    session.channels.create("dead")
+    mail = session.channels.create("mail", dead_event_store="dead")
+    team = mail.durables.create("team", max_deliveries=2)
+    mail.durables.create("audit")
+    session.channels.get("dead").publish(b"published here")
+    mail.publish_many([penstock.Event() for _ in range(4)])
+    with team.subscribe(window=4, timeout=0.2) as subscription:
+        for event in subscription:
+            if event.event_id == 0:
+                event.reject("no recipient")
+            elif event.event_id == 2:
+                event.rollback()
+    rows = mail.delivery_state(states=["dead"]).to_pylist()
+
+    assert [
+        (row["event_id"], row["durable"], row["cause"], row["deliveries"], row["dead_event_id"])
+        for row in rows
+    ] == [(0, "team", "rejected", 1, 1), (2, "team", "redelivery_limit", 2, 2)]
+    dead = list(session.channels.get("dead").browse(start=1))
+    assert [row["since"] for row in rows] == [event.origin.at for event in dead if event.origin]
+    assert {row["client"] for row in rows} == {None}
+    states = mail.delivery_state(durable="team", states=["in_flight", "ready", "dead"]).to_pylist()
+    assert [(row["event_id"], row["state"]) for row in states] == [
+        (1, "ready"),
+        (3, "ready"),
+        (0, "dead"),
+        (2, "dead"),
+    ]
+    assert mail.delivery_state(durable="audit", states=["dead"]).num_rows == 0
+    assert mail.delivery_state(states=["dead"], limit=1).to_pylist() == rows[:1]
+    session.redrive("dead")
+    assert mail.delivery_state(states=["dead"]).num_rows == 0
+
+
+@pytest.mark.spec("D23")
+def test_dead_events_of_a_queue_and_without_durables_have_no_durable(session: Session) -> None:
+    session.queues.create("dead")
+    work = session.queues.create("work", dead_event_store="dead")
+    news = session.channels.create("news", dead_event_store="dead", capacity=1)
+    work.push(b"a")
+    with work.reader(transactional=True, timeout=5) as reader:
+        next(iter(reader))
+        reader.reject(reason="broken")
+        reader.commit()
+    news.publish_many([penstock.Event(), penstock.Event()])
+
+    for name, cause in (("work", "rejected"), ("news", "evicted")):
+        (row,) = session.delivery_state(name, states=["dead"]).to_pylist()
+        assert (row["event_id"], row["durable"], row["cause"]) == (0, "", cause)
+    assert work.delivery_state(durable="", states=["dead"]).num_rows == 1
+    news.edit(dead_event_store="")
+    assert news.delivery_state(states=["dead"]).num_rows == 0
+    with pytest.raises(NameDoesNotExist, match="has no durable nobody"):
+        news.delivery_state(durable="nobody", states=["dead"])
+
+
+@pytest.mark.spec("D23")
+@pytest.mark.slow
+def test_many_dead_events_are_read_in_pages(session: Session) -> None:
+    session.channels.create("dead")
+    old = session.channels.create("old", dead_event_store="dead", capacity=1_000)
+    old.durables.create("a")
+    old.durables.create("b")
+    for _ in range(3):
+        old.publish_table({"n": range(10_000)})
+    table = old.delivery_state(states=["dead"])
+
+    for name in ("a", "b"):
+        ids = [row["event_id"] for row in table.to_pylist() if row["durable"] == name]
+        assert ids == list(range(29_000))
+
+
+@pytest.mark.spec("D23")
 def test_names_and_limits_that_do_not_fit_are_refused(session: Session, orders: Channel) -> None:
     with pytest.raises(NameDoesNotExist, match="order"):
         session.delivery_state("order")

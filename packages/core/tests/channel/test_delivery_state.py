@@ -16,8 +16,8 @@ from penstock_core.messages.retention import PurgeEvents
 from penstock_core.messages.seats import Detach, TakeSeat
 from penstock_core.messages.settlements import Ack, RollBack
 from penstock_core.vocabulary.delivery_runs import (
-    EVENT_STATES,
     OUTSTANDING,
+    STORED_STATES,
     DeliveryPlace,
     DeliveryRun,
     EventState,
@@ -66,7 +66,7 @@ def test_each_outstanding_event_has_one_row(kind: str) -> None:
 
     held = ("in_flight", "s1")
     assert shown(runs_of(play)) == [("d", 1, *held), ("d", 2, *held)]
-    assert shown(runs_of(play, *EVENT_STATES)) == [
+    assert shown(runs_of(play, *STORED_STATES)) == [
         ("d", 1, *held),
         ("d", 2, *held),
     ], "event 0 is acknowledged by all durables and gone"
@@ -133,7 +133,7 @@ def test_acknowledged_events_are_shown_on_request_while_they_are_stored() -> Non
         ("late", 0, "acknowledged", None),
         ("late", 1, "acknowledged", None),
     ]
-    assert len(runs_of(play, *EVENT_STATES)) >= 5
+    assert len(runs_of(play, *STORED_STATES)) >= 5
     assert {name for name, *_ in shown(runs_of(play))} == {"d", "e", "late"}
 
 

@@ -28,12 +28,13 @@ def test_a_run_has_a_row_for_each_of_its_events() -> None:
                 lease_end_us=2 * SECOND_US,
             ),
             DeliveryRun(Span(9, 10), "b", "delayed", since_us=0, delayed_until_us=3 * SECOND_US),
+            DeliveryRun(Span(4, 6), "b", "dead", cause="expired", dead_event_id=70),
         ]
     )
 
     assert table.schema == DELIVERY_SCHEMA
     table.validate(full=True)
-    first, second, third = table.to_pylist()
+    first, second, third, *dead = table.to_pylist()
     assert first == {
         "event_id": 3,
         "durable": "a",
@@ -43,10 +44,16 @@ def test_a_run_has_a_row_for_each_of_its_events() -> None:
         "deliveries": 2,
         "lease_end": datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC),
         "delayed_until": None,
+        "cause": None,
+        "dead_event_id": None,
     }
     assert second == {**first, "event_id": 4}
     assert (third["event_id"], third["client"], third["deliveries"]) == (9, None, None)
     assert third["delayed_until"] == datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
+    assert [(row["event_id"], row["dead_event_id"], row["cause"]) for row in dead] == [
+        (4, 70, "expired"),
+        (5, 71, "expired"),
+    ]
 
 
 @pytest.mark.spec("D23")

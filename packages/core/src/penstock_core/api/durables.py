@@ -21,6 +21,7 @@ from penstock_core.bounds import (
 from penstock_core.display import html_info, safe_html
 from penstock_core.ids.ids import IdSet
 from penstock_core.vocabulary.delivery_runs import (
+    DEAD,
     OUTSTANDING,
     DeliveryPlace,
     DeliveryRun,
@@ -213,7 +214,7 @@ class DeliveryPage(Struct, frozen=True):
 
 class DescribeDelivery(Request[DeliveryPage], frozen=True):
     """Read who has the events of a channel's durables, or of a queue, without changing anything
-    (SEM D23)."""
+    (SEM D23). With the state ``dead``, the request also reads the dead event store."""
 
     channel: ChannelNumber
     limit: Count
@@ -224,7 +225,18 @@ class DescribeDelivery(Request[DeliveryPage], frozen=True):
     """The states of the events to return."""
     next_durable: GivenName = ""
     first_id: EventId = 0
-    """With ``next_durable``, the place at which the page begins."""
+    among_dead: bool = False
+    """With ``next_durable`` and ``first_id``, the place at which the page begins."""
+
+    @property
+    def place(self) -> DeliveryPlace:
+        """The place at which the page begins."""
+        return DeliveryPlace(self.next_durable, self.first_id, self.among_dead)
+
+    @property
+    def reads_dead(self) -> bool:
+        """Whether the dead event store is read."""
+        return DEAD in self.states or self.among_dead
 
 
 class DescribeOutstanding(Request[Outstanding], frozen=True):

@@ -196,6 +196,14 @@ class DeadEventStore(Struct, frozen=True):
     channel does not exist yet."""
 
 
+class DeadEventsRead(Struct, frozen=True):
+    """The right to read the dead event store of the channel or queue of the request, if it has
+    one."""
+
+    is_read: Callable[[Any], bool]
+    """Tells whether the request reads the dead event store."""
+
+
 class TopicsGiven(Struct, frozen=True):
     """The right to assign MQTT topics to a channel, or to change them: ``full`` on the channel of
     all topics, or on the realm. Messages of these topics are then published to this channel instead
@@ -227,6 +235,7 @@ Ask = (
     | Numbered
     | ByName
     | DeadEventStore
+    | DeadEventsRead
     | TopicsGiven
     | PasswordTarget
     | OfResource
@@ -444,7 +453,12 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         durables.ListDurables: _numbered(("durable.list", "queue.open")),
         durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),
         durables.DescribeOutstanding: _numbered(BROWSE),
-        durables.DescribeDelivery: _numbered(("durable.delivery", "queue.peek")),
+        durables.DescribeDelivery: Operation(
+            (
+                Numbered(("durable.delivery", "queue.peek"), _channel_field),
+                DeadEventsRead(lambda request: request.reads_dead),
+            )
+        ),
         durables.CreateDurable: _with_optional_selector(("durable.create", "queue.open")),
         durables.DeleteDurable: _numbered(("durable.delete", "queue.open")),
         durables.PurgeDurable: _with_optional_selector(("durable.purge", "queue.open")),

@@ -42,22 +42,20 @@ class Selected(NamedTuple):
     durable: str | None
     """The only durable; None for all durables of the channel."""
     states: frozenset[EventState]
+    """States of stored events."""
     rows_max: int
 
 
 def delivery_runs(
     state: ChannelState, selected: Selected, place: DeliveryPlace, now_us: int
 ) -> tuple[list[DeliveryRun], DeliveryPlace | None]:
-    """Return the selected rows from ``place`` on as runs, by durable and event id, and the place
-    behind them; None if they are the last. A page may be short or empty although rows follow.
+    """Return the selected rows of stored events from ``place`` on as runs, by durable and event id,
+    and the place behind them; None if they are the last. A page may be short or empty although rows
+    follow.
 
     Raises ``NameDoesNotExist``, and ``InvalidArgument`` if fewer than one row is requested.
     """
-    if selected.rows_max < 1:
-        raise InvalidArgument(f"limit is {selected.rows_max}; allowed are 1 and more rows")
-    names = sorted(state.durables)
-    if selected.durable is not None:
-        names = [state.durable(selected.durable).name]
+    names = selected_durables(state, selected)
     hidden = state.expired(now_us) if state.overdue else IdSet()
     runs: list[DeliveryRun] = []
     rows = windows = 0
@@ -72,6 +70,18 @@ def delivery_runs(
             runs += more
             rows += sum([run.span.size for run in more])
     return runs, None
+
+
+def selected_durables(state: ChannelState, selected: Selected) -> list[str]:
+    """Return the names of the durables whose rows are selected.
+
+    Raises ``NameDoesNotExist``, and ``InvalidArgument`` if fewer than one row is requested.
+    """
+    if selected.rows_max < 1:
+        raise InvalidArgument(f"limit is {selected.rows_max}; allowed are 1 and more rows")
+    if selected.durable is not None:
+        return [state.durable(selected.durable).name]
+    return sorted(state.durables)
 
 
 class _Window:

@@ -81,6 +81,34 @@ def test_pages_lead_on_to_all_rows(web: Web, orders: penstock.Channel) -> None:
 
 
 @pytest.mark.spec("D23")
+def test_dead_events_follow_in_pages_of_their_own(web: Web, session: penstock.Session) -> None:
+    session.channels.create("dead")
+    orders = session.channels.create("orders", dead_event_store="dead", capacity=2)
+    for name in ("a", "b: c", "dead-1:"):
+        orders.durables.create(name)
+    publish(orders, 4)
+    rows, after = [], ""
+    while after is not None:
+        answer = web.ask("GET", DELIVERY, limit=2, after=after, state="ready,dead")
+        assert len(answer.document["items"]) <= 2
+        rows += answer.document["items"]
+        after = answer.document["next"]
+
+    names = ("a", "b: c", "dead-1:")
+    assert brief(rows) == [(n, name, "ready") for name in names for n in (2, 3)] + [
+        (n, name, "dead") for n in (0, 1) for name in names
+    ]
+    assert {(row["cause"], row["dead_event_id"]) for row in rows[6:]} == {
+        ("evicted", 0),
+        ("evicted", 1),
+    }
+    assert brief(web.get(DELIVERY, state="dead", durable="b: c")["items"]) == [
+        (0, "b: c", "dead"),
+        (1, "b: c", "dead"),
+    ]
+
+
+@pytest.mark.spec("D23")
 def test_rows_are_selected_by_durable_and_state(web: Web, orders: penstock.Channel) -> None:
     orders.durables.create("team")
     orders.durables.create("other")
@@ -107,6 +135,11 @@ def test_rows_are_selected_by_durable_and_state(web: Web, orders: penstock.Chann
         ({"after": "nowhere"}, 400, "after='nowhere' is not valid"),
         ({"after": "99999999999999999999:a"}, 400, "after="),
         ({"after": "\u0663:a"}, 400, "after="),
+        ({"after": "dead-:a"}, 400, "after="),
+        ({"after": "dead-dead-1:a"}, 400, "after="),
+        ({"after": f"dead-{2**63}:a"}, 400, "after="),
+        ({"state": "dead", "durable": "nobody"}, 404, "orders has no durable nobody"),
+        ({"after": "dead-0:", "durable": "nobody"}, 404, "orders has no durable nobody"),
     ],
 )
 def test_a_query_that_does_not_fit_is_refused(

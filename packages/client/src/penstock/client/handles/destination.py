@@ -216,21 +216,22 @@ class Destination:
         limit: int | None = None,
     ) -> pa.Table:
         """Return who has which event and since when, as an Arrow table with a row for each event
-        and durable, sorted by durable and event id (SEM D23)::
+        and durable, sorted by durable and event id, dead events last (SEM D23)::
 
             stuck = await orders.delivery_state(states=["in_flight", "delayed"])
 
         Columns: ``event_id``, ``durable`` (empty for a queue), ``state``, ``client``, ``since``,
-        ``deliveries``, ``lease_end``, ``delayed_until``.
+        ``deliveries``, ``lease_end``, ``delayed_until``, ``cause``, ``dead_event_id``.
 
         - ``durable``: the name of the only durable
-        - ``states``: ``"ready"``, ``"in_flight"``, ``"delayed"``, and ``"acknowledged"`` for
-          events that are still stored, although this durable does not need them any more
+        - ``states``: ``"ready"``, ``"in_flight"``, ``"delayed"``; ``"acknowledged"`` for events
+          that are still stored, although this durable does not need them any more; ``"dead"`` for
+          the events in the dead event store that came from here, which needs the right to read it
         - ``limit``: the largest number of rows; without it, all rows
 
         Nothing changes. The client reads the table in pages; each page shows one instant.
 
-        Raises ``NameDoesNotExist``, ``InvalidArgument``.
+        Raises ``NameDoesNotExist``, ``InvalidArgument``, ``AccessDenied``.
         """
         if limit is not None:
             check_count(limit, "limit")
@@ -245,6 +246,7 @@ class Destination:
                 states=tuple(states),
                 next_durable=place.durable,
                 first_id=place.first_id,
+                among_dead=place.is_dead,
             )
             page = await self._connection.ask(message, DeliveryPage)
             runs += page.runs

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.schema.layout import UTC_MICROSECONDS
 from penstock_core.vocabulary.delivery_runs import DeliveryRun
 
@@ -22,6 +23,8 @@ DELIVERY_SCHEMA: Final = pa.schema(
         pa.field("deliveries", pa.int32()),
         pa.field("lease_end", UTC_MICROSECONDS),
         pa.field("delayed_until", UTC_MICROSECONDS),
+        pa.field("cause", _NAMES),
+        pa.field("dead_event_id", pa.int64()),
     ]
 )
 """The columns of a table of delivery states."""
@@ -32,9 +35,10 @@ def table_of_runs(runs: Sequence[DeliveryRun]) -> pa.Table:
     firsts = np.array([run.span.first for run in runs], dtype=np.int64)
     sizes = np.array([run.span.size for run in runs], dtype=np.int64)
     rows_before = np.cumsum(sizes) - sizes
-    event_ids = np.repeat(firsts - rows_before, sizes) + np.arange(sizes.sum(), dtype=np.int64)
+    offsets = np.arange(sizes.sum(), dtype=np.int64) - np.repeat(rows_before, sizes)
+    dead_event_ids = _repeated([run.dead_event_id for run in runs], pa.int64(), sizes)
     columns = [
-        pa.array(event_ids),
+        pa.array(np.repeat(firsts, sizes) + offsets),
         _names([run.durable for run in runs], sizes),
         _names([run.state for run in runs], sizes),
         _names([run.client for run in runs], sizes),
@@ -42,6 +46,8 @@ def table_of_runs(runs: Sequence[DeliveryRun]) -> pa.Table:
         _repeated([run.deliveries for run in runs], pa.int32(), sizes),
         _repeated([run.lease_end_us for run in runs], UTC_MICROSECONDS, sizes),
         _repeated([run.delayed_until_us for run in runs], UTC_MICROSECONDS, sizes),
+        _names([run.cause for run in runs], sizes),
+        pc.add(dead_event_ids, pa.array(offsets)),
     ]
     return pa.table(columns, schema=DELIVERY_SCHEMA)
 

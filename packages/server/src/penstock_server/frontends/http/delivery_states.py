@@ -47,6 +47,8 @@ PAGES_MAX: Final = 32
 """Maximum number of pages of the realm in an answer. Each is a turn of the writer."""
 IN_THREAD_ROWS: Final = 2_000
 """Longer answers are encoded in a thread, so that other clients do not wait."""
+_AMONG_DEAD: Final = "dead-"
+"""Begins the cursor of a place among the dead events."""
 NEXT: Final = "penstock-next"
 """Response header with the cursor of the next page, for every format."""
 
@@ -62,7 +64,7 @@ class DeliveryQuery(QueryParameters, frozen=True):
         str,
         Meta(
             max_length=256,
-            description="Comma-separated states: ready, in_flight, delayed, acknowledged.",
+            description="Comma-separated states: ready, in_flight, delayed, acknowledged, dead.",
         ),
     ] = ",".join(OUTSTANDING)
     limit: (
@@ -83,27 +85,33 @@ class DeliveryQuery(QueryParameters, frozen=True):
 class DeliveryRow(Answer, frozen=True):
     event_id: int
     durable: str
-    """Name of the durable; empty for a queue."""
-    state: Literal["ready", "in_flight", "delayed", "acknowledged"]
+    """Name of the durable; empty for a queue, and for a dead event that no durable has missed."""
+    state: Literal["ready", "in_flight", "delayed", "acknowledged", "dead"]
     client: str | None
     """The session that holds the event; null if it is not in flight."""
     since: Moment | None
-    """When the event in flight was delivered, or when another outstanding event was published."""
+    """When the event in flight was delivered, the dead event died, or another outstanding event was
+    published."""
     deliveries: int | None
     """Number of counted deliveries; null if the type of the durable does not count them."""
     lease_end: Moment | None
     """When the event in flight goes back unless it is settled."""
     delayed_until: Moment | None
     """When the delayed event becomes ready."""
+    cause: str | None
+    """Why the dead event died: ``expired``, ``evicted``, ``redelivery_limit``, ``rejected``, …"""
+    dead_event_id: int | None
+    """Id of the dead event in the dead event store."""
 
 
 async def show(call: Call[DeliveryQuery, None]) -> Payload[Page[DeliveryRow]]:
     """Show the delivery state of each event and durable: who has it, and since when (SEM D23).
 
     The answer is JSON or, with ``Accept``, NDJSON with one line per row, or an Arrow IPC stream.
-    Rows are sorted by durable and event id. In each format the header ``Penstock-Next`` has the
-    cursor of the next page, to be passed as ``after``; it is missing on the last page. A page may
-    be short or empty although pages follow.
+    Rows are sorted by durable and event id, and dead events come last; these need the right to read
+    the dead event store. In each format the header ``Penstock-Next`` has the cursor of the next
+    page, to be passed as ``after``; it is missing on the last page. A page may be short or empty
+    although pages follow.
     """
     accept, query = call.headers.get("accept", ""), call.query
     kind = accepted_form(accept, ENCODERS)
@@ -140,6 +148,7 @@ async def _page(
             states=states,
             next_durable=place.durable,
             first_id=place.first_id,
+            among_dead=place.is_dead,
         ),
     )
 
@@ -177,16 +186,17 @@ def _limit(limit: int | None, kind: str) -> int:
 
 
 def _cursor(place: DeliveryPlace) -> str:
-    return f"{place.first_id}:{place.durable}"
+    return f"{_AMONG_DEAD if place.is_dead else ''}{place.first_id}:{place.durable}"
 
 
 def _place(cursor: str) -> DeliveryPlace:
     """Return the place at which a page begins. Raises ``InvalidArgument``."""
     if not cursor:
         return DeliveryPlace("", 0)
-    number, _, durable = cursor.partition(":")
+    place, _, durable = cursor.partition(":")
+    number, is_dead = place.removeprefix(_AMONG_DEAD), place.startswith(_AMONG_DEAD)
     if number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= EVENT_ID_MAX:
-        return DeliveryPlace(durable, int(number))
+        return DeliveryPlace(durable, int(number), is_dead)
     raise InvalidArgument(
         f"after={cursor[:80]!r} is not valid; pass the value of 'next' of the previous page"
     )

@@ -16,6 +16,7 @@ from penstock_core.api.channels import (
     EditChannel,
     ListChannels,
 )
+from penstock_core.api.durables import DescribeDelivery
 from penstock_core.api.operations import (
     COLUMNS,
     OPERATIONS,
@@ -24,6 +25,7 @@ from penstock_core.api.operations import (
     REQUESTS,
     Ask,
     ByName,
+    DeadEventsRead,
     DeadEventStore,
     NamedTarget,
     Numbered,
@@ -146,6 +148,12 @@ class Permits:
             return error
         if is_temporary(name) and (number := self._directory.find(name)) is not None:
             return _no_number(number)
+        # A client that may read the delivery states of a channel may also describe the channel,
+        # whose description names its dead event store.
+        if isinstance(request, DescribeDelivery):
+            channel = self._directory.channels.get(request.channel)
+            if channel is not None and channel.state.definition.dead_event_store == name:
+                return error
         need = OPERATIONS[operation]
         if self._access.visible(self.principal, need.kind, [name]):
             return error
@@ -291,6 +299,15 @@ class Permits:
             case ByName(pair, name):
                 if (store := name(request)) is not None and not self._is_elsewhere(ask, store):
                     yield self._store(store, pair)
+            case _:
+                yield from self._resolve_rare(ask, request)
+
+    def _resolve_rare(self, ask: Ask, request: Any) -> Iterator[NeededOperation]:
+        match ask:
+            case DeadEventsRead(is_read):
+                dead = self._directory.dead_event_store_of(request.channel)
+                if dead is not None and is_read(request):
+                    yield self._numbered(dead, READ)
             case DeadEventStore() | TopicsGiven():
                 yield from self._of_definition(ask, _definition(request), ask.name(request))
             case PasswordTarget():

@@ -1,4 +1,5 @@
-"""Counts dead events by their origin and cause (SEM T6)."""
+"""Reads the origins of dead events: counts by origin and cause (SEM T6), and delivery states (SEM
+D23)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock_core.api.reading import DeadGroup, DeadSummary
+from penstock_core.columns.events.dead_runs import DEAD_SCHEMA, dead_columns
 from penstock_core.columns.schema import compute as pc
 from penstock_core.columns.schema.layout import UTC_MICROSECONDS, cause_and_reason
 from penstock_core.ids.ids import Spans
@@ -25,6 +27,31 @@ _SUMS = [
     ("at", "min"),
     ("at", "max"),
 ]
+
+
+class DeadOrigins(Collected):
+    """An outlet that keeps the origins of events only."""
+
+    def __init__(self, session: str, count_max: int) -> None:
+        super().__init__(session, None, count_max)
+        self._parts = [DEAD_SCHEMA.empty_table()]
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+        """Add the origins of a batch."""
+        if self.is_full:  # batches that were in flight when the page became full
+            return
+        batch = rows.batch.slice(0, self.count_max - self.count)
+        self.count += batch.num_rows
+        self.last_id = batch.column("event_id")[-1].as_py()
+        self._parts.append(dead_columns(batch))
+        if self.count >= self.count_max:
+            self.is_full = True
+            self.done.set()
+
+    @property
+    def columns(self) -> pa.Table:
+        """The origins, by event id."""
+        return pa.concat_tables(self._parts)
 
 
 class DeadEvents(Collected):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from penstock_core.api.durables import DeliveryPage, DescribeDelivery, DurableInfo
+from penstock_core.api.durables import DeliveryPage, DurableInfo
 from penstock_core.channel.channel import ChannelMachine
 from penstock_core.channel.delivery_state import Selected, delivery_runs
 from penstock_core.columns.selectors import Selector
@@ -411,19 +411,19 @@ class Subscriptions:
         info: DurableInfo = await self._shard.act(describe, sweeps=(channel_id,))
         return info
 
-    async def delivery(self, request: DescribeDelivery) -> DeliveryPage:
-        """Return a page of the delivery states of a channel's or queue's events (SEM D23). Raises
-        ``NameDoesNotExist``, ``InvalidArgument``."""
-        selected = Selected(request.durable, frozenset(request.states), request.limit)
-        place = DeliveryPlace(request.next_durable, request.first_id)
+    async def delivery(
+        self, channel_id: ChannelId, selected: Selected, place: DeliveryPlace
+    ) -> DeliveryPage:
+        """Return a page of the delivery states of the stored events of a channel or queue (SEM
+        D23). Raises ``NameDoesNotExist``, ``InvalidArgument``."""
 
         def describe(group: Group) -> DeliveryPage:
-            group.sweep(request.channel)
-            state = group.channel(request.channel).state
+            group.sweep(channel_id)
+            state = group.channel(channel_id).state
             runs, next_place = delivery_runs(state, selected, place, now_us=group.now_us)
             return DeliveryPage(tuple(runs), next_place)
 
-        page: DeliveryPage = await self._shard.act(describe, sweeps=(request.channel,))
+        page: DeliveryPage = await self._shard.act(describe, sweeps=(channel_id,))
         return page
 
     def _info(self, channel: ChannelMachine, durable: Durable) -> DurableInfo:
