@@ -32,7 +32,8 @@ Kind = Literal["channel", "queue"]
 
 TOPIC: Final = frozenset({"topic", "temporary-topic"})
 QUEUE: Final = frozenset({"queue", "temporary-queue"})
-"""Capabilities of a terminus with which a client asks for a topic or for a queue."""
+"""Capabilities of a terminus: with those in ``TOPIC`` a client asks for a topic, with those in
+``QUEUE`` for a queue."""
 _SCHEMES: Final[dict[str, Kind]] = {"topic://": "channel", "queue://": "queue"}
 
 TOPIC_DEFINITION: Final = Definition(engine="jms")

@@ -360,7 +360,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
 
     def _limit_resend_bytes(self, consumer: Consumer) -> LinkRoom:
         """Limit the bytes that a consumer's link keeps to send them again."""
-        room = LinkRoom(self._connection.kept_bytes, consumer.has_room)
+        room = LinkRoom(self._connection.kept_bytes, consumer.resume_delivery)
         consumer.kept.set_room(room)
         return room
 

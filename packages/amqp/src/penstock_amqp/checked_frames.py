@@ -12,7 +12,7 @@ from penstock_amqp.wire.performatives import TRANSFER, Performative
 from penstock_amqp.wire.sections import field_offsets
 
 LIKENESSES_MAX: Final = 256
-"""Maximum checked frames kept; the number of different frames is the peer's choice."""
+"""Maximum number of checked frames that are kept; without it, the peer would decide the number."""
 LIKE_BYTES_MAX: Final = 512
 """Largest performative kept, in bytes: the outcome in it can be as long as a frame."""
 _LIKE_BYTES_MIN: Final = 16

@@ -305,10 +305,10 @@ class AmqpConnection(HostedConnection):
             link.deliveries.clear()
             return
         if self.transactions.is_coordinator(link):
-            self.transactions.take(link)
+            self.transactions.process_requests(link)
             return
         if (attached := self.links.attached_of(link)) is not None and attached.producer is not None:
-            attached.producer.take()
+            attached.producer.publish_received()
 
     def settled(self, link: OutgoingLink) -> None:
         """Process outcomes and new credit of a link."""

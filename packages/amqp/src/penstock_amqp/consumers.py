@@ -272,7 +272,7 @@ class Consumer:
         if link.is_draining:  # the realm calls `finished` after the last available event
             self._realm.subscriptions.demand(self.subscription, 0)
 
-    def has_room(self) -> None:
+    def resume_delivery(self) -> None:
         """Resume delivery after the link, its connection or its user has room again."""
         if self.is_over:
             return

@@ -138,7 +138,8 @@ class Flows:
     # --- output --------------------------------------------------------------------------
 
     def output(self, produce: Callable[[], bytes]) -> bytes:
-        """Return all bytes to send; ``produce`` returns Proton's output."""
+        """Return all bytes to send: Proton's output, which ``produce`` returns, and the flow frames
+        that return credit or that the peer has requested."""
         data = produce()
         if self._unnamed:
             self._learn_handles(data)

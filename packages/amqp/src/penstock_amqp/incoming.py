@@ -338,6 +338,7 @@ def _application_properties(
 
 
 def _checked_name(name: Any) -> str:
+    """Return a property name. Raises ``InvalidEvent`` if an event may not have it."""
     check_property_name(name)
     return str(name)
 
@@ -431,6 +432,8 @@ def _read_typed_id(name: str, value: Any, headers: dict[str, Any], rest: dict[st
 
 
 def _checked_text(value: Any, name: str) -> str:
+    """Return the text of a field. Raises ``RemoteProtocolViolation`` if its value is not a
+    string."""
     if not isinstance(value, str):
         raise RemoteProtocolViolation(f"{name} is {type(value).__name__}, not a string")
     return str(value)

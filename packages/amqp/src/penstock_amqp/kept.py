@@ -65,7 +65,7 @@ class _Retained:
 
 
 def _give_back_link(link: Pointer) -> None:
-    """Release the link first: its session must exist until then."""
+    """Release a link, and then its session, which must exist as long as the link."""
     session = pn.pn_link_session(link)
     pn.pn_decref(link)
     pn.pn_decref(session)

@@ -53,8 +53,8 @@ class Links(ConnectionPart[LinksPeer]):
         self._awaiting_detach: dict[int, Attached] = {}
         """Links that the realm has ended, until the peer detaches them."""
         self._links_ended: dict[int, asyncio.Event] = {}
-        """By hash of a session that the realm has ended: the asyncio.Event that is set once the
-        links of the session have ended."""
+        """Sessions that the realm has ended, by hash, each with the asyncio.Event that is set once
+        its links have ended."""
 
     def __len__(self) -> int:
         return len(self._links)

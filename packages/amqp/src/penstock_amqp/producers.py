@@ -144,8 +144,8 @@ class LinkProducer:
 
     # --- publishing ----------------------------------------------------------------------
 
-    def take(self) -> None:
-        """Publish the messages of one read, and give the sender new credit."""
+    def publish_received(self) -> None:
+        """Publish the messages that the link has received, and give the sender new credit."""
         link = self.incoming
         messages, link.messages = link.messages, []
         deliveries, link.deliveries = link.deliveries, []

@@ -136,8 +136,9 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         """Return True if a link may declare and discharge transactions."""
         return link in self._coordinators
 
-    def take(self, link: IncomingLink) -> None:
-        """Process the messages of one read."""
+    def process_requests(self, link: IncomingLink) -> None:
+        """Process the requests that a link has received: to declare and to discharge
+        transactions."""
         messages, link.messages = link.messages, []
         deliveries, link.deliveries = link.deliveries, []
         link.transactions.clear()
@@ -150,12 +151,14 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
             try:
                 self._handle_request(link, message, delivery)
             except (RemoteProtocolViolation, UnicodeError) as error:
-                self._answer(link, delivery, DECODE, description=str(error))
+                self._refuse_request(link, delivery, DECODE, description=str(error))
             except Unfit as error:
-                self._answer(link, delivery, error.condition, description=str(error))
+                self._refuse_request(link, delivery, error.condition, description=str(error))
             except PenstockError as error:
                 self._realm.connections.count_error(error)
-                self._answer(link, delivery, condition_of(error), description=description_of(error))
+                self._refuse_request(
+                    link, delivery, condition_of(error), description=description_of(error)
+                )
         self._connection.engine.refill(link)
 
     def _handle_request(self, link: IncomingLink, message: bytes, delivery: Pointer) -> None:
@@ -178,7 +181,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         """Open a transaction, and answer its id. Raises ``LimitReached``."""
         transactions_max = self._limits.transactions_max
         if values and values[0] is not None:
-            self._answer(
+            self._refuse_request(
                 link,
                 delivery,
                 "amqp:not-implemented",
@@ -199,7 +202,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         """Commit a transaction, or roll it back if the client says that it ``fails``."""
         transaction = self._open.pop(name, None) if isinstance(name, bytes) else None
         if transaction is None:
-            self._answer(
+            self._refuse_request(
                 link,
                 delivery,
                 UNKNOWN_TRANSACTION,
@@ -213,7 +216,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         elif transaction.failure is not None:
             self._roll_back(transaction)
             self._realm.connections.count_error(transaction.failure)
-            self._answer(
+            self._refuse_request(
                 link, delivery, ROLLED_BACK, description=description_of(transaction.failure)
             )
         else:
@@ -240,7 +243,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         except PenstockError as error:
             self._roll_back(transaction)
             realm.connections.count_error(error)
-            self._answer(link, delivery, ROLLED_BACK, description=description_of(error))
+            self._refuse_request(link, delivery, ROLLED_BACK, description=description_of(error))
         else:
             # The realm has stored the commit; only bookkeeping follows.
             for consumer, ids, acknowledgement in accepted:
@@ -298,7 +301,7 @@ class TransactionCoordinator(ConnectionPart[AmqpPeer]):
         link.unanswered -= 1
         self._connection.free_if_answered(link)
 
-    def _answer(
+    def _refuse_request(
         self, link: IncomingLink, delivery: Pointer, condition: str, description: str
     ) -> None:
         """Refuse a request to the coordinator."""

@@ -58,7 +58,7 @@ OnProgress = Callable[[int], None]
 
 
 class RelocationPlan(Struct, frozen=True, kw_only=True):
-    """The extent of a move."""
+    """The numbers of stores, events and files that a move copies."""
 
     channels: int
     queues: int
@@ -96,7 +96,7 @@ class Relocation:
         _check_directory(self._state, self._definitions(), rules)
 
     def plan(self) -> RelocationPlan:
-        """Return the extent of the move."""
+        """Count the stores, events and files that the move will copy."""
         machines = [machine.state for machine in self._state.channels.values()]
         stores = self._state.stores.values()
         local = [

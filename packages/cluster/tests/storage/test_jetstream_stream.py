@@ -26,7 +26,7 @@ class Refusing:
 CALLS: dict[str, Callable[[NatsStream], Awaitable[object]]] = {
     "make": lambda stream: stream.make({}),
     "info": lambda stream: stream.info(),
-    "look": lambda stream: stream.look(),
+    "try_info": lambda stream: stream.try_info(),
     "exists": lambda stream: stream.exists(),
     "subjects": lambda stream: stream.subjects("a.>"),
     "message": lambda stream: stream.message(1),

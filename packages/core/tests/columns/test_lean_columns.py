@@ -15,7 +15,7 @@ from packages.core.tests.columns.strategies import PROPERTIES, typed
 from penstock_core.columns.events.batch import stamp
 from penstock_core.columns.events.body import body_of_columns
 from penstock_core.columns.events.lifted_columns import flat_table, in_columns, lifted
-from penstock_core.columns.files.lean_columns import Needs, fitted_in, has_room, lean
+from penstock_core.columns.files.lean_columns import Needs, fitted_in, has_columns, lean
 from penstock_core.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
 from penstock_core.columns.schema.schema import ChannelSchema
 from penstock_core.ids.ids import Span
@@ -170,8 +170,8 @@ def test_an_open_file_accepts_all_events_of_the_channel() -> None:
     (kept,) = fitted_in(batches[2:], schema, channel)
     assert kept.schema.equals(schema.arrow)
     assert row_properties(kept, 0) == {"price": None, "mixed": [1, "x"]}
-    assert has_room(schema, needs.shape())
-    assert not has_room(schema, channel.properties)
+    assert has_columns(schema, needs.shape())
+    assert not has_columns(schema, channel.properties)
     assert property_names(needs.open_schema(channel.properties).arrow) == property_names(
         channel.arrow
     )

@@ -226,7 +226,7 @@ class DurableFeed:
         self._client.return_room(sum(self._held.values()))
         self._held.clear()
 
-    def has_room(self, size: int) -> None:
+    def report_free_bytes(self, size: int) -> None:
         """Report to the realm how many bytes of the window are free again."""
         if self._subscription:
             self._realm.subscriptions.credit(self._subscription, 0, taken=size)

@@ -33,7 +33,7 @@ class Receivers(NamedTuple):
     """QoS 0 filters of clients with a single matching filter and no per-client options. All of them
     are sent the same bytes."""
     acknowledging: list[Filter]
-    """As ``plain``, but with QoS 1 or 2, which need a packet id for each client."""
+    """Filters as in ``plain``, but with QoS 1 or 2, which need a packet id for each client."""
     various: list[tuple[ClientConnection, tuple[Filter, ...]]]
     """Clients with several matching filters or with options, each with its filters."""
 
@@ -115,6 +115,8 @@ class FanOut:
     def _receivers(
         self, topic: str, matches: tuple[Filter, ...], channel: TopicChannel | None
     ) -> Receivers:
+        """Return the filters that get a message of a topic, grouped by how they get it. The result
+        is cached by topic and channel."""
         key = topic, 0 if channel is None else channel.number
         cached = self._cached.get(key)
         if cached is not None and cached.filters is matches:

@@ -71,7 +71,7 @@ class Feed(Protocol):
         """Leave the seat. The durable delivers unacknowledged events again."""
         ...
 
-    def has_room(self, size: int) -> None:
+    def report_free_bytes(self, size: int) -> None:
         """Report to the realm how many bytes of the window are free again."""
         ...
 

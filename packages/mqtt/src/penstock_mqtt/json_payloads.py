@@ -69,6 +69,8 @@ class JsonColumns:
     def _row(
         self, payload: bytes, whole_numbers: Collection[str]
     ) -> dict[str, Any] | MqttViolation:
+        """Return the properties in a JSON payload, or the error for its publisher. Numbers in the
+        fields ``whole_numbers`` stay integers."""
         if not payload:  # an empty payload removes a retained message
             return {}
         try:

@@ -59,6 +59,8 @@ class KeyedChannel(ABC):
         return await make_internal(self._realm, self.name, self._definition())
 
     def _definition(self) -> Definition:
+        """Return the definition of the internal channel, which takes type and sync from the channel
+        of all topics."""
         definition = self._realm.definition_of(self._all_topics) or Definition()
         return Definition(
             type=self._type(definition.type),

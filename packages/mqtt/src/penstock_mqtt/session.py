@@ -451,7 +451,7 @@ class MqttSession:
                 self.room.consumed(returned_bytes)
             # Every seat may wait for room, so each gets at least 1 byte; the sum is exact.
             for index, feed in enumerate(feeds):
-                feed.has_room(1 if index else returned_bytes - len(feeds) + 1)
+                feed.report_free_bytes(1 if index else returned_bytes - len(feeds) + 1)
 
     # --- messages in flight --------------------------------------------------------------
 

@@ -52,6 +52,7 @@ async def describe_mqtt(caller: Caller, request: topics.DescribeMqtt) -> topics.
 
 
 def _topics_of(store: StoreView, filter_text: str) -> topics.TopicsOfChannel:
+    """Return a channel with topics, and the selector for its events that match a topic filter."""
     texts = store.definition.topics
     templates = tuple(map(template_of, texts))
     is_matched = not texts or any(may_meet(filter_text, template.filter) for template in templates)
@@ -122,7 +123,7 @@ class _LevelCounts:
         self._counts: dict[Levels, int] = {}
         """Number of topics at and below each level."""
         self._own: dict[Levels, int] = {}
-        """The event of each level that is a topic itself."""
+        """Id of the event of each level that is a topic itself."""
 
     def add(self, topics_found: Sequence[tuple[str, int]]) -> None:
         """Count topics that have an event. ``topics_found`` are topics of this level and below it,

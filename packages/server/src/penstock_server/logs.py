@@ -153,6 +153,7 @@ def _local_time(_: Any, __: str, entry: MutableMapping[str, Any]) -> MutableMapp
 
 
 def _text(*, coloured: bool) -> list[Processor]:
+    """Return the processors that turn a log line into text for people."""
     return [
         _printable,
         structlog.dev.ConsoleRenderer(

@@ -90,6 +90,8 @@ def install_line(name: str) -> str:
 
 @cache
 def _registered(group: str, path: Sequence[str]) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group that the folders of ``path`` contain, by name, sorted.
+    Raises ``InvalidArgument`` if two distributions register one name."""
     parts: dict[str, EntryPoint] = {}
     for part in _parts(path):
         if part.group != group:

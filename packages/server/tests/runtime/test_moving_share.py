@@ -99,19 +99,19 @@ async def test_events_that_expire_between_two_steps_are_not_delivered() -> None:
 def test_the_size_of_a_step_adapts_to_its_duration() -> None:
     pace = MovingPace(lambda _: None)
     first = pace.events_max
-    pace.has_moved(first // 2, STEP_S / 10)
+    pace.adapt_step(first // 2, STEP_S / 10)
     assert pace.events_max == first, "there was no more to move"
-    pace.has_moved(first, STEP_S / 4)
-    pace.has_moved(2 * first, STEP_S / 2)
+    pace.adapt_step(first, STEP_S / 4)
+    pace.adapt_step(2 * first, STEP_S / 2)
     assert pace.events_max == 2 * first
     for _ in range(9):
-        pace.has_moved(pace.events_max, 0.0)
+        pace.adapt_step(pace.events_max, 0.0)
 
     assert pace.events_max == MOVED_EVENTS_MAX
-    pace.has_moved(MOVED_EVENTS_MAX, STEP_S * 5 / 4)
+    pace.adapt_step(MOVED_EVENTS_MAX, STEP_S * 5 / 4)
     assert pace.events_max == MOVED_EVENTS_MAX * 4 // 5
     for _ in range(9):
-        pace.has_moved(pace.events_max, 100 * STEP_S)
+        pace.adapt_step(pace.events_max, 100 * STEP_S)
     assert pace.events_max == first, "never so few that most of a step is its beginning and end"
 
 

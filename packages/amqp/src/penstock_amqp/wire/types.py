@@ -270,6 +270,8 @@ def _compound_bounds(data: Bytes, offset: int, *, wide: bool) -> tuple[int, int,
 
 
 def _elements(data: Bytes, offset: int, depth: int, *, wide: bool) -> tuple[list[Any], int]:
+    """Read the elements of a list or map. Return them, and the offset after them. Raises
+    ``ValueError``."""
     _check_depth(depth)
     offset, count, end = _compound_bounds(data, offset, wide=wide)
     # Each element takes at least its constructor, so a larger count is false; without this check
@@ -290,6 +292,8 @@ def _list(*, wide: bool) -> Reader:
 
 
 def _map(*, wide: bool) -> Reader:
+    """Return a reader of maps; their size and count have 4 bytes each if ``wide``, otherwise 1."""
+
     def read_map(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
         flat, end = _elements(data, offset, depth, wide=wide)
         if len(flat) % 2:

@@ -21,7 +21,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
 ROW_GROUP_ROWS: Final = 1 << 17
 """Largest number of rows in a row group."""
 ROW_GROUP_BYTES: Final = 16 << 20
-"""When the collected rows of all open files together reach this many bytes, they are written."""
+"""Bytes of collected rows, of all open files together, at which the rows are written."""
 FILE_BYTES_MAX: Final = 256 << 20
 """Bytes of rows, before compression, at which a file is closed and the next one begins."""
 OPEN_FILES_MAX: Final = 64
@@ -139,7 +139,8 @@ class _OpenFile:
         self._stack = ExitStack()
         self._file: NewFile = self._stack.enter_context(log.new_file(folder_of(partition)))
         self._writer: pq.ParquetWriter | None = None
-        """None before the first row group, which decides the columns with dictionaries."""
+        """The writer of the file; None before the first row group, which decides the columns with
+        dictionaries."""
         self._collected: list[pa.RecordBatch] = []
         """Rows that are not written yet."""
         self._rows = self._collected_rows = 0

@@ -176,6 +176,7 @@ class ParquetLog:
         return document
 
     def _damaged(self, name: str, reason: object) -> Damaged:
+        """Return the error for a commit file that cannot be read."""
         return Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {reason}")
 
     def _schema(self, name: str, text: str) -> pa.Schema:

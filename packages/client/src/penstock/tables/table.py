@@ -122,6 +122,8 @@ class Table:
         partition_by: Sequence[str] = (),
         clock: PausingClock | None = None,
     ) -> Self:
+        """Return the table at ``uri`` with the log of its format. Raises ``InvalidArgument`` if the
+        URI and the format do not match."""
         log: Log
         if is_iceberg(uri) != (format == "iceberg"):
             raise InvalidArgument(

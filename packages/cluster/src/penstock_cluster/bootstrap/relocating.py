@@ -62,7 +62,7 @@ PARTIAL: Final = ".partial"
 
 
 class RealmMoved(Struct, frozen=True, kw_only=True):
-    """The extent of a move that was made or planned."""
+    """The result of a move, or of its dry run."""
 
     realm: str
     """Identity of the realm, which it keeps."""

@@ -1,5 +1,6 @@
-"""Observe a cluster from outside: its register until the live nodes are known, its engine, and the
-ports of its nodes. An observer changes nothing and does not become a member."""
+"""Observe a cluster from outside. The observer reads the register until it knows which nodes are
+live, reads the state of the engine, and tries to connect to the ports of the nodes. It changes
+nothing and does not become a member."""
 
 from __future__ import annotations
 

@@ -225,6 +225,7 @@ class LocalStoreNames(StoreNames):
             raise NameAlreadyBound(f"{name} already exists, and is cluster-wide")
 
     async def _ruling(self, name: str, local_name: LocalName) -> str:
+        """Return the register's ruling on this node's request for a name."""
         names = await local_names_in(self._registry)
         return names.ruling_for(name, self._node, local_name.asked)
 

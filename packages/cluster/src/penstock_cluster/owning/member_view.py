@@ -201,6 +201,8 @@ class Observer:
         return member.unfit or disagreement(member, claim, self._members.values())
 
     def _condition(self, member: MemberRecord) -> MemberCondition:
+        """Return the condition of a member, from the records read so far and from refused
+        connections."""
         if member.node not in self._renewed_us:
             if not self._is_refused(member):
                 return "silent"

@@ -17,7 +17,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
 ResourceKind = Literal["realm", "channel", "queue", "topic"]
 """A kind of resource on which rights are granted."""
 Proof = Literal["none", "password", "token", "certificate"]
-"""How a user has signed in."""
+"""A way of signing in."""
 
 RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -62,7 +62,7 @@ class Principal(Struct, frozen=True):
     """Whether the principal has every right: this process, or any user of a realm without
     authentication."""
     proof: Proof = "none"
-    """How the user signed in."""
+    """The way in which the user signed in."""
     until_us: int = 0
     """Expiry of the token or certificate, in microseconds since 1970; 0 if it does not expire."""
     certificate: tuple[str, ...] = ()

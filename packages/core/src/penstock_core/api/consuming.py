@@ -14,7 +14,7 @@ from penstock_core.ids.ids import BoundedSpans
 from penstock_core.vocabulary.identities import ChannelNumber
 
 How = Literal["ack", "roll_back", "reject"]
-"""How events are settled: acknowledged, returned, or rejected with a reason."""
+"""A way of settling events: acknowledge, return, or reject with a reason."""
 
 
 class Fetched(Struct, frozen=True, kw_only=True):

@@ -73,6 +73,7 @@ def _without_effect(definition: Definition, kind: ChannelType) -> Iterator[tuple
 
 
 def _changed(storage: Storage, names: Sequence[str]) -> Iterator[str]:
+    """Yield the properties among ``names`` whose values differ from their defaults."""
     for name in names:
         if getattr(storage, name) != getattr(_STORAGE_DEFAULTS, name):
             yield f"storage.{name}"

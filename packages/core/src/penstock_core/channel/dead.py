@@ -89,8 +89,9 @@ def not_received(
 ) -> IdSet:
     """Return the part of ``ids`` that some subscriber waits for and will not receive.
 
-    Evicted events are offered once more to subscribers with credit (SEM T3). ``fresh`` are events
-    about to be published, with the ids in ``chosen`` that each selector matches.
+    If ``cause`` is ``EVICTED``, a subscriber still receives as many of the events as it has credit
+    for, because evicted events are offered once more (SEM T3). ``fresh`` are events that the
+    present publish adds; ``chosen`` contains those that each selector matches.
     """
     readable = state.stored.copy()
     readable.add_all(state.leaving)

@@ -287,10 +287,12 @@ def _wanted(state: ChannelState, ids: IdSet, appended: Appended) -> IdSet:
 
 
 def _shifted(offsets: Spans, first: int) -> Spans:
+    """Return offsets in a batch as ids, if the batch begins at the id ``first``."""
     return tuple([Span(start + first, end + first) for start, end in offsets])
 
 
 def _shifted_ttls(ttls: tuple[tuple[int, Spans], ...], first: int) -> tuple[tuple[int, Spans], ...]:
+    """Return event TTLs in ms with ids instead of offsets; the batch begins at the id ``first``."""
     return tuple((ttl_ms, _shifted(offsets, first)) for ttl_ms, offsets in ttls)
 
 

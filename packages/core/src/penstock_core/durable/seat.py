@@ -80,7 +80,7 @@ class Seat:
         self.in_flight = IdSet()
         """Events that the client holds: sent to it and not settled."""
         self.granted_at: GrantTimes | None = None
-        """When the client got the events that it holds; None until the first delivery."""
+        """Times at which the client got the events that it holds; None until the first delivery."""
         self.handed = 0
         """Events granted so far; redeliveries count again."""
         self.pace = pace

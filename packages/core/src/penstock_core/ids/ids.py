@@ -32,8 +32,9 @@ class Span(NamedTuple):
     def size(self) -> int:
         return self.end - self.first
 
-    def shifted(self, by: int) -> Span:
-        return Span(self.first + by, self.end + by)
+    def shifted(self, distance: int) -> Span:
+        """Return the span with both ends moved up by ``distance``."""
+        return Span(self.first + distance, self.end + distance)
 
     def clipped(self, other: Span) -> Span:
         """Return the part of this span inside ``other``; empty (first == end) if they do not

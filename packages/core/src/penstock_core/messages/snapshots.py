@@ -81,4 +81,4 @@ class KeptStates(RealmFact, frozen=True):
     stream (SEM K2)."""
 
     publishers: tuple[tuple[str, Spans], ...] = ()
-    """For each publisher, the ids of its events that are part of merged events."""
+    """Publishers, each with the ids of its events that are part of merged events."""

@@ -64,8 +64,8 @@ class Disconnect(Command, frozen=True):
 
 
 class Interested(PlaceFact, frozen=True):
-    """On the JMS engine: a plain subscriber waits for events published from now on, and its
-    interest survives a lost connection (SEM J5)."""
+    """A plain subscriber on the JMS engine waits for events published from now on. Its interest
+    survives a lost connection (SEM J5)."""
 
     place: str
     """Identifies the subscriber to the next connection of its session."""

@@ -17,7 +17,7 @@ class TopicTable:
         self.version = 0
         """Increases with each change; a reader notices changes by comparing two numbers."""
         self.since: dict[int, int] = {}
-        """For each channel with topics, the first event id that was published after it got them."""
+        """The first event id published after a channel got its topics, by the channel's id."""
         self.on_changed: Callable[[], None] = _ignore_change
         """Called after each change."""
 

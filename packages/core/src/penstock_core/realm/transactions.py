@@ -24,7 +24,7 @@ from penstock_core.vocabulary.errors import (
 )
 
 REMEMBERED_US = 24 * 3_600 * 1_000_000
-"""How long the outcome of a transaction can be queried, in microseconds."""
+"""Time for which the outcome of a transaction can be queried, in microseconds."""
 OPEN_MAX_US = REMEMBERED_US
 """Microseconds after which an open transaction that its client does not end is forgotten."""
 

@@ -246,7 +246,7 @@ class ConnectionLost(Unavailable):
 
 
 class CannotConnect(Unavailable):
-    """None of the URLs led to a realm."""
+    """No realm could be reached at any address of the URL."""
 
     code = "cannot-connect"
 

@@ -409,7 +409,7 @@ class EngineHealth(Struct, frozen=True, kw_only=True):
     leader: str = ""
     """Name of the server that accepts appends; empty if no server does."""
     sync: str = ""
-    """When the servers write acknowledged appends to disk, in the engine's terms."""
+    """The time at which the servers write acknowledged appends to disk, in the engine's terms."""
     lag: int = 0
     """Number of appends that the slowest server still has to store."""
     damage: tuple[str, ...] = ()

@@ -66,8 +66,8 @@ class RelayOrigin(Struct, frozen=True):
     node: str
     """The name of the relaying node."""
     speaks_for: Principal | None = None
-    """None if the connection is a client's. If the node itself sends requests, the principal whose
-    rights they have."""
+    """The principal whose rights the requests have, if the relaying node itself sends them; None if
+    they come from a client."""
 
 
 def secret_name(secret: bytes) -> str:

@@ -227,6 +227,8 @@ class Stores(Protocol):
 
 
 async def _stores(directory: Path | None, clock: Clock) -> Stores:
+    """Open the stores in ``directory``, and remove the permissions of other users from its files.
+    Without a directory, return stores in memory."""
     if directory is None:
         from penstock_server.storage.memory import InMemory  # most realms have a data directory
 

@@ -90,7 +90,7 @@ class Realm:
         return sum(connection.is_connected for connection in self._connections)
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Also accept connections of other processes, and return the URL to connect to. Raises
+        """Accept connections of other processes, too, and return the URL to connect to. Raises
         ``AddressInUse``."""
         return await asyncio.to_thread(self._open.listen, host, port)
 

@@ -151,7 +151,7 @@ class Realm:
         return sum(connection.is_connected for connection in self._connections)
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Also accept connections of other processes, and return the URL to connect to. Raises
+        """Accept connections of other processes, too, and return the URL to connect to. Raises
         ``AddressInUse``."""
         bound = self.loop.call(self.listener.listen(host, port))
         scheme = SCHEME if self.listener.tls is None else TLS_SCHEME

@@ -49,6 +49,8 @@ def own_certificate(directory: Path, names: str, now_us: int) -> tuple[str, str]
 
 
 def _name(text: str) -> x509.GeneralName:
+    """Return an IP address or host name in the form that certificates contain. Raises
+    ``InvalidArgument`` for other texts."""
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:

@@ -277,6 +277,8 @@ def settings_type() -> type[Settings]:
 
 @cache
 def _extended(parts: Sequence[EntryPoint]) -> type[Settings]:
+    """Return the class of the settings with the sections that ``parts`` register. Raises
+    ``InvalidArgument`` if one has the name of a built-in section."""
     sections: list[tuple[str, type, Section]] = []
     for part in parts:
         if part.name in Settings.__struct_fields__:
@@ -305,6 +307,7 @@ def described() -> Sequence[tuple[str, Any, str]]:
 
 @cache
 def _described(kind: type[Settings]) -> Sequence[tuple[str, Any, str]]:
+    """Return the path, the default and the description of each option."""
     return tuple(
         (path, getattr(section, name), _sentences(type(section))[name])
         for path, section, name in _options(kind(), "")

@@ -123,6 +123,7 @@ class FileAudit:
 
 
 def _numbered(name: str, number: int) -> str:
+    """Return the name of an older file of a log. Files are numbered in the order of filling."""
     return f"{name.removesuffix('.ndjson')}-{number}.ndjson"
 
 

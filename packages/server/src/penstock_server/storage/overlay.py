@@ -137,6 +137,8 @@ class OverlayDisk:
         return self._changed[path]
 
     def _listed(self, path: str) -> Sequence[DirectoryEntry]:
+        """Return the entries of a directory on disk that were not removed in memory; none if the
+        directory exists in memory only."""
         try:
             entries = self._disk.list(path)
         except FileNotFoundError:

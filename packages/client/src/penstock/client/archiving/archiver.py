@@ -129,10 +129,12 @@ class ChannelArchiver:
         self._version = NO_VERSION
         """The version of this writer that the next commit follows."""
         self._left_before = IdSet()
-        """Ids of events that had left the channel before its table existed, which are no losses."""
+        """Ids of events that had left the channel before its table existed; they do not count as
+        losses."""
         self._existing_end: int | None = None
-        """None before the first :meth:`open`. Then 0 if the table existed, otherwise the id after
-        the newest event: earlier events may leave until the first commit creates the table."""
+        """The id after the newest event at the first :meth:`open`; events below it may leave before
+        the first commit creates the table. 0 if the table existed; None before the first
+        :meth:`open`."""
         self.next_id = 0
         """Id of the first event to copy next."""
         self.is_open = False
@@ -153,7 +155,7 @@ class ChannelArchiver:
 
     def _open(self) -> None:
         if self._settings.durable and self._hold is None:
-            self._hold = self._held_durable()
+            self._hold = self._hold_durable()
         self._read_position()
         if self._existing_end is None:
             self._existing_end = 0
@@ -244,7 +246,7 @@ class ChannelArchiver:
     def _write(self, writer: RowWriter, layout: ArchiveLayout, span: Span, read: ReadIds) -> int:
         """Write the events of ``span`` to files, up to the limits of a commit, and add their ids to
         ``read``. Return the id of the first event that was not reached."""
-        taken = None if self._hold is None else self._hold.take(span.first, span.end - 1).id_set
+        held_ids = None if self._hold is None else self._hold.take(span.first, span.end - 1).id_set
         size = 0
         with self.channel.browse(start=span.first, end=span.end - 1) as reading:
             for batch in reading.batches():
@@ -252,8 +254,8 @@ class ChannelArchiver:
                 ids = ids_of(stored)
                 read.add(ids)
                 row_batch = layout.of(stored, batch.publishers)
-                if taken is not None:
-                    row_batch = row_batch.filter(pa.array(within(ids, taken.spans)))
+                if held_ids is not None:
+                    row_batch = row_batch.filter(pa.array(within(ids, held_ids.spans)))
                 writer.add(row_batch)
                 size += stored.nbytes
                 if read.count >= COMMIT_ROWS_MAX or size >= COMMIT_BYTES_MAX:
@@ -285,8 +287,8 @@ class ChannelArchiver:
         """
         is_bound = self._hold is not None
         if self._existing_end and not self._table.exists:
-            left = lost_ids(self.channel, Span(0, self._existing_end), bound=is_bound)
-            self._left_before = IdSet.union(left.values())
+            lost_by_cause = lost_ids(self.channel, Span(0, self._existing_end), bound=is_bound)
+            self._left_before = IdSet.union(lost_by_cause.values())
         lost = lost_before_reading(
             self.channel, span, read, harmless=self._left_before, bound=is_bound
         )
@@ -297,7 +299,10 @@ class ChannelArchiver:
             )
         return tuple(lost)
 
-    def _held_durable(self) -> DurableHold:
+    def _hold_durable(self) -> DurableHold:
+        """Hold the existing durable that the settings name. Raises ``InvalidArgument`` if it has a
+        selector and the table is to be registered as the channel's archive, which needs all
+        events."""
         name = self._settings.durable
         durable = existing_durable(self.channel, name)
         selector = durable.info().selector

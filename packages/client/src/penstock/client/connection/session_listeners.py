@@ -29,7 +29,7 @@ class SessionListeners:
         """Reason why the session is not connected, according to the realm's last message; None
         while the session is connected, and before its first connection."""
         self._kept_errors: dict[object, PenstockError] = {}
-        """For each subscription, its first settlement error that no flush or close has raised."""
+        """The first settlement error of each subscription that no flush or close has raised."""
         self._has_ended = False
         """Whether the session has ended, with or without raising an error."""
 

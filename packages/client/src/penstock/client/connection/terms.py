@@ -72,7 +72,7 @@ class SessionTerms:
         self._moved_to: Address | None = None
         """The present owner's address according to a standby node; None if it is not known."""
         self._detours: dict[Address, Address] = {}
-        """For each owner that is tried directly, the node that can relay to it."""
+        """Nodes that can relay to an owner which is tried directly, by the owner's address."""
         self._unreachable: set[Address] = set()
         """Owners that could not be reached directly."""
         self._silent: Address | None = None

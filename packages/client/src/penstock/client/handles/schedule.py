@@ -76,6 +76,7 @@ class Schedule:
 
 
 def _scheduled(event: Event) -> Scheduled:
+    """Return an event of the realm's schedule in the form for programs."""
     assert event.event_id is not None, "it was received"
     assert event.deliver_at is not None, "it waits for its time"
     return Scheduled(event.event_id, event.deliver_at, event)

@@ -235,7 +235,7 @@ class Unit:
                     raise
                 is_begun = not isinstance(forgotten, NoSuchTransaction)
 
-    def _leaving(self) -> tuple[Leaving, ...]:
+    def _removals(self) -> tuple[Leaving, ...]:
         """Return the events that the commit removes from stores."""
         return ()
 
@@ -264,7 +264,7 @@ class Unit:
                 stages += names
                 part = TransactionPart(number, 0, (), stages=tuple(names))
             parts.append(part)
-        message = CommitTransaction(self.id, tuple(parts), self._leaving())
+        message = CommitTransaction(self.id, tuple(parts), self._removals())
         try:
             answer = await self._connection.request(
                 message, inline.buffers, schemas=tuple(inline.schemas)
@@ -438,7 +438,9 @@ class JointTransaction(Unit):
         await self._in(store)
         self._purged.setdefault(store.number, IdSet()).add_all(IdSet.from_ids(ids))
 
-    def _leaving(self) -> tuple[Leaving, ...]:
+    def _removals(self) -> tuple[Leaving, ...]:
+        """Return the events that the commit removes from stores. Raises ``InvalidArgument`` if
+        their ids have too many ranges."""
         empty = IdSet()
         leaving = tuple(
             Leaving(

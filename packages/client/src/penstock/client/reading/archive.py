@@ -161,6 +161,8 @@ class Archive:
         return sorted(files, key=lambda file: file.ids or (0, 0))
 
     def _stored(self, span: Span, *, newest_first: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the events of ``span``, one batch for each group of overlapping row groups; the
+        last group first if ``newest_first``."""
         groups = list(_overlapping(list(self._pieces(span)))) if span.size > 0 else []
         for pieces in reversed(groups) if newest_first else groups:
             batch = self._merged(pieces, span)
@@ -203,6 +205,8 @@ class Archive:
     def _rows(
         self, file: DataFile, group: int | None, names: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns ``names`` of a row group of a file; of all its row groups if ``group``
+        is None."""
         source: Any = self._table.open_file(file)
         groups = None if group is None else [group]
         chosen = frozenset(names)

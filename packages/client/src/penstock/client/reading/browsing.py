@@ -35,6 +35,8 @@ class DurableBrowse(Subscription):
         return f"{durable}{super()._source_text()}"
 
     def _request(self, start: AnyStart) -> Request[Subscribed]:
+        """Return the request that opens the browse, which always begins at the oldest outstanding
+        event."""
         return BrowseDurable(
             self._channel,
             self._attachment.number,

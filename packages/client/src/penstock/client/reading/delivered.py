@@ -131,6 +131,7 @@ class DeliveredBatch(ReceivedBatch):
         return self._owned(super().__getitem__(row), self.event_ids[row].item())
 
     def _owned(self, event: Event, number: int) -> DeliveredEvent:
+        """Connect an event of this batch with the seat that can settle it, and return the event."""
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
         event._seat = self._seat
         event._settlements = self._seat.settlements

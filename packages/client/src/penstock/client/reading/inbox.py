@@ -199,9 +199,9 @@ class Buffered:
         self._taken += size
         # In quarters of the limit: a frame for each delivery would cost more than it brings.
         if more or (self._taken and self._taken * 4 >= self._bytes_max):
-            taken, self._taken = self._taken, 0
+            released, self._taken = self._taken, 0
             attachment = self._attachment
-            attachment.connection.tell(wire.Credit(attachment.number, more, 0, taken=taken))
+            attachment.connection.tell(wire.Credit(attachment.number, more, 0, taken=released))
 
 
 class Inbox(Generic[B]):

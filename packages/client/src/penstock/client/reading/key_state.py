@@ -157,6 +157,7 @@ def _is_of_key(event: Event, question: StateQuestion) -> bool:
 async def _stored(
     connection: RealmConnection, number: ChannelId, selector: str
 ) -> AsyncIterator[Event]:
+    """Yield the stored events of a channel that the selector matches."""
     browse = Subscription(connection, number, FromEarliest(), selector=selector, browse=True)
     async with browse:
         async for event in browse:
@@ -179,6 +180,7 @@ async def _archived(connection: RealmConnection, question: StateQuestion) -> Asy
 async def _queued(
     connection: RealmConnection, number: ChannelId, selector: str
 ) -> AsyncIterator[Event]:
+    """Yield the events of a queue that the selector matches, without consuming them."""
     browse = DurableBrowse(connection, number, READERS, selector=selector)
     async with browse:
         while (batch := await browse.next_batch()) is not None:
@@ -187,6 +189,7 @@ async def _queued(
 
 
 async def _joined(events: AsyncIterator[Event], question: StateQuestion) -> AsyncIterator[Event]:
+    """Yield those of ``events`` that a join has copied from the channel of the question."""
     async for event in events:
         if event.origin is not None and event.origin.store == question.channel.name:
             yield event

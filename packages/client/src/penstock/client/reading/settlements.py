@@ -249,6 +249,7 @@ class Settlements:
         unanswered.add(answer)
 
         def answered(done: asyncio.Future[Any]) -> None:
+            """Process the answer, or send the two halves of a request that was refused."""
             unanswered.discard(done)
             error = None if done.cancelled() else done.exception()
             # Success, an error of another kind, or the one event that was late.

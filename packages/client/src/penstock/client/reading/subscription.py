@@ -176,6 +176,7 @@ class Subscription(ReceivingLoops):
         return answer.first_id
 
     def _request(self, start: AnyStart) -> Request[Subscribed]:
+        """Return the request that opens the subscription or browse at ``start``."""
         return Subscribe(
             self._channel,
             self._attachment.number,

@@ -176,4 +176,5 @@ class ReaderIteration:
 
 
 def _receiving(inner: AioReader, event_id: int, generation: int) -> Callable[[], None]:
+    """Return a function that counts an event as received."""
     return lambda: inner._received(event_id, generation)

@@ -116,6 +116,7 @@ class DeliveredBatch(ReceivedBatch):
         return self._owned(super().__getitem__(row))
 
     def _owned(self, event: Event) -> DeliveredEvent:
+        """Connect an event of this batch with the seat that can settle it, and return the event."""
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
         event._seat, event._generation = self._inner._seat, self._inner._generation
         return event

@@ -150,7 +150,7 @@ class JetStreamEngine:
         (:meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`)."""
         journal = await self._journal(shard, READ_ONLY_EPOCH)
         try:
-            if await journal.look():
+            if await journal.read_without_fence():
                 self._journals.append(journal)
                 return journal
         except BaseException:
@@ -196,7 +196,7 @@ class JetStreamEngine:
             for open_journal in self._open_journals()
             if open_journal.stream.was_seen
         ]
-        stream_infos = [await stream.look() for stream in streams]
+        stream_infos = [await stream.try_info() for stream in streams]
         self._start_connecting_leaders()
         infos = [info for info in stream_infos if info is not None]
         leaders = [info.cluster.leader for info in infos] or [_leader(readable)]

@@ -190,7 +190,7 @@ class JetStreamInspector:
         except Unavailable:
             return None, False
         try:
-            info = await NatsStream(connection, f"{self._name}-shard-0").look()
+            info = await NatsStream(connection, f"{self._name}-shard-0").try_info()
         except Unavailable:
             return None, True
         return info, info is not None
@@ -282,6 +282,7 @@ class JetStreamInspector:
         )
 
     async def _connected(self) -> NatsConnection:
+        """Return the connection to the servers, which is opened at the first call."""
         async with self._connecting:  # several requests run at the same time
             if self._connection is None:
                 self._connection = await NatsConnection.open(

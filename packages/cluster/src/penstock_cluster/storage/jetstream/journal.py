@@ -123,7 +123,7 @@ class JetStreamJournal:
         await self._renew_mark(mark.kept if mark is not None else 1)
         return self
 
-    async def look(self) -> bool:
+    async def read_without_fence(self) -> bool:
         """Read the whole stream without a fence, so that appending is impossible. Returns whether
         the stream exists. Raises ``Unavailable`` and ``Damaged``."""
         self._mark = mark = await self._marks.read()
@@ -275,7 +275,7 @@ class JetStreamJournal:
         """Compare the stream with its state at the opening. If it differs, appending ends, and
         pending appends get no outcome."""
         try:
-            info = await self.stream.look() if self.stream.was_seen else None
+            info = await self.stream.try_info() if self.stream.was_seen else None
             if info is not None:
                 check_settings(info, self._settings())
                 self._check_mark(info, self._mark)
@@ -294,6 +294,7 @@ class JetStreamJournal:
     # Opening
 
     def _settings(self) -> dict[str, object]:
+        """Return the settings with which the stream of this journal is created."""
         # The incarnation is new each time; it has an effect only if the stream does not exist yet.
         return {
             **REPLICATED,

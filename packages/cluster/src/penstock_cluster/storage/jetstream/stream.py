@@ -198,7 +198,7 @@ class NatsStream:
         """Return its settings and state. Raises ``Unavailable`` if the stream does not exist."""
         return await self._info({})
 
-    async def look(self) -> StreamInfo | None:
+    async def try_info(self) -> StreamInfo | None:
         """Return its settings and state after a single request; None without an answer. Raises
         ``Unavailable`` if the stream does not exist."""
         try:
@@ -278,7 +278,7 @@ class NatsStream:
 
     async def led_by(self) -> str:
         """Return the name of the leader after a single request; empty if unknown."""
-        info = None if self.is_closed or not self.was_seen else await self.look()
+        info = None if self.is_closed or not self.was_seen else await self.try_info()
         return "" if info is None else info.cluster.leader
 
     async def purge(self, *, below: int = 0, subject: str = "") -> None:
@@ -440,6 +440,7 @@ _UNCOMPARED: Final = frozenset({"metadata", "description", "duplicate_window"})
 
 
 def _setting(config: Mapping[str, Any], name: str) -> object:
+    """Return a setting of a stream. A setting that the server leaves out has its default."""
     value: object = config.get(name, _ABSENT.get(name))
     return value
 

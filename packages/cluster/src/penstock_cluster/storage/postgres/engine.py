@@ -79,7 +79,9 @@ class PostgresEngine:
     async def open_read_only(self, shard: int) -> PostgresJournal | None:
         """Open the journal of a shard for reading only; None if it was never begun
         (:meth:`penstock_core.vocabulary.ports.StorageEngine.open_read_only`)."""
-        journal = await PostgresJournal.look(self._servers(), self._journal_name(shard))
+        journal = await PostgresJournal.open_without_fence(
+            self._servers(), self._journal_name(shard)
+        )
         if journal is not None:
             self._journals.append(journal)
         return journal

@@ -125,6 +125,7 @@ class PostgresInspector:
 
 
 async def _connected(url: str) -> Any:
+    """Return a new connection that only reads."""
     return await asyncpg.connect(
         url, timeout=CONNECT_S, command_timeout=ANSWER_S, server_settings=READ_ONLY
     )
@@ -173,6 +174,8 @@ _CHECKS: Final[Sequence[tuple[str, Check, str]]] = (
 async def _checked(
     name: str, check: Check, success: str, connection: Any, server: str
 ) -> EngineCheck:
+    """Run a check that raises ``Unavailable`` or ``Damaged`` if it fails. ``success`` is the
+    finding otherwise."""
     try:
         await check(connection, server)
     except (Unavailable, Damaged) as error:

@@ -170,7 +170,7 @@ class PostgresJournal:
         return journal
 
     @classmethod
-    async def look(cls, servers: Servers, name: str) -> PostgresJournal | None:
+    async def open_without_fence(cls, servers: Servers, name: str) -> PostgresJournal | None:
         """Open the journal as it is now, without a fence and for reading only. None if it was never
         created. Raises as :meth:`open` does."""
         await check_is_whole(servers, name)

@@ -397,6 +397,8 @@ def _origin(fields: Mapping[str, Any]) -> Origin:
 
 
 def _mapping(name: str, value: object) -> dict[str, Any] | None:
+    """Return the argument ``name`` as a dictionary; None if it is None. Raises
+    :class:`InvalidEvent` for other types."""
     if value is None:
         return None
     if isinstance(value, Mapping):

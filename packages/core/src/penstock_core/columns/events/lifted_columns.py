@@ -319,6 +319,8 @@ class _FlatColumns:
         return [self._as_stored(stored.get(index, name), index) for index in column.sources]
 
     def _joined(self, part: _Part, column: ShownColumn) -> pa.Array:
+        """Return the column of a property in one batch, computed from the property's fields. Raises
+        :class:`.NotExact`."""
         slots = [self._shape.slots[index] for index in column.sources]
         arrays = [pa.concat_arrays(part.property(slot)) for slot in slots]
         return column.compute(arrays, [slot.shape for slot in slots])

@@ -385,6 +385,7 @@ def _is_plain(event: Event) -> bool:
 def _cache_codec(
     codecs: CodecCache, kind: tuple[object, ...], event: Event
 ) -> SingleEventCodec | None:
+    """Cache and return the codec for events of this kind; None if Arrow has to encode them."""
     if len(codecs.by_kind) >= codecs.kinds_max:
         codecs.by_kind.clear()
     plain = all(type(value) in NATIVE for value in event.properties.values())

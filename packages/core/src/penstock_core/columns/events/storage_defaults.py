@@ -46,7 +46,8 @@ def with_dictionary(
 ) -> pa.RecordBatch:
     """Return the body with the property :data:`.layout.DICTIONARY`: publisher, host, time and id.
 
-    Ids are consecutive from ``first_id``. A dictionary stamped by another channel is replaced. All
+    Ids are consecutive from ``first_id``. The dictionary that another channel has
+    added is replaced. All
     other properties keep their values, explicit nulls and absent keys (SEM E2).
     """
     fields: list[pa.Field] = []
@@ -94,16 +95,17 @@ def _sparse(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
 
 
 def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
-    """Return ``more`` without the stamped dictionary.
+    """Return the column ``more`` without the property :data:`.layout.DICTIONARY`, which another
+    channel may have added there because it had no free column.
 
-    A channel without free columns keeps the dictionary in ``more``, where it would hide the new
-    one, because ``more`` wins over columns.
+    The realm stores the new value of the property in a column. A value in ``more`` would replace
+    it, because readers prefer ``more``.
     """
-    stamped = pc.fill_null(pc.match_substring(cells, DICTIONARY), fill_value=False)
-    if not pc.any(stamped).as_py():
+    has_dictionary = pc.fill_null(pc.match_substring(cells, DICTIONARY), fill_value=False)
+    if not pc.any(has_dictionary).as_py():
         return cells
-    rows = [overflow.without(cell, DICTIONARY) for cell in cells.filter(stamped).to_pylist()]
-    return pc.replace_with_mask(cells, stamped, pa.array(rows, pa.binary()))
+    rows = [overflow.without(cell, DICTIONARY) for cell in cells.filter(has_dictionary).to_pylist()]
+    return pc.replace_with_mask(cells, has_dictionary, pa.array(rows, pa.binary()))
 
 
 def _with_columns(

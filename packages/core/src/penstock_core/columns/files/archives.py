@@ -199,6 +199,7 @@ def _field(name: str, slot: Slot, wide: Shape) -> pa.Field:
 
 
 def _reserved(name: str) -> str:
+    """Return the name of a column that is for programs only."""
     return f"{RESERVED_PREFIX}_{name}"
 
 

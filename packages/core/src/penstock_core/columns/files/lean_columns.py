@@ -257,7 +257,7 @@ def fitted_in(
     return [schema.conform(batch) for batch in narrowed]
 
 
-def has_room(physical: ChannelSchema, required: StructShape) -> bool:
+def has_columns(physical: ChannelSchema, required: StructShape) -> bool:
     """Whether a file with the columns ``physical`` has all columns of ``required``."""
     return _paths((), required) <= _paths((), physical.properties)
 

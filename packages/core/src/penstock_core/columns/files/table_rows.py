@@ -97,9 +97,12 @@ class TableLayout:
         return pa.schema([*shown, *programs])
 
     def fits(self, names: Collection[str], joined: Container[str]) -> bool:
-        """Whether a file with the columns ``names`` has the numbers of each property in the columns
-        that this layout has for them. ``joined`` is the value of :attr:`joined` at the time when
-        the file was written."""
+        """Whether a file with the columns ``names`` can be a part of a table with this layout.
+
+        A file cannot if it has numbers of a property whose integers and floats are one column in
+        this layout, and were not yet one column when the file was written. ``joined`` is the value
+        of :attr:`joined` at that time.
+        """
         return all(
             column.logical in joined
             or not any(
@@ -115,8 +118,9 @@ class TableLayout:
         return frozenset(column.logical for column in self._joined)
 
     def _shown(self, rows: pa.Table, inexact: list[str]) -> pa.Table:
-        """Return the columns as readers see them and the exact columns, in the types of tables. Add
-        the properties with inexact integers to ``inexact``."""
+        """Return archive rows with the columns of a table: those that readers see, and the exact
+        columns of numbers that share one column. Add the properties with an integer that is not
+        exact as a double to ``inexact``."""
         shown = shown_rows(rows, with_exact=True, on_typed=inexact.extend)
         shown = shown.select([name for name in shown.column_names if name not in (DAY, _DELTA)])
         schema = pa.schema(

@@ -193,6 +193,8 @@ class Values:
                 slots[row] = self._assigned_slot(properties[self.name])
 
     def _assigned_slot(self, value: Any) -> int:
+        """Return the slot of a value; a new value gets the next slot. Return :data:`NO_SLOT` if it
+        does not count as a value."""
         if not _counts(value):
             return NO_SLOT
         family, plain = _family_of(value)

@@ -26,7 +26,8 @@ BLOCK_ROWS: Final = 256
 """Number of rows converted at once when a batch is read in order."""
 
 _NO_BLOCK: Final[tuple[int, list[Any]]] = (-BLOCK_ROWS, [])
-"""The block of a column that was not read yet. Row 0 follows it as the next block."""
+"""Stands for the last converted block of a column before any block was converted. It ends directly
+before row 0, so that a reader that begins there is recognized as one that reads in order."""
 
 
 class Rows:

@@ -327,6 +327,7 @@ def _typed(shape: Shape, value: Any) -> Any:
 
 
 def _typed_inner(shape: StructShape, key: str, value: Any) -> Any:
+    """Return the value of a dictionary's key in the type of the field that holds it."""
     slots = [slot for slot in shape.slots if slot.logical == key]
     # A property with values of several types has a slot for each. The value shows its slot.
     for slot in slots:

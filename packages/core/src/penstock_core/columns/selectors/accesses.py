@@ -202,6 +202,7 @@ def _compared(steps: Steps, operator: Comparison, literal: Expression) -> Access
 
 
 def _between(steps: Steps, low: Expression, high: Expression) -> Accesses | None:
+    """Return the look-ups for ``BETWEEN`` two numbers; None for other operands."""
     if not (isinstance(low, Integer | Float) and isinstance(high, Integer | Float)):
         return None
     return Accesses((NumberRange(steps, low.value, high.value),), is_exact=True)

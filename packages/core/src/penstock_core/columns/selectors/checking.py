@@ -231,6 +231,7 @@ def _is_moment(family: Family, operand: Expression) -> bool:
 
 
 def _listed(families: set[Family]) -> str:
+    """Return the names of type families, joined by "or"."""
     return " or ".join(sorted(family.value for family in families))
 
 

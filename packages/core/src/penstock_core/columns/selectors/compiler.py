@@ -145,6 +145,7 @@ def _predicate(node: Expression) -> Condition:
 
 
 def _negated_if(is_negated: bool, inner: Condition) -> Condition:
+    """Return the negation of a condition if ``is_negated``, otherwise the condition itself."""
     return (lambda frame: pc.invert(inner(frame))) if is_negated else inner
 
 

@@ -179,6 +179,7 @@ def _plain(node: Reference | Truth, statistics: StoreStatistics) -> Outcomes:
 
 
 def _reversed_if(result: Outcomes, *, is_turned: bool) -> Outcomes:
+    """Return the opposite outcomes if ``is_turned``, otherwise the outcomes themselves."""
     return result.reversed() if is_turned else result
 
 

@@ -210,20 +210,20 @@ def files(sources: Sources) -> bytes:
     if not root.is_dir():
         raise Unobtainable("the data directory does not exist")
     counts: dict[tuple[str, str], list[int]] = {}
-    other = {"links": 0, "unreadable_folders": 0, "folders_too_deep": 0}
+    omitted = {"links": 0, "unreadable_folders": 0, "folders_too_deep": 0}
 
     def unreadable(_: OSError) -> None:
-        other["unreadable_folders"] += 1
+        omitted["unreadable_folders"] += 1
 
     for path, folders, names, place in os.fwalk(root, onerror=unreadable):
         levels = Path(path).relative_to(root).parts
         if len(levels) >= FOLDER_DEPTH_MAX:
-            other["folders_too_deep"] += len(folders)
+            omitted["folders_too_deep"] += len(folders)
             folders.clear()
         top = levels[0] if levels else ""
         for name in (*names, *folders):
             mode, size = _mode_and_size(name, place)
-            other["links"] += stat.S_ISLNK(mode)
+            omitted["links"] += stat.S_ISLNK(mode)
             if stat.S_ISREG(mode):
                 suffix = Path(name).suffix
                 key = (
@@ -241,7 +241,7 @@ def files(sources: Sources) -> bytes:
         }
         for (folder, suffix), sizes in sorted(counts.items())
     ]
-    return encoded({"files": rows, **other})
+    return encoded({"files": rows, **omitted})
 
 
 def _mode_and_size(name: str, place: int) -> tuple[int, int]:

@@ -137,6 +137,7 @@ def data_directory(directory: Path) -> Iterator[Check]:
 
 
 def _openness(directory: Path) -> Check:
+    """Check that other users of the machine have no access to the data directory."""
     from penstock_server.bootstrap import openness
 
     exposure = openness(directory)
@@ -150,6 +151,7 @@ def _openness(directory: Path) -> Check:
 
 
 def _space(directory: Path) -> Check:
+    """Check that the disk of the data directory has free space."""
     free = shutil.disk_usage(directory).free
     free_text = f"{size(free)} free at {directory}"
     if free < DISK_FAILED:
@@ -214,6 +216,8 @@ def ports(settings: Settings) -> Iterator[Check]:
 
 
 def _port(name: str, host: str, port: int, option: str, answers: Callable[[], str]) -> Check:
+    """Check that a realm could listen at a port, or that a realm listens there already. ``answers``
+    returns the description of that realm, or an empty text if another program uses the port."""
     if port == 0:
         return Check(name, "ok", "any free port")
     try:
@@ -253,7 +257,7 @@ def _health(host: str, port: int, *, secure: bool) -> str:
 
     endpoint = probing.Endpoint(probing.reachable_host(host), port, secure)
     answer = probing.over_http(endpoint, "/health", ANSWER_S)
-    return f"a realm answers: {answer.said}" if answer.is_good else ""
+    return f"a realm answers: {answer.text}" if answer.is_good else ""
 
 
 def file_limit(settings: Settings) -> Iterator[Check]:
@@ -345,6 +349,8 @@ def certificates(settings: Settings) -> Iterator[Check]:
 
 
 def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
+    """Check that the certificates in a file are valid now and do not expire soon; only the first
+    one if ``first_only``."""
     from cryptography import x509
 
     from penstock_server.runtime.writer.clock import SystemClock

@@ -107,6 +107,7 @@ def report(results: Iterable[Check], *, is_json: bool) -> None:
 
 
 def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Check]:
+    """Run the checks one by one, and yield their results."""
     from penstock_server.cli.checks import checks
     from penstock_server.settings import Settings
 
@@ -132,6 +133,8 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
 
 
 def _spark() -> Iterator[Check]:
+    """Run the checks that the package ``penstock-spark`` has registered, and yield their
+    results."""
     from penstock_server.cli.checks import checks
 
     part = registered(CHECKS).get("spark")

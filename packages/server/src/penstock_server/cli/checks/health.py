@@ -57,13 +57,13 @@ def health(
     is_good = all(answer.is_good for _, _, answer in answers)
     if format == "json":
         ports = [
-            {"port": name, "address": address, "ok": answer.is_good, "said": answer.said}
+            {"port": name, "address": address, "ok": answer.is_good, "said": answer.text}
             for name, address, answer in answers
         ]
         write_json({"ok": is_good, "ports": ports})
     else:
         for name, address, answer in answers:
-            write(f"{'ok' if answer.is_good else 'failed':6}  {name:6}  {address}  {answer.said}")
+            write(f"{'ok' if answer.is_good else 'failed':6}  {name:6}  {address}  {answer.text}")
     if not is_good:
         raise typer.Exit(UNHEALTHY)
 
@@ -100,6 +100,8 @@ def _probe(
 
 
 def _endpoint(settings: Settings, host: str, port: int, option: str) -> Endpoint:
+    """Return the place at which to probe a port of a server. Raises ``InvalidArgument`` for port
+    0."""
     from penstock_server.cli.checks.probing import Endpoint
 
     if not port:

@@ -40,7 +40,7 @@ class PortAnswer(Struct, frozen=True):
     """The answer of a port."""
 
     is_good: bool
-    said: str
+    text: str
     """Text of the answer, or a description of the problem."""
 
 
@@ -65,7 +65,7 @@ def native(endpoint: Endpoint, timeout_s: float) -> PortAnswer:
                     return PortAnswer(pong.is_good, pong.text)
     except (OSError, PenstockError) as error:
         return _failed(endpoint, error)
-    return PortAnswer(is_good=False, said="speaks another protocol")
+    return PortAnswer(is_good=False, text="speaks another protocol")
 
 
 def over_http(endpoint: Endpoint, path: str, timeout_s: float) -> PortAnswer:
@@ -76,7 +76,7 @@ def over_http(endpoint: Endpoint, path: str, timeout_s: float) -> PortAnswer:
         return _failed(endpoint, error)
     body = content.decode("utf-8", "replace")
     if '"status"' not in body:
-        return PortAnswer(is_good=False, said=f"is not a realm's answer: status {status}")
+        return PortAnswer(is_good=False, text=f"is not a realm's answer: status {status}")
     return PortAnswer(status == http.client.OK, body)
 
 
@@ -122,6 +122,8 @@ def mqtt(endpoint: Endpoint, timeout_s: float) -> PortAnswer:
 
 
 def _connected(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+    """Return a connected socket, with TLS if the endpoint uses it. The certificate is not
+    verified."""
     plain = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
     if not endpoint.secure:
         return plain
@@ -138,13 +140,15 @@ def _closed(endpoint: Endpoint) -> PortAnswer:
     """Return the answer of a port that closed the connection. If it requires client certificates,
     the TLS handshake proves that it works."""
     if endpoint.secure and endpoint.wants_certificate:
-        return PortAnswer(is_good=True, said="speaks TLS and requires a client certificate")
-    return PortAnswer(is_good=False, said="closed the connection without an answer")
+        return PortAnswer(is_good=True, text="speaks TLS and requires a client certificate")
+    return PortAnswer(is_good=False, text="closed the connection without an answer")
 
 
 def _failed(endpoint: Endpoint, error: Exception) -> PortAnswer:
+    """Return the result of a probe that has failed. The port may still be good: it closes
+    connections if it requires client certificates."""
     if isinstance(error, http.client.RemoteDisconnected | ssl.SSLError | ConnectionResetError):
         answer = _closed(endpoint)
         if answer.is_good:
             return answer
-    return PortAnswer(is_good=False, said=str(error) or type(error).__name__)
+    return PortAnswer(is_good=False, text=str(error) or type(error).__name__)

@@ -212,6 +212,8 @@ def show(
 
 
 def _facts_of_pattern(info: PatternDurableInfo) -> list[tuple[str, str]]:
+    """Return the labels and texts that describe a durable over a pattern, in the order of
+    output."""
     lifetimes = {
         None: "survives a restart if its channel does",
         True: "survives a restart",
@@ -229,6 +231,7 @@ def _facts_of_pattern(info: PatternDurableInfo) -> list[tuple[str, str]]:
 
 
 def _facts(info: DurableInfo) -> list[tuple[str, str]]:
+    """Return the labels and texts that describe a durable, in the order of output."""
     lifetime = "survives a restart" if info.persistent else "ends with the realm"
     return [
         ("durable", info.name),

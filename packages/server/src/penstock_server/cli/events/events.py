@@ -131,6 +131,8 @@ def print_rows(events: Iterable[Event], messages: Messages | None = None) -> Non
 
 
 def _fields(event: Event, messages: Messages | None) -> dict[str, Any]:
+    """Return the columns of an event in a printed table: id, time, the parts that are set,
+    properties."""
     fields: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
     if event.redelivery_count:
         fields["redelivered"] = event.redelivery_count

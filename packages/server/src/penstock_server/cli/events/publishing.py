@@ -230,6 +230,8 @@ class Target(NamedTuple):
 
 
 def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Target:
+    """Return the functions that publish on a channel, or deltas on a merge channel, or on a
+    queue."""
     if kind == "queue":
         queue = realm.queues.get(name)
         return Target(queue, queue.push, queue.push_many, table=queue.push_table, done="pushed to")

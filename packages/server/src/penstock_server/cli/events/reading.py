@@ -355,6 +355,8 @@ class _Settling:
 
 
 def _settling(durable: str | None, reason: str, delay: str, *, rolls_back: bool) -> _Settling:
+    """Return the object that settles printed events as the options say. Raises ``BadParameter`` for
+    options that exclude or need others."""
     if durable is None and (rolls_back or reason):
         raise typer.BadParameter("--rollback and --reject need --durable")
     if rolls_back and reason:

@@ -240,6 +240,8 @@ def _limited(
 
 
 def _requests_of_queue(queue: Queue, selector: str) -> Requests:
+    """Yield the requests on a queue, each with a function that commits it or rolls it back. Yield
+    None after each ``WAIT_S`` seconds without a request."""
     # One request at a time: others can take the next ones while the command runs.
     with queue.reader(transactional=True, window=1, selector=selector) as reader:
 
@@ -252,6 +254,8 @@ def _requests_of_queue(queue: Queue, selector: str) -> Requests:
 
 
 def _requests_of_durable(channel: Channel, name: str) -> Requests:
+    """Yield the requests of a durable, each with a function that acknowledges it or rolls it back.
+    Yield None after each ``WAIT_S`` seconds without a request."""
     with closing(channel.durables.get(name)) as durable:
         while True:
             events = durable.fetch(1, WAIT_S)
@@ -268,6 +272,8 @@ def _requests_of_durable(channel: Channel, name: str) -> Requests:
 
 
 def _requests_of_channel(channel: Channel, selector: str) -> Requests:
+    """Yield the requests published on a channel from now on. Yield None after each ``WAIT_S``
+    seconds without a request."""
     with channel.subscribe(start=parsers.start("latest"), selector=selector) as subscription:
         while True:
             batch = subscription.next_batch(WAIT_S)

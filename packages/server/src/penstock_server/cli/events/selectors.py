@@ -84,6 +84,7 @@ def check(
 
 
 def _match_summary(channel: Channel, selector: Selector) -> dict[str, Any]:
+    """Return the number of stored events that a selector matches, and their lowest ids."""
     matches = 0
     ids: list[int] = []
     for batch in channel.browse(selector=selector.text).batches():

@@ -157,4 +157,5 @@ def _document(error_class: type[PenstockError]) -> dict[str, Any]:
 
 
 def _meaning(error_class: type[PenstockError]) -> str:
+    """Return the docstring of an error on one line."""
     return " ".join((inspect.getdoc(error_class) or "").split())

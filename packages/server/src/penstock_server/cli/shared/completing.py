@@ -138,6 +138,8 @@ def _word(name: str) -> str | None:
 def _matching(
     ctx: typer.Context, incomplete: str, query: Callable[[Session], Awaitable[list[str]]]
 ) -> list[str]:
+    """Return the names that begin with the typed text, from those that ``query`` reads from the
+    realm; none if the realm does not answer."""
     url = ctx.params.get("url") or DEFAULT_URL
     with suppress(PenstockError, OSError, TimeoutError):
         return _beginning(_query_realm(url, query), incomplete)

@@ -104,6 +104,8 @@ def _open_ndjson(path: str, parse: Parse) -> OpenedFile:
 
 
 def _ndjson(file: BinaryIO, name: str, parse: Parse) -> Pieces:
+    """Yield the events of a file with one JSON document per line, in pieces. Raises the errors of
+    ``parse``, with the number of the line."""
     events: list[Event] = []
     read = 0
     for line_number, line in enumerate(file, 1):
@@ -138,6 +140,8 @@ def _open_csv(path: str) -> OpenedFile:
 
 
 def _csv(file: BinaryIO, texts: Iterable[str], only: Sequence[str] = ()) -> CSVStreamingReader:
+    """Return a reader of a CSV file. The columns ``texts`` are read as strings; ``only`` names the
+    columns to read, empty for all."""
     import pyarrow as pa
     from pyarrow import csv
 

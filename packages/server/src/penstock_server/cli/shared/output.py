@@ -142,6 +142,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    """Return a line of a table: the cells, padded on the left or right to the widths of the
+    columns."""
     placed = [
         text.rjust(width) if is_right else text.ljust(width)
         for text, width, is_right in zip(cells, widths, right, strict=True)

@@ -135,6 +135,7 @@ def properties(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _property(text: str) -> tuple[str, Any]:
+    """Parse a property, ``name=value`` or ``name:type=value``. Raises ``BadParameter``."""
     typed_name, equals, value_text = text.partition("=")
     name, colon, kind = typed_name.partition(":")
     if not equals or not name:

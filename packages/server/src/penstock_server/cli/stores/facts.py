@@ -46,6 +46,7 @@ def show(info: ChannelInfo, durables: list[DurableInfo]) -> None:
 
 
 def _attribute_facts(info: ChannelInfo) -> list[Fact]:
+    """Return the labels and texts that describe the attributes of a channel or queue."""
     definition = info.definition
     full = "refuses new events" if definition.storage.honour_capacity else "drops the oldest"
     capacity = f"{count(definition.capacity, 'event')}; when full it {full}"
@@ -122,6 +123,7 @@ def _storage_facts(info: ChannelInfo) -> list[Fact]:
 
 
 def _sync(storage: Storage) -> str:
+    """Return, as text, when new events are synced to disk."""
     if storage.sync == "none":
         return "left to the operating system"
     if storage.sync_each_write:
@@ -143,6 +145,7 @@ def _files(storage: Storage) -> str:
 
 
 def _content_facts(info: ChannelInfo) -> list[Fact]:
+    """Return the labels and texts that describe the stored events."""
     first, last = info.first_event_id, info.last_event_id
     ids = f"{first} .. {last}" if first is not None else f"none stored, the last was {last}"
     scheduled = f"{count(info.scheduled, 'event')} for later"
@@ -156,6 +159,7 @@ def _content_facts(info: ChannelInfo) -> list[Fact]:
 
 
 def _home(storage: StorageInfo) -> str:
+    """Return, as text, where the events are stored and how many bytes they take there."""
     if storage.home == "nowhere":
         return "none: events are relayed"
     if storage.home == "pages":
@@ -178,6 +182,8 @@ def bytes_of(info: ChannelInfo) -> int:
 
 
 def _consumer_facts(info: ChannelInfo, durables: list[DurableInfo]) -> list[Fact]:
+    """Return the labels and texts that describe the readers of a queue, or the subscribers and
+    durables of a channel."""
     if info.definition.kind == "queue":
         in_flight = f"{count(info.in_flight, 'event')} in flight"
         return [

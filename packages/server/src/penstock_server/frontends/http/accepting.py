@@ -51,6 +51,8 @@ def check_has_chunks(version: str) -> None:
 
 
 def _weight(parameters: Sequence[str]) -> float:
+    """Return the weight ``q`` in the parameters of a content type; 1.0 without one. Raises
+    ``InvalidArgument``."""
     for text in parameters:
         if text.startswith("q="):
             try:

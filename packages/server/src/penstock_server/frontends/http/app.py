@@ -585,7 +585,7 @@ class HttpRequest:
             now_us = self._service.realm.clock.now_us()
             call.guard.check_still(call.principal, call.headers, now_us)
             named = call.params.get("channel") or call.params.get("queue")
-            call.may(route.operation, destination_name(named) if named else "")
+            call.check_right(route.operation, destination_name(named) if named else "")
 
         try:
             if isinstance(events, EventStream):

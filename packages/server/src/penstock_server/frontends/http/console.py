@@ -76,7 +76,7 @@ class Files:
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._cache: dict[Path, tuple[tuple[int, int], File, File]] = {}
-        """By path: time of change and size, the file, and the file compressed."""
+        """Time of change and size, the file, and the file compressed, by path."""
 
     def find(self, raw_path: str, accept_encoding: str = "") -> File | None:
         """Return the file at a request's path; None if no such file is served. It is compressed if

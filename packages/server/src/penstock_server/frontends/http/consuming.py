@@ -180,6 +180,7 @@ def _content_type(accept: str) -> str:
 
 
 def _json(fetched: Fetched, parts: Sequence[Part], _: bool) -> bytes:
+    """Return the fetched events and their lease as a JSON document."""
     ends = moment_of(fetched.ends_us) if fetched.lease else None
     items = [
         document_of(event, part.messages, WHOLE, channel=part.channel)
@@ -211,6 +212,7 @@ def _arrow(fetched: Fetched, parts: Sequence[Part], has_channels: bool) -> bytes
 
 
 def _table(batches: Sequence[EventBatch]) -> pa.Table:
+    """Return the fetched events as one flat table with a column of redelivery counts."""
     table = _without_clash(
         table_of([batch.to_arrow() for batch in batches], on_typed=_stay_silent), REDELIVERIES
     )
@@ -370,11 +372,13 @@ _PATTERN_ACTIONS: Final = (
 
 
 def _lease_routes(
-    path: str, of: str, *, actions: Sequence[_Action] = _ACTIONS, **constants: str
+    path: str, source: str, *, actions: Sequence[_Action] = _ACTIONS, **constants: str
 ) -> tuple[Route, ...]:
+    """Return the routes that settle or extend a lease. ``source`` is the part of their operation
+    ids that names what was fetched from, such as ``Queue``."""
     return tuple(
         bound(
-            f"{action.verb}{of}Lease",
+            f"{action.verb}{source}Lease",
             "POST",
             f"{path}/leases/{{lease}}/{action.end}",
             asks=action.asks,
@@ -389,9 +393,11 @@ def _lease_routes(
     )
 
 
-def _fetch_route(path: str, of: str) -> Route:
+def _fetch_route(path: str, source: str) -> Route:
+    """Return the route that fetches events. ``source`` is the end of its operation id, such as
+    ``Queue``."""
     return Route(
-        f"fetchFrom{of}",
+        f"fetchFrom{source}",
         "POST",
         f"{path}/fetch",
         asks=FetchEvents,

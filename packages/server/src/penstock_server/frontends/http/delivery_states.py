@@ -139,6 +139,7 @@ async def _page(
     limit: int,
     place: DeliveryPlace,
 ) -> DeliveryPage:
+    """Return the page of delivery states that begins at ``place``."""
     return await call.ask_here(
         DescribeDelivery,
         lambda now: DescribeDelivery(

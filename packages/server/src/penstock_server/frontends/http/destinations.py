@@ -78,6 +78,7 @@ async def list_queues(call: Call[After, None]) -> Page[ChannelAnswer]:
 
 
 async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
+    """Return a page of descriptions of channels or queues, sorted by name."""
     limit, after = call.query.limit, call.query.after
     names = [name for name in await call.ask(ListChannels(kind)) if name > after]
     # A channel may have been deleted since the names were listed.

@@ -118,13 +118,13 @@ def range_of(header: str, size: int) -> ByteRange:
     A header that is malformed or requests several ranges is ignored, as RFC 9110 allows.
     """
     match = _RANGE.fullmatch(header.strip())
-    whole = ByteRange(0, size, is_part=False)
+    whole_file = ByteRange(0, size, is_part=False)
     if match is None or match[0] == "bytes=-":
-        return whole
+        return whole_file
     first, last = match[1], match[2]
     if not first:  # "bytes=-500" requests the last 500 bytes of the file
         return ByteRange(max(0, size - int(last)), size)
     start = int(first)
     if last and int(last) < start:
-        return whole
+        return whole_file
     return ByteRange(start, max(start, min(int(last) + 1, size) if last else size))

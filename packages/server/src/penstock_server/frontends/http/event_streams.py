@@ -279,6 +279,8 @@ def _window(query: EventsQuery | OutstandingQuery) -> int:
 async def _stream(
     call: Call[Any, None], kind: str, store: Store, opening: Subscribe | BrowseDurable
 ) -> EventStream:
+    """Return a stream of the events that the request ``opening`` selects, in the content type
+    ``kind``. Raises ``InvalidArgument``, ``InvalidSelector``."""
     query = call.query
     if query.data_bytes != PREVIEW_BYTES:
         raise InvalidArgument("data_bytes is for pages of JSON; a stream has all data")

@@ -229,6 +229,8 @@ class _End:
 async def _rates(
     call: Call[RatesQuery, None], request: ReadRates, end: _End
 ) -> AsyncGenerator[bytes, None]:
+    """Yield the counters as a server-sent event every ``RATES_S`` seconds, and the reason at the
+    end."""
     while not end.wake.is_set():
         yield message("rates", answer_from(await call.answer(request), Rates))
         with contextlib.suppress(TimeoutError):

@@ -167,7 +167,7 @@ class RealmCollector(Collector):
             "penstock_subscribers", "Subscriptions without a durable.", labels=labels
         )
         published = CounterMetricFamily("penstock_published", "Events published.", labels=labels)
-        left = CounterMetricFamily(
+        departed = CounterMetricFamily(
             "penstock_left", "Events that left the store, by cause.", labels=[*labels, "cause"]
         )
         redelivered = CounterMetricFamily(
@@ -198,8 +198,8 @@ class RealmCollector(Collector):
             files.add_metric(named, store.files)
             # All causes start at zero, so that the first removals show as an increase.
             for cause in _REMOVAL_CAUSES:
-                left.add_metric([*named, cause], getattr(store.counters, cause))
-        yield from (events, size, oldest, subscribers, published, left, redelivered)
+                departed.add_metric([*named, cause], getattr(store.counters, cause))
+        yield from (events, size, oldest, subscribers, published, departed, redelivered)
         yield from (delivered, acknowledged, files)
         yield _gauge("unnamed_stores", "Channels and queues without separate metrics.", unnamed)
         temporary = list(self._realm.view.temporary_stores())

@@ -105,6 +105,8 @@ def _key(kind: Any) -> str:
 
 
 def _kinds(table: RouteTable) -> list[Any]:
+    """Return the types of queries, bodies and answers that have a schema in the document, each
+    once."""
     kinds: dict[str, Any] = {_key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents)}
     for signature in table.signatures.values():
         for kind in (signature.query, signature.body, signature.answer):

@@ -77,6 +77,8 @@ def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
 
 
 def _me(identity: api.Me, csrf: str | None) -> Me:
+    """Return the answer about the current user. ``csrf`` is the token of a browser session; None
+    without one."""
     return Me(
         name=f"{identity.user}@{identity.host}",
         user=identity.user,

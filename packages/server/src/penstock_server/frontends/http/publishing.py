@@ -169,6 +169,8 @@ def event_of_body(new_event: NewEvent, messages: Messages | None) -> Event:
 
 
 def _lines(data: bytes, messages: Messages | None) -> PublishDocument:
+    """Decode a body with one JSON document per line. Raises ``InvalidArgument`` with the line
+    number."""
     lines = [line for line in data.split(b"\n") if line.strip()]
     if len(lines) > EVENTS_MAX:
         raise InvalidArgument(

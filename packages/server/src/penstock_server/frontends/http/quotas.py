@@ -46,7 +46,7 @@ class Quotas:
     def _quota_of(self, name: str) -> Quota:
         quota = self._quotas.get(name)
         if quota is None:
-            quota = self._quotas[name] = Quota(self._limits, of=name)
+            quota = self._quotas[name] = Quota(self._limits, client=name)
         self._quotas.move_to_end(name)
         if len(self._quotas) > CLIENTS_MAX:
             self._quotas.popitem(last=False)

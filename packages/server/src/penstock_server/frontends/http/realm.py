@@ -67,6 +67,7 @@ async def show(call: Call[NoQuery, None]) -> RealmAnswer:
 
 
 def _answer(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
+    """Return the description of the realm, with the facts that only this API shows."""
     realm = call.realm
     return RealmAnswer(
         **msgspec.structs.asdict(info),
@@ -121,6 +122,7 @@ def _parse_cursor(after: str) -> tuple[int, str]:
 
 
 def _scheduled_answers(group: WaitingEvents) -> list[ScheduledAnswer]:
+    """Return the scheduled events of one channel or queue."""
     messages = messages_of(store_of(group.store, group.kind))
     return [
         ScheduledAnswer(
@@ -158,6 +160,7 @@ async def watch_rates(call: Call[RatesQuery, None]) -> Events:
 
 
 def _dead(kind: str, path: str) -> Route:
+    """Return the route that counts the dead events in a store of one kind."""
     return bound(
         f"summarize{kind}DeadEvents",
         "GET",

@@ -264,7 +264,7 @@ class Call(Generic[QueryT, BodyT]):
             self.caller, kind, name, asked=request_type, request_of=request_of, target=self.target
         )
 
-    def may(self, operation: str, name: str = "") -> None:
+    def check_right(self, operation: str, name: str = "") -> None:
         """Check a right in addition to that of the route. Raises ``AccessDenied``."""
         self.guard.access.require(self.principal, operation, name)
 
@@ -464,6 +464,7 @@ class RouteTable:
 
 
 def _decoded(part: str) -> str:
+    """Decode a part of a path. Raises ``InvalidArgument`` if it is not percent-encoded UTF-8."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:

@@ -315,6 +315,7 @@ def _moment_of(field: structs.FieldInfo) -> tuple[str, Any]:
 
 
 def _struct(name: str, fields: Sequence[Any], base: type[Struct], doc: str = "") -> Any:
+    """Return a new frozen struct class with these fields."""
     return msgspec.defstruct(
         name,
         fields,

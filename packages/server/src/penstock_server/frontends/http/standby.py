@@ -106,6 +106,7 @@ def _error(error: PenstockError) -> bytes:
 
 
 def _response(status: int, body: bytes, *headers: str, is_head: bool = False) -> bytes:
+    """Return a complete HTTP response in JSON, without the body if ``is_head``."""
     lines = [
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Service Unavailable')}",
         "content-type: application/json",

@@ -53,10 +53,10 @@ class FlatTables:
         self._channel = channel
         self._is_first = True
         names = dict.fromkeys(name.strip() for name in columns.split(",") if name.strip())
-        self._names = self._known(list(names)) if names else None
+        self._names = self._column_names(list(names)) if names else None
         self._none = flat_table([], channel, self._names)
 
-    def _known(self, names: list[str]) -> list[str]:
+    def _column_names(self, names: list[str]) -> list[str]:
         """Return the names of columns of the table. As in pages, ``properties.price`` is the
         property ``price``."""
         all_names = frozenset(flat_table([], self._channel).column_names)
@@ -76,7 +76,7 @@ class FlatTables:
         Raises ``IllegalState`` if a later block has an integer that this column cannot hold.
         """
         rows = [batch.to_arrow() for batch in batches]
-        table = flat_table(rows, self._channel, self._names, on_typed=self._separated)
+        table = flat_table(rows, self._channel, self._names, on_typed=self._refuse_typed)
         if self._is_first:
             self._is_first = False
             self._names = list(dict.fromkeys(table.column_names))
@@ -88,7 +88,9 @@ class FlatTables:
         """Return a table without rows, for a stream without blocks."""
         return self._none
 
-    def _separated(self, names: Sequence[str]) -> None:
+    def _refuse_typed(self, names: Sequence[str]) -> None:
+        """Raise ``IllegalState`` if the integers and floats of properties need separate columns,
+        but the first block of the stream had one column for them."""
         if not self._is_first:
             columns = ", ".join(f"{name}::int, {name}::float" for name in names)
             raise IllegalState(
@@ -134,6 +136,7 @@ class CsvForm:
         return [] if self._has_begun else self._encoded(self._tables.empty())
 
     def _encoded(self, table: pa.Table) -> list[memoryview]:
+        """Return the rows as CSV, with the header before the first row of the stream."""
         columns = dict(_csv_columns(table))
         sink = pa.BufferOutputStream()
         options = pa.csv.WriteOptions(include_header=not self._has_begun)

@@ -205,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         loop, remaining = self._loop, len(seats)
         free: asyncio.Future[None] = loop.create_future()
 
-        def given_back(_: object, error: BaseException | None) -> None:
+        def count_returned(_: object, error: BaseException | None) -> None:
             nonlocal remaining
             remaining -= 1  # an error means that the realm or the channel has ended
             if not remaining and not free.done():
@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
 
         try:
             for number in seats:
-                self.realm.subscriptions.detach(number, given_back)
+                self.realm.subscriptions.detach(number, count_returned)
             self.subscriptions.clear()
             self.listener.connection_left(self)
             if seats:

@@ -122,9 +122,9 @@ class NativeListener:
         loop."""
         self.sessions: dict[str, PeerConnection] = {}
         self.openings: dict[str, dict[asyncio.Event, None]] = {}
-        """By session: the openings of subscriptions that were in progress when their connection
-        ended. The asyncio.Event of an opening is set when the opening has ended and its seat was
-        given back."""
+        """Openings of subscriptions that were in progress when their connection ended, by session.
+        The asyncio.Event of an opening is set when the opening has ended and its seat was given
+        back."""
         self._tasks: asyncio.TaskGroup | None = None
         self.servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._stopping = False

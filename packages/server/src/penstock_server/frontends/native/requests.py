@@ -144,18 +144,19 @@ class Requests:
                 return ()
 
     def _parts(self, request: CommitTransaction, body: memoryview) -> list[list[Body]]:
+        """Return the checked events of each part of a transaction. Raises ``InvalidEvent``."""
         parts: list[list[Body]] = []
-        at = 0
+        offset = 0
         for part in request.parts:
             bodies: list[Body] = []
             if part.sizes:
-                end = at + sum(part.sizes)
-                bodies = self._announced.bodies(part.schema, part.sizes, body[at:end])
-                at = end
+                end = offset + sum(part.sizes)
+                bodies = self._announced.bodies(part.schema, part.sizes, body[offset:end])
+                offset = end
             parts.append(bodies)
-        if at != len(body):
+        if offset != len(body):
             raise InvalidEvent(
-                f"the request declares batches of {at} bytes, but its body has {len(body)}"
+                f"the request declares batches of {offset} bytes, but its body has {len(body)}"
             )
         return parts
 

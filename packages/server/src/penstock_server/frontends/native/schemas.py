@@ -77,16 +77,16 @@ class SchemaTable:
             if (digest := form.digest_of(message)) is not None:
                 return [Body(message, None, encoded, known_digest=digest, names=form.names)]
         arrow = schema_from(encoded)
-        bodies, at, rows = [], 0, 0
+        bodies, offset, rows = [], 0, 0
         rows_max = max(BODY_ROWS_MAX, len(body))
         for size in sizes:
-            part = body[at : at + size]
+            part = body[offset : offset + size]
             batch = batch_from(part, arrow)
             check_body(batch)
             if batch.num_rows == 0:
                 raise InvalidEvent("a batch has no events; each must have at least one")
             bodies.append(Body(part, batch, encoded))
-            at += size
+            offset += size
             rows += batch.num_rows
             if rows > rows_max:  # batches of nulls take few bytes, so bytes do not limit rows
                 raise InvalidEvent(

@@ -67,6 +67,8 @@ class NativeSignIn:
         return principal or self._access.anonymous(host)
 
     async def _scram(self, hello: wire.Hello, host: str) -> Principal:
+        """Sign a user in by SCRAM: send the challenge, wait for the proof, and check it. Raises
+        ``AuthenticationFailed``, ``SignInLocked``."""
         if hello.mechanism != MECHANISM:
             raise AuthenticationFailed(
                 f"the sign-in mechanism {hello.mechanism[:40]!r} is not supported; use {MECHANISM}"

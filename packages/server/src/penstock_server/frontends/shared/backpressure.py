@@ -55,7 +55,7 @@ class ReadThrottle:
         """Whether reading is paused because ``may_read`` returned False."""
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Start with the transport of a connection that was made."""
+        """Set the transport, once the connection is made."""
         self._transport = transport
 
     def end(self) -> None:

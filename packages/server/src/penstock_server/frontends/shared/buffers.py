@@ -24,11 +24,11 @@ SMALL_BYTES: Final = 16 << 10
 class HeldBytes:
     """The counted bytes of one request or one connection."""
 
-    __slots__ = ("_buffers", "_of", "counted")
+    __slots__ = ("_buffers", "_user", "counted")
 
-    def __init__(self, buffers: Buffers, of: str) -> None:
+    def __init__(self, buffers: Buffers, user: str) -> None:
         self._buffers = buffers
-        self._of = of
+        self._user = user
         """The user, or the host of an anonymous client, whose bytes are counted."""
         self.counted = 0
         """Number of counted bytes, without the first bytes of each request, which do not count."""
@@ -36,7 +36,7 @@ class HeldBytes:
     def grow(self, size: int) -> None:
         """Count a request that has grown to ``size`` bytes. Raises ``Unavailable`` if the limits
         do not allow this size."""
-        self.counted += self._buffers.take(self._of, size, self.counted)
+        self.counted += self._buffers.take(self._user, size, self.counted)
 
     def fits(self, size: int) -> bool:
         """Count a request that has grown to ``size`` bytes, and return whether the limits allow
@@ -51,7 +51,7 @@ class HeldBytes:
 
     def close(self) -> None:
         """Free all counted bytes."""
-        self._buffers.give_back(self._of, self.counted)
+        self._buffers.give_back(self._user, self.counted)
         self.counted = 0
 
 
@@ -80,29 +80,29 @@ class Buffers:
         finally:
             counted_bytes.close()
 
-    def take(self, of: str, size: int, counted: int) -> int:
-        """Count the bytes by which ``size`` exceeds the ``counted`` bytes, and return their
-        number."""
+    def take(self, user: str, size: int, counted: int) -> int:
+        """Count the bytes by which a user's request of ``size`` bytes exceeds its ``counted``
+        bytes. Return their number. Raises ``Unavailable`` if the limits do not allow them."""
         more = max(0, size - self._small_bytes) - counted
         if more <= 0:
             return 0
-        self._check(of, more)
-        self.held[of] += more
+        self._check(user, more)
+        self.held[user] += more
         return more
 
-    def give_back(self, of: str, size: int) -> None:
+    def give_back(self, user: str, size: int) -> None:
         if size:
-            self.held[of] -= size
+            self.held[user] -= size
             # The entry is removed, because the counter would otherwise grow with each user and host
             # that was ever connected.
-            if not self.held[of]:
-                del self.held[of]
+            if not self.held[user]:
+                del self.held[user]
 
-    def _check(self, of: str, more: int) -> None:
+    def _check(self, user: str, more: int) -> None:
         used = self.held.total()
         if used + more > self._bytes_max:
             raise Unavailable("too many large requests at once; try again in a moment")
-        if more > share_left(self._bytes_max, used, self.held[of]):
+        if more > share_left(self._bytes_max, used, self.held[user]):
             raise Unavailable(
-                f"too many large requests of {of} at once; wait for the answers to some of them"
+                f"too many large requests of {user} at once; wait for the answers to some of them"
             )

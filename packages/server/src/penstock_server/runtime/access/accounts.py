@@ -186,6 +186,7 @@ class Accounts:
         return Verifier(salt, rounds, secrets.token_bytes(32), server_key=secrets.token_bytes(32))
 
     def _derived(self, text: str) -> bytes:
+        """Return bytes that only this realm can derive from ``text``."""
         return hmac.digest(self._record.secret, text.encode(), "sha256")
 
     def knows(self, user: str) -> bool:
@@ -306,6 +307,9 @@ class Accounts:
         return record
 
     async def _verifier(self, password: str | Verifier | None) -> Verifier | None:
+        """Return the verifier of a new password, which is computed here unless the client has done
+        so. Raises ``InvalidArgument`` for a number of rounds out of bounds or a password that is
+        too short."""
         if not isinstance(password, str):
             if password is not None and not self.rounds <= password.rounds <= ROUNDS_MAX:
                 raise InvalidArgument(

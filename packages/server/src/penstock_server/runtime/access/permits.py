@@ -217,17 +217,19 @@ class Permits:
         """Run ``work`` if all operations of ``request`` are allowed, and return its answer. Acts of
         administration, also refused ones, are audited with ``target`` and ``detail``."""
         if not isinstance(request, CreateChannel | DeleteChannel):
-            return await self._done(request, work, target, detail=detail or {})
+            return await self._perform(request, work, target, detail=detail or {})
         async with self._access.naming(destination_name(request.name)):
-            return await self._done(request, work, target, detail=detail or {})
+            return await self._perform(request, work, target, detail=detail or {})
 
-    async def _done(
+    async def _perform(
         self,
         request: Request[Any],
         work: Callable[[], Awaitable[Any]],
         target: str | None,
         detail: Mapping[str, Any],
     ) -> Any:
+        """Check all operations that a request needs, run ``work``, write the audit record, and
+        return the answer."""
         self._check_transfer(request)
         needed = list(self.needed(request))
         operation, name = needed[0] if needed else ("session.open", "")
@@ -326,6 +328,8 @@ class Permits:
     def _of_definition(
         self, ask: DeadEventStore | TopicsGiven, definition: Definition | None, name: str
     ) -> Iterator[NeededOperation]:
+        """Yield the operations that a definition needs because it names a dead event store or MQTT
+        topics."""
         if definition is None:
             return
         if isinstance(ask, TopicsGiven):
@@ -419,6 +423,7 @@ def rights_through(directory: Directory, pair: Pair) -> list[NeededOperation]:
 
 
 def _named(kind: str, verb: str, name: str) -> NeededOperation:
+    """Return the operation ``verb`` on a channel or queue that is given by kind and name."""
     return f"{_kind(kind)}.{verb}", destination_name(name)
 
 

@@ -20,13 +20,13 @@ class ConnectionLimits(Struct, frozen=True):
         """Whether each request has to be counted."""
         return bool(self.requests_per_s_max or self.in_flight_bytes_max)
 
-    def check_subscriptions(self, open_count: int, of: str = "this connection") -> None:
+    def check_subscriptions(self, open_count: int, client: str = "this connection") -> None:
         """Raise ``LimitReached`` if one more subscription than ``open_count`` exceeds the limit."""
         if self.subscriptions_max and open_count >= self.subscriptions_max:
             raise LimitReached(
-                f"the limit of subscriptions of {of} is reached: {open_count} are open, allowed "
-                f"are {self.subscriptions_max} (limits.subscriptions_per_connection_max): "
-                "end one, or use another connection"
+                f"the limit of subscriptions of {client} is reached: {open_count} are open, "
+                f"allowed are {self.subscriptions_max} "
+                "(limits.subscriptions_per_connection_max): end one, or use another connection"
             )
 
 
@@ -50,8 +50,8 @@ class _Bucket:
 class RequestRate:
     """A limit on requests a second. Requests above the limit are refused."""
 
-    def __init__(self, per_s: int, of: str = "one connection") -> None:
-        self._of = of
+    def __init__(self, per_s: int, client: str = "one connection") -> None:
+        self._client = client
         self._per_s = per_s
         self._bucket = _Bucket(per_s)
 
@@ -60,7 +60,7 @@ class RequestRate:
         self._bucket.fill(now_us)
         if self._bucket.tokens < 1.0:
             raise LimitReached(
-                f"more than {self._per_s} requests a second of {self._of} "
+                f"more than {self._per_s} requests a second of {self._client} "
                 "(limits.requests_per_s_max); send fewer requests, or ask for more with each one"
             )
         self._bucket.tokens -= 1.0
@@ -92,12 +92,12 @@ class RequestPace:
 
 
 class Quota:
-    """The quota of one connection, or of the client that ``of`` names."""
+    """The quota of one connection, or of the client that ``client`` names."""
 
-    def __init__(self, limits: ConnectionLimits, of: str = "one connection") -> None:
-        self._of = of
+    def __init__(self, limits: ConnectionLimits, client: str = "one connection") -> None:
+        self._client = client
         per_s = limits.requests_per_s_max
-        self._rate = RequestRate(per_s, of) if per_s else None
+        self._rate = RequestRate(per_s, client) if per_s else None
         self._bytes_max = limits.in_flight_bytes_max
         self._sizes: dict[int, list[int]] = {}
         """Bytes of the unanswered requests, by number. The value is a list, because a client may
@@ -149,7 +149,7 @@ class Quota:
         is_another = bool(size and self._bytes)
         if self._bytes_max and is_another and self._bytes + size > self._bytes_max:
             raise LimitReached(
-                f"requests of {self._of} with {self._bytes} bytes are not answered yet, and {size} "
-                f"bytes more were sent; the limit is {self._bytes_max} "
+                f"requests of {self._client} with {self._bytes} bytes are not answered yet, and "
+                f"{size} bytes more were sent; the limit is {self._bytes_max} "
                 "(limits.in_flight_bytes_max): wait for answers"
             )

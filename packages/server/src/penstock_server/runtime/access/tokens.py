@@ -113,6 +113,8 @@ class Tokens:
     # --- keys ----------------------------------------------------------------------------
 
     async def _key(self, key_id: str) -> Any:
+        """Return the key with which a token is signed, from the keys fetched before or now. Raises
+        ``AuthenticationFailed``, ``Unavailable``."""
         if not (self._fetching.locked() and key_id in self._keys):
             async with self._fetching:  # tokens with a new key wait for a single fetch
                 await self._refresh_if_due(key_id)
@@ -157,6 +159,8 @@ class Tokens:
     # --- claims --------------------------------------------------------------------------
 
     def _claims(self, text: str, key: Any) -> dict[str, Any]:
+        """Check the signature, audience and issuer of a token, and return its claims. Raises
+        ``AuthenticationFailed``."""
         import jwt
 
         try:

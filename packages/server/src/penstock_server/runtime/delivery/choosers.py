@@ -241,6 +241,8 @@ class Choosers:
         results.examined.add_all(IdSet(part.spans))
 
     def _check(self, chooser: _Chooser, part: OutgoingBatch) -> Check:
+        """Return a function that is called during an evaluation. It raises ``LimitReached`` if the
+        subscription has ended, or if its selector has taken too long."""
         within = self._choosing.patience(part.spans[0].first, chooser.spent_us)
 
         def check() -> None:

@@ -613,6 +613,8 @@ class Dispatch:
         )
 
     async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[OutgoingBatch], Damage]:
+        """Return the stored events of ``spans``, and the damage among them. They are read once in a
+        round; events that were prefetched are not read again."""
         rows_and_damage = round_.read_batches.get(spans)
         if rows_and_damage is not None:
             return rows_and_damage

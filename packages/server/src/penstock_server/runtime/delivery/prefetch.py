@@ -29,7 +29,7 @@ dropped first."""
 
 
 class ReadAhead:
-    """At most one predicted delivery for each channel: as many events as the last delivery, with
+    """Reads the predicted next delivery of each channel: as many events as the last delivery, with
     the ids that follow. Prefetched events are only used for a delivery of exactly these ids. They
     stay valid even if the channel changes, because the content of an event never changes.
     """

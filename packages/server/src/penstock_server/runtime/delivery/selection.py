@@ -102,12 +102,14 @@ class Choosing:
         """
         selector = self._in_use.get(text)
         if selector is None:
-            self._have_room(len(text))
+            self._count_characters(len(text))
             selector = await self.for_text(text, lambda: Selector(text))
             self._in_use[text] = selector
         return selector
 
-    def _have_room(self, characters: int) -> None:
+    def _count_characters(self, characters: int) -> None:
+        """Count ``characters`` more characters of selectors in use. Raises ``LimitReached`` if they
+        are too many."""
         characters_max = self.limits.in_use_characters_max
         if self._characters + characters > characters_max:
             self._characters = sum(map(len, tuple(self._in_use)))

@@ -222,7 +222,7 @@ async def fetch_events(caller: Caller, request: consuming.FetchEvents) -> consum
     )
 
 
-def _may_consume(caller: Caller) -> Callable[[str], None]:
+def _consume_check(caller: Caller) -> Callable[[str], None]:
     """Return a check that raises ``AccessDenied`` for a channel that the caller may not
     consume."""
     return lambda name: caller.realm.access.require(caller.principal, TAKE[0], name)
@@ -239,14 +239,14 @@ async def fetch_from_pattern(
         _lease_owner(caller),
         caller.principal.name,
         selector=selector,
-        check=_may_consume(caller),
+        check=_consume_check(caller),
     )
 
 
 async def settle_lease(
     caller: Caller, request: consuming.SettleLease | consuming.SettlePatternLease
 ) -> consuming.Settled:
-    return await caller.realm.leases.settle(request, _lease_owner(caller), _may_consume(caller))
+    return await caller.realm.leases.settle(request, _lease_owner(caller), _consume_check(caller))
 
 
 async def extend_lease(
@@ -327,7 +327,7 @@ async def explain_selector(
         remarks=tuple(remarks.remarks),
         chosen=None
         if opened is None
-        else await _chosen(caller, selector, opened.channel, name=opened.name, kind=kind),
+        else await _count_matches(caller, selector, opened.channel, name=opened.name, kind=kind),
     )
 
 
@@ -341,15 +341,16 @@ def _messages_of(name: str, descriptors: Any) -> Messages | None:
     return messages if messages.types else None
 
 
-async def _chosen(
+async def _count_matches(
     caller: Caller, selector: Selector, channel: ChannelId, name: str, kind: Kind
 ) -> reading.Chosen:
+    """Return the number of stored events that a selector matches, and the lowest of their ids."""
     outlet = MatchCount(caller.session, selector)
     next_id = await collect(
         caller.realm,
         channel,
         outlet,
-        subscribe=lambda: _matched(caller, channel, kind, outlet=outlet),
+        subscribe=lambda: _open_counting_browse(caller, channel, kind, outlet=outlet),
     )
     store = caller.realm.view.store(channel)
     return reading.Chosen(
@@ -361,9 +362,10 @@ async def _chosen(
     )
 
 
-async def _matched(
+async def _open_counting_browse(
     caller: Caller, channel: ChannelId, kind: Kind, outlet: MatchCount
 ) -> OpenedSubscription:
+    """Open a browse of all stored events, whose matches ``outlet`` counts."""
     if kind == "queue":
         counting: Outlet = outlet
         return await caller.realm.subscriptions.browse_durable(

@@ -119,6 +119,7 @@ async def read_history(caller: Caller, request: realms.ReadHistory) -> realms.Hi
 
 
 def _channel(store: StoreView) -> realms.ChannelRates:
+    """Return the present counters of a channel or queue."""
     delivered, acknowledged = store.delivered_and_acknowledged
     return realms.ChannelRates(
         name=store.name,
@@ -134,6 +135,7 @@ def _channel(store: StoreView) -> realms.ChannelRates:
 
 
 def _durables(store: StoreView, now_us: int) -> list[realms.DurableRates]:
+    """Return the present counters of each durable of a store."""
     rates = []
     for _, durable in store.durables:
         info, (delivered, acknowledged) = durable.info(now_us), durable.delivered_and_acknowledged

@@ -110,6 +110,8 @@ def _wider(old: list[Any], new: list[Any]) -> list[Any]:
 def _group(
     store: str, written: str, events: int, first: int, last: int, oldest: datetime, newest: datetime
 ) -> DeadGroup:
+    """Return a group of dead events. ``written`` is their stored cause, which may contain a
+    reason."""
     cause, reason = cause_and_reason(written)
     return DeadGroup(
         store=store,

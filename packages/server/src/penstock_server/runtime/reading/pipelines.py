@@ -67,6 +67,8 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _step(path: Path) -> PipelineStep | None:
+    """Return the progress of the step with the status file ``path``; None if the file has no
+    status."""
     try:
         if path.stat().st_size > STATUS_BYTES_MAX:
             return None

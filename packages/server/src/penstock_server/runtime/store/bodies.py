@@ -235,8 +235,9 @@ def joined(digests: Sequence[Digest]) -> Digest:
     )
 
 
-def _shifted(spans: Spans, by: int) -> list[Span]:
-    return [Span(*span).shifted(by) for span in spans]
+def _shifted(spans: Spans, first_id: int) -> list[Span]:
+    """Return spans of offsets as spans of ids, which begin at ``first_id``."""
+    return [Span(*span).shifted(first_id) for span in spans]
 
 
 def as_keyed(bodies: Sequence[Body], digest: Digest) -> list[pa.RecordBatch]:

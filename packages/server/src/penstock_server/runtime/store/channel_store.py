@@ -528,6 +528,8 @@ class ChannelStore:
             yield file
 
     def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[OutgoingBatch]:
+        """Yield the events of ``spans``, which are ascending, from the sealed files. Ids that
+        cannot be read are noted in ``damage``."""
         ends = [end for _, end in spans]
         parts = {file: overlapping(spans, ends, file.span) for file in self.files_for(tuple(spans))}
         self.require_open([file for file, inside in parts.items() if inside])
@@ -544,6 +546,7 @@ class ChannelStore:
                 yield OutgoingBatch(read_spans, batch=batch, publishers=publishers)
 
     def _from_tail(self, spans: Sequence[Span]) -> list[OutgoingBatch]:
+        """Return the events of ``spans``, which are ascending, that are not in sealed files yet."""
         runs: list[tuple[TailBatch, list[Span]]] = []
         position = 0
         for i in range(bisect_right(self._ends, spans[0].first) if spans else 0, len(self.tail)):

@@ -299,6 +299,8 @@ class MergeStore(ChannelStore):
         )
 
     def _published_by(self, chunk: StateChunk) -> Publishers:
+        """Return the publishers of a chunk, each with the ids of its rows. A single publisher has
+        no ids, which means all rows."""
         codes = np.unique(chunk.codes)
         if len(codes) == 1:
             return ((self._publishers[codes[0]], ()),) if codes[0] else ()
@@ -332,6 +334,7 @@ class _StatePiece(TailBatch):
         self._row_ids = chunk.ids
 
     def stored(self, spans: Sequence[Span]) -> pa.RecordBatch:
+        """Return the rows with the ids in ``spans``, all of which this batch has."""
         ids = np.concatenate([np.arange(*span, dtype=np.int64) for span in spans])
         return self.batch.take(pa.array(np.searchsorted(self._row_ids, ids)))
 
@@ -344,6 +347,7 @@ def _by_publisher(chunk: StateChunk) -> list[tuple[int, StateChunk]]:
 
 
 def _stamped(tail_batch: TailBatch) -> pa.RecordBatch:
+    """Return all events of a batch with their ids and publish times."""
     spans = (
         (Span(tail_batch.first, tail_batch.end),)
         if tail_batch.ids is None

@@ -88,6 +88,8 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
 
 
 def _refusal(what: str, since: int, agreed: AgreedFormat, otherwise: str = "") -> IllegalState:
+    """Return the error for a feature that the cluster cannot use before it writes the format
+    ``since``. ``otherwise`` is appended to the remedy."""
     if behind := ", ".join(agreed.nodes_behind(since)):
         remedy = f"{behind} cannot read it: upgrade the older nodes, and then run"
     else:

@@ -176,6 +176,8 @@ class OutgoingBatch:
         return self._partial_matches.setdefault(text, PartialMatches())
 
     def _chosen_before(self, text: str) -> OutgoingBatch | None:
+        """Return the result that the selector ``text`` had earlier: the matching rows; None if none
+        matched."""
         return self if text in self._matching_all else self._chosen[text]
 
     def _choose(self, text: str, mask: pa.BooleanArray) -> None:
@@ -186,6 +188,7 @@ class OutgoingBatch:
         self._chosen[text] = None if matching is self else matching
 
     def _matching(self, mask: pa.BooleanArray) -> OutgoingBatch | None:
+        """Return the rows that the mask selects; None if it selects none."""
         if mask.true_count == 0:
             return None
         if mask.true_count == self.count:

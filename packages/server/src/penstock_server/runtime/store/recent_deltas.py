@@ -220,6 +220,8 @@ def _as_deltas(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _publishers(stretch: Stretch, event_ids: Int64s) -> Publishers:
+    """Return the publishers of a stretch, each with the span around its ids in ``event_ids``. A
+    single publisher has no spans, which means all ids."""
     names = {raw.tail_batch.publisher for raw in stretch.tail_batches}
     if len(names) == 1:
         (name,) = names
@@ -248,4 +250,5 @@ def _spans(tail_batch: TailBatch) -> Sequence[Span]:
 
 
 def _joined(parts: Sequence[np.ndarray], kind: type) -> np.ndarray:
+    """Return the parts as one array; an empty array of the type ``kind`` without parts."""
     return np.concatenate(parts) if parts else np.empty(0, dtype=kind)

@@ -169,6 +169,7 @@ def _check(group: Group, requested: PatternDurable) -> PatternDurable:
 
 
 def _matching_channels(group: Group, durable: PatternDurable) -> list[ChannelId]:
+    """Return the channels that a durable over a pattern applies to, without internal stores."""
     return [
         ChannelId(number)
         for number, channel in group.state.channels.items()
@@ -188,6 +189,7 @@ def _channels_without(group: Group, durable: PatternDurable) -> list[ChannelId]:
 
 
 def _info(group: Group, durable: PatternDurable) -> PatternDurableInfo:
+    """Return the description of a durable over a pattern."""
     attributes = durable.attributes
     return PatternDurableInfo(
         pattern=durable.pattern,

@@ -76,7 +76,7 @@ class _MappedFile(NamedTuple):
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, reader: SegmentReader) -> _MappedFile:
+    def from_reader(cls, reader: SegmentReader) -> _MappedFile:
         count = len(reader.index.batches)
         return cls(reader, tuple(reader.unpacked_size(number) for number in range(count)))
 
@@ -179,7 +179,7 @@ class Exports(TransferRegistry[_RunningExport]):
                 except NameDoesNotExist:
                     continue  # the file was rewritten; the next round lists its replacement
                 reader = SegmentReader(buffer, file.index, name=file.name)
-                readers[file.name] = await self._offload(partial(_MappedFile.of, reader))
+                readers[file.name] = await self._offload(partial(_MappedFile.from_reader, reader))
 
     # --- making files --------------------------------------------------------------------
 
@@ -208,6 +208,8 @@ class Exports(TransferRegistry[_RunningExport]):
         export.ready = file
 
     async def _image(self, captured: _CapturedChannel, part: _FilePart) -> SegmentImage:
+        """Return the file of events for a part of an export, built in a thread. Unreadable events
+        are set aside, and an error then asks the client to export again."""
         try:
             image: SegmentImage = await self._offload(partial(_image, part, captured))
         except UnreadableEvents as error:
@@ -299,6 +301,8 @@ def _sealed_parts(
 def _sealed_part(
     file: SealedFile, reader: SegmentReader, ids: IdSet, numbers: Sequence[int]
 ) -> _FilePart:
+    """Return the part of an export that has the events ``ids`` of a sealed file, from the record
+    batches ``numbers``."""
     publishers = publishers_within(file.publishers, ids)
     return _FilePart(ids, publishers, reader=reader, numbers=tuple(numbers))
 

@@ -378,6 +378,8 @@ def _home(definition: Definition, rules: RealmRules) -> Home:
 def _refuse_beyond(
     limits: MemoryLimits, meter: Meter, transfer: _Import, rules: RealmRules
 ) -> None:
+    """Raise ``MemoryLimit`` if the imported events that stay in memory need more bytes than are
+    free."""
     size = sum(len(batch.body) for batch in transfer.transient)
     free = limits.free_bytes(
         _home(_new_definition(transfer.manifest, rules), rules), _NOTHING, meter
@@ -439,6 +441,7 @@ def _split(batch: pa.RecordBatch, publishers: Publishers) -> Iterator[_Batch]:
 
 
 def _stamped(body: pa.RecordBatch, batch: _Batch) -> pa.RecordBatch:
+    """Return imported events as a stored batch, with ids and publish times."""
     ids = np.concatenate([np.arange(*span, dtype=np.int64) for span in batch.ids.spans])
     return stamp(body, ids, batch.at_us)
 
@@ -513,6 +516,7 @@ def _created(
 
 
 def _tail_batch(group: Group, batch: _Batch, home: Home) -> TailBatch:
+    """Return imported events in the form in which a store keeps events that are not in files."""
     lowest, highest = batch.ids.lowest, batch.ids.highest
     assert lowest is not None, "a batch has at least one event"
     assert highest is not None, "a set that is not empty has a highest id"

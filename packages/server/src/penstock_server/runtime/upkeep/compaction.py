@@ -214,7 +214,7 @@ class Maintainer:
             work.thaw()
 
         self._busy.add(channel_id)
-        with released_behind(self._shard, release):
+        with releasing_after_writer(self._shard, release):
             return await work.run(before)
 
 
@@ -292,6 +292,7 @@ class _Rewriting:
             file.is_frozen = False
 
     def _uncopied(self) -> list[SealedFile]:
+        """Return the files of the store that this run has not copied."""
         return [file for file in self._store.files if file not in self._copied]
 
     def _freeze(self) -> Sequence[SealedFile]:
@@ -456,9 +457,9 @@ def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
 
 
 @contextmanager
-def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]:
-    """Call ``release`` after the body. If the body is cancelled, call it after the writer has done
-    all work that it was asked for earlier.
+def releasing_after_writer(shard: Shard, release: Callable[[], None]) -> Iterator[None]:
+    """Call ``release`` at the end of the ``with`` block. If the block is cancelled, call it only
+    after the writer has served all requests that were made before.
 
     At a cancellation, a fact about files may be in the writer's queue, and the writer still records
     it. Another task that used the same files before that would write the same events again, and
@@ -547,6 +548,7 @@ def _rows(reader: SegmentReader, first: int, ids_by_batch: Sequence[IdSet]) -> l
 
 
 def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """Return one entry for each publisher in ``parts``, with all its ids."""
     ids_by_publisher: dict[str, IdSet] = {}
     for publisher, spans in parts:
         ids = ids_by_publisher.setdefault(publisher, IdSet())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock_core.columns.files.growing_segment import Growth, started
-from penstock_core.columns.files.lean_columns import Needs, fitted_in, has_room, lean_image
+from penstock_core.columns.files.lean_columns import Needs, fitted_in, has_columns, lean_image
 from penstock_core.columns.files.segments import SegmentImage
 from penstock_core.columns.schema.schema import ChannelSchema
 from penstock_core.columns.schema.shapes import NO_SLOTS, StructShape
@@ -49,7 +49,7 @@ class NewRows(NamedTuple):
         properties of these events."""
         logical = ChannelSchema.of_file(file.index.schema)
         physical = ChannelSchema.from_bytes(file.index.schema)
-        return logical.arrow.equals(self.columns.arrow, check_metadata=True) and has_room(
+        return logical.arrow.equals(self.columns.arrow, check_metadata=True) and has_columns(
             physical, self.shape
         )
 

@@ -57,7 +57,7 @@ from penstock_server.runtime.upkeep.compaction import (
     MaintenanceLimits,
     new_file,
     put_segment,
-    released_behind,
+    releasing_after_writer,
 )
 from penstock_server.runtime.upkeep.regular_work import ENDS, run_again
 from penstock_server.runtime.upkeep.sealed_rows import NewRows, image_of, publishers_of
@@ -130,8 +130,9 @@ class Sealer:
         unsealed_bytes_max: int,
         keeps_journal: bool = False,
     ) -> None:
-        """Create a sealer that continues after the ``snapshot`` of a block. Publishers wait while
-        more than ``unsealed_bytes_max`` are unsealed."""
+        """Create a sealer. ``snapshot`` is the sequence of the last block that the newest snapshot
+        includes; 0 without a snapshot. Publishers wait while more than ``unsealed_bytes_max`` bytes
+        are unsealed. ``keeps_journal`` is set if the recovery has found gaps."""
         self._shard = shard
         self._unsealed_bytes_max = unsealed_bytes_max
         self._journal = journal
@@ -357,7 +358,7 @@ class Sealer:
         if channel_id in self._busy or self._incidents.is_paused(SEALING, channel_id):
             return False
         self._busy[channel_id] = asyncio.Event()
-        with released_behind(self._shard, lambda: self._busy.pop(channel_id).set()):
+        with releasing_after_writer(self._shard, lambda: self._busy.pop(channel_id).set()):
             with self._incidents.barrier(SEALING, channel_id):
                 return await self._try_seal(channel_id, everything=everything)
             return False  # after an incident, the events are still in the journal

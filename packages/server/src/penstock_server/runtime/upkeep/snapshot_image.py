@@ -39,6 +39,7 @@ def _next_piece(records: Records) -> list[FactRecord] | None:
 def _encoded(
     at_us: int, records: list[FactRecord], bodies: Sequence[Buffer], format: int
 ) -> list[Buffer]:
+    """Return the bytes of a block with these records, preceded by its checksum."""
     with uncollected():
         return with_checksum(encode_block(at_us, records, bodies, format=format))
 

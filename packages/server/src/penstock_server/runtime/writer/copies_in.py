@@ -61,6 +61,8 @@ def copies_from(parts: Sequence[CopiedPart], content: memoryview) -> list[Copies
 
 
 def _batch(data: bytes) -> pa.RecordBatch:
+    """Return the events in one part of a request to store copies, after checking them. Raises
+    ``InvalidEvent``."""
     table = table_from_stream(data, rows_max=BODY_ROWS_MAX).combine_chunks()
     batches = table.to_batches()
     if len(batches) != 1:

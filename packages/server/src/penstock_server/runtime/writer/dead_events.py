@@ -219,7 +219,7 @@ class MovingPace:
         """Wake a channel at the end of the pause, not earlier."""
         self._held_back[channel_id] = None
 
-    def has_moved(self, events: int, held_s: float) -> None:
+    def adapt_step(self, events: int, held_s: float) -> None:
         """Adapt the size of the next step to ``STEP_S``, after moving ``events`` events has blocked
         the event loop for ``held_s`` seconds. The size at most halves or doubles, because one slow
         step may have other causes."""

@@ -21,7 +21,7 @@ class ReachedStores:
 
     def __init__(self, roots: Rows, rows: dict[str, Bools]) -> None:
         self.roots = roots
-        """For each row, the row of the first publish that it is a copy of."""
+        """The row of the first publish that each row is a copy of."""
         self.rows = rows
         """Mask of the rows of the first publish that have reached a store, by the store's name. An
         outbox counts under the name of its destination."""

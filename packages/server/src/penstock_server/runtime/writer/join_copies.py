@@ -159,6 +159,8 @@ def _candidates(
     now_us: int,
     messages: MessageAccess | None,
 ) -> list[CopyCandidates]:
+    """Return the published bodies, each with its ids and the stores that its events were in
+    before."""
     candidates = []
     first = span.first
     for body in bodies:

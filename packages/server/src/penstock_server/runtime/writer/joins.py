@@ -114,6 +114,8 @@ class JoinOperations:
         return [self._info_to_cluster(outbox) for outbox in self.outboxes.now()]
 
     def _info_to_cluster(self, outbox: OutboxState) -> JoinInfo:
+        """Return the description of a join from a local channel to the cluster, and of its
+        outbox."""
         join, counts = outbox.join, self._shard.state.joined(outbox.join)
         now_us, oldest_us = self._clock.now_us(), outbox.oldest_us
         onward = self.outboxes.onward
@@ -185,6 +187,7 @@ class JoinOperations:
 
 
 def _info(group: Group, join: Join) -> JoinInfo:
+    """Return the description of a join between two stores of this realm."""
     channels = group.state.channels
     counts = group.state.joined(join)
     return JoinInfo(

@@ -272,6 +272,8 @@ class _Step:
         return True
 
     def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
+        """Return the events to publish again, by the id of the store to publish them on. Events
+        without such a store are left out."""
         batch = rows.batch
         if self.matching is not None:
             matching = self.matching.matches_among(IdSet(rows.spans))

@@ -273,7 +273,7 @@ class Shard:
             began_s = loop.time()
             group = await self._serve_group()
             if group.has_moved:
-                self._pace.has_moved(group.has_moved, group.held_s)
+                self._pace.adapt_step(group.has_moved, group.held_s)
                 self._pace.rest(began_s)
             if self._woken:
                 await asyncio.sleep(0)  # let connections drain before offering them more

@@ -98,6 +98,8 @@ class FileBlobs:
         return f"{self._root}/{name}"
 
     def _find(self, directory: str) -> None:
+        """Record the name and size of each blob below a directory, and delete temporary files
+        there."""
         try:
             entries = self._disk.list(self._path(directory))
         except FileNotFoundError:

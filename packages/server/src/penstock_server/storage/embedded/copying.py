@@ -92,6 +92,8 @@ class Capture:
     def _files(
         self, blobs: Sequence[BlobInfo], growing: Mapping[str, SegmentIndex]
     ) -> Iterator[Callable[[], HeldFile]]:
+        """Yield a function for each file of the data directory that captures the file as it is
+        now."""
         for part in self._journal._files:
             name = part.path.rpartition("/")[2]
             yield partial(self._opened, f"journal/{name}", part.end)  # without reserved space
@@ -139,6 +141,7 @@ class Capture:
         return HeldFile(name, min(end, self._disk.size(file)) + len(tail), read, file=file)
 
     def _mapped(self, name: str, size: int) -> HeldFile:
+        """Capture a blob that never changes; ``size`` is its size in bytes."""
         path = f"{self._root}/{name}"
         file = self._disk.open(path)
         try:

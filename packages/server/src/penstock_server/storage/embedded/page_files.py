@@ -271,5 +271,6 @@ class PageFiles:
 
 
 def _damaged(path: str, place: PageSlot, reason: str) -> DamagedBody:
+    """Return the report about a body that fails its check."""
     where = f"{path} bytes {place.offset}-{place.offset + place.size}"
     return DamagedBody(place, where, reason)

@@ -316,6 +316,8 @@ class Recovery:
         return f"it does not follow block {header.seq - 1}: the hash chain is broken"
 
     def _keep(self, candidate: _Candidate, block_range: JournalRange, reason: str) -> None:
+        """Record the position of an intact block. If ``reason`` is not empty, report these bytes as
+        damaged."""
         if reason:
             where = f"{candidate.file.path} bytes {block_range.start}-{block_range.end}"
             self._report(block_range._replace(reason=reason), where=where, data=candidate.data)
