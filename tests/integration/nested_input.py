@@ -66,6 +66,11 @@ def in_a_field(levels: int, fields: bytes = b"") -> bytes:
     return b"{" + fields + b'"zz":' + arrays(levels) + b"}"
 
 
+def json_document(data: bytes) -> publishing.PublishDocument:
+    """Read a publish over HTTP without a trace context."""
+    return publishing.json_document(data, None, {})
+
+
 def header(levels: int) -> str:
     """A header of MQTT or AMQP with a content type."""
     return in_a_field(levels, b'"content_type":"a",').decode()
@@ -228,14 +233,11 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
     "AMQP: lists": (amqp_lists, lambda data: types.read(data)),
     "native: a frame of a client": (packed, lambda data: decode_from_client(memoryview(data))),
     "native: a frame of a server": (packed, lambda data: decode_from_server(memoryview(data))),
-    "HTTP: an event": (lambda n: in_a_field(n), lambda data: publishing.json_document(data, None)),
-    "HTTP: events": (
-        lambda n: b'{"events":' + arrays(n) + b"}",
-        lambda data: publishing.json_document(data, None),
-    ),
+    "HTTP: an event": (in_a_field, json_document),
+    "HTTP: events": (lambda n: b'{"events":' + arrays(n) + b"}", json_document),
     "HTTP: properties of an event": (
         lambda n: b'{"data":"","properties":{"p":' + arrays(n) + b"}}",
-        lambda data: publishing.json_document(data, None),
+        json_document,
     ),
     "HTTP: a line of NDJSON": (in_a_field, lambda data: body_of([event_of(data)])),
     "HTTP: the key of a state": (

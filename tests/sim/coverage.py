@@ -68,6 +68,8 @@ ELSEWHERE: dict[str, str] = {
     "packages/core/tests/columns/test_number_columns.py",
     "E11": "events from tables: packages/core/tests/columns/test_tables.py",
     "E12": "streams over HTTP: packages/server/tests/frontends/http/test_event_streams.py",
+    "E13": "trace contexts: tests/integration/test_trace_context.py, "
+    "packages/server/tests/frontends/http/test_trace_context.py",
     "D23": "states of events: packages/core/tests/channel/test_delivery_state.py",
     "E7": "events that are too large: "
     "packages/core/tests/channel/test_publish.py, packages/client/tests/test_channels.py",

@@ -1,7 +1,9 @@
-"""Default values that a realm writes into bodies because of a channel's storage properties (SEM
-S)."""
+"""Columns that are added to bodies, such as the default values that a realm writes because of a
+channel's storage properties (SEM S)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +40,7 @@ def with_priority(batch: pa.RecordBatch, default: int) -> pa.RecordBatch:
         if not priority.null_count:
             return batch
         priority = priority.fill_null(pa.scalar(default, pa.int8()))
-    return _with_columns(batch, {"priority": (FIELDS["priority"], priority)})
+    return with_columns(batch, {"priority": (FIELDS["priority"], priority)})
 
 
 def with_dictionary(
@@ -50,30 +52,12 @@ def with_dictionary(
     added is replaced. All
     other properties keep their values, explicit nulls and absent keys (SEM E2).
     """
-    fields: list[pa.Field] = []
-    arrays: list[pa.Array] = []
-    changed: dict[str, tuple[pa.Field, pa.Array]] = {}
-    index = batch.schema.get_field_index("properties")
-    if index >= 0:
-        struct = batch.column(index)
-        if struct.null_count:
-            # The dictionary makes null structs valid, so their other nulls must be marked as
-            # absent.
-            changed["sparse"] = FIELDS["sparse"], _sparse(batch, struct)
-        for slot, field, array in zip(
-            struct_shape(struct.type).slots, struct.type, fields_of(struct), strict=True
-        ):
-            if slot.logical != DICTIONARY:
-                fields.append(field)
-                arrays.append(array)
     dictionary = _dictionary(batch.num_rows, first_id, at_us, publisher=publisher, host=host)
-    properties = pa.StructArray.from_arrays(
-        [*arrays, dictionary], fields=[*fields, pa.field(DICTIONARY, dictionary.type)]
-    )
-    changed["properties"] = pa.field("properties", properties.type), properties
-    if "more" in batch.schema.names:
-        changed["more"] = FIELDS["more"], _without_dictionary(batch.column("more"))
-    return _with_columns(batch, changed)
+    stamped = with_properties(batch, {DICTIONARY: dictionary})
+    if "more" not in batch.schema.names:
+        return stamped
+    more = _without_dictionary(batch.column("more"))
+    return with_columns(stamped, {"more": (FIELDS["more"], more)})
 
 
 def _dictionary(count: int, first_id: int, at_us: int, publisher: str, host: str) -> pa.StructArray:
@@ -84,14 +68,6 @@ def _dictionary(count: int, first_id: int, at_us: int, publisher: str, host: str
         pa.array(np.arange(first_id, first_id + count, dtype=np.int64)),
     ]
     return pa.StructArray.from_arrays(arrays, fields=_DICTIONARY_FIELDS)
-
-
-def _sparse(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
-    """Return the column ``sparse``. Rows without properties become sparse, so that their nulls mean
-    absent keys."""
-    index = batch.schema.get_field_index("sparse")
-    empty = struct.is_null()
-    return empty if index < 0 else pc.or_(batch.column(index).fill_null(fill_value=False), empty)
 
 
 def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
@@ -108,13 +84,51 @@ def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
     return pc.replace_with_mask(cells, has_dictionary, pa.array(rows, pa.binary()))
 
 
-def _with_columns(
-    batch: pa.RecordBatch, changed: dict[str, tuple[pa.Field, pa.Array]]
+def with_properties(body: pa.RecordBatch, added: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Return the body with a column for each property in ``added``. Columns of the same property
+    are replaced; values in ``more`` stay, and win over the column.
+
+    All other properties keep their values, explicit nulls and absent keys (SEM E2).
+    """
+    fields: list[pa.Field] = []
+    arrays: list[pa.Array] = []
+    changed: dict[str, tuple[pa.Field, pa.Array]] = {}
+    index = body.schema.get_field_index("properties")
+    if index >= 0:
+        struct = body.column(index)
+        if struct.null_count:
+            # The new properties make null structs valid, so their other nulls must be marked as
+            # absent.
+            changed["sparse"] = FIELDS["sparse"], _sparse(body, struct)
+        for slot, field, array in zip(
+            struct_shape(struct.type).slots, struct.type, fields_of(struct), strict=True
+        ):
+            if slot.logical not in added:
+                fields.append(field)
+                arrays.append(array)
+    properties = pa.StructArray.from_arrays(
+        [*arrays, *added.values()],
+        fields=[*fields, *(pa.field(name, array.type) for name, array in added.items())],
+    )
+    changed["properties"] = pa.field("properties", properties.type), properties
+    return with_columns(body, changed)
+
+
+def _sparse(body: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
+    """Return the column ``sparse``. Rows without properties become sparse, so that their nulls mean
+    absent keys."""
+    index = body.schema.get_field_index("sparse")
+    empty = struct.is_null()
+    return empty if index < 0 else pc.or_(body.column(index).fill_null(fill_value=False), empty)
+
+
+def with_columns(
+    body: pa.RecordBatch, changed: Mapping[str, tuple[pa.Field, pa.Array]]
 ) -> pa.RecordBatch:
     """Return the body with columns added or replaced, in the order of the layout."""
     columns = {
-        field.name: (field, array) for field, array in zip(batch.schema, batch.columns, strict=True)
-    } | changed
+        field.name: (field, array) for field, array in zip(body.schema, body.columns, strict=True)
+    } | dict(changed)
     ordered = [columns[name] for name in BODY if name in columns]
     return pa.RecordBatch.from_arrays(
         [array for _, array in ordered], schema=pa.schema([field for field, _ in ordered])

@@ -66,6 +66,7 @@ from penstock_server.frontends.http.routing import (
 )
 from penstock_server.frontends.http.shapes import ErrorAnswer, ErrorDetail
 from penstock_server.frontends.http.statuses import status_of
+from penstock_server.frontends.http.trace_context import headers_of
 from penstock_server.frontends.shared.buffers import SMALL_BYTES
 from penstock_server.runtime.access.askers import asker
 from penstock_server.runtime.access.internal_errors import as_internal_error, new_incident_id
@@ -156,10 +157,7 @@ class HttpRequest:
         self.path: str = scope["raw_path"].decode("ascii", "replace")
         self.query_string: bytes = scope["query_string"]
         self._version: str = scope["http_version"]
-        self.headers: dict[str, str] = {}
-        for name, value in scope["headers"]:
-            # If a header is repeated, the first value counts.
-            self.headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+        self.headers: dict[str, str] = headers_of(scope["headers"])
         self.certificate: Mapping[str, Any] | None = scope["state"].get("certificate")
         self._is_spare = bool(scope["state"].get("is_spare"))
         self._relayed_by: str = scope["state"].get("relayed_by", "")

@@ -140,6 +140,9 @@ async def publish(call: Call[PublishQuery, Content]) -> PublishedAnswer:
     - NDJSON: one event per line, as ``penstock subscribe --format json`` prints them.
     - An Arrow IPC stream: each column is a property, except ``data``, ``tag``, ``ttl``,
       ``priority``, ``persistent`` and ``deliver_at``.
+
+    The W3C headers ``traceparent`` and ``tracestate`` of the request become properties of those
+    events that have neither (SEM E13).
     """
     return await publishing.publish(call, await find_store(call, PublishEvents))
 

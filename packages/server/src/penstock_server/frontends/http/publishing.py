@@ -15,6 +15,7 @@ from penstock_core.columns.events.body import body_of
 from penstock_core.columns.events.check import check_body
 from penstock_core.columns.events.delivery_time import all_wait
 from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.trace_context import TraceContext, has_context, with_context
 from penstock_core.columns.files.tables import bodies_of_table
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.ipc import table_from_stream
@@ -26,6 +27,7 @@ from penstock_server.frontends.http.event_documents import messages_of
 from penstock_server.frontends.http.finding import Store
 from penstock_server.frontends.http.routing import Call, Content
 from penstock_server.frontends.http.shapes import NewEvent, NewEvents, PublishedAnswer, PublishQuery
+from penstock_server.frontends.http.trace_context import bounded, trace_context_of
 from penstock_server.runtime.operations.door import publish as begin_publish
 from penstock_server.runtime.store.bodies import Body, body_from, body_of_plain
 
@@ -68,10 +70,11 @@ async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedA
     if call.service.is_congested:
         raise Unavailable("clients publish faster than the realm can store; try again in a moment")
     content, messages = call.body, messages_of(store)
+    context = trace_context_of(call.headers)
     if len(content.data) > IN_THREAD_BYTES:
-        document = await asyncio.to_thread(_read, content, messages)
+        document = await asyncio.to_thread(_read, content, messages, context)
     else:
-        document = _read(content, messages)
+        document = _read(content, messages, context)
     producer = call.query.producer or document.producer
     sequence = call.query.sequence or document.sequence
     stored = await _store(call, store.number, document.bodies, producer=producer, sequence=sequence)
@@ -90,7 +93,8 @@ async def publish_event(call: Call[Any, Any], store: Store, event: Event) -> int
     """
     if call.service.is_congested:
         raise Unavailable("clients publish faster than the realm can store; try again in a moment")
-    stored = await _store(call, store.number, _bodies([body_of([event])]), producer="", sequence=0)
+    bodies = _bodies([body_of([event])], trace_context_of(call.headers))
+    stored = await _store(call, store.number, bodies, producer="", sequence=0)
     return stored.first_id
 
 
@@ -122,17 +126,17 @@ async def _store(
         del stored  # its error refers to this frame, so keeping it would be a reference cycle
 
 
-def _read(content: Content, messages: Messages | None) -> PublishDocument:
+def _read(content: Content, messages: Messages | None, context: TraceContext) -> PublishDocument:
     reader = _READERS.get(content.type)
     if reader is None:
         raise InvalidArgument(
             f"the content type {content.type[:80]!r} is not supported for events; use one of "
             f"{', '.join(CONTENT_TYPES)}"
         )
-    return reader(content.data, messages)
+    return reader(content.data, messages, context)
 
 
-def json_document(data: bytes, messages: Messages | None) -> PublishDocument:
+def json_document(data: bytes, messages: Messages | None, context: TraceContext) -> PublishDocument:
     """Read one event, or several, from JSON. Raises ``InvalidArgument``."""
     tree: Any = ABSENT
     try:
@@ -141,10 +145,11 @@ def json_document(data: bytes, messages: Messages | None) -> PublishDocument:
         tree = msgspec.json.decode(data)
         if isinstance(tree, dict) and "events" in tree:
             many = _MANY.decode(data)
-            document = _document_of([event_of_body(event, messages) for event in many.events])
+            events = [event_of_body(event, messages) for event in many.events]
+            document = _document_of(events, context)
             document.producer, document.sequence = many.producer, many.sequence
             return document
-        return _document_of([event_of_body(_ONE.decode(data), messages)])
+        return _document_of([event_of_body(_ONE.decode(data), messages)], context)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         kind = NewEvents if isinstance(tree, dict) and "events" in tree else NewEvent
         raise InvalidArgument(explain(error, tree, kind=kind, whole="the body")) from None
@@ -168,7 +173,7 @@ def event_of_body(new_event: NewEvent, messages: Messages | None) -> Event:
     return event_of(tree, messages)
 
 
-def _lines(data: bytes, messages: Messages | None) -> PublishDocument:
+def _lines(data: bytes, messages: Messages | None, context: TraceContext) -> PublishDocument:
     """Decode a body with one JSON document per line. Raises ``InvalidArgument`` with the line
     number."""
     lines = [line for line in data.split(b"\n") if line.strip()]
@@ -182,41 +187,45 @@ def _lines(data: bytes, messages: Messages | None) -> PublishDocument:
             events.append(event_of(line, messages))
         except (InvalidArgument, TypeError) as error:
             raise InvalidArgument(f"line {line_number}: {error}") from None
-    return _document_of(events)
+    return _document_of(events, context)
 
 
-def _document_of(events: list[Event]) -> PublishDocument:
+def _document_of(events: list[Event], context: TraceContext) -> PublishDocument:
     if not events:
         raise InvalidArgument("the request has no events; send at least one")
-    if len(events) == 1 and (body := body_of_plain(events[0])) is not None:
-        return PublishDocument([body])
-    return _document([body_of(events)])
+    if len(events) == 1:
+        if context and not has_context(events[0].properties):
+            events[0].properties.update(context)
+        if (body := body_of_plain(events[0])) is not None:
+            return PublishDocument([body])
+    return _document([body_of(events)], context)
 
 
-def _arrow(data: bytes, messages: Messages | None) -> PublishDocument:
+def _arrow(data: bytes, messages: Messages | None, context: TraceContext) -> PublishDocument:
     table = table_from_stream(data, rows_max=max(EVENTS_MAX, min(len(data), ARROW_EVENTS_MAX)))
     if not table.num_rows:
         raise InvalidArgument("the table has no rows; send at least one event")
-    return _document(bodies_of_table(table))
+    return _document(bodies_of_table(table), context)
 
 
-def _document(batches: list[pa.RecordBatch]) -> PublishDocument:
-    return PublishDocument(_bodies(batches), is_scheduled=all_wait(batches))
+def _document(batches: list[pa.RecordBatch], context: TraceContext) -> PublishDocument:
+    return PublishDocument(_bodies(batches, context), is_scheduled=all_wait(batches))
 
 
-_READERS: Final[dict[str, Callable[[bytes, Messages | None], PublishDocument]]] = {
+_READERS: Final[dict[str, Callable[[bytes, Messages | None, TraceContext], PublishDocument]]] = {
     JSON: json_document,
     NDJSON: _lines,
     ARROW: _arrow,
 }
 
 
-def _bodies(batches: Sequence[pa.RecordBatch]) -> list[Body]:
+def _bodies(batches: Sequence[pa.RecordBatch], context: TraceContext) -> list[Body]:
+    context = bounded(context, sum(batch.num_rows for batch in batches))
     bodies: list[Body] = []
     for batch in batches:
         for part in _parts(batch):
             check_body(part)
-            bodies.append(body_from(part))
+            bodies.append(body_from(with_context(part, context)))
     return bodies
 
 
