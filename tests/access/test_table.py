@@ -17,6 +17,7 @@ from penstock_core.api.operations import (
     READ,
     REQUESTS,
     ByName,
+    DeadEventsRead,
     DeadEventStore,
     NamedTarget,
     Numbered,
@@ -95,7 +96,7 @@ def named_by_tables() -> Iterator[str]:
                     yield from ("me.password", "user.change")
                 case OfResource(verb):
                     yield from (f"{kind}.{verb}" for kind in RIGHTS)
-                case DeadEventStore():
+                case DeadEventStore() | DeadEventsRead():
                     yield from (*READ, *PUBLISH)
                 case TopicsGiven():
                     yield "channel.edit"

@@ -11,7 +11,6 @@ from typing import Any, Final
 import paho.mqtt.client
 import pytest
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
@@ -78,7 +77,7 @@ def publish_over_amqp(ports: Ports, context: Context) -> None:
 def publish_over_mqtt(ports: Ports, context: Context) -> None:
     published = threading.Event()
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "publisher", protocol=mqtt.MQTTv5)
-    properties = Properties(PacketTypes.PUBLISH)
+    properties: Any = mqtt.Properties(PacketTypes.PUBLISH)
     properties.UserProperty = list(context.items())
     client.on_connect = lambda *_: client.publish(TOPIC, b"mqtt", 1, properties=properties)
     client.on_publish = lambda *_: published.set()

@@ -47,16 +47,19 @@ def pages(
     batch: pa.RecordBatch, rows_max: int = 1_000, durable: str | None = None
 ) -> list[list[DeliveryRun]]:
     selected = Selected(durable, frozenset(), rows_max)
-    found, place = [], START
+    found: list[list[DeliveryRun]] = []
+    place: DeliveryPlace | None = START
     while place is not None:
-        remaining = batch.filter(pa.array([i >= place.first_id for i in ids_of(batch)], pa.bool_()))
+        first_id = place.first_id
+        remaining = batch.filter(pa.array([i >= first_id for i in ids_of(batch)], pa.bool_()))
         runs, place = dead_runs(dead_columns(remaining), "orders", selected, place)
         found.append(runs)
     return found
 
 
 def ids_of(batch: pa.RecordBatch) -> list[int]:
-    return batch.column("event_id").to_pylist()
+    ids: list[int] = batch.column("event_id").to_pylist()
+    return ids
 
 
 def rows_of(runs: list[DeliveryRun]) -> list[tuple[Any, ...]]:
@@ -64,6 +67,7 @@ def rows_of(runs: list[DeliveryRun]) -> list[tuple[Any, ...]]:
     return [
         (run.dead_event_id + index, event_id, *row)
         for run in runs
+        if run.dead_event_id is not None
         for row in [(run.durable, run.cause, run.since_us, run.deliveries)]
         for index, event_id in enumerate(range(*run.span))
     ]

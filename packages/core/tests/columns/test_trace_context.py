@@ -45,7 +45,8 @@ def expected(row: dict[str, Any] | None) -> dict[str, Any]:
 def test_events_without_a_context_get_it_and_all_else_stays(
     rows: list[dict[str, Any] | None], data: st.DataObject
 ) -> None:
-    contexts = st.sampled_from([{}, {}, OWN, {"tracestate": "b=2"}, {"traceparent": None}])
+    given_contexts: list[dict[str, Any]] = [{}, OWN, {"tracestate": "b=2"}, {"traceparent": None}]
+    contexts = st.sampled_from([{}, *given_contexts])
     for index, row in enumerate(rows):
         if own := data.draw(contexts):
             rows[index] = {**(row or {}), **own}

@@ -145,4 +145,5 @@ def _groups(dead: pa.Table, place: DeliveryPlace) -> Iterator[_Group]:
 
 
 def _numbers(column: pa.Array) -> Int64s:
-    return column.to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers: Int64s = column.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers

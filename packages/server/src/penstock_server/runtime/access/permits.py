@@ -304,7 +304,11 @@ class Permits:
             case _:
                 yield from self._resolve_rare(ask, request)
 
-    def _resolve_rare(self, ask: Ask, request: Any) -> Iterator[NeededOperation]:
+    def _resolve_rare(
+        self,
+        ask: DeadEventsRead | DeadEventStore | TopicsGiven | PasswordTarget | OfResource,
+        request: Any,
+    ) -> Iterator[NeededOperation]:
         match ask:
             case DeadEventsRead(is_read):
                 dead = self._directory.dead_event_store_of(request.channel)
