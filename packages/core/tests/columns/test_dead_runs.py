@@ -52,7 +52,7 @@ def pages(
     while place is not None:
         first_id = place.first_id
         remaining = batch.filter(pa.array([i >= first_id for i in ids_of(batch)], pa.bool_()))
-        runs, place = dead_runs(dead_columns(remaining), "orders", selected, place)
+        runs, place = dead_runs(dead_columns(remaining), "orders", selected, place=place)
         found.append(runs)
     return found
 

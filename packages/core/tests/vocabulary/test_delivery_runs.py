@@ -20,6 +20,6 @@ def test_a_run_arrives_as_it_was_sent() -> None:
 
 @pytest.mark.spec("D23")
 def test_a_state_outside_the_list_is_refused() -> None:
-    assert {*EVENT_STATES} - {*OUTSTANDING} == {"acknowledged"}
+    assert {*EVENT_STATES} - {*OUTSTANDING} == {"acknowledged", "dead"}
     with pytest.raises(msgspec.ValidationError, match="lost"):
         msgspec.convert([[0, 1], "d", "lost"], DeliveryRun)

@@ -38,7 +38,7 @@ from penstock_spark.reading.sealed import is_readable_here
 
 Access = Literal["auto", "local", "remote"]
 ACCESS: Final = ("auto", "local", "remote")
-_DRIVER_LOOKUPS_MAX: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_DRIVER_LOOKUPS_SETTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 """Setting with the largest number of paths that the driver looks up itself; for more paths Spark
 starts a job."""
 _setting_changes: Final = threading.Lock()
@@ -168,14 +168,14 @@ def _read(spark: SparkSession, files: TableFiles) -> DataFrame:
     # takes longer than a look-up in the driver. The raised setting also applies to other threads
     # that read files in the meantime, which does no harm.
     with _setting_changes:
-        files_max = spark.conf.get(_DRIVER_LOOKUPS_MAX) or "32"
+        files_max = spark.conf.get(_DRIVER_LOOKUPS_SETTING) or "32"
         if len(paths) <= int(files_max):
             return reader.parquet(*paths)
-        spark.conf.set(_DRIVER_LOOKUPS_MAX, len(paths))
+        spark.conf.set(_DRIVER_LOOKUPS_SETTING, len(paths))
         try:
             return reader.parquet(*paths)
         finally:
-            spark.conf.set(_DRIVER_LOOKUPS_MAX, files_max)
+            spark.conf.set(_DRIVER_LOOKUPS_SETTING, files_max)
 
 
 def _streamed(link: ChannelLink) -> _Streamed:

@@ -62,7 +62,7 @@ def dead_columns(batch: pa.RecordBatch) -> pa.Table:
 
 
 def dead_runs(
-    columns: pa.Table, store: str, selected: Selected, place: DeliveryPlace
+    columns: pa.Table, store: str, selected: Selected, *, place: DeliveryPlace
 ) -> tuple[list[DeliveryRun], DeliveryPlace | None]:
     """Return the rows of the dead events of ``store`` as runs, from ``place`` on, and the place
     behind them; None after the last event of ``columns``."""

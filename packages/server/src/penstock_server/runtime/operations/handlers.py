@@ -28,7 +28,6 @@ from penstock_core.vocabulary.errors import AccessDenied, IllegalState, RemotePr
 from penstock_server.parts import registered
 from penstock_server.runtime.operations import (
     access_handlers,
-    delivery_handlers,
     reading_handlers,
     realm_handlers,
     tar_handlers,
@@ -285,7 +284,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             ),
             _on(
                 durables.DescribeDelivery,
-                delivery_handlers.describe_delivery,
+                reading_handlers.describe_delivery,
             ),
             _on(
                 subscriptions.Hold,

@@ -8,15 +8,19 @@ from typing import Any, Final
 
 from penstock_core.access.rights import ANONYMOUS
 from penstock_core.api import consuming, reading
+from penstock_core.api.durables import DeliveryPage, DescribeDelivery
 from penstock_core.api.operations import READING, TAKE
 from penstock_core.api.requests import Kind
+from penstock_core.channel.delivery_state import Selected, selected_durables
 from penstock_core.columns.events.batch import EventBatch
+from penstock_core.columns.events.dead_runs import dead_runs
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.ipc import schema_from
 from penstock_core.columns.selectors import MalformedSelector, Selector
 from penstock_core.durable.queue import READERS
 from penstock_core.ids.ids import IdSet, Span, Spans
+from penstock_core.vocabulary.delivery_runs import DEAD, DeliveryPlace
 from penstock_core.vocabulary.errors import IllegalState, NameDoesNotExist, Unavailable
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.names import destination_name
@@ -24,7 +28,7 @@ from penstock_core.vocabulary.start_positions import AnyStart, FromId
 from penstock_server.runtime.delivery.delivery import Outlet
 from penstock_server.runtime.operations.callers import Caller
 from penstock_server.runtime.reading.collecting import Collected, collect, count_that_fits
-from penstock_server.runtime.reading.dead import DeadEvents
+from penstock_server.runtime.reading.dead import DeadEvents, DeadOrigins
 from penstock_server.runtime.reading.newest import newest
 from penstock_server.runtime.store.merge_store import MergeStore
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
@@ -34,6 +38,8 @@ from penstock_server.runtime.subscriptions.subscriptions import OpenedSubscripti
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.shard import Shard
 
+DEAD_EVENTS_MAX: Final = 10_000
+"""Maximum number of events of the dead event store that are read for a page of delivery states."""
 GRACE_S: Final = 0.25
 """Seconds to wait for events that are stored already."""
 MATCHES_MAX: Final = 100_000
@@ -472,3 +478,49 @@ async def _state_of(shard: Shard, channel_id: ChannelId, value: Any) -> Event | 
 
     event: Event | None = await shard.act(read_state, sweeps=(channel_id,))
     return event
+
+
+# --- delivery states (SEM D23) ------------------------------------------------------------
+
+
+async def describe_delivery(caller: Caller, request: DescribeDelivery) -> DeliveryPage:
+    """Return a page of delivery states. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+    states = frozenset(request.states) - {DEAD}
+    selected = Selected(request.durable, states, request.limit)
+    if request.among_dead or (request.reads_dead and not states):
+        return await _dead_states(caller, request, selected)
+    page = await caller.realm.subscriptions.delivery(request.channel, selected, request.place)
+    if page.next is not None or DEAD not in request.states:
+        return page
+    return DeliveryPage(page.runs, DeliveryPlace("", 0, is_dead=True))
+
+
+async def _dead_states(
+    caller: Caller, request: DescribeDelivery, selected: Selected
+) -> DeliveryPage:
+    """Return a page of the dead events of a channel or queue. Raises as
+    :func:`describe_delivery`."""
+    directory, place = caller.realm.directory, request.place
+    channel = directory.channels.get(request.channel)
+    if channel is None:
+        raise NameDoesNotExist(f"channel number {request.channel} was deleted during the request")
+    selected_durables(channel.state, selected)  # checks the name
+    # The dead event store may have changed since the right to read it was checked.
+    caller.check(request)
+    dead = directory.dead_event_store_of(request.channel)
+    if dead is None:
+        return DeliveryPage((), None)
+    count_max = count_that_fits(caller.realm.view.store(dead), DEAD_EVENTS_MAX)
+    outlet = DeadOrigins(caller.session, count_max)
+    next_id = await collect(
+        caller.realm,
+        dead,
+        outlet,
+        subscribe=lambda: caller.realm.subscriptions.subscribe(
+            dead, FromId(place.first_id), outlet, credit=count_max, browse=True
+        ),
+    )
+    runs, next_place = dead_runs(outlet.columns, channel.state.name, selected, place=place)
+    if next_place is None and next_id is not None:
+        next_place = DeliveryPlace("", next_id, is_dead=True)
+    return DeliveryPage(tuple(runs), next_place)
