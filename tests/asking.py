@@ -1,4 +1,4 @@
-"""Requests of the native protocol as a program may send them that is not the Python client."""
+"""Sends any request of the native protocol, even one that the Python client never sends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 def on_its_loop(session: penstock.Session, step: Callable[[RealmConnection], Awaitable[T]]) -> T:
-    """Take a step with the connection of a blocking session, on the loop of both."""
+    """Run ``step`` with the connection of a blocking session, on the session's loop."""
 
-    async def taken() -> T:
+    async def run() -> T:
         return await step(session.connection)
 
-    return session._loop.call(taken())
+    return session._loop.call(run())
 
 
 def ask(session: penstock.Session, request: Request[Any], *, waits: bool = True) -> Any:
-    """The answer to any request of the native protocol. Raises what it is refused with."""
+    """Send a request; return its answer. Raises the error with which the realm refuses it."""
     return on_its_loop(session, lambda connection: connection.request(request, waits=waits))

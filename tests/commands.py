@@ -1,4 +1,4 @@
-"""The command line, run in this process against a realm in memory."""
+"""Runs commands in this process, against a realm in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
 
 @pytest.fixture
 def orders(session: penstock.Session) -> Channel:
-    """A channel with five events, priced 0 to 4."""
+    """A channel with five events, whose property ``price`` is 0 to 4."""
     channel = session.channels.create("orders", type="persistent")
     channel.publish_many(
         [penstock.Event(b"event %d" % n, properties={"price": n}) for n in range(5)]
@@ -38,14 +38,15 @@ def orders(session: penstock.Session) -> Channel:
 
 @pytest.fixture
 def work(session: penstock.Session) -> Queue:
-    """A queue with five events, of 0 to 4 minutes."""
+    """A queue with five events, whose property ``minutes`` is 0 to 4."""
     queue = session.queues.create("work", type="persistent")
     queue.push_many([penstock.Event(b"job %d" % n, properties={"minutes": n}) for n in range(5)])
     return queue
 
 
 def commands_of(realm: penstock.Realm) -> Run:
-    """Runs a command as a person would, the realm named by the environment."""
+    """Return a function that runs a command. The command gets the realm's URL from the environment,
+    and ``given`` as its standard input."""
     runner = CliRunner()
     environment = {"PENSTOCK_URL": realm.listen()}
 

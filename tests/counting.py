@@ -1,4 +1,4 @@
-"""Work is counted, not timed: a count is the same on a busy machine."""
+"""Counts function calls. Unlike times, counts are the same on a busy machine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 
 class Calls:
-    """How many there were."""
+    """The number of calls."""
 
     count = 0
 
 
 @contextmanager
 def counted_calls(*names: str) -> Iterator[Calls]:
-    """Counts the calls of functions within it, of Python's or built in; only those of ``names``,
-    where some are given. What happens inside of a compiled function is not seen."""
+    """Count the calls of Python and built-in functions in the ``with`` block; with ``names`` only
+    those of functions with these names. Calls that a compiled function makes are not counted."""
     calls = Calls()
 
     def count(frame: FrameType, event: str, called: Any) -> None:
@@ -36,7 +36,7 @@ def counted_calls(*names: str) -> Iterator[Calls]:
 
 
 def calls_during(work: Callable[[], object], *names: str) -> int:
-    """How often functions are called meanwhile: see :func:`counted_calls`."""
+    """Return how many calls ``work`` makes: see :func:`counted_calls`."""
     with counted_calls(*names) as calls:
         work()
     return calls.count

@@ -1,7 +1,8 @@
-"""Who may start a JVM: tests that use the fixture ``java``, which marks them ``spark``.
+"""Lets only tests that use the fixture ``java`` start a JVM, and marks these tests ``spark``.
 
-For all others, and while tests are collected, ``JAVA_HOME`` names a program that refuses, in this
-process and in those that it starts. So a test without the mark cannot start Spark unnoticed.
+For all others, and while tests are collected, ``JAVA_HOME`` is a folder whose ``java`` only
+fails, in this process and in those that it starts. So a test without the mark cannot start Spark
+unnoticed.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import pytest
 
 REFUSING = Path(__file__).parent / "no_java"
 _OWN = "TESTS_JAVA_HOME"
-"""Where ``JAVA_HOME`` is kept meanwhile; workers of pytest-xdist find it there, too."""
+"""The environment variable that keeps the real ``JAVA_HOME``, also for workers of pytest-xdist."""
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Java options that trade throughput for start-up; for tests only."""
 FOR_DRIVERS = "SPARK_SUBMIT_OPTS"
-"""The variable from which Spark's launcher takes Java options, before those of a session, which
-win. It reaches programs, pages and benchmarks that set none, in a third less processor time."""
+"""The variable from which Spark's launcher takes Java options; those of a session override them.
+It also reaches programs, documentation pages and benchmarks that set none, and saves them a third
+of their processor time."""
 
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Asks for a JVM. ``spark`` uses it; so does a test that starts Java or Maven in a process."""
+    """Lets a test start a JVM. The fixture ``spark`` uses it, as do tests that start Java or
+    Maven."""
 
 
 def pytest_configure() -> None:
@@ -50,7 +53,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _asks_for_java(item: pytest.Item) -> bool:
-    """Whether it, or a fixture that it uses, uses ``java``."""
+    """Whether a test uses the fixture ``java``, directly or through another fixture."""
     return "java" in getattr(item, "fixturenames", ())
 
 

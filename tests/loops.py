@@ -1,4 +1,4 @@
-"""Tests that are coroutines and run on a loop of real time; those of virtual time are simulated."""
+"""Runs coroutine tests on event loops with real time; ``simulated`` is for virtual time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 EACH_LOOP = pytest.mark.parametrize(
     "loop_factory", [asyncio.new_event_loop, fast_loop], ids=["asyncio", "fast"]
 )
-"""asyncio's own loop, and the one a server runs on where uvloop is installed."""
+"""Parametrizes a test by asyncio's own loop and by the loop of servers, which is uvloop's if that
+is installed."""
 
 
 def on_a_loop(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Turn an asynchronous test, or a step of one, into a plain function, which runs on a loop of
-    its own.
+    """Turn an asynchronous test, or a step of one, into a plain function, which runs on a new loop.
 
-    Its parameters stay, so fixtures, marks and parametrised cases work as on any test.
+    It has the same parameters, so fixtures, marks and parametrized cases work as on any test.
     """
 
     @functools.wraps(story)
@@ -37,8 +37,8 @@ def on_a_loop(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def on_each_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Turn an asynchronous test into two plain ones, one on asyncio's loop and one on the fast
-    one; the test itself does not see which."""
+    """Turn an asynchronous test into two plain ones: one on asyncio's loop, one on that of servers.
+    The test itself does not see which."""
 
     @functools.wraps(story)
     def life(loop_factory: Callable[[], asyncio.AbstractEventLoop], **given: object) -> None:
@@ -54,7 +54,7 @@ def on_each_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 
 
 def the_loop() -> SimLoop:
-    """The loop of virtual time on which a story runs."""
+    """Return the loop with virtual time on which the caller runs."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     return loop

@@ -1,4 +1,4 @@
-"""A small object store that speaks as much S3 as Arrow's client needs, and can misbehave."""
+"""A small object store with the part of S3 that Arrow's client needs; it can refuse requests."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 LIST_MAX = 3
-"""Names in one answer: few, so that lists are read on."""
+"""Names in one answer to a list request: few, so that clients have to request the rest."""
 
 
 class ObjectStore:
-    """Buckets are there as soon as they are named; nobody has to sign in."""
+    """Every bucket exists, and every client has access."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
-        """By ``bucket/name``."""
+        """Contents of the objects, by ``bucket/name``."""
         self.requests: list[tuple[str, str, str]] = []
-        """Method, ``bucket/name`` or query of a list, range."""
+        """Method, ``bucket/name`` (or the prefix of a list request) and range of all requests."""
         self.refuses = False
-        """Whatever is asked is forbidden."""
+        """Whether all requests are answered with ``AccessDenied``."""
         self.part_refused = 0
-        """The number of a part of a large object that is forbidden."""
+        """The number of the part of a large object whose upload is refused; 0: none."""
         self.url = ""
 
     def uri(self, place: str) -> str:
-        """As ``pyarrow.fs`` wants it."""
+        """Return the URI of ``place`` (``bucket/name``) for ``pyarrow.fs``."""
         address = self.url.removeprefix("http://").replace(":", "%3A")
         return (
             f"s3://somebody:very-secret@{place}?endpoint_override={address}&scheme=http&region=here"
         )
 
     def asked(self, method: str, part: str) -> list[tuple[str, str]]:
-        """Names and ranges of requests so far."""
+        """Return name and range of the requests with this method whose name contains ``part``."""
         found = [(name, span) for did, name, span in self.requests if did == method]
         return [(name, span) for name, span in found if part in name]
 
@@ -54,7 +54,7 @@ def object_store() -> Iterator[ObjectStore]:
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Clients close connections as they like."""
+            """Ignore errors of connections that clients have closed."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         store.url = f"http://127.0.0.1:{server.server_port}"
@@ -171,11 +171,11 @@ class _Handler(BaseHTTPRequestHandler):
         ) + "".join(
             f"<CommonPrefixes><Prefix>{escape(own)}</Prefix></CommonPrefixes>" for own in folders
         )
-        told = {"Name": bucket, "KeyCount": f"{len(files) + len(folders)}"}
-        told["IsTruncated"] = "true" if more else "false"
+        elements = {"Name": bucket, "KeyCount": f"{len(files) + len(folders)}"}
+        elements["IsTruncated"] = "true" if more else "false"
         if more:
-            told["NextContinuationToken"] = more
-        return _xml("ListBucketResult", found, **told)
+            elements["NextContinuationToken"] = more
+        return _xml("ListBucketResult", found, **elements)
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "") == "chunked":
@@ -208,11 +208,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nobody reads it."""
+        """Write no log."""
 
 
 def _unpacked(body: bytes) -> bytes:
-    """What is inside chunks with signatures or checksums of their own."""
+    """Return the data in a body of the encoding ``aws-chunked``."""
     parts: list[bytes] = []
     at = 0
     while True:

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, with a limit that no machine comes near."""
+"""Waits for an effect in another thread or process, with a limit that even a slow machine meets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ PATIENCE_S = 120.0
 
 
 def until(happened: Callable[[], object]) -> None:
-    """Ask until it has happened and stays so: what is true for a moment only may be missed.
+    """Call ``happened`` until its result is true. A condition that is true only for a moment may be
+    missed.
 
-    Each look is to be a request to whoever makes it happen, so that they go on meanwhile.
+    There is no pause between the calls, so each call should be a request to the thread or process
+    that causes the effect, which can continue meanwhile.
     """
     end_s = perf_counter() + PATIENCE_S
     while not happened():
-        assert perf_counter() < end_s, "it never happened"
+        assert perf_counter() < end_s, f"the condition was not true within {PATIENCE_S:g} s"

@@ -1,4 +1,4 @@
-"""What tests of several areas share: options, marks and fixtures."""
+"""The pytest plugin of this repository: options, marks and fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ DOORS = (
     "packages/tools/tests/cli",
     "tests/access",
 )
-"""Folders whose tests go through a whole realm's front door: fifty times the time of a story."""
+"""Folders whose tests use a whole realm through a port or a command, which takes fifty times as
+long as a simulated test. They get the mark ``door``."""
 CODECS = ("packages/amqp/tests/wire", "packages/mqtt/tests/wire")
-"""Folders below them whose tests only read and write bytes."""
+"""Folders in ``DOORS`` whose tests only encode and decode bytes; they do not get the mark."""
 
 _STARTING = re.compile(r"\bmark\.process\b|\bspark\b|\bjava\b")
 
-# How long an example takes says how busy the machine is, not whether the code is right.
+# Without a deadline, because the time of an example depends on how busy the machine is.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -75,14 +76,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="how often the owner hands over, with --through-a-cluster",
+        help="how often the owner hands the realm over, with --through-a-cluster",
     )
     parser.addoption(
         "--moving-seed",
         type=int,
         default=0,
         metavar="SEED",
-        help="draws when it does",
+        help="seed of the times of these handovers",
     )
     parser.addoption(
         "--takeovers",
@@ -95,27 +96,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--processes",
         action="store_true",
-        help="look only at files whose tests may start processes; -m says at which of these tests",
+        help="collect only files whose tests may start processes; select tests with -m",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A run that a shell started in the background ignores Ctrl-C, and so would every process that
-    a test starts and interrupts."""
+    """Handle Ctrl-C again if the shell started this run in the background, where it is ignored.
+    Processes that a test starts and interrupts would otherwise also ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _check_entry_points(config)
 
 
 def _check_entry_points(config: pytest.Config) -> None:
-    """Fail if the installation of this tree is older than the entry points in its pyproject.toml:
-    parts that the server finds by name would be missing."""
+    """Fail if this tree was installed before the present entry points were added to its
+    pyproject.toml files, because the server would not find the parts that they name."""
     for distribution, project in projects().items():
         for group, declared in project.get("entry-points", {}).items():
             installed = {name: part.place for name, part in registered(group).items()}
-            if not group.startswith("penstock."):  # read by others, with the library of Python
+            if not group.startswith(
+                "penstock."
+            ):  # other programs read these with importlib.metadata
                 installed = {part.name: part.value for part in entry_points(group=group)}
-            if group == "pytest11":  # pytest reads it, and may be told to leave a plugin out
+            if group == "pytest11":  # the user may have told pytest not to load a plugin
                 plugins = config.pluginmanager
                 installed = {
                     name: place
@@ -124,8 +127,8 @@ def _check_entry_points(config: pytest.Config) -> None:
                 }
             if not declared.items() <= installed.items():
                 raise pytest.UsageError(
-                    f"{group} in the pyproject.toml of {distribution} is not what is installed: "
-                    "run `make setup`"
+                    f"{group} in the pyproject.toml of {distribution} differs from the installed "
+                    "one: run `make setup`"
                 )
 
 
@@ -142,8 +145,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A run without front doors need not import their tests; writing down what a machine may ask
-    of HTTP alone takes seconds. ``--processes`` leaves out most files."""
+    """Ignore files without a selected test, because importing some takes seconds: those in
+    ``DOORS`` with ``-m "not door"``, and with ``--processes`` those that start no processes."""
     if config.getoption("processes") and collection_path.suffix == ".py":
         return None if _may_start_processes(collection_path) else True
     asked: str = config.getoption("markexpr")
@@ -152,7 +155,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What goes through a front door says so by where it lies. ``--rule`` chooses by tags."""
+    """Add the mark ``door`` by folder, skip tests that cannot run through a cluster, and select the
+    tests of the rules in ``--rule``."""
     for item in items:
         if _is_door(item.path):
             item.add_marker(pytest.mark.door)
@@ -171,18 +175,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _rules_of(item: pytest.Item) -> set[str]:
-    """The rules of the semantics that a test is tagged with, by itself or by its module."""
+    """Return the rules of the semantics in the marks ``spec`` of a test and of its module."""
     return {rule for mark in item.iter_markers("spec") for rule in mark.args}
 
 
 @cache
 def _may_start_processes(file: Path) -> bool:
-    """Whether it has the mark ``process``, or has to do with Spark or Java."""
+    """Whether a file contains the mark ``process``, or mentions Spark or Java."""
     return bool(_STARTING.search(f"{file}\n{file.read_text()}"))
 
 
 def _is_door(path: Path) -> bool:
-    """Whether its tests go through a whole realm's front door."""
+    """Whether tests of this file or folder get the mark ``door``."""
     name = f"{path.relative_to(ROOT).as_posix()}/"
     below = [folder for folder in DOORS if name.startswith(f"{folder}/")]
     return bool(below) and not name.startswith(tuple(f"{folder}/" for folder in CODECS))
@@ -190,7 +194,7 @@ def _is_door(path: Path) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def _through_a_node(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What ``--through-a-node`` asks for."""
+    """Apply the option ``--through-a-node``."""
     with pytest.MonkeyPatch.context() as patch:
         if request.config.getoption("through_a_node"):
             from tests.through_a_node import serve_all_through_a_node
@@ -201,7 +205,7 @@ def _through_a_node(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _through_a_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What ``--through-a-cluster`` asks for."""
+    """Apply the option ``--through-a-cluster``."""
     with ExitStack() as stack:
         if request.config.getoption("through_a_cluster"):
             from tests.through_a_cluster import all_through_a_cluster
@@ -214,17 +218,17 @@ def _through_a_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _logs_on_standard_error() -> None:
-    """As the first realm of a process sets them up. Without it structlog's own ``capture_logs``
-    counts as a setting up, and all realms after it log on standard output, between the lines of
-    the commands that tests read there."""
+    """Configure logs as the first realm of a process does. Otherwise structlog's ``capture_logs``
+    would count as a configuration, and all realms after it would log on standard output, between
+    the lines of the commands that tests read there."""
     configure_unless_done()
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts ``penstock serve`` in a process of its own: ``serve("--log-level", "debug")``.
+    """A function that starts ``penstock serve`` in a process: ``serve("--log-level", "debug")``.
 
-    All servers of a test share one data directory, so that a second one recovers the first's.
+    All servers of a test use the same data directory, so the second recovers the data of the first.
     """
     with ExitStack() as running:
 

@@ -33,7 +33,7 @@ def _repeated(name: str, number: int, kind: int, of: str = "") -> Any:
 
 
 def shop() -> bytes:
-    """The descriptors, with what they import."""
+    """Return these types as a set of descriptors, including the imported file."""
     line = DescriptorProto(
         name="Line",
         field=[
@@ -87,7 +87,7 @@ def shop() -> bytes:
     )
     imported = descriptor_pb2.FileDescriptorProto()
     timestamp_pb2.DESCRIPTOR.CopyToProto(imported)
-    # The importing file comes first: a set need not be in order.
+    # The importing file is first: a set need not be in the order of imports.
     return bytes(descriptor_pb2.FileDescriptorSet(file=[file, imported]).SerializeToString())
 
 
@@ -107,7 +107,8 @@ ORDER = {
 
 
 def a_chain(count: int, *, closed: bool = False) -> bytes:
-    """Message types of which each has a field of the next one, the last one of the first."""
+    """Return message types of which each has a field of the next type. With ``closed`` the last has
+    a field of the first."""
     field = {"name": "next", "number": 1, "type": 11, "label": 1}
     types: list[Any] = [
         {"name": f"M{index}", "field": [{**field, "type_name": f".M{(index + 1) % count}"}]}

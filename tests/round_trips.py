@@ -1,8 +1,9 @@
-"""Two messages through every pair of protocols: what is sent, what arrives, and the tables of
-`docs/guide/mqtt.md#round-trips`, which say what has to.
+"""Sends two messages through every pair of protocols, and compares what arrives with the tables of
+`docs/guide/mqtt.md#round-trips`.
 
-A row of a table is a part of a message, a column a protocol that receives it. A part that does not
-arrive is ``—``, and so is in every column a part that has no row.
+There is a table for each sending protocol. A row stands for a part of a message, a column for a
+receiving protocol. ``—`` means that the part does not arrive; the same holds for parts without a
+row.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock_mqtt.wire.properties import PacketProperties
 PAGE: Final = Path(__file__).parents[1] / "docs" / "guide" / "mqtt.md"
 NOTHING: Final = "—"
 Parts = dict[str, str]
-"""What a cell says of each part."""
+"""The values of the parts of a message, as in the cells of a column."""
 
 CHANNEL: Final = "mqtt"
 TOPIC: Final = "plant/3/temp"
@@ -48,12 +49,12 @@ AS_EVENT: Final[dict[str, Any]] = {
     },
     "ttl": 1_000 * TTL_S,
 }
-"""What native clients, HTTP and Spark publish, beside the data."""
+"""The arguments, except for the data, of a publish by native clients, HTTP and Spark."""
 SECOND: Final[dict[str, Any]] = {"properties": {"topic": TOPIC}, "persistent": False}
 
 
 def tables() -> dict[str, list[list[str]]]:
-    """By its heading each table of the page's section, its cells without their backquotes."""
+    """Return the cells of each table in the section, without backquotes, by the table's heading."""
     section = PAGE.read_text(encoding="utf-8").split("\n## Round trips\n")[1].split("\n## ")[0]
     found = {}
     for part in section.split("\n### From ")[1:]:
@@ -65,7 +66,8 @@ def tables() -> dict[str, list[list[str]]]:
 
 
 def told(source: str, sink: str) -> Parts:
-    """What the table of a source says. Raises ``KeyError`` where there is none, or no column."""
+    """Return the documented parts of messages from ``source`` to ``sink``. Raises ``ValueError`` if
+    there is no table or no column."""
     (rows,) = [rows for heading, rows in tables().items() if source in _names(heading)]
     head, *rest = rows
     (column,) = [at for at, names in enumerate(head) if sink in _names(names)]
@@ -77,14 +79,14 @@ def _names(text: str) -> list[str]:
 
 
 def assert_as_told(found: Parts, source: str, sink: str) -> None:
-    """What has arrived is what the table says."""
+    """Check that the parts that arrived are those of the documentation."""
     wanted = told(source, sink)
     assert found == dict.fromkeys(found, NOTHING) | wanted, (source, sink)
     assert wanted.keys() <= found.keys()
 
 
 class World:
-    """A realm, and somebody who listens by each protocol."""
+    """A realm with clients of each protocol."""
 
     def __init__(self, realm: penstock.Realm, stack: ExitStack, *, is_amqp: bool) -> None:
         self.session = stack.enter_context(realm.connect("native"))
@@ -158,7 +160,7 @@ def from_http(world: World) -> None:
     world.web.send("POST", f"channels/{CHANNEL}/events", {"data_base64": coded, **SECOND})
 
 
-# --- sinks: a function that is called before something is sent gives one to be called after ------
+# --- sinks: called before messages are sent; each returns a function that receives them -------
 
 
 def to_mqtt(world: World) -> Callable[[], Parts]:
@@ -269,7 +271,8 @@ def to_http(world: World) -> Callable[[], Parts]:
 
 
 def parts_of_events(events: Iterable[Mapping[str, Any]]) -> Parts:
-    """The parts of two events, which native clients, HTTP and Spark call the same."""
+    """Return the parts of two events, whose fields have the same names in native clients, HTTP and
+    Spark."""
     event, odd = events
     headers = {name: value for name, value in event["headers"].items() if value is not None}
     of_mqtt, of_amqp = (json.loads(headers.get(each, "{}")) for each in ("mqtt", "amqp"))
@@ -334,5 +337,5 @@ def _values(values: list[str]) -> str:
 
 
 def _expiry(seconds: float | None) -> str:
-    """What is left of it, when there was just time for a message."""
+    """Return the original expiry, if the remaining one is at most 300 s shorter."""
     return f"{TTL_S} s" if seconds and TTL_S - 300 < seconds <= TTL_S else NOTHING

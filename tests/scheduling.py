@@ -1,4 +1,4 @@
-"""Which tests go to which worker, with ``--dist loadscope``: a plugin for pytest."""
+"""A pytest plugin that assigns tests to workers, with ``--dist loadscope``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LONG = (
     "packages/spark/tests/test_kills.py",
     "packages/spark/tests/test_takeovers.py",
 )
-"""Files with few tests, of which one takes half a minute or more: begun last, they would keep one
-worker busy while the others have nothing to do."""
+"""Files with few tests, of which one takes half a minute or more. They are begun first: at the end
+they would keep one worker busy while the others have nothing to do."""
 _SHARING = re.compile(r"\bspark: SparkSession\b")
 
 
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """One worker for the tests of a file, so that it makes what they share once, and one for all
-    that share a session of Spark."""
+    """Gives all tests of a file to one worker, so that their shared fixtures are made once, and all
+    tests with the Spark session to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -40,8 +40,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--no-loadscope-reorder`` workers take files in the order of collection, and get the
-    long ones first."""
+    """Move long files to the front. With ``--no-loadscope-reorder`` workers take files in this
+    order."""
     if not getattr(config.option, "loadscopereorder", True):
         items.sort(key=lambda item: not (_is_long(item.path) or shares_the_session(item.path)))
     for item in items:
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @cache
 def shares_the_session(file: Path) -> bool:
-    """Whether a test in it takes the session of ``packages/spark/tests/conftest.py``."""
+    """Whether a test of a file uses the Spark session of ``packages/spark/tests/conftest.py``."""
     return bool(_SHARING.search(file.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""Files of a chosen size, for channels of any type."""
+"""Storage settings with a chosen size of files, for channels of any type."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from penstock_core.vocabulary.definitions import Storage
 
 
 def spindles(type: str, rows: int) -> Storage:
-    """Files of so many events, 0 for a single one, where stores of this type have files."""
+    """Return settings for files of ``rows`` events (0: one file), if this type of store has any."""
     return Storage(events_per_spindle=rows) if type in ("mixed", "persistent") else Storage()

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 
 class TerminalRunner(CliRunner):
-    """Invokes commands whose input and errors are at a terminal; its user types ``input``."""
+    """Runs commands whose standard input and standard error seem to be a terminal. ``input`` has
+    what the user types."""
 
     @contextmanager
     def isolation(self, *args: Any, **options: Any) -> Iterator[Any]:

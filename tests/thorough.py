@@ -1,13 +1,14 @@
-"""How many examples a property is tried with: all of them, or a share where time is short."""
+"""The number of examples for a property test: all, or a part of them in a quick run."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 
 QUICK = "quick"
-"""The profile of ``make check``: a quarter of the examples. ``make test`` tries them all."""
+"""The Hypothesis profile of ``make check``, with a quarter of the examples of ``make test``."""
 
 
 def examples(many: int) -> int:
-    """So many, where the profile in use tries Hypothesis' own hundred; in proportion elsewhere."""
+    """Return ``many`` if the profile in use has 100 examples (the default of Hypothesis), and in
+    proportion for other profiles."""
     return max(1, many * settings().max_examples // 100)

@@ -1,13 +1,13 @@
-"""Realms of this process as clusters, of which a test only ever sees a node that does not serve.
+"""Makes each realm of this process a cluster, which tests reach through a node that does not serve.
 
-``pytest --through-a-cluster packages/client/tests`` makes every realm two nodes that serve in turn,
-and a third one that stands by for ever, on one storage engine in memory. Every session goes to the
-third, those within the process as well, and the owner hands over every ten seconds
-(``--moving-every``), drawn by the name of the test. A realm opened again in the same directory has
-the same engine.
+``pytest --through-a-cluster packages/client/tests`` makes every realm a cluster of three nodes on a
+storage engine in memory. Two nodes serve in turn; the third, here called the door, never does. All
+sessions connect to the door, even those within the process. The owner hands over about every ten
+seconds (``--moving-every``), at times drawn by the name of the test. A realm opened again in the
+same directory has the same engine.
 
-Clients of MQTT in tests do not connect again: there the owner hands over as soon as it is time and
-none of them is connected, and who comes meanwhile waits at the port.
+MQTT clients of tests do not reconnect. Therefore the owner waits until none is connected before it
+hands over, and clients that connect meanwhile wait at the port.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ _DOOR: Final = "n3"
 _LOOK_S: Final = 0.005
 _SETTLED_S: Final = 30.0
 
-_FROM_THE_START: Final = "here a cluster speaks MQTT from the start, in channels it has made itself"
+_FROM_THE_START: Final = (
+    "here a cluster has MQTT from the start, with channels that it created itself"
+)
 WHY_NOT: Final = {
     "test_over_tls_a_password_or_a_certificate_says_who_it_is": _FROM_THE_START,
     "test_a_channel_that_is_not_fit_for_it_is_refused": _FROM_THE_START,
@@ -63,22 +65,22 @@ WHY_NOT: Final = {
     "test_without_mqtt_there_is_none_and_elsewhere_neither": _FROM_THE_START,
     "test_a_memory_channel_refuses_what_does_not_fit_and_forgets_nothing": "events of a cluster do "
     "not count against the limits of memory (SEM C5)",
-    "test_on_a_realm_without_a_cluster_nothing_is_made_cluster_wide": "it is about one machine",
+    "test_on_a_realm_without_a_cluster_nothing_is_made_cluster_wide": "it is for one machine",
     "test_different_attributes_are_named_and_nothing_changes": "a store of a cluster is "
     "cluster-wide (SEM C5)",
     "test_it_outlives_a_restart_and_a_backup": "a cluster is backed up from its engine",
-    "test_replaced_events_are_told_from_the_others_of_their_channel": "it looks at the files of a "
+    "test_replaced_events_are_told_from_the_others_of_their_channel": "it reads the files of a "
     "realm on one machine",
     "test_an_embedded_realm_says_at_close_what_its_listener_failed_with_and_is_over": "a node of a "
-    "cluster gives up what it cannot serve, and another takes over",
+    "cluster gives up a realm that it cannot serve, and another takes over",
 }
-"""Tests that a cluster cannot pass, by name, and why."""
+"""The reasons why a cluster cannot pass some tests, by the name of the test."""
 _ON_ONE_MACHINE: Final = ("reliable", "off_heap", "simple")
-_AROUND: Final = "a session knows all nodes, and goes around what a test puts before one of them"
+_AROUND: Final = "a session knows all nodes, and avoids the one behind the test's relay"
 
 
 def why_not(item: pytest.Item) -> str:
-    """Why a test cannot be run so; empty: it can."""
+    """Return why a test cannot be run through a cluster; empty if it can."""
     fixtures = getattr(item, "fixturenames", ())
     name = item.name.partition("[")[0]
     if item.path.name == "test_backup_file.py":
@@ -91,7 +93,7 @@ def why_not(item: pytest.Item) -> str:
 
 
 class _Node:
-    """One node, as a process would have it."""
+    """One node of the cluster, which is usually a process."""
 
     def __init__(self, engines: EngineServers, folder: Path, name: str) -> None:
         self.name = name
@@ -129,18 +131,18 @@ class _Node:
 
     @property
     def serves(self) -> tuple[RunningRealm, NativeListener] | None:
-        """What it serves; None: nothing, or not for long any more."""
+        """The realm and listener that the node serves; None if the node does not hold a realm."""
         return self.process.serving if self.process.node.holds(0) else None
 
 
 class ClusterRealm(embedded_realm.Realm):
     """A realm of this process that is a cluster."""
 
-    engines: dict[str, EngineServers] = {}  # noqa: RUF012  those of a test, by directory
+    engines: dict[str, EngineServers] = {}  # noqa: RUF012  engines of a test, by directory
     moving_every_s = MOVING_EVERY_S
     seed = 0
     moves = 0
-    """How often an owner has handed over, in all realms so far."""
+    """Number of handovers in all realms so far."""
 
     async def _start(self) -> None:
         self.settings = with_certificate(self._directory, self.settings)
@@ -152,7 +154,7 @@ class ClusterRealm(embedded_realm.Realm):
         self._speaks_mqtt = _is_about_mqtt()
         self._moving = asyncio.Lock()
         self._mqtt: list[tuple[StandbyListener, Relays]] = []
-        """Where clients of MQTT come."""
+        """The listeners for MQTT clients."""
         self._tasks: list[asyncio.Task[None]] = []
         self._served: tuple[RunningRealm, NativeListener] | None = None
         folder = Path(self._inside.enter_context(tempfile.TemporaryDirectory()))
@@ -230,16 +232,16 @@ class ClusterRealm(embedded_realm.Realm):
 
     @property
     def _is_known(self) -> bool:
-        """Whether the door knows who serves, and that node serves MQTT where it is to."""
+        """Whether the door knows the owner, and the owner serves MQTT if the test needs it."""
         owner, serving = self._owner, serving_node(self._door.process.node)
         if owner is None or owner.serves is None or serving is None or serving.name != owner.name:
             return False
         return "mqtt" in owner.serves[1].web_protocols or not self._speaks_mqtt
 
-    # --- what an embedded realm gives out -------------------------------------------------
+    # --- the interface of an embedded realm ------------------------------------------------
 
     async def _listen_at(self, front_end: str, host: str, port: int) -> int:
-        """Have the node that stands by listen there."""
+        """Make the door listen for a front end; return the port."""
         ports, node = self._door.ports, self._door.process.node
         bound = await ports.hold(host, port)
         native = (host, bound) if front_end == "native" else (HOST, await ports.hold(HOST, 0))
@@ -264,7 +266,7 @@ class ClusterRealm(embedded_realm.Realm):
         return bound
 
     async def _listened(self, front_end: str, host: str, port: int) -> int:
-        if (front_end, host, port) == ("native", HOST, 0):  # where it is known as a node
+        if (front_end, host, port) == ("native", HOST, 0):  # the address that other nodes know
             return self._door.process.settings.listen.port
         return await self._listen_at(front_end, host, port)
 
@@ -292,9 +294,11 @@ class ClusterRealm(embedded_realm.Realm):
         return link
 
     async def _admit(self, user: str) -> socket.socket:
-        if self.settings.access.mode != "off" or user:  # whom the network would ask for a password
+        if (
+            self.settings.access.mode != "off" or user
+        ):  # over the network the realm would ask for a password
             if self._owner is None:
-                raise ConnectionLost("nobody serves at the moment")
+                raise ConnectionLost("no node serves the realm at the moment")
             return await super()._admit(user)
         theirs = socket.socket()
         theirs.setblocking(False)  # noqa: FBT003 - positional-only
@@ -306,7 +310,7 @@ class ClusterRealm(embedded_realm.Realm):
     def serving_now(self) -> tuple[RunningRealm, NativeListener]:
         if self._owner is not None:
             self._served = self._owner.serves
-        assert self._served is not None, "it has served since the start"
+        assert self._served is not None, "no node has served the realm since the start"
         return self._served
 
     @property
@@ -337,7 +341,7 @@ class ClusterRealm(embedded_realm.Realm):
 
 
 def _of_the_owner(at: int) -> Any:
-    """What an embedded realm keeps, of whoever serves at the moment."""
+    """Return a property with a part of the node that serves now: 0 its realm, 1 its listener."""
 
     def found(realm: ClusterRealm) -> Any:
         return realm.serving_now[at]
@@ -350,29 +354,30 @@ for _at, _name in enumerate(("running", "listener")):
 
 
 def _is_about_mqtt() -> bool:
-    """Whether the test is: elsewhere channels of MQTT would stand among those of the test."""
+    """Whether the current test is about MQTT. Other tests would find the channels of MQTT among
+    their own."""
     return "mqtt" in os.environ.get("PYTEST_CURRENT_TEST", "")
 
 
 @contextmanager
-def _closed_if_given_up(line: socket.socket) -> Iterator[None]:
-    """A connection that is not made, because nobody waits for it any more, leaves no socket."""
+def _closed_if_given_up(opened: socket.socket) -> Iterator[None]:
+    """Close the socket if the ``with`` block, which connects it, fails or is cancelled."""
     try:
         yield
     except BaseException:
-        line.close()
+        opened.close()
         raise
 
 
 async def _pass(seconds: float) -> None:
-    """What moves the owner keeps time, and no test waits for it."""
+    """Wait in real time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.Event().wait()
 
 
 async def _drain(registry: Registry, door: _Node) -> None:
-    """The door is to own nothing."""
+    """Order the cluster to drain the door, so that it never owns a realm."""
     me = door.process.me
     record = await registry.get(ORDERS_KEY)
     orders = Orders().with_drained((me.node, me.nonce))
@@ -384,7 +389,7 @@ async def _drain(registry: Registry, door: _Node) -> None:
 
 @contextmanager
 def all_through_a_cluster(moving_every_s: float, seed: int = 0) -> Iterator[type[ClusterRealm]]:
-    """Every realm that begins meanwhile is a cluster."""
+    """Make every realm that is opened in the ``with`` block a cluster."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClusterRealm, "moving_every_s", moving_every_s)
         patch.setattr(ClusterRealm, "seed", seed)

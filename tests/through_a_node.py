@@ -1,8 +1,8 @@
-"""Realms of this process that are reached through another node, as in a cluster.
+"""Lets tests reach the realms of this process through another node, as in a cluster.
 
-``pytest --through-a-node packages/client/tests`` has every port of every realm served so: what
-listens is the node, which relays. A test that reaches a realm by itself, or within the process, is
-as it was."""
+With ``pytest --through-a-node packages/client/tests`` the node listens at every port that a test
+opens, and relays connections to the realm. Tests that connect within the process, or otherwise open
+their own port, do not go through the node."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ PATIENT_S: Final = 3_600.0
 _SECRET: Final = b"s" * 32
 _PROCESS: Final = "start 1"
 _WANTS: Final[dict[str, WantsRelay]] = {
-    # AMQP is spoken at the native port, too
+    # the native port also accepts AMQP
     "native": lambda data: amqp.wants_relay(data) or native.wants_relay(data),
     "amqp": amqp.wants_relay,
     "mqtt": mqtt.wants_relay,
-    # a node on its own would say how it is; here nobody asks the node
+    # a real node answers requests about its own state; here none are sent
     "http": lambda data: http.wants_relay(data) is not None or None,
 }
 
 
 class OtherNode:
-    """A node beside a realm, which relays to it."""
+    """A node that relays connections to a realm."""
 
     patience_s = PATIENT_S
 
@@ -63,7 +63,7 @@ class OtherNode:
         pass
 
     def url(self, front_end: str, url: str) -> str:
-        """Where a front end of the realm, which is at ``url``, is reached through the node."""
+        """Listen for a front end of the realm, which is at ``url``; return the URL at the node."""
         scheme, _, _ = url.partition("://")
         self._serves[front_end] = url
         host = urlsplit(url).hostname or ""
@@ -84,14 +84,14 @@ class OtherNode:
             own = self.enter, self.leave
             server = TlsServer(certificate.context, PATIENT_S, local, *own, before)
             await server.listen(host, 0)
-        self._realm.listener.servers.append(server)  # it ends with the realm
+        self._realm.listener.servers.append(server)  # so that it is closed with the realm
         port: int = server.sockets[0].getsockname()[1]
         return port
 
 
 @contextmanager
 def through_a_node(realm: penstock.Realm) -> Iterator[OtherNode]:
-    """Whatever the realm serves from now on is reached through another node."""
+    """Make another node serve the ports that the realm opens in the ``with`` block."""
     node = OtherNode(realm)
     with pytest.MonkeyPatch.context() as patch:
         for name, front_end in _METHODS.items():
@@ -116,7 +116,7 @@ _METHODS: Final[dict[str, str]] = {
 
 
 def serve_all_through_a_node(patch: pytest.MonkeyPatch) -> None:
-    """Have every realm of this process reached so."""
+    """Make another node serve the ports of all realms of this process."""
     nodes: dict[int, OtherNode] = {}
     for name, front_end in _METHODS.items():
         listen = getattr(penstock.Realm, name)

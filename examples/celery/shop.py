@@ -14,7 +14,7 @@ import penstock_celery
 
 URL = os.environ.get("PENSTOCK_URL", "penstock://localhost:9000")
 
-assert "penstock" in penstock_celery.SCHEMES, "the import registers the transport"
+assert "penstock" in penstock_celery.SCHEMES, "the import has not registered the transport"
 
 app = Celery("shop", broker=URL, backend=URL)
 # The tasks of a killed worker run again on another one.

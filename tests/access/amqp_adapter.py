@@ -1,4 +1,4 @@
-"""The AMQP front end in the matrix of operations and rights."""
+"""The adapter of AMQP for the matrix of operations and rights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _error(description: str) -> PenstockError:
 
 
 class AmqpCaller:
-    """Each operation is a link, or a message by an anonymous one."""
+    """Does each operation with a link, or with a message over an anonymous link."""
 
     def __init__(self, connection: BlockingConnection) -> None:
         self._connection = connection
@@ -63,7 +63,7 @@ class AmqpCaller:
         return frozenset(self._ways)
 
     def try_(self, operation: str) -> None:
-        """All ways are refused alike, or none of them is."""
+        """Try all ways to do an operation: either all are refused, or none."""
         outcomes = [self._outcome(way) for way in self._ways[operation]]
         refused = [isinstance(error, AccessDenied) for error in outcomes]
         if any(refused) and not all(refused):
@@ -123,7 +123,7 @@ class Amqp:
                 sasl_enabled=True,
                 allowed_mechs="PLAIN",
             )
-        except ConnectionException as error:  # SASL does not say for want of which right
+        except ConnectionException as error:  # SASL does not name the missing right
             if "Authentication failed" not in str(error):
                 raise
             raise AccessDenied("'access' on the realm, or a password") from error

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it signs."""
+"""Certificates for tests: an authority, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def _now() -> datetime.datetime:
-    """Return the time now: a run of tests may last beyond midnight."""
+    """Return the current time; a run of tests may last beyond midnight."""
     return datetime.datetime.now(datetime.UTC)
 
 
@@ -37,7 +37,7 @@ class Authority:
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def certificate(self, name: str, file: str = "", *, days: int = 1) -> tuple[Path, Path]:
-        """A certificate and its key, good for 127.0.0.1 and localhost, and for so many days."""
+        """Write a certificate for 127.0.0.1 and localhost, valid for ``days``, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName(
             [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
@@ -58,7 +58,7 @@ class Authority:
         return path, key_path
 
     def revoked(self, *certificates: Path, file: str = "revoked") -> Path:
-        """The authority's list with these certificates on it."""
+        """Write a revocation list of the authority with these certificates."""
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._name)

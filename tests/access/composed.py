@@ -21,7 +21,7 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
 
 Right = tuple[str, str]
-"""Where, and which."""
+"""A right and the resource it is for."""
 
 
 Native = Callable[[dict[str, ChannelId]], Request[Any]]
@@ -111,4 +111,5 @@ CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] 
         None,
     ),
 }
-"""Requests that take several rights: which, natively, and over HTTP; None: HTTP has it not."""
+"""Requests that need several rights: the rights, the native request, and the HTTP request (None:
+HTTP has none)."""

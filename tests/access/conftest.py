@@ -1,4 +1,4 @@
-"""A realm with one user who has access and nothing else."""
+"""A realm with one user, who has the right to connect and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP front end in the matrix of operations and rights."""
+"""The adapter of the HTTP front end for the matrix of operations and rights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _consuming(path: str) -> tuple[Asked, ...]:
 
 
 _ICEBERG_CODES = {"403": "access-denied", "404": "name-does-not-exist"}
-"""Codes of errors of the catalog, which has only the status."""
+"""Error codes for the catalog, whose answers have only the HTTP status."""
 ASKED: dict[str, tuple[Asked, ...]] = {
     "session.open": (("GET", "me", None),),
     "realm.describe": (
@@ -84,7 +84,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "join.list": (("GET", "joins", None),),
     "join.create": (("POST", "joins", {"source": OTHER, "destination": OTHER}),),
     "join.delete": (("DELETE", f"joins/{_NONE}", None),),
-    # Of what one may not consume nothing comes, and nothing is settled: test_consuming_patterns.py.
+    # Without the right to consume, nothing is delivered or settled: test_consuming_patterns.py.
     "channel.list": (
         ("GET", "channels", None),
         ("GET", "names", None),
@@ -109,8 +109,8 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "queue.columns": (("GET", f"{_Q}/columns", None),),
     "channel.edit": (("PATCH", _C, {"ttl": 0}),),
     "queue.edit": (("PATCH", _Q, {"ttl": 0}),),
-    "channel.delete": (("DELETE", _C, None),),  # it is a dead event store, so it stays
-    "queue.delete": (("DELETE", _Q, None),),  # likewise
+    "channel.delete": (("DELETE", _C, None),),  # refused, because it is a dead event store
+    "queue.delete": (("DELETE", _Q, None),),  # refused for the same reason
     "channel.import": (("POST", "imports", b""),),
     "channel.export": (("GET", f"{_C}/export", None),),
     "queue.export": (("GET", f"{_Q}/export", None),),
@@ -188,7 +188,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "durable.delivery": (("GET", f"{_C}/delivery", None),),
     "durable.preview": (("GET", f"{_KEPT}/seek?to=earliest", None),),
 }
-"""Every route an operation is asked for by, with requests that leave the realm as it is."""
+"""All routes of each operation, with requests that do not change the realm."""
 
 
 class HttpCaller:
@@ -197,7 +197,7 @@ class HttpCaller:
         self._own = own
 
     def try_(self, operation: str) -> None:
-        """All routes of an operation are refused alike, or none of them is."""
+        """Try all routes of an operation: either all are refused, or none."""
         outcomes = {
             path: self._outcome(*request) for request in ASKED[operation] for path in request[1:2]
         }
@@ -213,7 +213,7 @@ class HttpCaller:
         reply = self._web.ask(method, path, body, headers={**self._own, **kind})
         if reply.status < 400:
             return None
-        if method == "HEAD":  # it says no more than the status
+        if method == "HEAD":  # the answer has only the status
             return self._outcome("GET", path, body)
         code = _ICEBERG_CODES[reply.code] if path.startswith("iceberg/") else reply.code
         return _BY_CODE[code](reply.reason)
@@ -223,7 +223,7 @@ class Http:
     name = "http"
     without = frozenset(
         {
-            # HTTP has none of these, or they are what the same request asks for.
+            # HTTP has no route for these, or they use the route of another operation.
             "realm.backup",
             "realm.reload",
             "transaction.describe",

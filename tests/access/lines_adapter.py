@@ -1,4 +1,4 @@
-"""The front end of `examples/lines` in the matrix of operations and rights."""
+"""The adapter of the front end of `examples/lines` for the matrix of operations and rights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LinesCaller:
 
 class Lines:
     name = "lines"
-    # Lines are only for publishing and subscribing.
+    # Lines can only publish and subscribe.
     without = frozenset(OPERATIONS.keys() - LINES)
 
     def __init__(self) -> None:

@@ -1,9 +1,7 @@
-"""Every operation with every right, over any front end that registers an adapter.
+"""Tries every operation with every right, over each front end with an adapter.
 
-An adapter signs in as a user and tries each operation by name; what it cannot ask for it leaves
-out, and says so in ``without``. ``ADAPTERS`` is the registry: an import of the adapter's module is
-all it takes.
-"""
+An adapter signs in as a user and tries operations by name. ``without`` lists the operations that
+its front end does not have. ``ADAPTERS`` is the registry: to add an adapter, import its module."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ import penstock
 from penstock_core.api.operations import OPERATIONS
 
 CHANNEL, QUEUE, OTHER = "matrix/channel", "matrix/queue", "matrix/other"
-"""A channel and a queue that the rights are about, and another channel that all users may use."""
+"""A channel and a queue to which the rights apply, and another channel that all users may use."""
 TOPICS = "matrix/%u/+"
-"""A topic filter that the rights are about."""
+"""A topic filter to which the rights apply."""
 USER, PASSWORD = "someone", "a good password"
 
 
@@ -25,20 +23,21 @@ class Caller(Protocol):
     """A signed-in user of one front end."""
 
     def try_(self, operation: str) -> None:
-        """Do it. Raises ``AccessDenied``; other refusals, such as ``NameAlreadyBound``, mean that
-        access was granted."""
+        """Try an operation. Raises ``AccessDenied``; other refusals, such as ``NameAlreadyBound``,
+        mean that access was granted."""
         ...
 
 
 class Adapter(Protocol):
     name: str
     without: frozenset[str]
-    """Operations this front end does not offer."""
+    """Operations that this front end does not have."""
 
     def signed_in(
         self, realm: penstock.Realm, user: str, password: str
     ) -> AbstractContextManager[Caller]:
-        """Raises ``AccessDenied`` for a user without access to the realm."""
+        """Return a caller for the user. Raises ``AccessDenied`` for a user without access to the
+        realm."""
         ...
 
 
@@ -46,7 +45,7 @@ ADAPTERS: dict[str, Callable[[], Adapter]] = {}
 
 
 def register(make: Callable[[], Adapter]) -> Callable[[], Adapter]:
-    """Have the matrix test run over this front end, too."""
+    """Add an adapter for the matrix test."""
     adapter = make()
     unknown = adapter.without - OPERATIONS.keys()
     if unknown:

@@ -1,4 +1,4 @@
-"""MQTT in the matrix of operations and rights."""
+"""The adapter of MQTT for the matrix of operations and rights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MqttCaller:
 
 class Mqtt:
     name = "mqtt"
-    # Over MQTT there is only publishing and subscribing.
+    # MQTT can only publish and subscribe.
     without = frozenset(OPERATIONS.keys() - MqttCaller.operations)
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The native front end in the matrix of operations and rights."""
+"""The adapter of the native front end for the matrix of operations and rights."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class NativeCaller:
     def __init__(self, session: Session, numbers: dict[str, ChannelId]) -> None:
         self._session = session
         self._numbers = numbers
-        """Numbers of stores; a client without the right to open one might have heard of its
-        number."""
+        """Numbers of stores. A client without the right to open a store may know its number from
+        elsewhere."""
         self._made = 0
 
     def try_(self, operation: str) -> None:
@@ -171,10 +171,10 @@ class NativeCaller:
         self._ask(EditChannel(QUEUE, Definition(kind="queue", ttl=0)))
 
     def _channel_delete(self) -> None:
-        self._ask(DeleteChannel(CHANNEL))  # it is a dead event store, so it stays
+        self._ask(DeleteChannel(CHANNEL))  # refused, because it is a dead event store
 
     def _queue_delete(self) -> None:
-        self._ask(DeleteChannel(QUEUE, "queue"))  # likewise
+        self._ask(DeleteChannel(QUEUE, "queue"))  # refused for the same reason
 
     def _channel_maintain(self) -> None:
         self._ask(MaintainChannel(CHANNEL))
@@ -278,7 +278,7 @@ class Native:
     name = "native"
     without = frozenset(
         {
-            # The native protocol has none of these, or they are what the same request asks for.
+            # The native protocol has no request for these, or uses that of another operation.
             "realm.reload",
             "connection.list",
             "connection.end",

@@ -1,4 +1,4 @@
-"""Realms that want to know who comes in, and lose no time over it."""
+"""Realms with access control, whose settings make sign-ins fast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK: dict[str, Any] = {
 
 
 def requests_in(package: ModuleType) -> set[type[Request[Any]]]:
-    """The requests of a realm that the modules of a package know: it can ask no others."""
+    """Return the requests of a realm that a package can send: those that its modules import."""
     requests = set()
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         for value in vars(import_module(module.name)).values():
@@ -32,7 +32,7 @@ def requests_in(package: ModuleType) -> set[type[Request[Any]]]:
 
 
 def authority_in(folder: Path) -> Authority:
-    """An authority that has signed what a realm and its user ``alice`` show."""
+    """Return an authority that has signed the certificates of a realm and of its user ``alice``."""
     made = Authority(folder, "authority")
     made.certificate("realm")
     made.certificate("alice")
@@ -41,7 +41,8 @@ def authority_in(folder: Path) -> Authority:
 
 @contextmanager
 def realm_with_tls(folder: Path, authority: Authority) -> Iterator[penstock.Realm]:
-    """``bob`` has a password, ``alice`` a certificate and the right to make channels."""
+    """A realm with TLS: ``bob`` has a password, ``alice`` a certificate and the right to create
+    channels."""
     with penstock.Realm(
         access__mode="mandatory",
         listen__tls_certificate=str(folder / "realm.pem"),

@@ -1,4 +1,4 @@
-"""A browser, a realm with its console, and a page that tolerates no error of its own."""
+"""A browser, a realm with its console, and pages whose errors fail the test."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from penstock_testing.process import ServerProcess
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LAPTOP, PHONE = (1280, 800), (390, 844)
 PATIENCE_MS = 60_000
-"""How long a page may take for what it does at once; generous, because machines are busy."""
+"""Time within which a page must react; long, because machines may be busy."""
 
 Opened = Callable[..., Page]
 
 
 def place(name: str, *more: str, kind: str = "channel") -> str:
-    """The address of the page of a store."""
+    """Return the address of the page of a store."""
     return "/".join(["#", kind, quote(name, safe=""), *more])
 
 
 def program(own: str) -> str | None:
-    """A Chromium of this machine, or Playwright's ``own``; None: there is none."""
+    """Return the path of a Chromium of this machine, or else Playwright's ``own``; None if there is
+    none."""
     found = (shutil.which(name) for name in PROGRAMS)
     return next(filter(None, found), own if Path(own).exists() else None)
 
@@ -61,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 class Api:
-    """The realm's HTTP API, to prepare what a test looks at."""
+    """The realm's HTTP API, with which tests prepare what pages show."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -89,8 +90,8 @@ def api(server: ServerProcess) -> Api:
 
 @pytest.fixture
 def opened(browser: Browser, server: ServerProcess) -> Iterator[Opened]:
-    """Opens a page of the console; errors of its own, and breaches of its content security
-    policy, fail the test."""
+    """A function that opens a page of the console. Errors of the page, and breaches of its content
+    security policy, fail the test."""
     wrong: list[str] = []
     contexts = []
 
@@ -122,12 +123,12 @@ def opened(browser: Browser, server: ServerProcess) -> Iterator[Opened]:
 
 
 def tab(page: Page, name: str) -> None:
-    """Go to a tab of a channel or queue."""
+    """Open a tab of a channel or queue."""
     page.locator(".tabs").get_by_role("link", name=name).click()
 
 
 @pytest.fixture
 def elsewhere() -> Iterator[ThreadPoolExecutor]:
-    """A thread for a client: the browser's own loop occupies this one."""
+    """A thread for a client, because Playwright's event loop occupies the main thread."""
     with ThreadPoolExecutor(1) as thread:
         yield thread

@@ -1,4 +1,4 @@
-"""What is measured of a page of the console, and on how narrow a screen."""
+"""Measurements on a page of the console, and the widths of narrow screens."""
 
 from __future__ import annotations
 

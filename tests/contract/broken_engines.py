@@ -1,4 +1,5 @@
-"""Engines that are broken on purpose, each in one way: the kits have to notice every one."""
+"""Engines that are each broken in one way, on purpose. The contract tests have to notice each of
+them."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ class DoesNotFence(EngineJournal):
 
 
 class ComparesNothing(EngineJournal):
-    """It believes in a lease alone: it appends at whatever tail there is."""
+    """Relies on its lease alone: it appends at the current tail, whatever that is."""
 
     async def publish(self, frame: LogFrame) -> None:
         def append() -> int:
@@ -133,7 +134,7 @@ class CallsTrimmedDamaged(EngineJournal):
 
 
 class AppendsAgainAtTheNewTail(EngineJournal):
-    """An append without an answer is repeated behind whatever is there by then."""
+    """Repeats an append without an answer behind the current tail, whatever that is by then."""
 
     async def publish(self, frame: LogFrame) -> None:
         try:
@@ -171,7 +172,7 @@ class TakesSilenceForYes(EngineJournal):
 
 
 class TakesItselfForAnother(EngineJournal):
-    """Who finds its own frame in the place it appended to believes that somebody else was there."""
+    """Takes its own frame, when it finds it at the expected place, for that of another owner."""
 
     async def publish(self, frame: LogFrame) -> None:
         at = self.last
@@ -244,18 +245,18 @@ class Overwrites(EngineBlobs):
 
 class KeepsDeletedBlobs(EngineBlobs):
     async def delete(self, name: str) -> None:
-        """Later, perhaps."""
+        """Delete nothing."""
 
 
 class ListsNoFolders(EngineBlobs):
-    """A prefix that ends where a folder does finds nothing."""
+    """Finds nothing for a prefix that ends with a folder."""
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         return [] if prefix.endswith("/") else await super().list(prefix)
 
 
 class WritesIntoFiles(EngineBlobs):
-    """A deposed owner may write into the files of its successor."""
+    """Lets a deposed owner write into the files of its successor."""
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         before = bytes(await self.get(name, 0, at))
@@ -276,7 +277,7 @@ class ForgetsWhereItBegan(EngineJournal):
 
 
 class BeginsAnew(MemoryEngine):
-    """Who opens a journal decides where it begins, although it has begun."""
+    """Begins an existing journal at the number that the opener wants."""
 
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
         journal = await super().journal(shard, epoch, begins=begins)
@@ -306,10 +307,10 @@ class HasARegisterOfItsOwn(MemoryEngine):
 
 
 class WaitsForEver(EngineJournal):
-    """Whoever closes it does not wake an append that has no answer."""
+    """Does not wake an append without an answer when the journal is closed."""
 
     async def close(self) -> None:
-        """It goes on."""
+        """Do nothing."""
 
 
 def with_journals(broken: type[EngineJournal]) -> type[MemoryEngine]:

@@ -1,4 +1,4 @@
-"""The kits of the contracts over an engine that several nodes share."""
+"""The kits of the contract tests for an engine that several nodes share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from penstock_testing.engine_contracts import EngineContract, Fates
 
 
 class Nodes(Protocol):
-    """Nodes that share an engine, which is new and empty for the first of them."""
+    """Nodes that share an engine, which is new and empty for the first node."""
 
     async def engine(self, fates: Fates | None = None) -> StorageEngine:
-        """The engine as one more node sees it; what this node asks has the ``fates`` given."""
+        """Return the engine as one more node sees it; the requests of this node have these
+        ``fates``."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Engines in memory whose requests have the fates that a check has drawn, for the kits."""
+"""Engines in memory whose requests have fates drawn by a check, for the contract tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAME_BYTES_MAX = 1_000
 
 
 class FatefulCalls:
-    """What a node asks, done as its fates say."""
+    """Executes the requests of a node according to their fates."""
 
     def __init__(self, fates: Fates) -> None:
         self._fates = fates

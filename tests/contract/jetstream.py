@@ -1,4 +1,4 @@
-"""NATS servers with JetStream, for the kits."""
+"""NATS servers with JetStream for the contract tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _numbers: Final = count(1)
 
 
 class FatefulConnection(NatsConnection):
-    """Loses requests that change something, or their answers, as a check has decided it."""
+    """Loses requests that change something, or their answers, as decided by the fates of a
+    check."""
 
     fates: Fates | None = None
 
@@ -53,7 +54,7 @@ class FatefulConnection(NatsConnection):
         raise Unanswered("as a check has decided it")
 
     async def _do(self, subject: str, request: bytes, headers: Mapping[str, str] | None) -> None:
-        """Nobody hears the answer."""
+        """Do a request whose answer is lost."""
         try:
             await super().ask(subject, request, headers)
         except JetStreamRefusal:
@@ -61,11 +62,11 @@ class FatefulConnection(NatsConnection):
 
 
 async def ignore() -> None:
-    """Leave a reconnection to who asks next."""
+    """Do nothing after a reconnection."""
 
 
 class Nodes:
-    """Nodes that share an engine: new and empty for the first of them."""
+    """Nodes that share an engine, which is new and empty for the first node."""
 
     def __init__(self, servers: NatsServers, stack: AsyncExitStack, frame_bytes: int) -> None:
         self._servers = servers

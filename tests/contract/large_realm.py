@@ -1,4 +1,4 @@
-"""A whole realm on an engine of several servers, with blocks as large as they may be."""
+"""A whole realm on an engine of several servers, with blocks of the largest allowed size."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from penstock_server.storage.memory import MemoryPages
 
 ORDERS: Final = ChannelId(1)
 EVENT_BYTES_MAX: Final = 60 << 20
-"""More than this no setting allows."""
+"""The largest value that the setting allows."""
 PART: Final = (BLOCK_BYTES_MAX >> 1) + (1 << 20)
-"""Two of these make a block that is larger than an engine is given."""
+"""Two events of this size make a block larger than the largest that an engine accepts."""
 
 
 @asynccontextmanager
 async def owner(engine: StorageEngine, epoch: int) -> AsyncIterator[RunningRealm]:
-    """The realm of shard 0, whose owner is killed at the end before it has sealed anything."""
+    """Run a realm that owns shard 0. At the end it is killed before it has sealed anything."""
     realm = await RunningRealm.open(
         await engine.journal(0, epoch),
         await engine.blobs(0),
@@ -54,8 +54,8 @@ async def owner(engine: StorageEngine, epoch: int) -> AsyncIterator[RunningRealm
 
 
 async def check_large_blocks(join: Callable[[], Awaitable[StorageEngine]]) -> None:
-    """An event of the largest size, and a commit that no block holds, are there for the next owner.
-    ``join`` gives the engine as one more node sees it."""
+    """Check that the next owner finds an event of the largest size, and a commit that fits no
+    single block. ``join`` returns the engine as one more node sees it."""
     random = Random(19)
     written = [random.randbytes(size) for size in (EVENT_BYTES_MAX - 4_096, PART, PART)]
     async with owner(await join(), 1) as realm:
@@ -87,5 +87,5 @@ async def apart(engine: StorageEngine) -> list[str]:
 
 
 def shown(events: dict[int, bytes]) -> dict[int, tuple[int, str]]:
-    """Events by size and checksum: nobody reads sixty megabytes in a report."""
+    """Return size and checksum of each event, because sixty megabytes are useless in a report."""
     return {number: (len(data), xxh3_64_hexdigest(data)) for number, data in events.items()}

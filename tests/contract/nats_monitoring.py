@@ -1,4 +1,4 @@
-"""Monitoring that says of a NATS server whatever a test wants."""
+"""A monitoring port of a NATS server with answers that a test chooses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JSZ: Final[Said] = {
         "replicas": [{"name": "n1"}, {"name": "n2"}],
     },
 }
-"""What one of three servers says that keep what they acknowledge."""
+"""Answer to ``/jsz`` of one of three servers with file storage."""
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -36,12 +36,12 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 @contextmanager
 def monitoring(varz: Said, jsz: Said) -> Iterator[str]:
-    """The URL of a server's monitoring that gives these answers."""
+    """Serve these answers; return the URL."""
     said = {"/varz": varz, "/jsz?config=true": jsz}
     kind = type("_Saying", (_Answers,), {"said": said})
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:

@@ -17,7 +17,7 @@ from types import TracebackType
 from penstock_testing.ports import free_ports
 
 ROLE = "postgres"
-"""The user that the servers run as where the tests run as root: PostgreSQL refuses to."""
+"""The user that runs the servers if the tests run as root, because PostgreSQL refuses root."""
 QUORUM = "ANY 1 (s0, s1, s2)"
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -33,23 +33,23 @@ READS_NOTHING = """
 DO $$ BEGIN WHILE EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')
 LOOP PERFORM pg_sleep(0.02); PERFORM pg_stat_clear_snapshot(); END LOOP; END $$
 """
-"""Waits until a standby has no connection to a primary."""
+"""SQL that waits until a standby has no connection to a primary."""
 WAIT_S = 120.0
 ORPHANS_SEEN_EVERY_S = 0.05
 MEMORY = Path("/dev/shm")
-"""Where files are in memory. Tests end processes, not the power: such files outlive a server as
-those on a disk do, and to put a whole server on a disk takes seconds."""
+"""A folder in memory. Tests kill processes but do not cut the power, so files in memory survive as
+those on a disk do, and are faster by seconds."""
 ROOM = 1 << 30
 
 
 def program(name: str) -> str | None:
-    """Where a program of PostgreSQL is: where Debian puts it, or on PATH."""
+    """Return the path of a program of PostgreSQL, in Debian's folder or on PATH."""
     every = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     return str(every[-1]) if every else shutil.which(name)
 
 
 def missing() -> str:
-    """Why no server can be started here, or nothing."""
+    """Return the reason why no server can be started here; empty if one can."""
     if program("postgres") is None or program("pg_basebackup") is None:
         return "PostgreSQL is not installed: apt-get install postgresql"
     if os.geteuid() == 0 and not any(user.pw_name == ROLE for user in pwd.getpwall()):
@@ -58,19 +58,20 @@ def missing() -> str:
 
 
 def made_folder(*, in_memory: bool = True) -> Path:
-    """A folder of its own for servers: ``in_memory`` where there is room, otherwise on a disk."""
+    """Make a temporary folder for servers: with ``in_memory`` in memory if there is room, otherwise
+    on a disk."""
     is_roomy = in_memory and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
     return Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=MEMORY if is_roomy else None))
 
 
 def engine_at(ports: Sequence[int]) -> str:
-    """What ``penstock serve --cluster`` takes for servers that are found at these ports."""
+    """Return the argument of ``penstock serve --cluster`` for servers at these ports."""
     hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
     return f"postgresql://{ROLE}@{hosts}/postgres"
 
 
 class PostgresServers:
-    """Server 0 is the primary at first; ``settings`` are given to it alone."""
+    """A primary, at first server 0, and its standbys. Only server 0 gets ``settings``."""
 
     def __init__(
         self,
@@ -80,13 +81,14 @@ class PostgresServers:
         in_memory: bool = True,
         between: Callable[[int, int, int], int] | None = None,
     ) -> None:
-        """``in_memory`` keeps files there if there is room; ``between`` gives the port at which a
-        server finds another one, whose own port comes last, unless at that one."""
+        """``in_memory``: store files in memory if there is room. ``between(server, peer, port)``
+        returns the port at which ``server`` reaches ``peer``, which listens on ``port``; by default
+        ``port``."""
         self._settings = {"synchronous_standby_names": QUORUM, **(settings or {})}
         self._standbys = standbys
         self._between = between
         self.primary = 0
-        """The number of the server that takes writes, or did last."""
+        """Number of the server that accepts writes, or was the last to do so."""
         self._folder = made_folder(in_memory=in_memory)
         self._user = ROLE if os.geteuid() == 0 else None
         if self._user:
@@ -94,7 +96,7 @@ class PostgresServers:
         self._ports = free_ports(1 + standbys)
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._orphans: dict[int, list[int]] = {}
-        """By server, the processes that its first process has left behind."""
+        """The processes that the killed first process of each server has left behind."""
 
     @property
     def urls(self) -> list[str]:
@@ -102,12 +104,12 @@ class PostgresServers:
 
     @property
     def ports(self) -> Sequence[int]:
-        """Where the servers listen, in their order."""
+        """Ports of the servers, in the order of their numbers."""
         return tuple(self._ports)
 
     @property
     def engine(self) -> str:
-        """What ``penstock serve --cluster`` takes."""
+        """The argument of ``penstock serve --cluster`` for these servers."""
         return engine_at(self._ports)
 
     def __enter__(self) -> PostgresServers:
@@ -139,7 +141,7 @@ class PostgresServers:
             self.wait_for_standbys(self._standbys)
 
     def _copy(self, number: int) -> None:
-        """Make a standby's files from the primary's."""
+        """Copy the primary's files for a standby."""
         folder = self._data(number)
         source = f"postgresql://{ROLE}@127.0.0.1:{self._ports[self.primary]}/"
         self._run("pg_basebackup", "-D", folder, "-d", source, "-R", "-c", "fast", "-N")
@@ -147,15 +149,15 @@ class PostgresServers:
             settings.write(f"primary_conninfo = '{self._source_of(number)}'\n")
 
     def _source_of(self, number: int) -> str:
-        """Where a standby finds the primary."""
+        """Return the connection string with which a standby reaches the primary."""
         port = self._ports[self.primary]
         if self._between is not None:
             port = self._between(number, self.primary, port)
         return f"host=127.0.0.1 port={port} user={ROLE} application_name=s{number}"
 
     def start(self, number: int, **settings: str) -> None:
-        """Start a server, and wait until it takes connections. It does not start while processes
-        of its former life hold its memory."""
+        """Start a server, and wait until it accepts connections. It cannot start while processes of
+        its former run hold shared memory."""
         self._wait_for_orphans(number)
         command = [
             _found("postgres"),
@@ -184,7 +186,7 @@ class PostgresServers:
         return f"127.0.0.1:{self._ports[number]}"
 
     def wait_for_standbys(self, count: int) -> None:
-        """Wait until so many standbys follow the primary. Raises ``TimeoutExpired``."""
+        """Wait until this many standbys follow the primary. Raises ``TimeoutExpired``."""
         wanted = (
             "DO $$ BEGIN WHILE (SELECT count(*) FROM pg_stat_replication"
             f" WHERE sync_state = 'quorum' AND state = 'streaming') < {count}"
@@ -193,13 +195,13 @@ class PostgresServers:
         self.sql(self.primary, wanted)
 
     def sql(self, number: int, statement: str) -> str:
-        """What psql prints for a statement."""
+        """Run a statement with psql; return its output."""
         command = [_found("psql"), "-XtA", "-d", self.urls[number], "-c", statement]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
         return done.stdout.strip()
 
     def promote(self, number: int) -> None:
-        """Make a standby the primary; the other standby follows it."""
+        """Promote a standby to primary; the other standby follows it."""
         self._run("pg_ctl", "promote", "-w", "-D", self._data(number))
         former, self.primary = self.primary, number
         for other in self._running:
@@ -209,46 +211,48 @@ class PostgresServers:
                 self.sql(other, "SELECT pg_reload_conf()")
 
     def farthest_standby(self) -> int:
-        """The standby that has most of what a primary wrote that is down: the only one that may be
-        promoted, for a commit waits for one of them alone."""
+        """Return the standby that has received the most from the killed primary. Only this one may
+        be promoted, because a commit waits for just one standby."""
         standbys = [number for number in self._running if number != self.primary]
-        for number in standbys:  # what is still on its way to one is to be counted, too
+        for number in standbys:  # so that data under way to a standby counts, too
             self.sql(number, READS_NOTHING)
         written = "SELECT pg_last_wal_receive_lsn() - '0/0'::pg_lsn"
         return max(standbys, key=lambda number: int(self.sql(number, written)))
 
     def rejoin(self, number: int) -> None:
-        """Make a server that is down a standby, from nothing but the primary's files."""
+        """Make a stopped server a standby, with a new copy of the primary's files."""
         shutil.rmtree(self._data(number))
         self._copy(number)
         self.start(number, synchronous_standby_names=QUORUM)
 
     def signal(self, number: int, sent: signal.Signals) -> None:
-        """Send a signal to a server's first process: SIGQUIT ends all of it as a crash does."""
+        """Send a signal to a server's first process; SIGQUIT ends the whole server as a crash
+        does."""
         self._running[number].send_signal(sent)
 
     def freeze(self, number: int) -> None:
-        """Stop every process of a server where it is; the first one, so that it starts no more."""
+        """Stop all processes of a server with SIGSTOP: the first one first, so that it starts no
+        others."""
         self.signal(number, signal.SIGSTOP)
         for process in children_of(self._running[number].pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
 
     def thaw(self, number: int) -> None:
-        """Let every process of a server go on."""
+        """Continue all processes of a frozen server."""
         for process in children_of(self._running[number].pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
         self.signal(number, signal.SIGCONT)
 
     def kill(self, number: int) -> None:
-        """End a server without letting it finish anything."""
+        """Kill all processes of a server at once."""
         self.signal(number, signal.SIGQUIT)
         self._running.pop(number).wait(WAIT_S)
 
     def kill_first_process(self, number: int) -> None:
-        """Send SIGKILL to a server's first process alone, as the kernel does where memory is short.
-        Its other processes notice, and end by themselves a moment later."""
+        """Send SIGKILL only to a server's first process, as the kernel does when memory is short.
+        The other processes notice, and end a moment later."""
         process = self._running.pop(number)
         self._orphans[number] = children_of(process.pid)
         process.kill()
@@ -292,17 +296,18 @@ class PostgresServers:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started and that are there."""
+    """Return the running child processes of a process."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             if int(file.read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(file.parent.name))
     return found
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: one that has ended may wait for its parent to notice."""
+    """Whether a process runs. One that has ended, but whose parent has not noticed yet, does
+    not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""A realm for the pages, and commands run in this process."""
+"""A realm for the pages, and a function that runs commands in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from tests.docs.reading import Reader, Run, environment
 
 
 def write_shop(folder: Path) -> None:
-    """The files that pages have their readers make: about messages, and a realm's settings."""
+    """Write the files that pages tell their readers to write: message types, and settings of a
+    realm."""
     file = FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     order = file.message_type.add(name="Order")
     label = FieldDescriptorProto.LABEL_OPTIONAL
@@ -40,7 +41,7 @@ def write_shop(folder: Path) -> None:
 
 
 def command_in(environment: Mapping[str, str]) -> Run:
-    """Runs commands in this process; each has to end well."""
+    """Return a function that runs commands in this process and fails if one of them does."""
 
     def run(command: Command) -> None:
         given = {**environment, **command.variables}
@@ -52,7 +53,7 @@ def command_in(environment: Mapping[str, str]) -> Run:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with the files that pages have their readers make."""
+    """The current directory, with the files that pages tell their readers to write."""
     monkeypatch.chdir(tmp_path)
     write_shop(tmp_path)
     return tmp_path
@@ -60,9 +61,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def reader(here: Path) -> Iterator[Reader]:
-    """Somebody who follows pages against a realm of their own, which keeps its files in ``data``,
-    below the current directory. A page may start a realm with authentication beside it, and goes
-    on as the administrator of that."""
+    """A reader of pages with a new realm, whose files are in ``data`` in the current directory. If
+    a page starts a realm with authentication, the reader continues as its administrator."""
     with contextlib.ExitStack() as open_:
         realm = open_.enter_context(penstock.Realm("data"))
         url = realm.listen()
@@ -93,7 +93,7 @@ QUICK: dict[str, Any] = {"access__mode": "mandatory", "access__password_rounds":
 
 
 class Guarded:
-    """Where the realm of a page wants to know who comes, and speaks TLS."""
+    """A realm with authentication and TLS."""
 
     def __init__(self, realm: penstock.Realm, ca: str) -> None:
         address = realm.listen("127.0.0.1").partition("//")[2].replace("127.0.0.1", "localhost")
@@ -103,13 +103,13 @@ class Guarded:
             **environment(f"penstocks://{address}"),
             "PENSTOCK_URL": self.url,
             "PENSTOCK_PASSWORD": realm.access.first_password,
-            "PENSTOCK_NEW_PASSWORD": "correct horse",  # what whoever is asked types
+            "PENSTOCK_NEW_PASSWORD": "correct horse",  # what the user types at the prompts
         }
 
 
 @pytest.fixture
 def guarded_reader(here: Path) -> Iterator[Reader]:
-    """The administrator of a realm with users, TLS and certificates, who follows pages."""
+    """A reader of pages who is the administrator of a realm with users, TLS and certificates."""
     authority = Authority(here, "ca")
     for name in ("realm", "alice"):
         authority.certificate(name)
@@ -130,8 +130,8 @@ def guarded_reader(here: Path) -> Iterator[Reader]:
 
 @pytest.fixture
 def founder(here: Path) -> Iterator[Reader]:
-    """Whoever sets up a realm as a page says: its `penstock serve` starts one in this process,
-    with the settings file that the page has had them write."""
+    """A reader who sets up a realm as a page describes: `penstock serve` starts one in this
+    process, with the settings file from the page."""
     with contextlib.ExitStack() as open_:
         place: list[Guarded] = []
 

@@ -1,4 +1,4 @@
-"""The reference page of the command line, from the program itself."""
+"""Generates the reference page of the command line from the program itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ It ends with 0 when done, 1 when refused (the [error](errors.md) on standard err
 
 
 def cli_page() -> str:
-    """Every command with its arguments, options and examples."""
+    """Return the page: every command with its arguments, options and examples."""
     root: Any = typer.main.get_command(app)
     parts = [HEAD]
     for name in root.list_commands(None):
@@ -91,7 +91,7 @@ def _kind(parameter: Any) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The words an option takes, where they are few."""
+    """Return the words that an option accepts, if they are few."""
     found: list[str] = []
     for each in get_args(annotation):
         found += [each] if isinstance(each, str) else _choices(each)
@@ -99,7 +99,7 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _help(text: str) -> str:
-    """The help of a command; what it shows as it is written becomes a block."""
+    """Return the help of a command, with its preformatted parts as code blocks."""
     parts = inspect.cleandoc(text).split("\n\n")
     return "\n".join(_block(part) if part.startswith("\b") else f"{part}\n" for part in parts)
 

@@ -1,4 +1,4 @@
-"""The reference page of the Python API, from signatures and docstrings."""
+"""Generates the reference page of the Python API from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ CLASSES: dict[str, list[type]] = {
 }
 
 _REST = re.compile(r"::\n\n(?! )(.*)\Z", re.DOTALL)
-"""A block up to the end: nothing is left to show that it is further in."""
+"""A literal block to the end of a text whose indentation was removed."""
 _BLOCK = re.compile(r"::\n\n((?:(?: {4}[^\n]*)?\n)+)")
 
 
 def python_page() -> str:
-    """Every class a program meets, with what it can do."""
+    """Return the page: each public class with its members."""
     parts = [HEAD, "## connect\n", _call("penstock.connect", penstock.connect)]
     parts += ["## segments\n", _call("penstock.segments", penstock.segments)]
     for title, classes in CLASSES.items():
@@ -106,7 +106,7 @@ def _class(found: type) -> Iterator[str]:
 
 
 def _members(found: type) -> Iterator[tuple[str, Any]]:
-    """Public ones in the order they are written, inherited ones last."""
+    """Yield the public members in the order of the source, inherited ones last."""
     seen: set[str] = set()
     for owner in found.__mro__:
         if not owner.__module__.startswith("penstock"):
@@ -118,7 +118,7 @@ def _members(found: type) -> Iterator[tuple[str, Any]]:
 
 
 def _fields(found: type) -> Iterator[tuple[str, str]]:
-    """What one reads from an instance: fields with the texts below them, and properties."""
+    """Yield the fields, with the texts below them, and the properties."""
     seen = set()
     for owner in found.__mro__:
         if owner.__module__.startswith("penstock"):
@@ -132,7 +132,7 @@ def _fields(found: type) -> Iterator[tuple[str, str]]:
 
 
 def _call(name: str, function: Any, *, own: bool = True) -> str:
-    """A signature, and what it says of itself below."""
+    """Yield the signature of a function and its docstring."""
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
     shown = _shown(name, signature.replace(parameters=kept))
@@ -141,7 +141,7 @@ def _call(name: str, function: Any, *, own: bool = True) -> str:
 
 
 def _shown(name: str, signature: inspect.Signature) -> str:
-    """On one line where it fits, else one parameter a line."""
+    """Return a signature: on one line if it fits, otherwise with one parameter on each line."""
     line = _plain(f"{name}{signature}")
     if len(line) <= 88:
         return line
@@ -165,7 +165,7 @@ def _annotation(answer: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Annotations are texts of the source; nobody wants their quotes."""
+    """Return an annotation without quotes."""
     return re.sub(r"((?::|->) )'([^']*)'", r"\1\2", text)
 
 
@@ -174,7 +174,7 @@ def _dash(text: str) -> str:
 
 
 def _text(docstring: str) -> str:
-    """A docstring as Markdown: what it shows as code becomes a block."""
+    """Return a docstring as Markdown, with its literal blocks as code blocks."""
     blocks = _BLOCK.sub(_fence, _REST.sub(_fence, docstring + "\n"))
     return prose(blocks).strip() + "\n"
 

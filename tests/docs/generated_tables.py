@@ -1,4 +1,5 @@
-"""Reference pages that are one table: attributes, errors, settings, lines of the log, HTTP."""
+"""Generates the reference pages that consist of tables: attributes, errors, settings, log lines and
+HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _LEVELS |= {"error": "error", "exception": "error"}
 
 
 def attributes_page() -> str:
-    """Every attribute of a channel or queue."""
+    """Return the page of all attributes of channels and queues."""
     storage = [(f"storage.{name}", *rest) for name, *rest in _attributes(Storage)]
     own = [each for each in _attributes(Definition) if each[0] not in ("storage", "kind")]
     rows = [[f"`{name}`", default, cell(text)] for name, default, text in [*own, *storage]]
@@ -50,7 +51,7 @@ def _attributes(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:
 
 
 def documented(owner: type) -> list[tuple[str, str]]:
-    """The fields of a class as they are written, each with the text below it."""
+    """Return the fields of a class in the order of the source, each with the text below it."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
     assert isinstance(tree, ast.ClassDef)
     found = []
@@ -67,7 +68,7 @@ def _string(line: ast.stmt | None) -> str:
 
 
 def settings_page() -> str:
-    """Every option of the server, a table a section."""
+    """Return the page of all server options, with a table for each section."""
     sections: dict[str, list[list[str]]] = {}
     for path, default, sentence in described():
         shown = "" if default in ("", None) else f"`{default}`"
@@ -86,7 +87,7 @@ What a file looks like, and what wins over what: [settings](../guide/operating.m
 
 
 def errors_page(remedies: dict[str, str]) -> str:
-    """Every error: its code, class and HTTP status, the cause and what to do about it."""
+    """Return the page of all errors: code, class, HTTP status, cause and remedy."""
     rows = []
     for code, found in sorted(error_classes().items()):
         cause = cell(inspect.getdoc(found) or "")
@@ -106,13 +107,13 @@ The code is in brackets at the end of a command's message, and in the answers of
 
 
 def _moved(text: str) -> str:
-    """Links of a page of the guide, from here."""
+    """Adapt the links in a text from a page of the guide."""
     text = re.sub(r"\]\(#", "](../guide/operating.md#", text)
     return re.sub(r"\]\((?!\.\./|https?:)", "](../guide/", text)
 
 
 def log_page(meanings: dict[str, str]) -> str:
-    """Every line of the log, with its level and what it carries."""
+    """Return the page of all log lines, with their levels and fields."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for path in sorted(ROOT.glob("packages/*/src/**/*.py")):
         for name, level, keys in _logged(path):
@@ -137,7 +138,7 @@ def _words(words: Iterable[str]) -> str:
 
 
 def _logged(path: Path) -> Iterator[tuple[str, str, set[str]]]:
-    """Calls such as ``_log.info("realm.stopped", reason=...)``."""
+    """Yield the calls such as ``_log.info("realm.stopped", reason=...)`` in a file."""
     source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)) if "_log" in source else ():
         match node:
@@ -150,7 +151,7 @@ def _logged(path: Path) -> Iterator[tuple[str, str, set[str]]]:
 
 
 def meanings_in(page: str) -> dict[str, str]:
-    """What the table of the guide says about each line of the log."""
+    """Return the meaning of each log line from the table of the guide."""
     found = {}
     for line in page.splitlines():
         cells = line.strip("| ").split(" | ")
@@ -161,7 +162,7 @@ def meanings_in(page: str) -> dict[str, str]:
 
 
 def http_page() -> str:
-    """Every route of the administration API, from its own OpenAPI document."""
+    """Return the page of all routes of the administration API, from its OpenAPI document."""
     sections: dict[str, list[str]] = {}
     for path, operations in sorted(document(TABLE, "0")["paths"].items()):
         for method, operation in operations.items():

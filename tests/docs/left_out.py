@@ -1,4 +1,4 @@
-"""Lines of shells on pages that no test runs, and why. The list is to stay short."""
+"""Shell lines on pages that no test runs, and why. The list should stay short."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ NOT_RUN = {
     "penstock store copy --to s3://": "needs an object store; tests/integration has one",
     "penstock pipeline list var/": "about what `make run` leaves behind, which ends with a check",
 }
-"""By how a line begins, behind the variables it sets."""
+"""The reasons, by the beginning of a line after the variables that it sets."""
 
 
 def reason_not_to_run(line: Line) -> str:
-    """Empty: there is none."""
+    """Return why no test runs the line; empty if tests run it."""
     text = " ".join(line.parts[len(line.variables) :])
     return next((why for begin, why in NOT_RUN.items() if text.startswith(begin)), "")

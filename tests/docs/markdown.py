@@ -1,4 +1,4 @@
-"""Tables and texts of generated pages."""
+"""Formats tables and texts for generated pages."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _ROLE = re.compile(r":\w+:`~?([^`]+)`")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; its cells are Markdown."""
+    """Return a table; its cells are Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 
 
 def cell(text: str) -> str:
-    """A sentence of the code's as it fits into a cell."""
+    """Return a sentence of a docstring as a table cell."""
     return " ".join(prose(text).split()).replace("|", "\\|")
 
 
 def prose(text: str) -> str:
-    """A docstring as Markdown, without the numbers of rules."""
+    """Return a docstring as Markdown, without the numbers of rules."""
     text = _ROLE.sub(r"`\1`", _RULE.sub("", text))
     text = re.sub(r"(?<!`)``(?!`)", "`", text)
-    in_code = re.split(r"(`[^`]*`)", text)  # where Markdown shows it as it is
+    in_code = re.split(r"(`[^`]*`)", text)  # outside of code
     return "".join(
         each if each.startswith("`") else re.sub(r"<(\w+)>", r"&lt;\1&gt;", each)
         for each in in_code

@@ -1,4 +1,4 @@
-"""The pages users read, and the blocks of code on them."""
+"""Reads the pages for users, and the code blocks on them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ OTHER_PAGES = sorted(
         ROOT / "changelog.d" / "README.md",
     }
 )
-"""Pages written by hand that are not the users' guide."""
+"""Pages written by hand that are not part of the users' guide."""
 
 SERVER_URL = "penstock://localhost:9000"
-"""What the pages call the realm."""
+"""The URL of the realm on the pages."""
 SHELLS = frozenset(("", "console", "sh"))
-"""Languages of blocks that hold commands, one a line."""
+"""Languages of blocks with commands, one in each line."""
 
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)")
@@ -42,14 +42,15 @@ _OPERATORS = frozenset(("|", ">", ">>", "<", "&", "&&", ";"))
 
 
 class Block(Struct, frozen=True):
-    """A fenced block."""
+    """A fenced code block."""
 
     page: Path
     line: int
-    """Line of its first line of text, from 1."""
+    """Line number of its first line of text, from 1."""
     language: str
     marks: frozenset[str]
-    """Further words behind the language: ``spark``, or the name of the file it is."""
+    """Further words after the language: ``spark``, or the name of the file whose text the block
+    is."""
     text: str
 
     @property
@@ -58,11 +59,11 @@ class Block(Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        """The name of the file whose text it is; empty for what is run."""
+        """The name of the file whose text this block is; empty for code to run."""
         return next((mark for mark in self.marks if "." in mark), "")
 
     def commands(self) -> list[Command]:
-        """Its lines that call ``penstock``."""
+        """The lines that call ``penstock``."""
         return [
             Command(line.page, line.line, line.text)
             for line in self.lines()
@@ -70,14 +71,14 @@ class Block(Struct, frozen=True):
         ]
 
     def lines(self) -> list[Line]:
-        """What a shell is given, if that is what it holds."""
+        """The lines, joined over backslashes, if the block is for a shell."""
         if self.language not in SHELLS or self.file:
             return []
         return list(_shell_lines(self))
 
 
 class Line(Struct, frozen=True):
-    """A line of a shell, with those that go on behind a backslash."""
+    """A line for a shell, including the lines that continue it after a backslash."""
 
     page: Path
     line: int
@@ -89,13 +90,13 @@ class Line(Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What is set for this line alone."""
+        """The environment variables that are set for this line alone."""
         found = itertools.takewhile(_ASSIGNMENT.match, self.parts)
         return dict(part.split("=", 1) for part in found)
 
     @property
     def program(self) -> str:
-        """What it calls."""
+        """The program that the line calls."""
         return next((part for part in self.parts if not _ASSIGNMENT.match(part)), "")
 
     @property
@@ -112,12 +113,12 @@ class Command(Line, frozen=True):
 
     @property
     def arguments(self) -> list[str]:
-        """What the program gets: nothing from a pipe or redirection on."""
+        """The arguments of the program: everything before a pipe or redirection."""
         return list(_until_operator(self.words))
 
     @property
     def is_plain(self) -> bool:
-        """Whether no shell is needed to run it."""
+        """Whether the line can run without a shell."""
         return self.arguments == self.words
 
 
@@ -141,12 +142,12 @@ def _until_operator(words: list[str]) -> Iterator[str]:
 
 
 def name_of(page: Path) -> str:
-    """Return the path of a page in the repository; of a page elsewhere, the name of the file."""
+    """Return the path of a page in the repository; for a page elsewhere, the name of its file."""
     return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
 
 
 def blocks(page: Path) -> list[Block]:
-    """Every fenced block of a page, in order."""
+    """Return all fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     found = []
     for fence in _FENCE.finditer(text):
@@ -157,7 +158,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """The text of a page without its blocks."""
+    """Return the text of a page without its blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 

@@ -8,7 +8,8 @@ from typing import Final
 from tests.docs.pages import ROOT
 
 PairRow = tuple[str, str, str]
-"""A part, the protocol that it comes from, and the one that it goes to; "all" for every one."""
+"""A part of a message, the protocol it comes from, and the protocol it goes to ("all" for all
+protocols)."""
 
 PROTOCOLS: Final = ("AMQP", "MQTT", "HTTP")
 _PAGE: Final = ROOT / "docs/guide/protocol-pairs.md"

@@ -1,4 +1,4 @@
-"""A reader who follows a page from top to bottom: runs its Python and its commands."""
+"""Runs the Python code and the commands of a page from top to bottom, as a reader would."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.docs.pages import SERVER_URL, Block, Command, Line, blocks, name_of
 
 Run = Callable[[Command], None]
 Serve = Callable[[Command], str]
-"""Runs ``penstock serve``; gives what clients call the realm from then on, or nothing if the realm
-they have is the one that it would start."""
+"""Runs ``penstock serve``. Returns the URL that clients use from then on; empty if the page's
+present realm is the one it would start."""
 OTHERS = frozenset(("curl", "openssl"))
-"""Programs of others that pages call, and that every machine has; a shell runs them."""
+"""Other programs that pages call and that every machine has; a shell runs them."""
 TIMEOUT_S = 60
 MQTT_ADDRESS = '"localhost", 1883'
-"""Where devices on a page connect to."""
+"""The address on pages to which devices connect."""
 
 
 class Reader:
-    """Follows pages in one namespace; close it to end the sessions the pages have opened."""
+    """Follows pages in one namespace. Closing it ends the sessions that the pages have opened."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class Reader:
         serve: Serve | None = None,
         mqtt: Callable[[], str] | None = None,
     ) -> None:
-        """``names`` are what the pages call things elsewhere, such as a host, and what is meant
-        here; ``mqtt`` has the realm speak MQTT, for a page that does, and gives the URL."""
+        """``names`` maps names on the pages, such as that of a host, to the names to use here.
+        ``mqtt`` makes the realm listen for MQTT, for pages that need it, and returns the URL."""
         self._mqtt = mqtt
         self._url = url
         self._run = run
@@ -46,7 +46,8 @@ class Reader:
         self.names: dict[str, Any] = {"__name__": "__page__"}
 
     def follow(self, page: Path, *, spark: bool = False) -> int:
-        """Run what is on a page, Spark's blocks only when ``spark``; gives how many blocks ran."""
+        """Run the blocks of a page, those for Spark only with ``spark``; return how many were
+        run."""
         wanted = [block for block in blocks(page) if spark or not block.is_spark]
         return sum(self._do(block) for block in wanted)
 
@@ -61,7 +62,7 @@ class Reader:
         return any([self._shell(line) for line in block.lines()])
 
     def _shell(self, line: Line) -> bool:
-        """Run a line, if it ends by itself; whether it did."""
+        """Run a line if it ends by itself; return whether it was run."""
         text = self._meant(line.text)
         command = Command(line.page, line.line, text)
         if reason_not_to_run(command):
@@ -79,7 +80,7 @@ class Reader:
         return False
 
     def names_here(self, names: Mapping[str, str]) -> None:
-        """More of what pages call things, once it is known."""
+        """Add more names, when they are known."""
         self._names |= names
 
     def _meant(self, text: str) -> str:
@@ -92,7 +93,7 @@ class Reader:
             host, _, port = self._mqtt().rpartition("//")[2].rpartition(":")
             self.names_here({MQTT_ADDRESS: f'"{host}", {port}'})
         text = self._meant(block.text.replace(SERVER_URL, self._url))
-        # Empty lines before it, so that a traceback names the line of the page.
+        # After empty lines, so that a traceback has the line number of the page.
         code = compile("\n" * (block.line - 1) + text, name_of(block.page), "exec")
         exec(code, self.names)
 
@@ -103,7 +104,7 @@ class Reader:
 
 
 def _call(line: Line) -> None:
-    """Have a shell run what is no command of ours. A view without an end is looked at for a
+    """Run a line that is no command of ours in a shell. A command without an end is stopped after a
     moment."""
     Path(".curlrc").write_text("max-time = 2\nsilent\nfail-with-body\n", encoding="utf-8")
     done = subprocess.run(
@@ -121,8 +122,8 @@ def _call(line: Line) -> None:
 
 
 def environment(url: str) -> dict[str, str]:
-    """What commands are run with; those that look for a realm on this machine find that of the
-    page."""
+    """Return the environment for commands; those that look for a realm on this machine find the one
+    at ``url``."""
     port = re.findall(r":(\d+)", url)[-1]
     where = {"PENSTOCK_LISTEN_PORT": port, "PENSTOCK_HTTP_ENABLED": "false"}
     return {**os.environ, **where, "PENSTOCK_URL": url, "COLUMNS": "120"}

@@ -1,7 +1,5 @@
-"""The generated tables of the guide, and the pages of the reference.
-
-``python -m tests.docs.reference`` writes them anew.
-"""
+"""Writes the generated tables of the guide and the pages of the reference: ``python -m
+tests.docs.reference``."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ _CITATION = re.compile(r"(?<!\[)SEM ([A-Z]\d*[a-z]?(?:, [A-Z]\d*[a-z]?)*)\b")
 
 
 def settings_table() -> str:
-    """Every option of the server."""
+    """Return the table of all options of the server."""
     rows = [
         f"| `{path}` | `{default}` | `{variable_of(path)}` | {_RULE.sub('', sentence)} |"
         for path, default, sentence in described()
@@ -42,7 +40,7 @@ def settings_table() -> str:
 
 
 def errors_table(remedies: dict[str, str]) -> str:
-    """Every error code with its cause, and what to do about it."""
+    """Return the table of all error codes, with their causes and remedies."""
     known = error_classes()
     rows = [f"{_error(known[code])} {remedies.get(code, '')} |" for code in sorted(known)]
     head = "| code | class | cause | later | what to do |"
@@ -56,20 +54,20 @@ def _error(found: type[PenstockError]) -> str:
 
 
 def written(page: Path, name: str) -> str:
-    """The table that stands between the marks ``begin name`` and ``end name``."""
+    """Return the table between the marks ``begin name`` and ``end name``."""
     found = _marked(name).search(page.read_text(encoding="utf-8"))
     assert found is not None, f"{page.name} has no place for {name}"
     return found[2].strip()
 
 
 def remedies_in(table: str) -> dict[str, str]:
-    """The last column of the table of errors, by code."""
+    """Return the last column of the table of errors, by code."""
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     return {row[0].strip("`"): row[4].strip() for row in rows if len(row) == 5}
 
 
 def reference_pages() -> dict[str, str]:
-    """The pages of ``docs/reference`` that are written from the code, by name."""
+    """Return the generated pages of ``docs/reference``, by name."""
     guide = OPERATING.read_text(encoding="utf-8")
     return {
         "attributes.md": attributes_page(),
@@ -95,7 +93,7 @@ def _write(page: Path, name: str, table: str) -> None:
 
 
 def linked(text: str, page_of_rules: str) -> str:
-    """The text with a link in the place of each rule that it cites."""
+    """Return the text with a link for each rule that it cites."""
     return _CITATION.sub(
         lambda found: ", ".join(
             f"[SEM {each}]({page_of_rules}#{semantics.anchor_of(each)})"

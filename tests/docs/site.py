@@ -1,9 +1,8 @@
-"""Fits the pages of the repository into the site: the hooks of ``mkdocs.yml``.
+"""Adapts the pages of the repository for the site: the hooks of ``mkdocs.yml``.
 
-Pages are written for a forge, where links are paths between files. In the site, files outside of
-``docs/`` have pages as well, and links to them lead there; what links nowhere a reader could go
-becomes plain text.
-"""
+Pages are written for a forge such as GitHub, where links are paths between files. The site also has
+pages for files outside of ``docs/``, and links to such files are changed to these pages. Links to
+files without a page become plain text."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _SCHEMES = ("http://", "https://", "mailto:", "penstock://")
 
 
 def page_of(path: str) -> str:
-    """Where the site has the file of the repository at ``path``."""
+    """Return the path of a file of the repository in the site."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
@@ -39,7 +38,8 @@ def page_of(path: str) -> str:
 
 
 def file_at(path: str) -> str | None:
-    """The file a link to ``path`` means: a folder means its README; ``None``: no page."""
+    """Return the file that a link to ``path`` shows: for a folder its README; ``None`` if it has no
+    page."""
     target = ROOT / path
     if target.is_dir():
         path = f"{path}/README.md"
@@ -47,7 +47,7 @@ def file_at(path: str) -> str | None:
 
 
 def links_of(path: str) -> Iterator[str]:
-    """The files of the repository that a page links to."""
+    """Return the files of the repository to which a page links."""
     text = _FENCED.sub("", (ROOT / path).read_text(encoding="utf-8"))
     for found in _LINK.finditer(text):
         if target := _target(path, found[3]):
@@ -62,7 +62,7 @@ def _target(path: str, link: str) -> str | None:
 
 
 def outside() -> list[str]:
-    """Every file outside of ``docs/`` that the pages lead to, by whatever way."""
+    """Return all files outside of ``docs/`` to which pages link, directly or indirectly."""
     first = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
     seen = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"}
     waiting = [*first, *seen]
@@ -76,7 +76,7 @@ def outside() -> list[str]:
 
 
 def fitted(text: str, path: str) -> str:
-    """The text of the page at ``path`` as the site renders it."""
+    """Return the text of the page at ``path`` for the site."""
     parts = _FENCED.split(text)
     return "".join(
         _OPENING.sub(_opening, part) if index % 2 else _prose(part, path)
@@ -85,7 +85,8 @@ def fitted(text: str, path: str) -> str:
 
 
 def _opening(found: re.Match[str]) -> str:
-    """A mark behind the language is the name of a file, or for the tests alone."""
+    """Return the opening line of a code block. A mark with a dot is the name of a file, which
+    becomes the title; other marks are for tests, and are left out."""
     title = f' title="{found[2]}"' if "." in found[2] else ""
     return f"```{found[1]}{title}"
 
@@ -108,7 +109,8 @@ def _link(found: re.Match[str], path: str) -> str:
 
 
 def _lists(lines: list[str]) -> Iterator[str]:
-    """Python-Markdown wants an empty line before a list, and four spaces for one inside it."""
+    """Return the lines with an empty line before each list and an indentation of four spaces for
+    nested ones, as Python-Markdown needs."""
     before = ""
     for line in lines:
         item = _ITEM.match(line)
@@ -119,7 +121,7 @@ def _lists(lines: list[str]) -> Iterator[str]:
 
 
 def slug(text: str, separator: str) -> str:
-    """Anchors as forges make them."""
+    """Return the anchor of a heading, as forges make it."""
     return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", separator)
 
 
@@ -127,7 +129,7 @@ def slug(text: str, separator: str) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Anchors as on a forge, and a place for pages that have none of their own."""
+    """Set the function for anchors, and complete the navigation."""
     config.mdx_configs["toc"]["slugify"] = slug
     assert config.nav is not None
     named = set(_pages(config.nav))
@@ -148,7 +150,7 @@ def _pages(nav: Any) -> Iterator[str]:
 
 
 def _filled(nav: Any) -> Any:
-    """The navigation with folders replaced by their pages."""
+    """Return the navigation with folders replaced by their pages."""
     if isinstance(nav, list):
         return [_filled(part) for part in nav]
     if isinstance(nav, dict):
@@ -157,7 +159,8 @@ def _filled(nav: Any) -> Any:
 
 
 def _listed(folder: str) -> list[str]:
-    """The pages of a folder in ``docs/``: its README, then in the order of the links there."""
+    """Return the pages of a folder in ``docs/``: its README, then the others in the order of its
+    links."""
     names = sorted(path.name for path in (ROOT / "docs" / folder).glob("*.md"))
     order = ["README.md", *(found[3] for found in _LINK.finditer(_readme(folder)))]
     return [folder + name for name in sorted(names, key=lambda name: _rank(order, name))]
@@ -172,7 +175,7 @@ def _rank(order: list[str], name: str) -> int:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Files outside of ``docs/`` become pages."""
+    """Add the files outside of ``docs/`` as pages."""
     for path in outside():
         text = (ROOT / path).read_text(encoding="utf-8")
         if not path.endswith(".md"):
@@ -182,7 +185,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links, lists and fences as Python-Markdown wants them."""
+    """Return the text of a page as Python-Markdown needs it."""
     if page.file.src_uri == "index.md":
         page.meta["hide"] = ["navigation"]
     elif "\n## " not in markdown:

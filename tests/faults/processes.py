@@ -73,7 +73,7 @@ class Server:
         self.process = self._start(str(self.port))
 
     def set_clock(self, offset_s: float) -> None:
-        assert self._clock is not None, "it was started with a clock to set"
+        assert self._clock is not None, "the server was started without a clock file"
         set_offset(self._clock, int(offset_s * 1e9))
 
     def close(self) -> None:
@@ -94,13 +94,13 @@ class Network:
     def set_mode(self, word: str) -> None:
         """Set the mode of all connections: ``slow``, ``stall``, ``half``, ``cut`` or ``flow``. It
         is in effect on return."""
-        assert self._process.stdin is not None, "a pipe"
+        assert self._process.stdin is not None, "the process has no input pipe"
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
-        assert self._line() == "done\n", "the network is there"
+        assert self._line() == "done\n", "the relay did not confirm the mode"
 
     def _line(self) -> str:
-        assert self._process.stdout is not None, "a pipe"
+        assert self._process.stdout is not None, "the process has no output pipe"
         return str(self._process.stdout.readline())
 
     def close(self) -> None:

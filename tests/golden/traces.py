@@ -1,4 +1,4 @@
-"""Recorded traces of simulated lives."""
+"""Recorded traces of simulated runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ GOLDEN: Final = Path(__file__).parent / "traces.txt"
 
 
 def recorded() -> dict[int, str]:
-    """The hash of each recorded seed's trace."""
+    """Return the hash of the recorded trace of each seed."""
     lines = GOLDEN.read_text(encoding="ascii").splitlines()
     return {int(seed): trace for seed, trace in map(str.split, lines)}

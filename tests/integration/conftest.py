@@ -1,4 +1,4 @@
-"""A server with several lives, and a session that goes through them."""
+"""A server that tests can kill and restart, and a session that reconnects to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is killed and started again, for tests of what outlives it."""
+"""A server that is killed and restarted, for tests of what survives a restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WAIT_S = 120.0
 
 
 class Lives:
-    """One server after the other on the same data and the same port."""
+    """Server processes one after the other, with the same data and the same port."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -18,7 +18,7 @@ class Lives:
         self.url = self.server.url
 
     def kill(self) -> None:
-        """End it by force and start the next."""
+        """Kill the server and start the next one."""
         self.server.kill()
         self.start()
 

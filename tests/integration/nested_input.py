@@ -1,8 +1,7 @@
-"""Every decoder of what comes from outside, and a value nested as deep as asked for each.
+"""Feeds each decoder of external input with a value nested to a given depth.
 
-Run as a program it decodes all of them, and prints what each does: native code that recurses
-without a bound would end the process, and the last line names it.
-"""
+Run as a program, it feeds all decoders and prints the outcome of each. Native code that recurses
+without a bound would end the process; then the last line names it."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ from penstock_server.settings.loading import load
 from penstock_tools.topology.reading import parse
 
 FEW_LEVELS: Final = 2
-"""Levels that are refused only where no nested value is allowed."""
+"""A depth that is refused only by decoders that allow no nested value."""
 LEVELS: Final = (FEW_LEVELS, NESTING_MAX + 1, 100_000)
 
 Maker = Callable[[int], Any]
@@ -57,12 +56,12 @@ def objects(levels: int) -> bytes:
 
 
 def packed(levels: int) -> bytes:
-    """Arrays of msgpack with one element each."""
+    """Return arrays of msgpack, nested so deep, with one element each."""
     return b"\x91" * levels + b"\x01"
 
 
 def in_a_field(levels: int, fields: bytes = b"") -> bytes:
-    """An object with ``fields`` and one that nobody knows, which decoders skip."""
+    """Return an object with ``fields`` and a nested, unknown field, which decoders skip."""
     return b"{" + fields + b'"zz":' + arrays(levels) + b"}"
 
 
@@ -72,12 +71,12 @@ def json_document(data: bytes) -> publishing.PublishDocument:
 
 
 def header(levels: int) -> str:
-    """A header of MQTT or AMQP with a content type."""
+    """Return a header of MQTT or AMQP with a nested content type."""
     return in_a_field(levels, b'"content_type":"a",').decode()
 
 
 def described(levels: int) -> bytes:
-    """Described values of AMQP, each inside the other."""
+    """Return described values of AMQP, each inside another."""
     return b"\x00\x43" * levels + b"\x43"
 
 
@@ -98,7 +97,8 @@ def a_property(levels: int) -> Any:
 
 
 def message_types(levels: int) -> bytes:
-    """Message types of Protocol Buffers, each with a field of the next; as many as have room."""
+    """Return message types of Protocol Buffers, each with a field of the next; at most as many as
+    are allowed."""
     file = descriptor_pb2.FileDescriptorProto(name="deep.proto", syntax="proto3")
     for at in range(min(levels, 9_000)):
         message = file.message_type.add(name=f"M{at}")
@@ -108,7 +108,7 @@ def message_types(levels: int) -> bytes:
 
 
 def protobuf_message(levels: int) -> bytes:
-    """A message of a type that contains itself, in its bytes."""
+    """Return the bytes of a message whose type contains itself."""
     value = b""
     for _ in range(min(levels, 10_000)):
         size, length = len(value), b""
@@ -128,7 +128,7 @@ def tree() -> Descriptors:
 
 def arrow_schema(levels: int) -> bytes:
     kind = pa.int8()
-    for _ in range(min(levels, 1_000)):  # Arrow itself writes no more
+    for _ in range(min(levels, 1_000)):  # Arrow itself writes no deeper ones
         kind = pa.list_(kind)
     return bytes(pa.schema([("data", kind)]).serialize())
 
@@ -141,11 +141,11 @@ def json_payload(data: bytes) -> object:
 
 
 class Absent(Exception):
-    """A value that could not be read counts as absent."""
+    """A value that could not be read was treated as absent."""
 
 
 def unless_absent(decode: Decoder, absent: Callable[[Any], object]) -> Decoder:
-    """Decode, and raise `Absent` if the result is the one of a value that is not there."""
+    """Decode, and raise `Absent` if the result is the one for an absent value."""
 
     def decode_all(data: Any) -> object:
         result = decode(data)
@@ -178,7 +178,7 @@ def published_overflow(cell: bytes) -> object:
 
 
 def tagged(levels: int) -> bytes:
-    """A cell of properties in overflow: lists of lists."""
+    """Return a cell of the overflow column with nested lists."""
     node = b"\x92\xa1a\x91" * levels + b"\xc0"
     return b"\x81\xa1p" + node
 
@@ -192,7 +192,7 @@ def toml_tables(levels: int) -> str:
 
 
 def user_properties(levels: int) -> bytes:
-    """A PUBLISH with so many user properties: MQTT nests nothing, but it repeats."""
+    """Return a PUBLISH with this many user properties. MQTT has no nesting, only repetition."""
     pairs = b"\x26\x00\x01n\x00\x01v" * (levels * 10)
     size, length = len(pairs), b""
     while size >= 0x80:
@@ -298,8 +298,8 @@ DECODERS: Final[Mapping[str, tuple[Maker, Decoder]]] = {
         unless_absent(positions_in, lambda _: {}),
     ),
 }
-"""By what is decoded: what makes it, and what decodes it. Session records of MQTT are read from a
-channel (`packages/mqtt/tests/test_internal_stores.py`)."""
+"""The maker of the nested value, and the decoder, by what is decoded. Session records of MQTT are
+read from a channel (`packages/mqtt/tests/test_internal_stores.py`)."""
 
 
 def outcome(make: Maker, decode: Decoder, levels: int) -> str:

@@ -1,4 +1,4 @@
-"""A realm as a process that speaks AMQP, for clients that are not of this project."""
+"""A realm process with AMQP, for clients of other projects."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ FAILOVER = (
     "&failover.maxReconnectDelay=1000"
 )
 MOVED: pytest.StashKey[MovingCluster] = pytest.StashKey()
-"""The cluster that tests of a run go through at the moment."""
+"""The cluster that the tests of this run use now."""
 
 
 @pytest.fixture(scope="module")
 def realm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[InteropRealm]:
-    """A realm that listens for AMQP and HTTP, the same for all tests of a module. With
-    ``--through-a-cluster`` it is a node that does not serve, and the owner moves."""
+    """A realm with AMQP and HTTP for all tests of a module. With ``--through-a-cluster`` it is a
+    node that does not serve, of a cluster whose owner moves."""
     if importlib.util.find_spec("proton") is None:
         pytest.skip(WITHOUT_PROTON)
     directory = tmp_path_factory.mktemp("realm")
@@ -45,7 +45,7 @@ def realm(
 
 @pytest.fixture(scope="module")
 def amqp(realm: InteropRealm) -> str:
-    """Where it listens for AMQP."""
+    """The URL of the realm for AMQP."""
     if isinstance(realm, MovingCluster):
         return realm.amqp
     assert isinstance(realm, ServerProcess), "one or the other"
@@ -54,28 +54,28 @@ def amqp(realm: InteropRealm) -> str:
 
 @pytest.fixture(scope="module")
 def jms(realm: InteropRealm, amqp: str) -> str:
-    """Where Qpid JMS is to connect: to a cluster again and again, as its users have it do, but
-    not for ever where it is refused from the beginning."""
+    """The URL for Qpid JMS. For a cluster it makes the client reconnect, as users configure it, but
+    not forever if its first connection is refused."""
     return f"failover:({amqp})?{FAILOVER}" if isinstance(realm, MovingCluster) else amqp
 
 
 @pytest.fixture
 def failover(request: pytest.FixtureRequest) -> str:
-    """How Qpid JMS is to go on by itself; nothing where the realm is one process."""
+    """The part of the URL that makes Qpid JMS reconnect; empty if the realm is one process."""
     return FAILOVER if request.config.getoption("through_a_cluster") else ""
 
 
 @pytest.fixture
 def whole(realm: InteropRealm) -> Whole:
-    """Runs a suite; through a cluster once more what the owner's moves have met."""
+    """Runs a suite; through a cluster, runs tests again that failed because of a handover."""
     if isinstance(realm, MovingCluster):
         return realm.run
     return lambda run, names: run(names)
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A test of ours that fails while the owner of a cluster moves, and as it may then (see
-    ``excused``), is run again."""
+    """Run one of our tests again that failed while the owner of a cluster moved, for a reason in
+    ``excused``."""
     others = [each for each in item.session.items if each.parent is item.parent and each != item]
     if not others or not item.config.getoption("through_a_cluster"):
         return None
@@ -86,7 +86,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for run in range(RUNS_MAX):
         cluster = item.config.stash.get(MOVED, None)
         before = 0 if cluster is None else cluster.moves
-        reports = runtestprotocol(item, nextitem=others[0], log=False)  # the module stays
+        reports = runtestprotocol(
+            item, nextitem=others[0], log=False
+        )  # keeps the fixtures of the module
         cluster = item.config.stash.get(MOVED, None)
         is_met = cluster is not None and cluster.begun > before
         failed = [each.longreprtext for each in reports if each.failed]
@@ -103,7 +105,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture
 def tell(record_property: Callable[[str, object], None]) -> Tell:
-    """Has the report of the run end with what a suite has said, also when all is well."""
+    """Adds the outcome of a suite to the end of the report, even if all tests passed."""
 
     def tell(suite: str, found: Outcome) -> None:
         moved = f", {found.rounds} times; the owner moved {found.moves} times meanwhile, and "

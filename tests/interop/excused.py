@@ -1,9 +1,8 @@
-"""Failures of clients that the moves of an owner are a reason for, each with what AMQP or the
-client leaves open there. Whatever else fails has failed, also while the owner moves.
+"""Failures of clients that handovers of the owner explain, each with what AMQP or the client does
+not define there. All other failures count, even while the owner moves.
 
-A client of AMQP is not told where another owner is: its connection ends. What it loses with that is
-what it has not settled, its transactions, and all that it does not make anew by itself.
-"""
+An AMQP client is not told where the new owner is: its connection ends. It then loses unsettled
+deliveries, its transactions, and everything that it does not create again by itself."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from msgspec import Struct
 
 
 class Excuse(Struct, frozen=True):
-    """Some failures of some tests."""
+    """A failure of some tests that a handover explains."""
 
     tests: str
-    """A pattern of their whole names."""
+    """A regular expression for their full names."""
     said: str
-    """A pattern that is in what they fail with."""
+    """A regular expression that is found in the text of the failure."""
     why: str
 
 
@@ -63,7 +62,7 @@ EXCUSES: Final = (
 
 
 def excuse_of(test: str, said: str) -> str:
-    """Why a test may fail with this while the owner moves; nothing: it may not."""
+    """Return why a test may fail with this text while the owner moves; empty if it may not."""
     for excuse in EXCUSES:
         if re.fullmatch(excuse.tests, test) and re.search(excuse.said, said, re.DOTALL):
             return excuse.why

@@ -1,5 +1,5 @@
-"""A cluster of real processes of which a suite sees one node only, which does not serve: the owner
-moves to and fro between the other two."""
+"""A cluster of real processes, of which a suite sees one node that never serves; the owner moves
+between the other two."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.interop.programs import Outcome, Run
 SERVING: Final = ("n1", "n2")
 DOOR: Final = "n3"
 LEASE_S: Final = "10"
-"""Longer than a busy machine keeps a process from its processors: owners move when they are to."""
+"""Longer than a busy machine delays a process, so that owners move only when they are told to."""
 STEP_S: Final = 60.0
 LOG_MAX: Final = 6_000
-"""Characters of a node's log that tell how it has ended."""
+"""Characters from the end of a node's log for an error text."""
 MOVES_MIN: Final = 3
 RUNS_MAX: Final = 4
-"""How often a test is run that the owner's moves meet again and again."""
+"""How often a test is run that fails during handovers each time."""
 
 
 class MovingCluster:
-    """Stands where a suite has a realm in a process of its own. Its URLs are those of the node that
-    stands by."""
+    """A cluster in place of the realm process that a suite usually has. Its URLs are those of the
+    node that does not serve."""
 
     def __init__(self, engine: NatsServers, nodes: Sequence[ServerProcess], http_port: int) -> None:
         self._engine = engine
@@ -43,13 +43,13 @@ class MovingCluster:
         self.amqp = self.url.replace("penstock://", "amqp://")
         self.http_url = f"http://127.0.0.1:{http_port}"
         self.moves = 0
-        """How often the owner has moved so far ..."""
+        """How often the owner has moved."""
         self.begun = 0
-        """... and how often it was told to."""
+        """How often the owner was told to move."""
         self._failure = ""
 
     def keep_moving(self, every_s: float, over: threading.Event) -> None:
-        """Move the owner until it is over; what goes wrong is told by :meth:`check`."""
+        """Move the owner until ``over`` is set; :meth:`check` raises errors of this."""
         try:
             while not over.wait(every_s):
                 self.begun += 1
@@ -61,7 +61,8 @@ class MovingCluster:
             self._failure = f"{error}"
 
     def tell(self, *words: str) -> None:
-        """What ``penstock cluster`` does with these words. Raises ``CalledProcessError``."""
+        """Run ``penstock cluster`` with these arguments; return its output. Raises
+        ``CalledProcessError``."""
         command = (sys.executable, "-m", "penstock", "cluster", *words)
         subprocess.run(
             [*command, "--cluster", self._engine.engine],
@@ -73,16 +74,16 @@ class MovingCluster:
         )
 
     def check(self) -> None:
-        """Raise what has gone wrong with the moves; no node ends by itself, and the door never
-        serves."""
+        """Raise errors of the moves, and check that no node has ended by itself and that the
+        visible node never serves."""
         for name, node in self._nodes.items():
             assert node.is_running, f"node {name} has ended by itself:\n{node.log[-LOG_MAX:]}"
         assert not self._failure, self._failure
         assert not self._nodes[DOOR].logged("shard.claimed"), "the door only stands by"
 
     def run(self, run: Run, names: Sequence[str]) -> Outcome:
-        """Run a suite as often as it takes until the owner has moved some times meanwhile, and give
-        what it has said in the end."""
+        """Run a suite until the owner has moved several times meanwhile; return the last
+        outcome."""
         began, rounds = self.moves, 0
         again: list[tuple[str, str]] = []
         while True:
@@ -95,8 +96,8 @@ class MovingCluster:
         return replace(found, again=again, rounds=rounds, moves=self.moves - began)
 
     def _run_once(self, run: Run, names: Sequence[str]) -> Outcome:
-        """A test that failed while the owner moved, and as it may then (see ``excused``), is run
-        again, by itself. The outcome has which were."""
+        """Run a suite. Tests that failed while the owner moved, for a reason in ``excused``, are
+        run again alone and are named in the outcome."""
         moves = self.moves
         first = found = run(names)
         again: list[tuple[str, str]] = []
@@ -112,7 +113,7 @@ class MovingCluster:
 
 @contextmanager
 def moving_cluster(folder: Path, every_s: float) -> Iterator[MovingCluster]:
-    """Three servers of an engine and three nodes, which have ended when the block has."""
+    """Run three servers of an engine and three nodes until the ``with`` block ends."""
     with ExitStack() as stack:
         (folder / "engine").mkdir()
         engine = stack.enter_context(NatsServers(folder / "engine"))

@@ -1,10 +1,10 @@
-"""What servers of MQTT keep of QoS 2 when they are killed: ``python -m tests.interop.mqtt_kills``.
+"""Measures what MQTT servers keep of QoS 2 when they are killed: ``python -m
+tests.interop.mqtt_kills``.
 
-A client publishes :data:`MESSAGES` messages to each of the states of :data:`STATES`, and another
-one with a lasting session takes the last of these before. Then the server is killed (SIGKILL) and
-started again, and both go on as the standard has it. What does not come is lost, what comes once
-more is doubled.
-"""
+A client publishes :data:`MESSAGES` messages for each of the states in :data:`STATES`, and leaves
+them in it. Those of the last state come first, and another client with a persistent session
+receives them. Then the server is killed (SIGKILL) and restarted, and both clients continue as the
+standard requires. Messages that do not arrive are lost, those that arrive again are doubled."""
 
 from __future__ import annotations
 
@@ -43,21 +43,22 @@ _QUIET_S: Final = 2.0
 SAVING: Final = "mosquitto, autosave_on_changes"
 _SAVES_ALL: Final = "autosave_interval 1\nautosave_on_changes true\n"
 CONTENDERS: Final = (*mqtt_peers.CONTENDERS[:2], SAVING, *mqtt_peers.CONTENDERS[2:])
-"""mosquitto twice: as it is, with ``persistence true``, and told to save after each message."""
+"""The servers. mosquitto is measured twice: with ``persistence true`` alone, and also configured to
+save after each message."""
 
 
 class Outcome(Struct):
-    """What has become of the messages of one server."""
+    """The outcome of the messages for one server."""
 
     lost: Counter[str]
-    """How many have not come, by their state."""
+    """Number of messages that did not arrive, by their state."""
     doubled: Counter[str]
     has_session: bool
-    """Whether the receiver's session was there after the kill."""
+    """Whether the receiver's session existed after the kill."""
 
 
 def missing(name: str) -> str:
-    """Why a server cannot run here; empty when it can."""
+    """Return why a server cannot run here; empty if it can."""
     return mqtt_peers.missing(name.partition(",")[0])
 
 
@@ -74,8 +75,8 @@ def _client(server: MqttServer, client_id: str) -> tuple[PacketClient, bool]:
 
 
 def _heard(client: PacketClient, is_last: Callable[[Any], bool] = lambda _: False) -> list[Any]:
-    """What a client hears until one is the last, or nothing comes for a while. Raises
-    ``ConnectionError`` where the server hangs up."""
+    """Return what a client receives until ``is_last`` is true of a packet, or nothing arrives for a
+    while. Raises ``ConnectionError`` if the server disconnects."""
     client._line.settimeout(_QUIET_S)
     found: list[Any] = []
     try:
@@ -89,7 +90,7 @@ def _heard(client: PacketClient, is_last: Callable[[Any], bool] = lambda _: Fals
 
 
 def kills(name: str, folder: Path) -> Outcome:
-    """Kill a server, and see. Raises ``Missing`` where it cannot run."""
+    """Kill a server, and return the outcome. Raises ``Missing`` if the server cannot run."""
     directory = folder / "data"
     directory.mkdir()
     with _served(name, directory) as server:
@@ -117,7 +118,8 @@ def kills(name: str, folder: Path) -> Outcome:
     count = Counter(came)
     lost, doubled = Counter[str](), Counter[str]()
     for packet_id in range(1, 4 * MESSAGES + 1):
-        state = STATES[(packet_id - 1) // MESSAGES - 1]  # the first of them were delivered
+        # The first messages, which were delivered, have the last state.
+        state = STATES[(packet_id - 1) // MESSAGES - 1]
         lost[state] += count[packet_id] == 0
         doubled[state] += max(count[packet_id] - 1, 0)
     return Outcome(lost, doubled, has_session)
@@ -130,8 +132,8 @@ def _message(packet_id: int, *, is_duplicate: bool = False) -> PublishPacket:
 
 
 def _delivered(sender: PacketClient, receiver: PacketClient) -> list[int]:
-    """Messages that come while their receiver is there, which says that it has them; that it has
-    heard that this is known (PUBREL), it does not say any more."""
+    """Deliver messages to a connected receiver, which confirms them (PUBREC) but does not answer
+    the release (PUBREL)."""
     came = []
     for packet_id in range(1, MESSAGES + 1):
         sender.send(_message(packet_id))
@@ -146,8 +148,9 @@ def _delivered(sender: PacketClient, receiver: PacketClient) -> list[int]:
 
 
 def _go_on(server: MqttServer) -> None:
-    """What a sender does that has heard all PUBREC but those of the last messages. A server may
-    hang up at a release that it does not know: then its sender comes again, and goes on behind."""
+    """Continue as a sender that has received PUBREC for all messages but the last ones. A server
+    may disconnect when it gets a release that it does not know; the sender then reconnects and
+    continues after it."""
     sender, _ = _client(server, "sender")
     for packet_id in range(2 * MESSAGES + 1, 4 * MESSAGES + 1):
         try:
@@ -163,7 +166,7 @@ def _go_on(server: MqttServer) -> None:
 
 
 def _taken(receiver: PacketClient) -> list[int]:
-    """What comes to a receiver, once it is released."""
+    """Return the messages that a receiver gets, after releasing them."""
     held: dict[int, int] = {}
     came = []
     while packets := _heard(receiver, lambda _: True):
@@ -179,7 +182,7 @@ def _taken(receiver: PacketClient) -> list[int]:
 
 
 def main(names: Sequence[str]) -> None:
-    """Write a table of what has become of the messages."""
+    """Write a table of the outcomes."""
     _say(f"| | session | {' | '.join(f'{each}: lost, doubled' for each in STATES)} |")
     _say(f"| --- | --- |{' ---: |' * len(STATES)}")
     for name in names or CONTENDERS:

@@ -1,10 +1,10 @@
-"""Client programs in other languages: fetched once, compiled, run, and what they say counted.
+"""Runs client programs in other languages: fetches their libraries, compiles them, and reads the
+outcome of each test.
 
-Maven, npm, Go and Cargo fetch what a suite's own file names (``pom.xml``, ``package-lock.json``,
-``go.sum``, ``Cargo.lock``), from wherever they are set up to fetch it. What is made of it is kept
-below ``build/interop`` until that file changes.
-A machine without the program, or one that cannot fetch, leaves the suite out and says why.
-"""
+Maven, npm, Go and Cargo fetch what the file of a suite names (``pom.xml``, ``package-lock.json``,
+``go.sum``, ``Cargo.lock``), from the source in their own configuration. The result is kept below
+``build/interop`` until that file changes. On a machine without the program, or without access to
+the source, the suite is skipped with the reason."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ CACHE: Final = HERE.parents[1] / "build" / "interop"
 COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 FETCHING_S: Final = 90
 BUILDING_S: Final = 300
-"""Thirty crates, on a machine that has other things to do; alone it takes a tenth of that."""
+"""Time to build thirty crates on a busy machine; an idle one needs a tenth of it."""
 RUNNING_S: Final = 240
-"""A suite that takes longer hangs; all of them together have half of that."""
+"""The time after which a suite counts as hanging; all suites together take half of it."""
 
 WITHOUT_PROTON: Final = "python-qpid-proton is not installed: `make setup` says why"
 
@@ -42,18 +42,18 @@ _FAILED: Final = re.compile(r"^FAILED (\S+): (.*)$", re.MULTILINE)
 
 
 class Outcome(Struct, frozen=True):
-    """What a suite has said."""
+    """The outcome of a suite."""
 
     ran: int
     ignored: int
     failed: Mapping[str, str]
-    """By test, why."""
+    """Reasons of failures, by test."""
     again: Sequence[tuple[str, str]] = ()
-    """Tests that were run again, because the owner moved while they failed, and with what, ..."""
+    """Failures, by test, that occurred while the owner moved, so that the tests were run again."""
     rounds: int = 1
-    """... how often all were run, ..."""
+    """How often the whole suite was run."""
     moves: int = 0
-    """... and how often it moved meanwhile."""
+    """How often the owner moved meanwhile."""
 
     def __str__(self) -> str:
         passed = self.ran - len(self.failed)
@@ -63,31 +63,31 @@ class Outcome(Struct, frozen=True):
 
 
 Run = Callable[[Sequence[str]], Outcome]
-"""Runs tests by their names, or classes of tests."""
+"""Runs the tests with these names, or of these classes."""
 Whole = Callable[[Run, Sequence[str]], Outcome]
-"""Has a suite run until it has said what it finds; see the fixture ``whole``."""
+"""Runs a suite until its outcome is final; see the fixture ``whole``."""
 
 
 class InteropRealm(Protocol):
-    """What a suite has to know of the realm it is run against."""
+    """The addresses of the realm that a suite runs against."""
 
     @property
     def url(self) -> str:
-        """Where it listens for the native protocol."""
+        """Its URL for the native protocol."""
         ...
 
     @property
     def http_url(self) -> str:
-        """Where it listens for HTTP."""
+        """Its URL for HTTP."""
         ...
 
 
 Tell = Callable[[str, Outcome], None]
-"""Has the report of the run say what a suite has said; see the fixture ``tell``."""
+"""Adds the outcome of a suite to the report of the run; see the fixture ``tell``."""
 
 
 def outcome(said: str) -> Outcome:
-    """Raises ``AssertionError`` when the suite has not come to its end."""
+    """Parse the output of a suite. Raises ``AssertionError`` if the suite did not reach its end."""
     ends = _RAN.search(said)
     assert ends is not None, f"the suite has not come to its end:\n{said[-4_000:]}"
     failed = dict(_FAILED.findall(said))
@@ -97,7 +97,7 @@ def outcome(said: str) -> Outcome:
 
 
 def program(name: str, package: str) -> str:
-    """Where a program is; leaves the test out where it is not."""
+    """Return the path of a program; skip the test if it is not installed."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed (Debian and Ubuntu: apt-get install {package})")
@@ -112,7 +112,7 @@ def run_java(
     main: str = "Suite",
     running_s: int = RUNNING_S,
 ) -> Outcome:
-    """Compile a folder of ``tests/interop`` with its libraries and run JUnit classes of it."""
+    """Compile a folder of ``tests/interop`` with its libraries, and run JUnit classes of it."""
     assert os.environ.get("JAVA_HOME") != str(REFUSING), (
         "a test that runs Java uses the fixture java"
     )
@@ -126,7 +126,7 @@ def run_java(
 
 
 def parse_java(files: Sequence[Path]) -> list[str]:
-    """What the compiler complains of when it only reads them: no library need be there."""
+    """Return the compiler's complaints about the syntax of these files; this needs no libraries."""
     java = program("java", "openjdk-17-jdk-headless")
     program("javac", "openjdk-17-jdk-headless")
     command = [java, str(HERE / "java" / "Parse.java"), *map(str, files)]
@@ -136,8 +136,8 @@ def parse_java(files: Sequence[Path]) -> list[str]:
 
 
 def compile_java(suite: str, texts: Mapping[str, str], folder: Path) -> Path:
-    """Compile programs, by file name, with the libraries of a folder of ``tests/interop``; gives
-    where their classes are. A warning is an error."""
+    """Compile programs, by file name, with the libraries of a folder of ``tests/interop``; return
+    the folder of the classes. A warning is an error."""
     program("javac", "openjdk-17-jdk-headless")
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -150,7 +150,7 @@ def compile_java(suite: str, texts: Mapping[str, str], folder: Path) -> Path:
 
 
 def run_program(suite: str, classes: Path, main: str) -> str:
-    """Run a program that was compiled so, to its end; gives what it has written."""
+    """Run a compiled program; return its output."""
     java = program("java", "openjdk-17-jdk-headless")
     path = os.pathsep.join((str(classes), str(_jars(suite) / "*")))
     done = subprocess.run(
@@ -165,20 +165,20 @@ def run_program(suite: str, classes: Path, main: str) -> str:
 
 
 def patience_in(jms: str) -> int:
-    """How many times longer than usual a suite may take that connects to this: an owner that moves
-    keeps it waiting, and an engine of three servers answers later than a file."""
+    """Return the factor for the time of a suite with this URL: handovers of the owner delay it, and
+    an engine of three servers is slower than a file."""
     return 4 if jms.startswith("failover:") else 1
 
 
 def run_node(suite: str, script: str, *arguments: str) -> Outcome:
-    """Run a script of a folder of ``tests/interop`` with the packages of its lock file."""
+    """Run a script of a folder of ``tests/interop`` with the packages in its lock file."""
     node = program("node", "nodejs")
     return _run([node, str(_packages(suite) / script), *arguments])
 
 
 def run_python(suite: str, script: str, *arguments: str) -> Outcome:
-    """Run a script of a folder of ``tests/interop`` with the packages of its
-    ``requirements.txt``, which are no part of this environment."""
+    """Run a script of a folder of ``tests/interop`` with the packages in its ``requirements.txt``,
+    which are not in this environment."""
     wanted = HERE / suite / "requirements.txt"
     folder = _kept(suite, wanted)
     if not folder.exists():
@@ -220,20 +220,20 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def run_go(suite: str, *arguments: str) -> Outcome:
-    """Build and run the program of a folder of ``tests/interop`` with the modules of its
+    """Build and run the program in a folder of ``tests/interop`` with the modules in its
     ``go.sum``."""
     source = HERE / suite
     folder = _kept(suite, *sorted(source.iterdir()))
     if not folder.exists():
         go = program("go", "golang-go")
         with _made(folder) as place:
-            _fetch(go, "list", "-deps", "-f", '{{""}}', ".", folder=source)  # it names none
+            _fetch(go, "list", "-deps", "-f", '{{""}}', ".", folder=source)  # it needs no modules
             _build(go, "build", "-o", place / "suite", ".", folder=source)
     return _run([str(folder / "suite"), *arguments])
 
 
 def run_rust(suite: str, *arguments: str) -> Outcome:
-    """Build and run the program of a folder of ``tests/interop`` with the crates of its
+    """Build and run the program in a folder of ``tests/interop`` with the crates in its
     ``Cargo.lock``."""
     source = HERE / suite
     folder = _kept(suite, *sorted(source.iterdir()))
@@ -241,7 +241,7 @@ def run_rust(suite: str, *arguments: str) -> Outcome:
         cargo = program("cargo", "cargo")
         with _made(folder) as place:
             _fetch(cargo, "fetch", "--locked", folder=source)
-            made = place.parent / "target"  # gone in the end, but for the program
+            made = place.parent / "target"  # removed at the end, except for the program
             _build(cargo, "build", "--quiet", "--frozen", "--target-dir", made, folder=source)
             shutil.copy(made / "debug" / "suite", place)
     return _run([str(folder / "suite"), *arguments])
@@ -279,7 +279,8 @@ def _jars(suite: str) -> Path:
 
 
 def _packages(suite: str) -> Path:
-    """A copy of the folder, its packages beside it: Node looks for them there."""
+    """Return a copy of the folder with its packages, because Node looks for them beside the
+    script."""
     source = HERE / suite
     folder = _kept(suite, *sorted(source.iterdir()))
     if not folder.exists():
@@ -297,7 +298,7 @@ def _compiled(suite: str) -> Path:
         path = str(_jars(suite) / "*")
         programs = [str(each) for each in sources if each.suffix == ".java"]
         with _made(folder) as place:
-            # What a library's manifest says of others beside it is not our affair: no `path`.
+            # Warnings about libraries named in the manifest of a library are ignored: no `path`.
             lints = ("-Xlint:all,-path", "-Werror")
             command = ["javac", *lints, "-d", str(place), "-cp", path, *programs]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -309,7 +310,7 @@ def _compiled(suite: str) -> Path:
 
 
 def _kept(name: str, *files: Path) -> Path:
-    """Where something is kept that is made of these files as they are now."""
+    """Return a path for what is made from these files, which differs once they change."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes())
@@ -318,18 +319,18 @@ def _kept(name: str, *files: Path) -> Path:
 
 @contextmanager
 def _made(folder: Path) -> Iterator[Path]:
-    """A place to make a folder in, which takes its name when it is whole."""
+    """Yield a temporary folder, which gets its final name when the block has completed it."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix=f".{folder.name}-") as temporary:
         place = Path(temporary) / "whole"
         place.mkdir()
         yield place
-        with suppress(OSError):  # another process was faster
+        with suppress(OSError):  # another process has made it meanwhile
             place.rename(folder)
 
 
 def _build(*command: str | Path, folder: Path) -> None:
-    """A program that is not compiled has failed; a warning of its compiler is one of ours."""
+    """Run a compiler. A program that cannot be compiled, or only with warnings, fails the test."""
     done = subprocess.run(
         list(map(str, command)),
         cwd=folder,
@@ -344,7 +345,7 @@ def _build(*command: str | Path, folder: Path) -> None:
 
 
 def _fetch(*command: str | Path, folder: Path | None = None) -> None:
-    """Leaves the test out where there is no way to fetch anything."""
+    """Run a program that fetches packages; skip the test if it cannot fetch them."""
     try:
         done = subprocess.run(
             list(map(str, command)),

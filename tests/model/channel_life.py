@@ -1,4 +1,4 @@
-"""What may happen in the life of a channel, drawn at random, to it and to its model."""
+"""Random actions on a channel, applied to it and to its model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ DELAYS_MS = (None, None, 0, 10, 35, 200)
 BACKOFFS = (None, None, Backoff(10), Backoff(20, factor=4.0, most=90))
 KINDS = ("shared", "shared", "exclusive", "priority", "serial", "serial", "shared_queued")
 AT_ONCE = ("shared", "serial", "shared_queued")
-"""Types that redeliver at once, counted; they take a window, and keep a selector."""
+"""Types that redeliver at once and count redeliveries; their subscriptions have a window, and may
+have a selector."""
 EVENT_TIMEOUT_MS = 100
 FIRST = ["shared", "even", "exclusive", "priority", "shared_queued", "serial", "strict"]
 FIRST += ["lanes", "lanes"]
@@ -69,11 +70,11 @@ def _spans(ids: set[int]) -> tuple[Span, ...]:
 
 class ChannelLife(Publishing, Leasing, Seeking):
     drawn: int = 0
-    """Which backoff and timeout the next durable has."""
+    """Index of the backoff and timeout of the next durable."""
     timeouts_ms: tuple[int, ...] = (0, 100, 300, 0, 0)
     """Acknowledgement timeouts of the durables, in turn; 0: none."""
     steps: dict[Step, int]
-    """What may happen, and how often."""
+    """The possible actions, with their weights."""
 
     @initialize(
         type=st.sampled_from(TYPES),
@@ -151,7 +152,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
         self.all_lasts = True
 
     def first_id(self, asked: int) -> int:
-        """Where a durable begins that is to begin at ``asked``."""
+        """Return the position at which a durable begins that asked for ``asked``."""
         return asked
 
     def open_queue(self, readers: int, window: int) -> None:
@@ -173,7 +174,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
 
     @rule(seed=st.integers(0, 1 << 32))
     def live(self, seed: int) -> None:
-        """One step of a life; the seed draws which, and of what."""
+        """Do one action; ``seed`` determines which, and its arguments."""
         random = Random(seed)
         steps = [step for step in self.steps for _ in range(self.steps[step])]
         random.choice(steps)(self, random)
@@ -297,7 +298,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
         self.do(command)
 
     def demand(self, random: Random) -> None:
-        seats = self.model.seats.items()  # a lease gets nothing more
+        seats = self.model.seats.items()  # a lease receives no further events
         pulling = [n for n, s in seats if s.demand is not None and s.session != SESSION]
         if not pulling:
             return
@@ -345,7 +346,8 @@ class ChannelLife(Publishing, Leasing, Seeking):
                 self.do(AckPrevious(subscription, max(ids)))
 
     def reject(self, subscription: int, seat: Seat, ids: set[int]) -> None:
-        """SEM T11: what is in hand, and stored, is dead for this durable."""
+        """Reject events that are in flight and still stored: they are dead for this durable (SEM
+        T11)."""
         command = BuryEvents(subscription, _spans(ids))
         if not self.model.moves_dead:
             with pytest.raises(IllegalState, match="has no dead event store"):
@@ -398,16 +400,19 @@ class ChannelLife(Publishing, Leasing, Seeking):
         return self.model.durables[seat.durable].is_cumulative
 
     def top(self, seat: Seat, ids: set[int]) -> set[int]:
-        """The named event counts for a cumulative kind, though it is gone by now."""
+        """Return the last of the named events; for a cumulative kind it counts even if it is not
+        stored any more."""
         return {max(ids)} if self.is_cumulative(seat) else set()
 
     def recalled_from(self, seat: Seat) -> set[int]:
-        """What was taken from a seat whose client does not know it yet, and is still due."""
+        """Return the recalled events of a seat whose client has not confirmed the recall, if they
+        are still outstanding."""
         late = set().union(*seat.recalls) & self.model.durables[seat.durable].due - seat.held
         return late | seat.sought
 
     def settle_recalled(self, random: Random) -> None:
-        """A client that does not know yet: refused to acknowledge, free to give back again."""
+        """Settle recalled events for a client that does not know of the recall: an acknowledgement
+        is refused, a rollback has no effect."""
         waiting = [n for n, seat in self.model.seats.items() if seat.recalls]
         if not waiting:
             return
@@ -446,7 +451,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
     def steal(self, owner: int, ids: set[int]) -> None:
         durable = self.model.seats[owner].durable
         others = [n for n, s in self.model.seats.items() if s.durable == durable and n != owner]
-        ids &= self.model.durables[durable].due  # a relayed event is nobody's any more
+        ids &= self.model.durables[durable].due  # no client has a relayed event any more
         for other in others if ids else ():
             with pytest.raises(IllegalState):
                 self.do(Ack(other, _spans(ids)))
@@ -513,7 +518,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
         if not self.definition.storage.honour_capacity:
             self.model.evict()
         effects = self.play.do(Edit(replace(state, capacity=capacity)))
-        while self.play.channel.state.overdue:  # what is above it moves in steps
+        while self.play.channel.state.overdue:  # events above the limit move in steps
             self.play.sweep()
         self.watch([*effects, *self.play.offers()])
 

@@ -1,4 +1,5 @@
-"""What a channel should be: sets, loops and one entry an event. Too slow to be wrong."""
+"""A simple model of a channel, made of sets, loops and one entry for each event. It is slow, and
+easy to check."""
 
 from __future__ import annotations
 
@@ -10,19 +11,19 @@ from penstock_core.vocabulary.counters import Counters
 from penstock_core.vocabulary.definitions import Definition
 
 SURVIVING = ("persistent", "mixed", "paged")
-"""Types whose events a restart finds, all or some."""
+"""Types whose events survive a restart, all or some of them."""
 FORGETTING = ("simple", "transient")
-"""Types whose ids start again."""
+"""Types whose ids start again after a restart."""
 CUMULATIVE = ("exclusive", "priority")
-"""Durables that acknowledge up to and including an event, and do not redeliver at once."""
+"""Types of durables that acknowledge up to and including an event, and do not redeliver at once."""
 IN_ORDER = ("exclusive", "priority", "serial")
-"""Durables on which an event that waits holds up those behind it."""
+"""Types of durables on which a waiting event delays those after it."""
 WITH_TRANSIENT = ("exclusive", "priority", "shared_queued")
-"""Durables whose clients get what nothing keeps."""
+"""Types of durables whose clients also receive events that are not stored."""
 
 
 def lane_of(event_id: int) -> int | None:
-    """By a property every third event does not have."""
+    """Return the lane of an event, from a property that every third event does not have."""
     return event_id % 3 or None
 
 
@@ -37,11 +38,11 @@ class Kept:
     key: int | None = None
     relayed: bool = False
     of_type: bool = False
-    """Whether the channel's type keeps it in memory, wherever it is now."""
+    """Whether the channel's type stores it only in memory, even if it is on disk now."""
     passing: bool = False
-    """On the JMS engine: only those want it who are there."""
+    """On the JMS engine: whether it is only for subscribers that are connected."""
     waits_ms: int = 0
-    """On the JMS engine: how long it waits for an absent subscriber; 0: as all do."""
+    """On the JMS engine: how long it waits for an absent subscriber; 0: the default."""
 
 
 @dataclass
@@ -53,19 +54,19 @@ class Seat:
     held: set[int] = field(default_factory=set)
     stalled: bool = False
     selective: bool = False
-    """A reader of a queue that wants even events only."""
+    """Whether this is a reader of a queue with a selector for even events."""
     auto_ack: bool = False
     sole: bool = False
     was_served: bool = False
     timeout_ms: int = 0
     until: dict[int, int] = field(default_factory=dict)
-    """By when what it holds has to be acknowledged (SEM D19); of what it held before, too."""
+    """When the seat's events have to be acknowledged (SEM D19), including those it held before."""
     got_us: dict[int, int] = field(default_factory=dict)
-    """When it got what it holds, for the last time (SEM D23); of what it held before, too."""
+    """When the seat last received each of its events (SEM D23), including those it held before."""
     recalls: list[set[int]] = field(default_factory=list)
-    """Taken back, and the client has not said that it knows (SEM D11)."""
+    """Recalled events, until the client confirms the recall (SEM D11)."""
     sought: set[int] = field(default_factory=set)
-    """The part of it that a seek has taken back (SEM D20)."""
+    """Those of ``recalls`` that a seek has recalled (SEM D20)."""
 
     @property
     def credit(self) -> int:
@@ -76,7 +77,7 @@ class Seat:
 
 @dataclass
 class Ledger:
-    """One durable."""
+    """The state of one durable."""
 
     kind: str
     start: int
@@ -87,29 +88,31 @@ class Ledger:
     counts: dict[int, int] = field(default_factory=dict)
     parked: set[int] = field(default_factory=set)
     rolled_back: set[int] = field(default_factory=set)
-    """For a cumulative kind: given back, and not settled since."""
+    """For a cumulative kind: events that were given back and are not settled since."""
     waits: dict[int, int] = field(default_factory=dict)
-    """Until when rolled-back events wait (SEM D18), in microseconds."""
+    """The times until which rolled-back events wait (SEM D18), in microseconds."""
     backoff: Backoff | None = None
     timeout_ms: int = 0
     strict: bool = False
     lanes: bool = False
     turn: list[int] = field(default_factory=list)
-    """Its subscriptions; the one served longest ago comes first."""
+    """Its subscriptions in the order of service: the one served longest ago comes first."""
     knows_turn: bool = True
-    """Until a reader that wants only some events has let its turn pass, which nobody sees."""
+    """Whether ``turn`` is exact: False once a reader with a selector may have let its turn pass,
+    which the model cannot see."""
 
     @property
     def is_cumulative(self) -> bool:
         return self.kind in CUMULATIVE
 
     def follows(self, event_id: int, other: int) -> bool:
-        """Whether ``event_id`` has to come after the other (SEM D11)."""
+        """Whether ``event_id`` must be delivered after ``other`` (SEM D11)."""
         same = self.strict or (self.lanes and lane_of(event_id) == lane_of(other))
         return same and event_id > other
 
     def has_to_wait(self, event_id: int) -> bool:
-        """SEM D18: for its own time, or for that of an event that comes before it."""
+        """Whether the event has to wait (SEM D18): for its own delay, or for that of an event
+        before it."""
         late = self.waits.keys() - self.parked
         if self.lanes:
             return any(one <= event_id and lane_of(one) == lane_of(event_id) for one in late)
@@ -138,29 +141,30 @@ class ChannelModel:
         self.capacity = definition.capacity
         self.retain = definition.retain_consumed or definition.engine == "merge"
         self.depth = max(definition.keys.values(), default=0)
-        """Depth of the publish key; 0: there is none."""
+        """Depth of the publish key; 0: no key."""
         self.moves_dead = bool(definition.dead_event_store)
         self.start = self.issued = definition.start_event_id
-        """``issued``: every id below may have been given."""
+        """``issued``: every lower id may have been given to an event."""
         self.stored: dict[int, Kept] = {}
         self.durables: dict[str, Ledger] = {}
         self.seats: dict[int, Seat] = {}
         self.readers: dict[int, Reader] = {}
         self.passing: dict[int, Kept] = {}
-        """Relayed in this very step."""
+        """Events relayed in this step."""
         self.leaving: dict[int, Kept] = {}
-        """Published and evicted in this very step: it goes by those who are there."""
+        """Events that were published and evicted in this step: they are only delivered to connected
+        subscribers."""
         self.published_from = self.start
-        """The first id of the newest publish."""
+        """First id of the newest publish."""
         self.merges = definition.engine == "merge"
         self.fates: dict[int, tuple[Cause, bool]] = {}
-        """For all events that have left: why, and whether they were dead."""
+        """Why each removed event left, and whether it went to the dead event store."""
         self.acked: set[int] = set()
         self.acked_lasting: set[int] = set()
         self.gone = Counters()
         self.redelivered = 0
         self.recalls: dict[int, set[int]] = {}
-        """What has to be told now, by subscription."""
+        """Recalls to be sent now, by subscription."""
 
     # --- what happens --------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ class ChannelModel:
         self.gone.published += len(kept)
 
     def superseded(self, first: int, kept: list[Kept]) -> set[int]:
-        """SEM K1: of each value of the key all stored events but the newest."""
+        """Return all stored events of each key value except the newest ones (SEM K1)."""
         after = dict(self.stored)
         after.update({i: one for i, one in enumerate(kept, first) if not one.relayed})
         gone: set[int] = set()
@@ -213,7 +217,7 @@ class ChannelModel:
         self.acked_lasting.discard(event_id)
 
     def is_unconsumed(self, event_id: int, cause: Cause) -> bool:
-        """SEM T6, where there is a dead event store."""
+        """Whether the event counts as unconsumed (SEM T6), if there is a dead event store."""
         owed = [event_id in ledger.due for ledger in self.durables.values()]
         return self.moves_dead and (any(owed) or not owed)
 
@@ -226,13 +230,13 @@ class ChannelModel:
                 self.drop(event_id, Cause.EXPIRED)
 
     def time_out(self, now_us: int) -> None:
-        """SEM D19."""
+        """Apply acknowledgement timeouts (SEM D19)."""
         for subscription, seat in list(self.seats.items()):
             late = {i for i in seat.held if seat.until.get(i, now_us + 1) <= now_us}
             if not late or seat.sole:
                 continue
             self.roll_back(seat, late, now_us=now_us)
-            back = late & self.durables[seat.durable].due  # what has died it is not told of
+            back = late & self.durables[seat.durable].due  # its client is not told of dead events
             if subscription in self.recalls:
                 seat.recalls[-1] |= back
                 self.recalls[subscription] = set(seat.recalls[-1])
@@ -241,7 +245,7 @@ class ChannelModel:
                 self.recalls[subscription] = set(back)
 
     def consume(self) -> None:
-        """SEM D6."""
+        """Remove consumed events (SEM D6)."""
         if self.retain or not self.durables:
             return
         behind = [reader.cursor for reader in self.readers.values() if reader.stop is None]
@@ -255,7 +259,7 @@ class ChannelModel:
         ledger = self.durables[seat.durable]
         if ledger.is_cumulative and ids:
             aside = ledger.rolled_back - seat.held
-            if seat.sole:  # the whole durable is in its hands, but for what it has given back
+            if seat.sole:  # it holds the whole durable, except for what it has given back
                 aside &= ledger.parked
             ids = {i for i in ledger.due | seat.held if i <= max(ids)} - aside
         for event_id in ids:
@@ -276,7 +280,7 @@ class ChannelModel:
     ) -> None:
         ledger = self.durables[seat.durable]
         seat.held -= ids
-        ids = ids & ledger.due  # what was relayed does not come back
+        ids = ids & ledger.due  # relayed events are not returned
         if ledger.is_cumulative:
             if not detached:
                 ledger.parked |= ids
@@ -301,15 +305,16 @@ class ChannelModel:
         self.recall(seat.durable, back)
 
     def skip(self, seat: Seat, ids: set[int]) -> None:
-        """A subscription's own selector has no use for them: it is as if they had not come."""
+        """Settle events that do not match a subscription's own selector: they count as not
+        delivered to it."""
         ledger = self.durables[seat.durable]
         seat.held -= ids
         if ledger.is_cumulative:
             ledger.parked |= ids & ledger.due
 
     def recall(self, durable: str, back: set[int]) -> None:
-        """SEM D11: nothing after a rolled-back event stays in anybody's hands; with lanes, nothing
-        of its lane."""
+        """Recall all events after a rolled-back one, with lanes those of the same lane (SEM
+        D11)."""
         ledger = self.durables[durable]
         for subscription, seat in self.seats.items():
             if seat.durable != durable:
@@ -322,7 +327,7 @@ class ChannelModel:
                 self.recalls[subscription] = later
 
     def sought(self, durable: str, start: int, after: set[int]) -> None:
-        """SEM D20: it begins anew, with ``after`` outstanding."""
+        """Set a durable to a new position, with ``after`` as outstanding events (SEM D20)."""
         ledger = self.durables[durable]
         for subscription, seat in self.seats_of(durable).items():
             if seat.held:
@@ -353,16 +358,16 @@ class ChannelModel:
         ledger.knows_turn &= not seat.selective
 
     def detached(self, subscription: int) -> None:
-        """SEM D13."""
+        """Remove a subscription (SEM D13)."""
         seat = self.seats.pop(subscription)
         ledger = self.durables[seat.durable]
         ledger.turn.remove(subscription)
         self.roll_back(seat, set(seat.held), detached=True)
-        if seat.was_served:  # what it rolled back is for whoever takes over
+        if seat.was_served:  # the next client gets what it rolled back
             ledger.parked.clear()
 
     def bury(self, event_id: int, durable: str, cause: Cause = Cause.UNDELIVERABLE) -> None:
-        """SEM T10."""
+        """Move an event to the dead event store (SEM T10)."""
         others = [one for name, one in self.durables.items() if name != durable]
         if self.retain or any(event_id in one.due for one in others):
             self._done(self.durables[durable], event_id, durable)
@@ -370,12 +375,13 @@ class ChannelModel:
             self.drop(event_id, cause)
 
     def gone_by(self) -> None:
-        """Nobody sees what has passed in this step any more."""
+        """Forget the events that passed in this step."""
         self.passing, self.leaving = {}, {}
         self.published_from = 1 << 60
 
     def restart(self, *, counted: bool) -> None:
-        """Sessions are gone, and what lived in memory. ``counted``: from a snapshot."""
+        """Apply a restart, which ends all sessions and loses what was in memory. ``counted``: the
+        counters in the snapshot."""
         self.seats, self.readers = {}, {}
         lost = {event_id for event_id, kept in self.stored.items() if kept.volatile}
         self.acked = set(self.acked if counted else self.acked_lasting) - lost
@@ -408,7 +414,8 @@ class ChannelModel:
         return set().union(*held)
 
     def may_be_served(self, durable: str) -> list[int]:
-        """The table of SEM D, second row: who may get the next event, in turn."""
+        """Return the subscriptions that may get the next event, in order (SEM D, second row of the
+        table)."""
         ledger, seats = self.durables[durable], self.seats_of(durable)
         holders = [n for n, seat in seats.items() if seat.held]
         match ledger.kind:
@@ -435,7 +442,7 @@ class ChannelModel:
         return sorted(event_id for event_id in left if not ledger.has_to_wait(event_id))
 
     def ready_for(self, seat: Seat) -> list[int]:
-        """What ``seat`` could be given, were there no end to its credit."""
+        """Return the events that ``seat`` could be given with unlimited credit."""
         ready = self.ready(seat.durable)
         if self.durables[seat.durable].lanes:
             others = self.in_hands(seat.durable) - seat.held

@@ -1,4 +1,4 @@
-"""A channel held against its model, effect by effect."""
+"""Compares a channel with its model, effect by effect."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.model.channel_model import ChannelModel, Ledger, Reader, Seat, lane_o
 
 
 def by_when(now_us: int, time_ms: int) -> int:
-    """When so much time is over, rounded up to a hundredth of it."""
+    """Return the time in ``time_ms``, rounded up to a hundredth of the duration."""
     grain_us = time_ms * 10
     return -(-(now_us + time_ms * 1_000) // grain_us) * grain_us
 
 
 class Compared(RuleBasedStateMachine):
-    """What both must agree on, after every step."""
+    """The checks of what channel and model must agree on after each step."""
 
     play: Play
     model: ChannelModel
     is_exact: bool
-    """All that was counted is known after a restart too: nothing counted was in memory only."""
+    """Whether a restart must restore all counters exactly, because none was only in memory."""
 
     # --- comparing -----------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ class Compared(RuleBasedStateMachine):
         self.watch(self.play.do(command))
 
     def settle_time(self) -> None:
-        """Both sides up to date: what is due has left, what it made room for is delivered."""
+        """Bring both sides up to date: remove what is due, and deliver what that makes room for."""
         self.play.sweep()
         while self.play.channel.state.overdue:  # dead events move in steps
             assert not self.play.offers(), "nothing goes out while expired events are there"
@@ -82,7 +82,7 @@ class Compared(RuleBasedStateMachine):
         self.model.consume()
 
     def one_by_one(self, effects: list[Effect]) -> list[Effect]:
-        """Small shares that were dealt one by one, each event as a delivery (SEM D8)."""
+        """Return each delivery separately in shares with few events (SEM D8)."""
         found: list[Effect] = []
         for durable, together in groupby(effects, self._durable_of):
             group = list(together)
@@ -99,12 +99,12 @@ class Compared(RuleBasedStateMachine):
         return None
 
     def served_in_turn(self, subscription: int) -> None:
-        """SEM D8, D10, D12: who is next, by the table."""
+        """Check that the subscription is one that may be served next (SEM D8, D10, D12)."""
         durable = self.model.seats[subscription].durable
         allowed = self.model.may_be_served(durable)
         assert subscription in allowed, "it may not be served now"
         ledger = self.model.durables[durable]
-        if ledger.knows_turn and not ledger.lanes:  # with lanes: who has room and a lane
+        if ledger.knows_turn and not ledger.lanes:  # with lanes: subscriptions with room and a lane
             assert subscription == allowed[0], "it is another one's turn"
         ledger.turn.remove(subscription)
         ledger.turn.append(subscription)
@@ -112,7 +112,7 @@ class Compared(RuleBasedStateMachine):
     def granted(self, seat: Seat, ids: list[int], effect: Deliver) -> None:
         ledger = self.model.durables[seat.durable]
         ready = self.model.ready_for(seat)
-        if ledger.lanes:  # others are served in the same round: the lowest of each of its lanes
+        if ledger.lanes:  # others are served in the same round: the first of each of its lanes
             mine = {*map(lane_of, ids)}
             ready = [i for i in ready if lane_of(i) in mine]
         assert ids == ready[: len(ids)], "not the lowest that are ready"
@@ -141,7 +141,7 @@ class Compared(RuleBasedStateMachine):
         reader.cursor = ids[-1] + 1
 
     def catch_up(self) -> None:
-        """A reader with credit has seen the end of the channel."""
+        """Check that readers with credit have received everything up to the end of the channel."""
         for subscription, subscriber in self.play.channel.state.subscribers.items():
             reader = self.model.readers[subscription]
             assert subscriber.cursor >= reader.cursor
@@ -183,7 +183,8 @@ class Compared(RuleBasedStateMachine):
         assert state.counters.published == len(state.stored) + state.counters.departed_count
 
     def waits_as_long(self, durable: Durable, ledger: Ledger) -> None:
-        """SEM D18: what is over is forgotten with the next step."""
+        """Check the delays of rolled-back events (SEM D18). Delays that are over are forgotten in
+        the next step."""
         found = [] if durable.waiting is None else durable.waiting.by_time()
         waits = {i: until_us for until_us, ids in found for i in ids}
         assert {i: us for i, us in waits.items() if us > self.play.now_us} == {
@@ -196,7 +197,8 @@ class Compared(RuleBasedStateMachine):
             assert not in_time or 0 < wakes_us <= min(in_time), "nobody looks in time"
 
     def delivery_states_are_the_models(self) -> None:
-        """SEM D23: the state of every event at every durable, in pages of a few rows."""
+        """Check the state of every event at every durable (SEM D23), which is read in pages of a
+        few rows."""
         rows_max = 3
         found: list[tuple[str, int]] = []
         place: DeliveryPlace | None = DeliveryPlace("", 0)
@@ -238,12 +240,11 @@ class Compared(RuleBasedStateMachine):
         assert since_us - resolution_us < run.since_us <= since_us
 
     def hands_hold_what_comes_first(self, name: str) -> None:
-        """Strict order and lanes (SEM D11): what is in hands is the beginning of what is
-        outstanding, or of its lane, in one client's hands. Only what is in hands can be
-        acknowledged, so no event is before an earlier one that its client has not got, or has
-        given back."""
+        """Check that the events in flight are the first outstanding ones, with lanes the first of
+        each lane, and that one client has them (strict order and lanes, SEM D11). Only events in
+        flight can be acknowledged, so none can be acknowledged before an earlier one."""
         if any(seat.sole for seat in self.model.seats_of(name).values()):
-            return  # it takes what it likes
+            return  # any of its events may be next
         ledger = self.model.durables[name]
         held = self.model.in_hands(name) & ledger.due
         ready = {*self.model.ready(name), *ledger.waits}
@@ -254,7 +255,7 @@ class Compared(RuleBasedStateMachine):
             assert len(set().union(*hands)) == sum(map(len, hands)), "a lane has two owners"
 
     def what_left_is_accounted_for(self) -> None:
-        """SEM T6, T8: each event's fate, and every counter."""
+        """Check the fate of each removed event, and all counters (SEM T6, T8)."""
         state, model = self.play.channel.state, self.model
         for one in self.play.removed:
             dead = set(events(one.dead))
@@ -266,7 +267,7 @@ class Compared(RuleBasedStateMachine):
 
     @invariant()
     def a_restart_would_lose_nothing(self) -> None:
-        """The recorded facts and a snapshot lead to the same place, at any moment."""
+        """Check that the recorded facts, and also a snapshot, lead to the same state."""
         if not hasattr(self, "model"):
             return
         twin = Play(self.play.channel)
@@ -298,7 +299,8 @@ class Compared(RuleBasedStateMachine):
 
 
 def _singles(effect: Effect) -> list[Effect]:
-    """Each event of a share that was dealt as a delivery; a run of ids stays as it is."""
+    """Yield the events of a share that was dealt event by event as separate deliveries, and other
+    runs of ids unchanged."""
     assert isinstance(effect, Deliver), "only deliveries are dealt"
     ids = events(effect.spans)
     if len(ids) > DEALT_MAX:

@@ -1,4 +1,4 @@
-"""A durable held as a whole, drawn at random, by a channel and its model."""
+"""Holds of a whole durable, drawn at random, in a channel and its model."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Holding(Compared):
     subscription: int
 
     def is_taken(self, name: str) -> bool:
-        """Whether a client of the usual kind is refused."""
+        """Whether another client of the usual kind would be refused."""
         seats = self.model.seats_of(name).values()
         return any(seat.sole for seat in seats) or (
             bool(seats) and self.model.durables[name].kind == "exclusive"
         )
 
     def covered(self, seat: Seat, last: int) -> set[int]:
-        """What an acknowledgement of everything up to an event is about."""
+        """Return the events that an acknowledgement up to ``last`` covers."""
         ids = self.model.durables[seat.durable].due if seat.sole else seat.held
         return {event_id for event_id in ids if event_id <= last}
 
@@ -52,7 +52,7 @@ class Holding(Compared):
         elif how == "take":
             span = Span(event_id, event_id + random.randint(1, 8))
             ledger = self.model.durables[seat.durable]
-            free = ledger.due - ledger.parked  # also what waits for a time
+            free = ledger.due - ledger.parked  # including events that wait for their delay
             taken = {i for i in free if span.first <= i < span.end}
             seat.got_us |= dict.fromkeys(taken - seat.held, self.play.now_us)
             seat.held |= taken

@@ -1,5 +1,5 @@
-"""Random lives of a channel of the JMS engine: subscribers that lose their connection and come
-back, durables that are fed, and nothing kept for nobody (SEM J)."""
+"""Random lives of a channel of the JMS engine: subscribers lose their connection and come back,
+durables are served, and events that nobody waits for are not kept (SEM J)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class JmsLife(ChannelLife):
     # --- subscribers ---------------------------------------------------------------------
 
     def listen(self, listener: Listener, former: int | None = None, start: int = 0) -> None:
-        """Subscribe, in the place of ``former`` if there is one."""
+        """Subscribe; with ``former``, as the continuation of that subscription."""
         self.settle_time()
         self.subscription += 1
         if former is not None:
@@ -124,8 +124,8 @@ class JmsLife(ChannelLife):
                 self.do(Disconnect(subscription))
 
     def come_back(self, random: Random) -> None:
-        """In time, too late, or before the loss was noticed; some of what was on its way has
-        arrived."""
+        """Come back after a lost connection: in time, too late, or before the loss was noticed.
+        Some of the events under way have arrived."""
         self.settle_time()
         there = [n for n, one in self.model.readers.items() if isinstance(one, Listener)]
         if not (known := sorted({*there, *self.left})):
@@ -149,7 +149,7 @@ class JmsLife(ChannelLife):
             return
         next_id = 0
         if isinstance(listener, Listener):
-            if listener.lost_us is not None:  # it has no connection to say so
+            if listener.lost_us is not None:  # without a connection it cannot confirm
                 return
             next_id = random.choice([0, *(i + 1 for i in listener.sent)])
             arrived = {i for i in listener.sent if i < next_id}
@@ -226,7 +226,8 @@ class JmsLife(ChannelLife):
 
     @invariant()
     def each_event_is_where_the_table_says(self) -> None:
-        """SEM J4: on disk, in memory or not at all; and who waits for it."""
+        """Check the rules of SEM J4 for each event: on disk, in memory or nowhere, and who waits
+        for it."""
         if not hasattr(self, "model") or self.play.channel.state.expired(self.play.now_us):
             return
         state, stored = self.play.channel.state, self.model.stored

@@ -1,4 +1,4 @@
-"""What a channel of the JMS engine should be: each event with those who wait for it."""
+"""A model of a channel of the JMS engine: each event with the subscribers that wait for it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tests.model.channel_model import CUMULATIVE, ChannelModel, Kept, Reader, Se
 
 @dataclass
 class Listener(Reader):
-    """A plain subscription that waits for what comes."""
+    """A plain subscription that waits for events."""
 
     even: bool = False
-    """It wants even events only."""
+    """Whether it has a selector for even events."""
     confirms: bool = False
-    """It says what has arrived."""
+    """Whether its client confirms what has arrived."""
     waits: set[int] = field(default_factory=set)
-    """Not sent to it yet."""
+    """Events not sent to it yet."""
     sent: set[int] = field(default_factory=set)
-    """On its way, and not confirmed."""
+    """Events that were sent and are not confirmed."""
     arrived: set[int] = field(default_factory=set)
     lost_us: int | None = None
     is_over: bool = False
-    """It was absent for too long: nothing new is kept for it."""
+    """Whether it was absent for too long, so that no new event is kept for it."""
 
     @property
     def is_there(self) -> bool:
-        """Whether it is sent something now."""
+        """Whether new events are sent to it now."""
         return self.credit > 0 and self.lost_us is None
 
     def hears(self, kept: Kept) -> bool:
@@ -43,7 +43,7 @@ class JmsModel(ChannelModel):
     # --- what happens --------------------------------------------------------------------
 
     def appended(self, first: int, kept: list[Kept]) -> None:
-        """The table of SEM J4."""
+        """Apply the table of SEM J4 to new events."""
         super().appended(first, kept)
         for event_id, one in enumerate(kept, first):
             one.of_type = one.volatile
@@ -59,7 +59,7 @@ class JmsModel(ChannelModel):
                 self.drop(event_id, Cause.DROPPED)
 
     def drop(self, event_id: int, cause: Cause) -> None:
-        if event_id not in self.stored:  # nobody waited for it, and its key has newer ones
+        if event_id not in self.stored:  # no subscriber waited for it, and its key has newer events
             self.fates[event_id] = (cause, False)
             return
         super().drop(event_id, cause)
@@ -75,7 +75,7 @@ class JmsModel(ChannelModel):
         return self.moves_dead and missed
 
     def _misses(self, listener: Listener, event_id: int, cause: Cause) -> bool:
-        """Whether it waits for an event that it does not get although it is evicted (SEM T3)."""
+        """Whether an evicted event was still wanted by a listener (SEM T3)."""
         if event_id not in listener.waits:
             return False
         gets = sorted(listener.waits)[: max(0, listener.credit)]
@@ -92,7 +92,7 @@ class JmsModel(ChannelModel):
         self.give_up(now_us)
 
     def give_up(self, now_us: int) -> None:
-        """SEM J5: the window of each event, from the loss of the connection."""
+        """Remove events whose time since the loss of the connection is over (SEM J5)."""
         for subscription, listener in list(self.readers.items()):
             if not isinstance(listener, Listener) or listener.lost_us is None:
                 continue
@@ -106,7 +106,7 @@ class JmsModel(ChannelModel):
                 del self.readers[subscription]
 
     def consume(self) -> None:
-        """SEM J2, J6, J7: who waits for what, event by event."""
+        """Remove events that nobody waits for (SEM J2, J6, J7)."""
         for listener in self.listeners():
             listener.waits &= self.stored.keys() | self.passing.keys() | self.leaving.keys()
         for event_id in sorted(self.stored):
@@ -126,8 +126,8 @@ class JmsModel(ChannelModel):
             listener.sent = set()
 
     def resumed(self, listener: Listener, former: int, start: int) -> None:
-        """It comes back and has got all below ``start``; the rest of what it waited for is
-        still owed, once."""
+        """Continue a subscription that has received everything below ``start``; the other events it
+        waited for are sent once more."""
         old = self.readers.pop(former, None)
         if isinstance(old, Listener) and old.even == listener.even:
             owed = (old.waits | old.sent) & self.stored.keys()
@@ -140,13 +140,14 @@ class JmsModel(ChannelModel):
         return [reader for reader in self.readers.values() if isinstance(reader, Listener)]
 
     def is_fed(self, durable: str) -> bool:
-        """Its clients are there, are sent events and acknowledge by themselves."""
+        """Whether the durable has clients that are connected, receive events and acknowledge
+        automatically."""
         seats: list[Seat] = list(self.seats_of(durable).values())
         takes = all(seat.auto_ack and seat.demand is None for seat in seats)
         return self.durables[durable].kind in CUMULATIVE and bool(seats) and takes
 
     def is_owed(self, event_id: int) -> bool:
-        """A durable wants it that is not fed, or whose client has given it back."""
+        """Whether a durable without such clients wants the event, or a client has given it back."""
         return any(
             event_id in one.due and (event_id in one.rolled_back or not self.is_fed(name))
             for name, one in self.durables.items()

@@ -18,8 +18,9 @@ SESSION = "lease"
 
 class Leasing(Holding):
     def lease(self, random: Random) -> None:
-        """SEM H1: a seat with a time of its own, not longer than the durable's, which takes what
-        is there now and nothing later. What becomes of its events is drawn as of any seat."""
+        """Fetch events under a lease (SEM H1): a seat with a timeout that is not longer than the
+        durable's, and that receives only events that are available now. They are settled like those
+        of any seat."""
         if not self.model.durables:
             return
         name, count = random.choice(sorted(self.model.durables)), random.randint(1, 6)

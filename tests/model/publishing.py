@@ -1,4 +1,4 @@
-"""What may be published in the life of a channel, and what the model makes of it."""
+"""Random publishes to a channel, and their effect on the model."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Publishing(Compared):
     definition: Definition
     sequence: int
     stored_as: dict[int, Span]
-    """By sequence number: the ids a publish got."""
+    """The ids that a publish received, by sequence number."""
     volatile_seen: bool
     event_bytes: int
-    """Large ones make dead events move in more steps."""
+    """Size of the events; with large ones, dead events move in more steps."""
 
     def publish(self, random: Random) -> None:
         flags = [random.random() < 0.7 for _ in range(random.randint(1, 9))]

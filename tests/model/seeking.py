@@ -1,4 +1,4 @@
-"""Durables that go back and forward, drawn at random, by a channel and its model."""
+"""Seeks of durables to earlier and later positions, drawn at random, in a channel and its model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.model.compared import Compared
 class Seeking(Compared):
     definition: Definition
     sought: int = 0
-    """How often, for the keys of what is asked again."""
+    """Counters for the keys of seek requests."""
 
     def seek(self, random: Random) -> None:
-        """SEM D20."""
+        """Draw a seek (SEM D20)."""
         if not self.model.durables:
             return
         name = random.choice(sorted(self.model.durables))
@@ -44,7 +44,7 @@ class Seeking(Compared):
                 self.do(command)
         else:
             self.move(name, command, after)
-            if random.random() < 0.3:  # the answer was lost: it is asked for again
+            if random.random() < 0.3:  # the answer was lost, so the request is repeated
                 self.do(command)
 
     def move(self, name: str, command: Seek, after: set[int]) -> None:

@@ -1,4 +1,4 @@
-"""What tests of operating need from outside."""
+"""External programs for the tests of operating."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def promtool() -> str:
-    """The tool of Prometheus that checks rules."""
+    """Prometheus's tool for checking rules."""
     found = shutil.which("promtool")
     if found is None:
         pytest.skip("there is no promtool: install Debian's package prometheus")

@@ -1,9 +1,9 @@
-"""The page of the rules, ``docs/reference/semantics.md``, and the tests that hold the code to them.
+"""Reads and updates the page of rules, ``docs/reference/semantics.md``, with the tests of each
+rule.
 
-The page is the only list of rules: what stands there under a heading of its own is a rule.
-Below each rule stand some of the tests that are tagged with it; ``python -m tests.semantics.page``
-puts others in the place of those that were renamed.
-"""
+The page is the only list of rules: each rule has its own heading there. Below each rule are some of
+the tests that are tagged with it. ``python -m tests.semantics.page`` replaces tests that were
+renamed or removed."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _BODY = re.compile(
 )
 
 _FIRST = ("core", "semantics", "server", "integration", "client", "access")
-"""Packages and folders whose tests say most plainly what a rule means."""
+"""Packages and folders whose tests explain a rule best; they are preferred in this order."""
 _HEAVY = ("mark.slow", "mark.process", "mark.peer")
 _HEAVY_FIXTURES = {"spark", "java"}
 
 
 class Rule(Struct, frozen=True):
-    """One rule as the page has it."""
+    """One rule of the page."""
 
     rule_id: str
     text: str
@@ -69,14 +69,14 @@ class Rule(Struct, frozen=True):
 
 
 class Tagged(NamedTuple):
-    """A test with a tag."""
+    """A test with the tag of a rule."""
 
     path: str
     name: str
     is_own: bool
-    """Tagged itself, and not by its module or class."""
+    """Whether the test itself is tagged, and not only its module or class."""
     others: int
-    """Further rules that it is tagged with."""
+    """The other rules with which it is tagged."""
     is_heavy: bool
 
     @property
@@ -88,7 +88,7 @@ class Tagged(NamedTuple):
 
 
 def rules_in(page: str) -> dict[str, Rule]:
-    """Every rule of a page, by its id."""
+    """Return all rules of a page, by id."""
     found = {}
     for match in _RULE.finditer(page):
         rule_id, text = match.groups()
@@ -116,12 +116,12 @@ def rules() -> dict[str, Rule]:
 
 @cache
 def sections() -> dict[str, str]:
-    """The letters of the page with their headings, which may be cited as a whole."""
+    """Return the headings of the sections by their letters; a section may be cited as a whole."""
     return dict(_SECTION.findall(PAGE.read_text(encoding="utf-8")))
 
 
 def anchor_of(cited: str) -> str:
-    """Where on the page a rule or a section stands."""
+    """Return the anchor of a rule or section on the page."""
     if cited in rules():
         return cited.lower()
     heading = f"{cited}. {sections()[cited]}"
@@ -129,7 +129,7 @@ def anchor_of(cited: str) -> str:
 
 
 def cited_in(text: str) -> Iterator[str]:
-    """The ids a text cites: ``SEM D7``, ``SEM J2-J4, J6``, ``SEM C1c-f``, ``SEM D``."""
+    """Return the ids that a text cites: ``SEM D7``, ``SEM J2-J4, J6``, ``SEM C1c-f``, ``SEM D``."""
     for found in _CITED.finditer(text):
         for part in _RANGE.finditer(found[1]):
             yield from _spelled_out(*part.groups())
@@ -148,7 +148,7 @@ def _spelled_out(letter: str, number: str, part: str, last: str, last_part: str)
 
 
 def tags_in(source: ast.AST) -> Iterator[str]:
-    """The rule ids of every ``pytest.mark.spec(...)`` below a node."""
+    """Yield the rule ids of each ``pytest.mark.spec(...)`` below a node."""
     for node in ast.walk(source):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -160,8 +160,8 @@ def tags_in(source: ast.AST) -> Iterator[str]:
 
 
 def tests_in(module: ast.Module, path: str) -> Iterator[tuple[str, Tagged]]:
-    """Each rule with a test of the module that is tagged with it. What is tagged otherwise than
-    function by function, as a case of a state machine is, counts for the whole file."""
+    """Yield each rule with a test of the module that is tagged with it. If a tag is not on a
+    function, for example on the class of a state machine, the test is the whole file."""
     outer = [tag for node in module.body if _is_mark(node) for tag in tags_in(node)]
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -182,8 +182,8 @@ def tests_in(module: ast.Module, path: str) -> Iterator[tuple[str, Tagged]]:
 
 
 def outline(source: str) -> str:
-    """A module without the bodies of its functions, which take most of the time to parse; every
-    line keeps its number."""
+    """Parse a module without the bodies of its functions, which take most of the time. Line numbers
+    stay the same."""
     return _BODY.sub(_without_body, source)
 
 
@@ -218,7 +218,7 @@ def _of_function(
 
 @cache
 def tagged() -> dict[str, list[Tagged]]:
-    """Every rule that tests are tagged with, with these tests."""
+    """Return all rules in the tags of tests, with these tests."""
     found = defaultdict(list)
     for path in (path for path in files_of_tests() if path.name.startswith("test_")):
         source = path.read_text(encoding="utf-8")
@@ -232,8 +232,8 @@ def tagged() -> dict[str, list[Tagged]]:
 
 
 def shown_for(shown: Iterable[str], tests: Iterable[Tagged]) -> list[str]:
-    """The tests to show with a rule: those that stand there as long as they are tagged with it,
-    then the plainest of the others, from as many files as may be."""
+    """Return the tests to show with a rule: those shown now, if they are still tagged with it, and
+    then the plainest of the others, from as many files as possible."""
     known = {test.test_id: test for test in tests if test.name}
     kept = [test_id for test_id in shown if test_id in known]
     rest = sorted((test for test in known.values() if test.test_id not in kept), key=_plainness)
@@ -252,7 +252,8 @@ def _plainness(test: Tagged) -> tuple[object, ...]:
 
 
 def renewed(page: str, tests: dict[str, list[Tagged]]) -> str:
-    """The page with tests that are there; the others keep their place."""
+    """Return the page with existing tests; those that are on it and still tagged keep their
+    place."""
 
     def rule(match: re.Match[str]) -> str:
         rule_id, text = match.groups()
@@ -266,7 +267,7 @@ def renewed(page: str, tests: dict[str, list[Tagged]]) -> str:
 
 
 def renew() -> None:
-    """Put tests that are there in the place of those on the page that are not."""
+    """Replace tests on the page that do not exist any more."""
     PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), tagged()), encoding="utf-8")
 
 

@@ -1,8 +1,8 @@
-"""What the rules of ``test_exceptions.py`` do not allow and is there all the same.
+"""Known violations of the rules in ``test_exceptions.py``.
 
-``exceptions.txt`` has a line for each: its kind, how often, and what. It may only get shorter.
-``python -m tests.tidy.exceptions`` takes out what is mended; it never puts anything in.
-"""
+``exceptions.txt`` has a line for each: its kind, how often it occurs, and what it is. The list may
+only get shorter. ``python -m tests.tidy.exceptions`` removes what was mended; it never adds
+anything."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CLASS, FRAGMENT, DOCSTRING = "class", "fragment", "docstring"
 OPENINGS = ("The same", "Of ")
 FOLDERS = ("packages", "bench", "examples", "scripts", "tests")
 SHOWN = 60
-"""Letters of a docstring that tell it from others."""
+"""Number of characters of a docstring that identify it."""
 
 _MAY_OPEN = re.compile(r"""["']\s*(?:The same|Of )""")
 
 Exceptions = Counter[tuple[str, str]]
-"""How often, by kind and what."""
+"""How often each violation occurs, by kind and text."""
 
 
 def found() -> Exceptions:
-    """What the rules find in the files as they are."""
+    """Return the violations in the present files."""
     exceptions = Exceptions()
     for name, modules in shape.repeated_classes(sources()).items():
         exceptions[CLASS, name] = len(modules)
@@ -44,7 +44,7 @@ def found() -> Exceptions:
 
 
 def opened() -> Iterator[str]:
-    """The beginning of each docstring that begins as none should."""
+    """Yield the beginning of each docstring that begins in a way that is not allowed."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if _MAY_OPEN.search(path.read_text(encoding="utf-8")):
@@ -55,7 +55,7 @@ def opened() -> Iterator[str]:
 
 
 def listed(text: str) -> Exceptions:
-    """A list as it is written. Of two lines for one thing the smaller number counts."""
+    """Parse a list. If a violation has two lines, the smaller number counts."""
     exceptions = Exceptions()
     for line in text.splitlines():
         kind, times, what = line.split(" ", 2)
@@ -65,13 +65,13 @@ def listed(text: str) -> Exceptions:
 
 
 def written(exceptions: Exceptions) -> str:
-    """A list as ``listed`` reads it."""
+    """Format a list for ``listed``."""
     lines = sorted((kind, what, times) for (kind, what), times in exceptions.items() if times > 0)
     return "".join(f"{kind} {times} {what}\n" for kind, what, times in lines)
 
 
 def main() -> int:
-    """Take out what is mended. The exit status: 1 where something is new."""
+    """Remove what was mended. The exit status is 1 if there are new violations."""
     allowed, there = listed(LIST.read_text(encoding="utf-8")), found()
     LIST.write_text(written(allowed & there), encoding="utf-8")
     new = there - allowed

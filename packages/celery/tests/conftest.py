@@ -1,4 +1,4 @@
-"""A realm in a process of its own, which the tests of a file share, and connections of kombu."""
+"""A realm in another process, which the tests of a file share, and connections of kombu."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kombu import Connection
 import penstock_celery
 from penstock_testing.process import ServerProcess
 
-assert penstock_celery.SCHEMES, "the import registers the transport"
+assert penstock_celery.SCHEMES, "the import has not registered the transport"
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def url(server: ServerProcess) -> str:
-    """The URL of the realm, with a virtual host of the test's own."""
+    """The URL of the realm, with a virtual host that only this test uses."""
     return f"{server.url}/{uuid4().hex[:8]}"
 
 

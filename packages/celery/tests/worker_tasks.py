@@ -1,4 +1,5 @@
-"""The tasks that the workers of the tests run. ``REALM`` has the URL of the realm."""
+"""The tasks that the workers of the tests run. The environment variable ``REALM`` has the URL of
+the realm."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ app.conf.update(
     task_send_sent_event=True,
     worker_prefetch_multiplier=1,
 )
-assert penstock_celery.SCHEMES, "the import registers the transport"
+assert penstock_celery.SCHEMES, "the import has not registered the transport"
 
 
 @app.task
@@ -47,7 +48,8 @@ def third_time(self: Any) -> int:
 
 @app.task(bind=True, acks_late=True)
 def hang_once(self: Any, folder: str) -> dict[str, Any]:
-    """Hang until the worker is killed; run again, return what the worker knows."""
+    """Wait forever in the first run, so that the worker is killed in it. In the second run, return
+    whether the message was redelivered, and the process id of the worker."""
     started = Path(folder, "started")
     if not started.exists():
         started.write_text(str(os.getppid()))
@@ -57,7 +59,7 @@ def hang_once(self: Any, folder: str) -> dict[str, Any]:
 
 @app.task(acks_late=True)
 def note(folder: str, number: int) -> int:
-    """Leave a file for each run."""
+    """Create a file for each run of this task."""
     Path(folder, f"{number}-{os.urandom(4).hex()}").touch()
     return number
 

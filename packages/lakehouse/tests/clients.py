@@ -15,7 +15,7 @@ PATH = "/api/v1/iceberg"
 
 
 def catalog(url: str, **settings: Any) -> Catalog:
-    """The catalog of a realm for pyiceberg; ``url`` is that of its HTTP port."""
+    """Open a realm's catalog with pyiceberg; ``url`` is that of its HTTP port."""
     return load_catalog("realm", type="rest", uri=url + PATH, **settings)
 
 
@@ -32,7 +32,7 @@ def by_polars(url: str, name: str, namespace: str = "channels") -> pl.DataFrame:
 
 
 def connected_duckdb(url: str, attach: str = "AUTHORIZATION_TYPE 'none'") -> Any:
-    """A connection of DuckDB with the realm attached as ``realm``."""
+    """Return a connection of DuckDB to which the realm is attached as ``realm``."""
     connection = duckdb.connect(config={"allow_unsigned_extensions": True})
     for name in ("httpfs", "avro", "iceberg"):
         folder = files(f"duckdb_extension_{name}") / "extensions" / f"v{duckdb.__version__}"

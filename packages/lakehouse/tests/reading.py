@@ -1,4 +1,4 @@
-"""Reads the files of a snapshot as a client does: manifests by fastavro, rows by pyarrow."""
+"""Reads the files of a snapshot as a client does: manifests with fastavro, rows with pyarrow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def load(
 
 
 async def content(tables: ChannelTables, loaded: LoadedTable, location: str) -> bytes:
-    """The bytes of a file, read with the key of a table."""
+    """Return the bytes of a file, which is read with the key of the loaded table."""
     grant = tables.grant_of(loaded.key)
     assert grant is not None, "the key has ended"
     file = tables.file_of(grant, location.removeprefix(f"s3://{BUCKET}/"))
@@ -34,7 +34,7 @@ async def content(tables: ChannelTables, loaded: LoadedTable, location: str) -> 
 
 
 async def entries(tables: ChannelTables, loaded: LoadedTable) -> list[dict[str, Any]]:
-    """The files in the manifests of the newest snapshot."""
+    """Return the descriptions of the files in the manifests of the newest snapshot."""
     listed = await records(tables, loaded, loaded.metadata["snapshots"][-1]["manifest-list"])
     return [
         entry["data_file"]
@@ -49,7 +49,7 @@ async def records(tables: ChannelTables, loaded: LoadedTable, location: str) -> 
 
 
 async def ids(tables: ChannelTables, loaded: LoadedTable) -> list[int]:
-    """The ids of all events in a snapshot, without removed ones."""
+    """Return the sorted ids of the events in the newest snapshot, without removed events."""
     removed: set[tuple[str, int]] = set()
     rows: list[tuple[str, int, int]] = []
     for file in await entries(tables, loaded):

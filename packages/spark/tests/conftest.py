@@ -17,7 +17,7 @@ from tests.patience import until
 
 @pytest.fixture(scope="session")
 def spark(java: None) -> Iterator[SparkSession]:
-    """A session on two cores that tries a failing task again."""
+    """A session with two cores that runs a failed task up to four times."""
     if (others := SparkSession.getActiveSession()) is not None:
         others.stop()
     started = session("penstock-tests", "local[2,4]", **{"spark.driver.memory": "1g"})
@@ -46,7 +46,7 @@ def client(realm: penstock.Realm) -> Iterator[Session]:
 
 @pytest.fixture
 def sealed() -> Callable[[Channel, int], None]:
-    """Waits until a channel has so many files."""
+    """A function that waits until a channel has a number of sealed files."""
 
     def wait(channel: Channel, files: int) -> None:
         until(lambda: channel.info().storage.sealed_files >= files)

@@ -1,9 +1,9 @@
-"""Streaming queries whose driver, tasks and realm are killed wherever a seed says.
+"""Streaming queries whose driver, tasks and realm are killed at moments drawn from a seed.
 
-The driver here follows Spark's contract: offset log, tasks in several attempts, commit, commit
-log, and after a restart the last micro-batch again unless it is in the commit log. The writers
-are ours, the realm is a process that dies by force. ``python -m packages.spark.tests.kills SEED
-COUNT`` runs more of them than the tests do."""
+The driver here imitates Spark's: it writes the offset log, runs each task in one or more attempts,
+commits, and writes the commit log. After a restart it repeats the last micro-batch unless that is
+in the commit log. The writers are ours, and the realm is a process that is killed.
+``python -m packages.spark.tests.kills SEED COUNT`` runs more seeds than the tests do."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ ROW: Final = (
 )
 CHANNELS: Final = 3
 CONNECTS_MAX: Final = 20
-LIVES_MAX: Final = 60
-"""Most lives of one query; more mean that it makes no progress."""
+DRIVERS_MAX: Final = 60
+"""Most drivers that the queries of one seed may need; more mean that they make no progress."""
 
 
 class Killed(Exception):
-    """The driver is no more."""
+    """The driver was killed."""
 
 
 class Failed(Exception):
-    """A task is no more."""
+    """An attempt of a task failed."""
 
 
 class Report(Struct):
-    """The result of a run. ``lost`` and ``doubled`` are to be 0."""
+    """The result of a run. ``lost``, ``doubled`` and ``torn`` must be 0."""
 
     seeds: int = 0
     expected: int = 0
@@ -60,16 +60,16 @@ class Report(Struct):
     lost: int = 0
     doubled: int = 0
     torn: int = 0
-    """Micro-batches that were not seen at once."""
+    """Micro-batches whose rows were not all published at the same time."""
     drivers_killed: int = 0
     realms_killed: int = 0
     attempts: int = 0
-    """Micro-batches begun, repetitions among them."""
+    """Micro-batches begun, including repeated ones."""
     batches: int = 0
 
 
 class Query:
-    """One streaming query: what its checkpoint has, and its driver, one life after the other."""
+    """One streaming query: the content of its checkpoint, and its drivers, one after the other."""
 
     def __init__(self, seed: int, name: str, world: World, *, batches: int, routed: bool) -> None:
         self.id = f"{seed}-{name}"
@@ -81,7 +81,7 @@ class Query:
         self._offsets: dict[int, tuple[int, int]] = {}
         self._commits: set[int] = set()
         self._zombies: list[tuple[list[Staged | None], int]] = []
-        """Commits of drivers that are dead and do not know it."""
+        """Arguments of commits that killed drivers had sent and that may still arrive."""
 
     @property
     def is_done(self) -> bool:
@@ -92,8 +92,8 @@ class Query:
         """Numbers of all rows."""
         return range(self._offsets[self._batches - 1][1])
 
-    def live(self) -> None:
-        """A driver begins where the checkpoint says. Raises ``Killed``, or the query's error."""
+    def run_driver(self) -> None:
+        """Start a driver from the checkpoint. Raises ``Killed``, or the query's error."""
         if self._commits and self._chance(0.1):
             self._commits.discard(max(self._commits))
         while not self.is_done:
@@ -104,24 +104,24 @@ class Query:
         report.attempts += 1
         first = self._offsets.get(batch - 1, (0, 0))[1]
         self._offsets.setdefault(batch, (first, first + self._random.choice((0, 1, 7, 40))))
-        self._perhaps_killed()
+        self._perhaps_kill()
         writer = self._writer()
         messages: list[Staged | None] = []
         try:
             for partition in range(2):
                 messages.append(self._task(writer, batch, partition))
-                self._perhaps_killed(messages, batch)
-            self._late_zombie()
+                self._perhaps_kill(messages, batch)
+            self._perhaps_commit_late()
             self._writer().commit(messages, batch)
         except PenstockError:
             self._writer().abort(messages, batch)
             raise
-        self._perhaps_killed(messages, batch)
+        self._perhaps_kill(messages, batch)
         self._commits.add(batch)
-        self._perhaps_killed()
+        self._perhaps_kill()
 
     def _task(self, writer: ChannelStreamWriter, batch: int, partition: int) -> Staged:
-        """The message of one of its attempts; others fail, or lose to it."""
+        """Run attempts of a task, some of which fail; return the message of one that succeeded."""
         attempts: list[Staged] = []
         wanted = 2 if self._chance(0.15) else 1
         while len(attempts) < wanted:
@@ -151,14 +151,14 @@ class Query:
         options = {"url": self._world.url}
         return PenstockSource(options).streamWriter(ROW, overwrite=False)
 
-    def _late_zombie(self) -> None:
-        """Deliver messages that a killed driver had sent."""
+    def _perhaps_commit_late(self) -> None:
+        """Perhaps deliver the commit that a killed driver had sent."""
         if self._zombies and self._chance(0.5):
             messages, batch = self._zombies.pop()
             with suppress(PenstockError):
                 self._writer().commit(messages, batch)
 
-    def _perhaps_killed(self, messages: Sequence[Staged | None] = (), batch: int = 0) -> None:
+    def _perhaps_kill(self, messages: Sequence[Staged | None] = (), batch: int = 0) -> None:
         if self._chance(0.06):
             self._world.realm.kill()
         if self._chance(0.08):
@@ -186,31 +186,31 @@ class World:
         ]
 
     def _session(self) -> Session:
-        """A session with a life of the realm, not with one that is just ending."""
+        """Connect; try again while the realm process that answers is just being killed."""
         for _ in range(CONNECTS_MAX - 1):
             with suppress(CannotConnect):
                 return penstock.connect(self.url)
         return penstock.connect(self.url)
 
     def run(self) -> None:
-        """All queries to their ends, whatever befalls them; then the books."""
+        """Run all queries until they have finished, despite the kills; then check their rows."""
         with self._session() as session:
             for name in self.channels:
                 session.channels.create(name, type="persistent")
         chance = self.random
         self.realm.doom([(chance.randint(1, 30), chance.randrange(1 << 30)) for _ in range(2)])
-        lives = 0
+        drivers = 0
         while unfinished := [query for query in self._queries if not query.is_done]:
-            lives += 1
-            assert lives < LIVES_MAX, "the queries do not get on"
+            drivers += 1
+            assert drivers < DRIVERS_MAX, "the queries make no progress"
             with suppress(Killed, PenstockError):
-                chance.choice(unfinished).live()
+                chance.choice(unfinished).run_driver()
             disconnect()
         self.realm.doom([])
         self._check()
 
     def _check(self) -> None:
-        """Each row of each query is on its channel once, a micro-batch all at once."""
+        """Count lost and doubled rows, and micro-batches that were not published at once."""
         report, rows = self.report, Counter[tuple[str, int]]()
         times: dict[tuple[str, int], set[datetime]] = {}
         with self._session() as session:
@@ -230,7 +230,7 @@ class World:
 
 
 def run(seeds: range, directory: Path) -> Report:
-    """All seeds, on one realm that lives through them."""
+    """Run all seeds on one realm."""
     report = Report()
     with Mortal(directory) as realm:
         for seed in seeds:

@@ -1,9 +1,9 @@
-"""A realm process that is killed at any operation of its disk, and starts again by itself.
+"""A realm process that is killed at a chosen disk operation, and is started again each time.
 
-``Mortal`` runs ``python -m packages.spark.tests.mortal DIRECTORY``, which has everything imported
-and forks one life of the realm after the other: a life costs milliseconds, so tests can afford
-hundreds. The listening socket outlives them all; whoever connects in between waits for the next
-life."""
+``Mortal`` runs ``python -m packages.spark.tests.mortal DIRECTORY``. That process imports everything
+and then forks one realm process after the other, each on the same directory. Such a process is
+called a life of the realm. It costs milliseconds, so tests can afford hundreds. The listening
+socket stays open: a client that connects between two lives waits for the next one."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ from penstock_testing.process import search_path
 SMALL: Final = SealingLimits(
     segment_bytes_max=64 << 10, journal_bytes_max=32 << 10, interval_s=0.02
 )
-"""Snapshots and segments come often: lives begin with them as well as with the journal."""
+"""Makes snapshots and segments frequent, so that lives start from them and not only from the
+journal."""
 
 
 ALIVE: Final = "0:0"
-"""A life that ends when it is told to."""
+"""The doom (``OPERATIONS:SEED``) of a life that its disk does not end."""
 
 
 class DoomedDisk(RealDisk):
-    """Ends the process by force at one of its writes or syncs: before it, in it or after it."""
+    """Kills the process at one of its writes, syncs or renames: before it, in it or after it."""
 
     def __init__(self, operations: int, random: Random) -> None:
-        """``operations`` until then; 0: it lives."""
+        """The process is killed at the operation with this number; 0: at none."""
         self._left = operations
         self._random = random
 
@@ -90,7 +91,7 @@ def _die() -> None:
 
 
 async def _live(directory: str, door: socket.socket, disk: DoomedDisk) -> None:
-    """One life of the realm: it ends by force."""
+    """Serve the realm until the process is killed."""
     clock = SystemClock()
     store = open_embedded(
         directory,
@@ -128,32 +129,35 @@ def _fork(directory: str, door: socket.socket, doom: str) -> int:
     if pid:
         return pid
     operations, seed = map(int, doom.split(":"))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its log is no line of ours
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+    )  # its log must not mix with our lines
     try:
         asyncio.run(_live(directory, door, DoomedDisk(operations, Random(seed))))
     finally:
         traceback.print_exc()
-        os._exit(1)  # a life that ends otherwise is a failure: the next one is not doomed
+        os._exit(1)  # the life was not killed: our parent counts it as failed
 
 
-def _say(line: object) -> None:
+def _print_line(line: object) -> None:
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
 def _import_ahead() -> None:
-    """What a realm imports when it is opened or logs: each life would do so by itself, which is
-    most of what it costs."""
+    """Import what a realm imports only when it is opened or logs. Otherwise each life would, and
+    that would be most of its cost."""
     importlib.import_module("structlog")
     rules()
 
 
 def main(directory: str) -> None:
-    """Lives of a realm, as the lines of the standard input say: ``doom OPERATIONS:SEED ...``
-    ends one and says how the next ones end, ``kill`` only ends one. Each line of the output is an
-    end."""
+    """Fork lives of a realm, as commands on the standard input demand: ``doom OPERATIONS:SEED ...``
+    kills the current life and lists where the next ones are killed, ``kill`` only kills the current
+    one. The first line of the output is the port; the others tell how a life ended, or ``done``
+    after a command."""
     door = socket.create_server(("127.0.0.1", 0), backlog=128)
     door.setblocking(False)  # noqa: FBT003 - positional-only
-    _say(door.getsockname()[1])
+    _print_line(door.getsockname()[1])
     dooms: list[str] = []
     _import_ahead()
     gc.freeze()
@@ -170,9 +174,9 @@ def main(directory: str) -> None:
             for line in commands.splitlines():
                 dooms = line.split()[1:] if line.startswith("doom") else dooms
         _, status = os.waitpid(pid, 0)
-        _say("killed" if os.WIFSIGNALED(status) else "failed")
+        _print_line("killed" if os.WIFSIGNALED(status) else "failed")
         if sys.stdin in ready:
-            _say("done")
+            _print_line("done")
         pid = _fork(directory, door, dooms.pop(0) if dooms else ALIVE)
 
 
@@ -193,22 +197,23 @@ class Mortal:
         self.url = f"penstock://127.0.0.1:{int(self._line())}"
 
     def doom(self, dooms: Sequence[tuple[int, int]]) -> None:
-        """End this life; the next ones end after so many operations of the disk, by a seed."""
-        self._tell("doom " + " ".join(f"{operations}:{seed}" for operations, seed in dooms))
+        """Kill this life. ``dooms`` has, for each of the next lives, the number of the disk
+        operation at which it is killed, and a seed."""
+        self._command("doom " + " ".join(f"{operations}:{seed}" for operations, seed in dooms))
 
     def kill(self) -> None:
-        """End this life now."""
-        self._tell("kill")
+        """Kill this life now."""
+        self._command("kill")
 
-    def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None, "it is a pipe"
+    def _command(self, line: str) -> None:
+        assert self._process.stdin is not None, "the process was started with a pipe"
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         while (end := self._line()) != "done":
             self._count(end)
 
     def _line(self) -> str:
-        assert self._process.stdout is not None, "it is a pipe"
+        assert self._process.stdout is not None, "the process was started with a pipe"
         return self._process.stdout.readline().strip()
 
     def _count(self, end: str) -> None:
@@ -225,7 +230,7 @@ class Mortal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it, and count its ends."""
+        """End the process, and count the ends of lives that it still reports."""
         ends, _ = self._process.communicate(timeout=60)
         for end in ends.split():
             self._count(end)

@@ -1,4 +1,4 @@
-"""Reads like the tasks of a query."""
+"""Reads channels as the tasks of a query do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ Row = dict[str, Any]
 
 
 def rows_of(reader: ChannelReader | ChannelStreamReader, parts: list[InputPartition]) -> list[Row]:
-    """Reader and partitions reach tasks pickled."""
+    """Return the rows of partitions. Reader and partitions are pickled first, as for tasks."""
     reader, parts = pickle.loads(pickle.dumps((reader, parts)))
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]

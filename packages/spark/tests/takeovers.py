@@ -1,11 +1,11 @@
 """A streaming query from a channel to a channel of a cluster whose owner is killed in every
 micro-batch, while it is read and while it is written.
 
-The driver here follows Spark's contract, as in ``kills``: offset log, tasks, commit, commit log,
-and the last micro-batch again when its entry in the commit log is gone. Reader and writer are ours,
-the nodes and the servers of their engine are processes, and the files lie in a folder that tasks
-reach.
-``python -m packages.spark.tests.takeovers 30`` kills the owner in so many micro-batches.
+The driver here imitates Spark's, as in ``kills``: it writes the offset log, runs tasks, commits and
+writes the commit log, and repeats the last micro-batch if that is not in the commit log. Reader and
+writer are ours, the nodes and the servers of their engine are processes, and the sealed files are
+in a folder that tasks can read. ``python -m packages.spark.tests.takeovers 30`` runs 30
+micro-batches and kills the owner once in each.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ NAME: Final = "takeovers"
 LEASE_S: Final = "10"
 PER_BATCH: Final = 700
 PER_FILE: Final = 500
-LIVES_MAX: Final = 60
+DRIVERS_MAX: Final = 60
 ROW: Final = StructType().add("n", LongType())
 
 Moment = Literal["planning", "tasks", "commit", "replay"]
 MOMENTS: Final[tuple[Moment, ...]] = ("planning", "tasks", "commit", "replay")
-"""The moment of the owner's kill: before the partitions are planned; between two tasks that write;
-between the tasks and the commit; and after the commit, of which the commit log then knows
-nothing."""
+"""When the owner is killed: before the partitions are planned; between two tasks that write;
+between the tasks and the commit; or after the commit and before the entry in the commit log."""
 
 
 class TakeoverReport(Struct):
-    """The result of a run. ``lost`` and ``doubled`` are to be 0."""
+    """The result of a run. ``lost`` and ``doubled`` must be 0."""
 
     batches: int = 0
     killed: int = 0
     replayed: int = 0
-    lives: int = 0
+    drivers: int = 0
+    """Drivers that were started; each ends with the first error."""
     from_files: int = 0
-    """Events that were planned to be read where the cluster keeps its files."""
+    """Events that the plan reads directly from the sealed files of the cluster."""
     lost: int = 0
     doubled: int = 0
 
 
 class MortalCluster:
-    """Three nodes over three NATS servers, whose files lie in a folder. All are gone when the block
-    ends."""
+    """Three nodes with three NATS servers as their engine, and a folder for the sealed files. All
+    processes are stopped when the ``with`` block ends."""
 
     def __init__(self, folder: Path) -> None:
         for part in ("engine", "files"):
@@ -82,20 +82,20 @@ class MortalCluster:
         return "penstock://" + ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     def kill_owner(self) -> None:
-        """The node that serves ends by force, and is started again."""
+        """Kill the node that serves the realm, and start it again."""
         until(lambda: self._owner() is not None)
         number = self._owner()
-        assert number is not None, "somebody serves"
+        assert number is not None, "no node serves the realm"
         self._nodes[number].kill()
         self.killed += 1
-        self._begin(number)
+        self._start_node(number)
 
     def _owner(self) -> int | None:
         epochs = {number: node.epoch_served for number, node in self._nodes.items()}
         number = max(epochs, key=lambda each: epochs[each])
         return number if epochs[number] else None
 
-    def _begin(self, number: int) -> None:
+    def _start_node(self, number: int) -> None:
         node = ServerProcess(
             self._folder / f"n{number}",
             "--cluster",
@@ -118,7 +118,7 @@ class MortalCluster:
     def __enter__(self) -> MortalCluster:
         self._stack.enter_context(self._servers)
         for number in range(NODES):
-            self._begin(number)
+            self._start_node(number)
         until(lambda: self._owner() is not None)
         return self
 
@@ -132,7 +132,7 @@ class MortalCluster:
 
 
 class TakeoverQuery:
-    """Its checkpoint, and its driver, one life after the other."""
+    """One streaming query: the content of its checkpoint, and its drivers, one after the other."""
 
     def __init__(self, cluster: MortalCluster, batches: int) -> None:
         self._cluster = cluster
@@ -141,22 +141,22 @@ class TakeoverQuery:
         self._committed = 0
         """Micro-batches in the commit log."""
         self._waiting = {batch: MOMENTS[batch % len(MOMENTS)] for batch in range(batches)}
-        """The remaining kills of each micro-batch."""
+        """The moment of the kill in each micro-batch that has not had one."""
         self.report = TakeoverReport(batches=batches)
 
     def run(self) -> TakeoverReport:
-        """Run to the end in spite of kills."""
+        """Run all micro-batches, despite the kills."""
         while self._committed < self._batches:
-            self.report.lives += 1
-            assert self.report.lives < LIVES_MAX, "the query does not get on"
+            self.report.drivers += 1
+            assert self.report.drivers < DRIVERS_MAX, "the query makes no progress"
             try:
-                self._live()
+                self._run_driver()
             except PenstockError:
-                disconnect()  # Spark starts the query again
+                disconnect()  # the query is started again, as Spark does
         self.report.killed = self._cluster.killed
         return self.report
 
-    def _live(self) -> None:
+    def _run_driver(self) -> None:
         all_options = {"url": self._cluster.url, "channel": "orders", "startingOffsets": "earliest"}
         reader = PenstockSource(all_options).streamReader(ROW)
         while self._committed < self._batches:
@@ -185,11 +185,11 @@ class TakeoverQuery:
         reader.commit(end)
         if self._perhaps_kill(batch, "replay"):
             self.report.replayed += 1
-            return  # the commit log has no entry
+            return  # without an entry in the commit log, so the micro-batch is repeated
         self._committed += 1
 
     def _read(self, reader: Any, partition: EventRange) -> Iterator[pa.RecordBatch]:
-        """Reader and partition reach a task pickled."""
+        """Read a partition as a task does, which receives reader and partition pickled."""
         reader, partition = pickle.loads(pickle.dumps((reader, partition)))
         yield from reader.read(partition)
 
@@ -215,8 +215,8 @@ def run(batches: int, folder: Path) -> TakeoverReport:
     """Run micro-batches, and kill the owner in each."""
     with MortalCluster(folder) as cluster:
         with penstock.connect(cluster.url, reconnect_timeout=PATIENCE_S) as session:
-            spindles: Any = {"events_per_spindle": PER_FILE}
-            orders = session.channels.create("orders", type="persistent", storage=spindles)
+            storage: Any = {"events_per_spindle": PER_FILE}
+            orders = session.channels.create("orders", type="persistent", storage=storage)
             session.channels.create("out", type="persistent")
             count = batches * PER_BATCH
             orders.publish_many([penstock.Event(properties={"n": n}) for n in range(count)])

@@ -34,7 +34,8 @@ def written(
     query: str = "q-1",
     batch: int = 0,
 ) -> Staged:
-    """Return a task's message as the driver gets it: writer and message are pickled."""
+    """Write ``batches`` in a task; return its message as the driver gets it. The writer and the
+    message are pickled on the way, as in Spark."""
     with in_task(partition, query, batch):
         message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
     return pickle.loads(pickle.dumps(message))  # type: ignore[no-any-return]  # the same type again

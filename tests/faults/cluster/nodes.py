@@ -116,7 +116,7 @@ class Node:
         self.process = self._next_process({}).begin()
 
     def _next_process(self, settings: Mapping[str, str]) -> ServerProcess:
-        assert self.process is None, "the life before has ended"
+        assert self.process is None, "the node is already running"
         self.starts += 1
         return ServerProcess(
             self._folder / "data",
@@ -127,7 +127,7 @@ class Node:
 
     @property
     def running(self) -> ServerProcess:
-        assert self.process is not None, "it was started"
+        assert self.process is not None, "the node is not running"
         return self.process
 
     def kill(self) -> None:
@@ -196,8 +196,8 @@ class Node:
     def has_logged_within(
         self, event: str, reason_part: str = "", *, s: float = REPORTED_S
     ) -> bool:
-        """Return whether the node logs ``event`` since its last start, with ``naming`` in the
-        reason, within ``s`` seconds."""
+        """Return whether the node logs ``event`` since its last start, with ``reason_part``
+        in the reason, within ``s`` seconds."""
         pause = threading.Event()
         for _ in range(int(s / 0.05)):
             if any(reason_part in str(entry.get("reason", "")) for entry in self.logged(event)):

@@ -100,7 +100,7 @@ class PostgresKind:
         """``folder`` is not used: a server that does not run as root may not read it."""
 
         def between(server: int, peer: int, port: int) -> int:
-            assert links is not None, "only called if links exist"
+            assert links is not None, "there are no links"
             return links.open(server_named(server), server_named(peer), port)
 
         settings = {"wal_keep_size": "256MB"}

@@ -1,7 +1,5 @@
-"""An unmodified gmqtt against a realm: ``python suite.py PORT``.
-
-Says in lines of one form what has become of each test.
-"""
+"""Runs unmodified gmqtt against a realm: ``python suite.py PORT``. Prints the outcome of each test
+in the same form as the other suites."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ JOBS = 20
 
 
 class Client:
-    """A client of gmqtt, and what it gets."""
+    """A gmqtt client and the messages it has received."""
 
     def __init__(self, name: str, **options: Any) -> None:
         self.client = gmqtt.Client(f"gmqtt-{name}", **options)
@@ -99,7 +97,7 @@ async def will(port: int) -> None:
     last = gmqtt.Message("gmqtt/gone", b"bye", qos=1, user_property=("unit", "C"))
     mortal = await Client("mortal", will_message=last).connect(port)
     mortal.client.set_config({"reconnect_retries": 0})
-    mortal.client._connection._transport.abort()  # without a goodbye
+    mortal.client._connection._transport.abort()  # without a DISCONNECT
     ((_, payload, properties),) = await watcher.take(1)
     assert (payload, properties["user_property"]) == (b"bye", [("unit", "C")])
     await watcher.client.disconnect()

@@ -9,6 +9,6 @@ from deltalake import DeltaTable
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    """All rows, in no order."""
+    """Return all rows of a table, in no particular order."""
     table_rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
     return table_rows

@@ -1,9 +1,9 @@
-"""A pipeline whose realm is killed at every stage of a micro-batch, and that nobody starts again.
+"""A pipeline that must recover by itself from kills of its realm at every stage of a micro-batch.
 
 ``python -m packages.spark.tests.pipelines.realm_kills --minutes 10`` runs ``penstock pipeline run``
-once, kills the realm again and again, leaves it away for a moment, and compares all targets with
-what was published in the end. Kills follow what the checkpoint of a random step shows: that a
-micro-batch was planned (at once, or while its tasks run), or was finished."""
+once, kills the realm again and again, restarts it after a moment, and finally compares all targets
+with what was published. Most kills wait until the checkpoint of a random step shows that a
+micro-batch was planned (then at once, or while its tasks run) or was finished."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from penstock_testing.process import ServerProcess
 
 STAGES: Final = ("planned", "in tasks", "finished", "any time")
 DATA: Final = "x" * 300
-"""Makes micro-batches of some thousand rows so large that tasks do not hand them to the driver."""
+"""A text so long that tasks write a micro-batch of some thousand rows to files, instead of handing
+its rows to the driver."""
 DRAIN_TIMEOUT_S: Final = 300.0
 
 DEFINITION: Final = """
@@ -79,16 +80,16 @@ class Outcome(Struct):
     seconds: float = 0.0
     published: int = 0
     kills: Counter[str] = field(default_factory=Counter)
-    """Kills of the realm, by the stage of a micro-batch that was awaited."""
+    """How often the realm was killed, by the stage of the micro-batch (see ``STAGES``)."""
     restarts: int = 0
     status: int | None = None
-    """Exit status of the pipeline after SIGINT; None: it had ended before."""
+    """Exit status of the pipeline after SIGINT; None: it had ended before that."""
     output: str = ""
     wrong: dict[str, str] = field(default_factory=dict)
-    """Return the differences of each target from the published events."""
+    """The targets that differ from the published events, and how."""
 
     @property
-    def is_well(self) -> bool:
+    def is_right(self) -> bool:
         return self.status == 0 and not self.wrong
 
     def __str__(self) -> str:
@@ -103,10 +104,10 @@ class Outcome(Struct):
 class Loop:
     """One run of the pipeline, with kills."""
 
-    def __init__(self, folder: Path, seed: int, *, away_s: float) -> None:
+    def __init__(self, folder: Path, seed: int, *, down_s: float) -> None:
         self._folder = folder
         self._random = Random(seed)
-        self._away_s = away_s
+        self._down_s = down_s
         self._server = ServerProcess(folder / "realm").start()
         self._port = self._server.port
         self.outcome = Outcome()
@@ -167,7 +168,7 @@ class Loop:
             self._stopping.wait(self._random.uniform(0, 0.5 if folder else 3))
         self._kill_realm()
         self.outcome.kills[stage] += 1
-        self._stopping.wait(self._random.choice((0.0, self._random.uniform(0, self._away_s))))
+        self._stopping.wait(self._random.choice((0.0, self._random.uniform(0, self._down_s))))
         port = str(self._port)
         self._server = ServerProcess(self._folder / "realm", "--port", port).start()
         self._stopping.wait(self._random.uniform(0, 3))
@@ -191,14 +192,14 @@ class Loop:
                 self._stopping.wait(0.3)
 
     def _drain(self, pipeline: subprocess.Popen[bytes]) -> None:
-        """Wait until all steps have read everything, without a hand."""
+        """Wait until the steps have brought all targets up to date."""
         until = perf_counter() + DRAIN_TIMEOUT_S
         while perf_counter() < until and pipeline.poll() is None:
             try:
                 if not self._differences():
                     return
             except (PenstockError, OSError, KeyError):
-                pass  # a target is not there yet
+                pass  # a target does not exist yet
             threading.Event().wait(1)
 
     def _compare(self) -> None:
@@ -241,9 +242,9 @@ def _entries(folder: Path) -> int:
         return 0
 
 
-def play(folder: Path, seed: int, seconds: float, kills: int | None = None) -> Outcome:
-    """Run the loop for so long, or for so many kills."""
-    return Loop(folder, seed, away_s=8.0 if kills is None else 1.0).run(seconds, kills)
+def run_loop(folder: Path, seed: int, seconds: float, kills: int | None = None) -> Outcome:
+    """Run the loop for ``seconds``, or until it has killed the realm ``kills`` times."""
+    return Loop(folder, seed, down_s=8.0 if kills is None else 1.0).run(seconds, kills)
 
 
 def main() -> int:
@@ -252,11 +253,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="realm-kills-"))
-    outcome = play(folder, arguments.seed, arguments.minutes * 60)
+    outcome = run_loop(folder, arguments.seed, arguments.minutes * 60)
     sys.stdout.write(f"seed {arguments.seed}: {outcome}\n")
-    if not outcome.is_well:
-        sys.stdout.write(f"files are in {folder}; the pipeline said\n{outcome.output[-4_000:]}\n")
-    return 0 if outcome.is_well else 1
+    if not outcome.is_right:
+        sys.stdout.write(f"files: {folder}; the pipeline printed\n{outcome.output[-4_000:]}\n")
+    return 0 if outcome.is_right else 1
 
 
 if __name__ == "__main__":

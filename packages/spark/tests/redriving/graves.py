@@ -1,4 +1,4 @@
-"""Dead events to redrive."""
+"""Makes dead events to redrive."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from tests.patience import until
 def buried(
     session: Session, events: Sequence[Event], *, channel: str = "orders", dead: str = "dead"
 ) -> Channel:
-    """The store of dead events; ``events`` have left ``channel`` for it, which was full."""
+    """Return the channel ``dead``, to which ``events`` were moved because ``channel`` was full. One
+    more event, ``stays``, is left in ``channel``."""
     if dead not in session.channels.list():
         session.channels.create(dead, type="persistent")
-    grave = session.channels.get(dead)
+    dead_channel = session.channels.get(dead)
     if channel not in session.channels.list():
         session.channels.create(channel, type="persistent", dead_event_store=dead)
-    living = session.channels.get(channel)
-    living.edit(capacity=1)
-    before = grave.info().events
-    stays = living.info().events
-    living.publish_many(events)
-    living.publish(b"stays")
-    until(lambda: grave.info().events >= before + stays + len(events))
-    living.edit(capacity=0)
-    return grave
+    source = session.channels.get(channel)
+    source.edit(capacity=1)
+    before = dead_channel.info().events
+    displaced = source.info().events
+    source.publish_many(events)
+    source.publish(b"stays")
+    until(lambda: dead_channel.info().events >= before + displaced + len(events))
+    source.edit(capacity=0)
+    return dead_channel
 
 
 def data_of(session: Session, name: str) -> list[bytes]:

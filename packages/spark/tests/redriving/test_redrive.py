@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from packages.spark.tests.redriving.graves import buried, data_of
-from packages.spark.tests.replaying.histories import Dying, Killed, PassingTime
+from packages.spark.tests.replaying.histories import Killed, KillPoint, PassingTime
 from penstock.client.sync.sync import Session
 from penstock_core.columns.events.event import Event
 from penstock_core.vocabulary.errors import InvalidArgument
@@ -33,7 +33,7 @@ S = 1_000_000
 class Mortal:
     """Lets verdicts happen, in a process that may die before or after."""
 
-    def __init__(self, realm: RealmCommit, dying: Dying) -> None:
+    def __init__(self, realm: RealmCommit, dying: KillPoint) -> None:
         self._realm = realm
         self._dying = dying
 
@@ -285,9 +285,9 @@ def test_killed_at_any_point_each_event_goes_back_once(client: Session) -> None:
         kill_point += 1
         dead, channel = f"dead{kill_point}", f"orders{kill_point}"
         buried(client, numbered(7), channel=channel, dead=dead)
-        dying = Dying(kill_point)
+        dying = KillPoint(kill_point)
 
-        def mortal(realm: RealmCommit, dying: Dying = dying) -> Mortal:
+        def mortal(realm: RealmCommit, dying: KillPoint = dying) -> Mortal:
             return Mortal(realm, dying)
 
         try:

@@ -1,4 +1,4 @@
-"""Archives to replay, time that passes by itself, and processes that die when told to."""
+"""Archives to replay, a timer whose waits take no time, and a process killed at a chosen step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ START_US = 1_357_000_000_000_000
 
 
 class Killed(BaseException):
-    """The process ends here; nothing is cleaned up."""
+    """The process was killed at this point, and could clean up nothing."""
 
 
 class PassingTime:
-    """A timer whose waits take no time; it says stop after ``stop_us``."""
+    """A timer whose waits take no time. ``wait`` returns True, which stops the replay, after
+    ``stop_us``. Each look at the time advances it by ``step_us``."""
 
     def __init__(self, stop_us: int | None = None, step_us: int = 0) -> None:
         self.now = 1_000_000
@@ -41,8 +42,8 @@ class PassingTime:
         return self._end is not None and self.now >= self._end
 
 
-class Memory:
-    """A position that outlives the process."""
+class PlaceInMemory:
+    """A stored position, which remains when the process is killed."""
 
     def __init__(self) -> None:
         self.content: bytes | None = None
@@ -54,8 +55,8 @@ class Memory:
         self.content = content
 
 
-class Dying:
-    """Ends the process at the n-th step: before something is done, or right after."""
+class KillPoint:
+    """Raises ``Killed`` at the n-th step. An action counts two steps: before it and after it."""
 
     def __init__(self, at: int) -> None:
         self._left = at
@@ -66,14 +67,14 @@ class Dying:
             raise Killed
 
 
-class ToRealm:
-    """Publishes to a realm; remembers when."""
+class RecordingOutlet:
+    """Publishes to a realm, and records when."""
 
     def __init__(self, session: Session, timer: PassingTime | None = None) -> None:
         self._session = session
         self._timer = timer
-        self.at: list[tuple[int, str, int]] = []
-        """Time, channel, events."""
+        self.published: list[tuple[int, str, int]] = []
+        """Time, channel and number of events of each publish, if there is a timer."""
 
     def publish(
         self, channel: str, bodies: Sequence[pa.RecordBatch], producer: str, sequence: int
@@ -82,15 +83,15 @@ class ToRealm:
         target.publish_bodies(bodies, producer=producer, sequence=sequence)
         if self._timer is not None:
             count = sum(body.num_rows for body in bodies)
-            self.at.append((self._timer.now, channel, count))
+            self.published.append((self._timer.now, channel, count))
 
 
 class MortalPlace:
-    """A position written by a process that may die."""
+    """Stores a position in a process that is killed before or after a write."""
 
-    def __init__(self, memory: Memory, dying: Dying) -> None:
+    def __init__(self, memory: PlaceInMemory, kill_point: KillPoint) -> None:
         self._memory = memory
-        self._dying = dying
+        self._dying = kill_point
 
     def read(self) -> bytes | None:
         return self._memory.read()
@@ -102,11 +103,11 @@ class MortalPlace:
 
 
 class MortalOutlet:
-    """Publishes from a process that may die."""
+    """Publishes from a process that is killed before or after a publish."""
 
-    def __init__(self, outlet: ToRealm, dying: Dying) -> None:
+    def __init__(self, outlet: RecordingOutlet, kill_point: KillPoint) -> None:
         self._outlet = outlet
-        self._dying = dying
+        self._dying = kill_point
 
     def publish(
         self, channel: str, bodies: Sequence[pa.RecordBatch], producer: str, sequence: int
@@ -116,13 +117,15 @@ class MortalOutlet:
         self._dying.step()
 
 
-def mortal(memory: Memory, outlet: ToRealm, dying: Dying) -> tuple[MortalPlace, MortalOutlet]:
-    """Both of them, which die together."""
-    return MortalPlace(memory, dying), MortalOutlet(outlet, dying)
+def mortal(
+    memory: PlaceInMemory, outlet: RecordingOutlet, kill_point: KillPoint
+) -> tuple[MortalPlace, MortalOutlet]:
+    """Return place and outlet of one process, whose steps are counted together."""
+    return MortalPlace(memory, kill_point), MortalOutlet(outlet, kill_point)
 
 
 def events(ids: Sequence[int], times_us: Sequence[int], **columns: Any) -> pa.Table:
-    """Rows as an archive has them; times count from ``START_US``."""
+    """Return rows of an archive. ``times_us`` are relative to ``START_US``."""
     return pa.table(
         {
             "event_id": pa.array(ids, pa.int64()),
@@ -137,7 +140,7 @@ def events(ids: Sequence[int], times_us: Sequence[int], **columns: Any) -> pa.Ta
 
 
 def archive(folder: Path, *tables: pa.Table, row_group_size: int | None = None) -> ds.Dataset:
-    """A table of Parquet files."""
+    """Write one Parquet file for each table, and return them as a dataset."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, table in enumerate(tables):
         pq.write_table(table, folder / f"{number:03}.parquet", row_group_size=row_group_size)
@@ -145,6 +148,6 @@ def archive(folder: Path, *tables: pa.Table, row_group_size: int | None = None) 
 
 
 def stored(session: Session, channel: str) -> Iterator[bytes]:
-    """The data of what a channel holds, in order."""
+    """Yield the data of the events of a channel, in order."""
     for event in session.channels.get(channel).browse():
         yield event.data

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from packages.spark.tests.replaying.histories import (
-    Dying,
     Killed,
-    Memory,
+    KillPoint,
     PassingTime,
-    ToRealm,
+    PlaceInMemory,
+    RecordingOutlet,
     archive,
     events,
     mortal,
@@ -59,7 +59,7 @@ def test_several_channels_come_into_one_in_the_order_of_time_then_channel(
 ) -> None:
     client.channels.create("all", type="persistent")
     to = {"a": "all", "b": "all"}
-    done = replay(two_channels(tmp_path), ToRealm(client), Memory(), to=to).run()
+    done = replay(two_channels(tmp_path), RecordingOutlet(client), PlaceInMemory(), to=to).run()
 
     assert (done.events, done.is_complete) == (8, True)
     wanted = [1, 11, 2, 12, 3, 13, 4, 14]
@@ -69,7 +69,7 @@ def test_several_channels_come_into_one_in_the_order_of_time_then_channel(
 def test_each_channel_gets_its_own_by_default(client: Session, tmp_path: Path) -> None:
     for name in "ab":
         client.channels.create(name, type="persistent")
-    replay(two_channels(tmp_path), ToRealm(client), Memory()).run()
+    replay(two_channels(tmp_path), RecordingOutlet(client), PlaceInMemory()).run()
 
     assert list(stored(client, "a")) == [b"e1", b"e2", b"e3", b"e4"]
     assert list(stored(client, "b")) == [b"e11", b"e12", b"e13", b"e14"]
@@ -80,12 +80,14 @@ def test_each_channel_gets_its_own_by_default(client: Session, tmp_path: Path) -
 def test_events_come_at_their_pace(client: Session, tmp_path: Path, speed: float) -> None:
     client.channels.create("all", type="persistent")
     timer = PassingTime()
-    outlet = ToRealm(client, timer)
+    outlet = RecordingOutlet(client, timer)
     begun = timer.now
     to = {"a": "all", "b": "all"}
-    done = replay(two_channels(tmp_path), outlet, Memory(), to=to, speed=speed, timer=timer).run()
+    done = replay(
+        two_channels(tmp_path), outlet, PlaceInMemory(), to=to, speed=speed, timer=timer
+    ).run()
 
-    due = [time for time, _, count in outlet.at for _ in range(count)]
+    due = [time for time, _, count in outlet.published for _ in range(count)]
     tick = 20_000
     wanted = [begun + int(time * S / speed) for time in (0, 1, 2, 2, 4, 5, 6, 6)]
     assert all(0 <= time - when <= tick for time, when in zip(due, wanted, strict=True))
@@ -99,7 +101,7 @@ def test_a_slow_realm_makes_it_late_and_it_catches_up_in_larger_portions(
     table = events(range(1, 101), [time * 10_000 for time in range(100)])
     history = Archived("a", archive(tmp_path / "a", table), Bounds())
     timer = PassingTime()
-    outlet = ToRealm(client, timer)
+    outlet = RecordingOutlet(client, timer)
 
     class Slow:
         def publish(self, *given: Any, **named: Any) -> None:
@@ -107,9 +109,11 @@ def test_a_slow_realm_makes_it_late_and_it_catches_up_in_larger_portions(
             timer.now += 100_000
 
     seen: list[ReplayProgress] = []
-    done = replay([history], Slow(), Memory(), speed=1, timer=timer, report=seen.append).run()
+    done = replay(
+        [history], Slow(), PlaceInMemory(), speed=1, timer=timer, report=seen.append
+    ).run()
 
-    counts = [count for _, _, count in outlet.at]
+    counts = [count for _, _, count in outlet.published]
     assert sum(counts) == 100
     assert max(counts) >= 10
     assert 100_000 <= done.late_max_us <= 300_000
@@ -119,12 +123,12 @@ def test_a_slow_realm_makes_it_late_and_it_catches_up_in_larger_portions(
 @pytest.mark.slow
 def test_a_stop_leaves_a_position_from_which_it_goes_on(client: Session, tmp_path: Path) -> None:
     client.channels.create("all", type="persistent")
-    to, place = {"a": "all", "b": "all"}, Memory()
+    to, place = {"a": "all", "b": "all"}, PlaceInMemory()
     histories = two_channels(tmp_path)
     timer = PassingTime(stop_us=3 * S)
-    first = replay(histories, ToRealm(client), place, to=to, speed=1, timer=timer).run()
+    first = replay(histories, RecordingOutlet(client), place, to=to, speed=1, timer=timer).run()
     timer = PassingTime()
-    second = replay(histories, ToRealm(client), place, to=to, speed=1, timer=timer).run()
+    second = replay(histories, RecordingOutlet(client), place, to=to, speed=1, timer=timer).run()
 
     assert (first.events, first.is_complete) == (4, False)
     assert (second.events, second.total, second.is_complete) == (4, 8, True)
@@ -138,11 +142,11 @@ def test_a_replay_that_is_done_publishes_nothing_again_but_what_has_come_since(
     client: Session, tmp_path: Path
 ) -> None:
     client.channels.create("a", type="persistent")
-    place = Memory()
+    place = PlaceInMemory()
     first = archive(tmp_path / "a", events([1, 2], [0, 1]))
-    replay([Archived("a", first, Bounds())], ToRealm(client), place).run()
+    replay([Archived("a", first, Bounds())], RecordingOutlet(client), place).run()
     more = archive(tmp_path / "a", events([1, 2], [0, 1]), events([3], [2]))
-    done = replay([Archived("a", more, Bounds())], ToRealm(client), place).run()
+    done = replay([Archived("a", more, Bounds())], RecordingOutlet(client), place).run()
 
     assert (done.events, done.total) == (1, 3)
     assert list(stored(client, "a")) == [b"e1", b"e2", b"e3"]
@@ -160,13 +164,15 @@ def test_killed_at_any_point_it_publishes_each_event_once(
         to = {"a": f"a{kill_point}", "b": f"b{kill_point}"}
         for name in to.values():
             client.channels.create(name, type="persistent")
-        memory = Memory()
-        place, outlet = mortal(memory, ToRealm(client), Dying(kill_point))
+        memory = PlaceInMemory()
+        place, outlet = mortal(memory, RecordingOutlet(client), KillPoint(kill_point))
         try:
             replay(histories, outlet, place, to=to, speed=speed, rows=3).run()
             survived = True
         except Killed:
-            done = replay(histories, ToRealm(client), memory, to=to, speed=speed, rows=3).run()
+            done = replay(
+                histories, RecordingOutlet(client), memory, to=to, speed=speed, rows=3
+            ).run()
             assert done.total == 8
 
         assert list(stored(client, to["a"])) == [b"e1", b"e2", b"e3", b"e4"]
@@ -195,10 +201,10 @@ def test_killed_again_and_again_a_random_archive_arrives_once_and_in_order(
         histories.append(Archived(name, dataset, Bounds(), rows=chance.choice((5, 16, 64))))
     client.channels.create("all", type="persistent")
     to = dict.fromkeys("xyz", "all")
-    memory = Memory()
+    memory = PlaceInMemory()
     lives = 0
     while True:
-        place, outlet = mortal(memory, ToRealm(client), Dying(chance.randrange(1, 12)))
+        place, outlet = mortal(memory, RecordingOutlet(client), KillPoint(chance.randrange(1, 12)))
         lives += 1
         try:
             done = replay(histories, outlet, place, to=to, rows=chance.randrange(1, 60)).run()
@@ -215,7 +221,9 @@ def test_killed_again_and_again_a_random_archive_arrives_once_and_in_order(
 def test_events_can_say_which_ones_they_were(client: Session, tmp_path: Path) -> None:
     client.channels.create("all", type="persistent")
     to = {"a": "all", "b": "all"}
-    replay(two_channels(tmp_path), ToRealm(client), Memory(), to=to, marks=True).run()
+    replay(
+        two_channels(tmp_path), RecordingOutlet(client), PlaceInMemory(), to=to, marks=True
+    ).run()
     result = list(client.channels.get("all").browse(selector="replay_of.channel = 'b'"))
 
     assert [event.properties["replay_of"]["event_id"] for event in result] == [11, 12, 13, 14]
@@ -230,7 +238,7 @@ def test_types_that_differ_between_channels_keep_their_values(
     a = archive(tmp_path / "a", events([1, 2], [0, 2], price=pa.array([1.5, None]), only_a=[7, 8]))
     b = archive(tmp_path / "b", events([1, 2], [1, 3], price=pa.array(["dear", None])))
     histories = [Archived("a", a, Bounds()), Archived("b", b, Bounds())]
-    replay(histories, ToRealm(client), Memory(), to={"a": "all", "b": "all"}).run()
+    replay(histories, RecordingOutlet(client), PlaceInMemory(), to={"a": "all", "b": "all"}).run()
     result = [dict(event.properties) for event in client.channels.get("all").browse()]
 
     assert result == [{"price": 1.5, "only_a": 7}, {"price": "dear"}, {"only_a": 8}, {}]
@@ -246,7 +254,7 @@ def test_a_full_realm_is_waited_for(client: Session, tmp_path: Path) -> None:
         if reached.refusal:
             client.channels.get("a").purge(end=0)
 
-    done = replay([history], ToRealm(client), Memory(), rows=1, report=look).run()
+    done = replay([history], RecordingOutlet(client), PlaceInMemory(), rows=1, report=look).run()
 
     assert done.is_complete
     assert [bool(progress.refusal) for progress in seen] == [False, False, True, False]
@@ -259,12 +267,12 @@ def test_told_to_stop_while_the_realm_is_full_it_goes_on_later(
 ) -> None:
     client.channels.create("a", type="persistent", capacity=1, storage={"honour_capacity": True})
     history = Archived("a", archive(tmp_path / "a", events([1, 2], [0, 1])), Bounds(), rows=1)
-    place = Memory()
+    place = PlaceInMemory()
     first = replay(
-        [history], ToRealm(client), place, rows=1, timer=PassingTime(stop_us=3 * S)
+        [history], RecordingOutlet(client), place, rows=1, timer=PassingTime(stop_us=3 * S)
     ).run()
     client.channels.get("a").purge()
-    second = replay([history], ToRealm(client), place, rows=1).run()
+    second = replay([history], RecordingOutlet(client), place, rows=1).run()
 
     assert (first.is_complete, first.total) == (False, 1)
     assert (second.is_complete, second.total) == (True, 2)
@@ -273,22 +281,22 @@ def test_told_to_stop_while_the_realm_is_full_it_goes_on_later(
 
 def test_a_position_belongs_to_what_it_was_begun_with(client: Session, tmp_path: Path) -> None:
     client.channels.create("a", type="persistent")
-    place = Memory()
+    place = PlaceInMemory()
     history = Archived("a", archive(tmp_path / "a", events([1, 2], [0, 1])), Bounds())
-    replay([history], ToRealm(client), place, replays={"selector": "x = 1"}).run()
+    replay([history], RecordingOutlet(client), place, replays={"selector": "x = 1"}).run()
 
     with pytest.raises(InvalidArgument, match=r"selector is 'x = 2'; .* started with 'x = 1'"):
-        replay([history], ToRealm(client), place, replays={"selector": "x = 2"})
+        replay([history], RecordingOutlet(client), place, replays={"selector": "x = 2"})
 
 
 def test_an_archive_that_lost_a_begun_portion_is_told(client: Session, tmp_path: Path) -> None:
     client.channels.create("a", type="persistent")
-    place = Memory()
+    place = PlaceInMemory()
     history = Archived("a", archive(tmp_path / "a", events([1, 2], [0, 1])), Bounds())
-    _, outlet = mortal(place, ToRealm(client), Dying(1))
+    _, outlet = mortal(place, RecordingOutlet(client), KillPoint(1))
     with pytest.raises(Killed):
         replay([history], outlet, place).run()
     less = Archived("a", archive(tmp_path / "a", events([2], [1])), Bounds())
 
     with pytest.raises(IllegalState, match="has 1 of the 2 events"):
-        replay([less], ToRealm(client), place).run()
+        replay([less], RecordingOutlet(client), place).run()

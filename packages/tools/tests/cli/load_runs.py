@@ -19,14 +19,14 @@ def run_of(world: World, plan: LoadPlan, ending: Ending | None = None, **wanted:
     return LoadRun(plan, setup, world.loop, ending=ending or Ending())
 
 
-def ends_at_the_realm(world: World) -> list[Any]:
-    """The realm's end of every connection."""
+def server_transports(world: World) -> list[Any]:
+    """Return the transport of the realm for each connection."""
     connections: list[Any] = list(world.listener.connections)
-    return [each._transport for each in connections]
+    return [connection._transport for connection in connections]
 
 
-async def after_a_second(run: LoadRun) -> asyncio.Task[LoadReport]:
-    """The run, a second after it has begun to publish."""
+async def start_and_wait_a_second(run: LoadRun) -> asyncio.Task[LoadReport]:
+    """Start a run; return its task a second after its first publish."""
     running = asyncio.get_running_loop().create_task(run.run())
     while run.picture().acknowledged_per_s == 0:
         await pass_time(0.01)
@@ -53,16 +53,17 @@ async def each_comes_once(world: World) -> None:
 
 
 async def a_realm_stalls(world: World) -> None:
-    """Measured from the sending, ten publishes would have waited; but two hundred were due."""
+    """The realm reads nothing for two seconds. Latency counts from the time at which a publish was
+    due: two hundred publishes were, although only ten could be sent."""
     run = run_of(world, LoadPlan(rates=(100.0,), step_s=4.0))
-    running = await after_a_second(run)
+    running = await start_and_wait_a_second(run)
 
-    stalled = ends_at_the_realm(world)
-    for end in stalled:
-        end.pause_reading()
+    transports = server_transports(world)
+    for transport in transports:
+        transport.pause_reading()
     await pass_time(2.0)
-    for end in stalled:
-        end.resume_reading()
+    for transport in transports:
+        transport.resume_reading()
     report = await running
 
     assert report.is_right

@@ -9,10 +9,10 @@ from packages.client.tests.simulated import URL, World, in_world
 from packages.tools.tests.cli.load_runs import (
     CHANNEL,
     a_realm_stalls,
-    after_a_second,
     each_comes_once,
-    ends_at_the_realm,
     run_of,
+    server_transports,
+    start_and_wait_a_second,
 )
 from penstock import aio
 from penstock_core.vocabulary.errors import EventTooLarge, InvalidArgument, NameAlreadyBound
@@ -36,9 +36,9 @@ async def test_a_realm_that_stalls_has_kept_all_waiting_that_were_due_meanwhile(
 @in_world
 async def test_connections_that_are_cut_lose_nothing(world: World) -> None:
     run = run_of(world, LoadPlan(rates=(500.0,), step_s=3.0, rollback=0.05), consumers=2)
-    running = await after_a_second(run)
+    running = await start_and_wait_a_second(run)
 
-    for end in ends_at_the_realm(world):
+    for end in server_transports(world):
         end.reset()
     report = await running
 
@@ -49,7 +49,9 @@ async def test_connections_that_are_cut_lose_nothing(world: World) -> None:
 @in_world
 async def test_asked_to_end_it_waits_for_what_is_under_way(world: World) -> None:
     ending = Ending()
-    running = await after_a_second(run_of(world, LoadPlan(rates=(100.0,), step_s=60.0), ending))
+    running = await start_and_wait_a_second(
+        run_of(world, LoadPlan(rates=(100.0,), step_s=60.0), ending)
+    )
 
     ending.request()
     report = await running
@@ -63,8 +65,10 @@ async def test_asked_to_end_it_waits_for_what_is_under_way(world: World) -> None
 @in_world
 async def test_asked_again_it_waits_for_nothing(world: World) -> None:
     ending = Ending()
-    running = await after_a_second(run_of(world, LoadPlan(rates=(100.0,), step_s=60.0), ending))
-    stalled = ends_at_the_realm(world)
+    running = await start_and_wait_a_second(
+        run_of(world, LoadPlan(rates=(100.0,), step_s=60.0), ending)
+    )
+    stalled = server_transports(world)
     for end in stalled:
         end.pause_reading()
     await pass_time(1.0)
@@ -84,10 +88,10 @@ async def test_asked_again_it_waits_for_nothing(world: World) -> None:
 @in_world
 async def test_a_realm_that_does_not_come_back_is_told_with_what_is_left(world: World) -> None:
     run = run_of(world, LoadPlan(rates=(100.0,), step_s=60.0), reconnect_s=5.0)
-    running = await after_a_second(run)
+    running = await start_and_wait_a_second(run)
 
     world.door.close()
-    for end in ends_at_the_realm(world):
+    for end in server_transports(world):
         end.reset()
     report = await running
 
@@ -126,7 +130,7 @@ async def test_the_events_of_a_key_may_be_consumed_in_their_order(world: World) 
 @in_world
 async def test_events_that_are_refused_are_counted(world: World) -> None:
     run = run_of(world, LoadPlan(rates=(100.0,), step_s=2.0))
-    running = await after_a_second(run)
+    running = await start_and_wait_a_second(run)
 
     async with aio.connect(URL) as administrator:
         await administrator.pause_publishing()

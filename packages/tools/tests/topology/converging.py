@@ -1,4 +1,4 @@
-"""Files of topologies, and what applying them must reach."""
+"""Strategies for topology files, and a check that applying one leads to what it describes."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ durables = st.builds(
 
 @st.composite
 def topologies(draw: st.DrawFn) -> Topology:
-    """Mostly such as a realm may be: dead events go to a store that comes earlier by name, and
-    attributes fit the type."""
+    """Draw a topology that a realm can mostly have: the dead event store of a store comes before it
+    in the order of names, and attributes fit the type."""
     names = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     stores = [
         _store(
@@ -73,7 +73,7 @@ def topologies(draw: st.DrawFn) -> Topology:
         )
         for name in names
     ]
-    channels = [each.name for each in stores if each.kind == "channel"]
+    channels = [store.name for store in stores if store.kind == "channel"]
     pairs = [(source, to) for source in channels for to in names if source != to]
     joins = [
         WantedJoin(
@@ -85,65 +85,67 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 def _store(kind: Any, name: str, names: Sequence[str], draw: st.DrawFn) -> WantedStore:
-    given: dict[str, Any] = draw(attributes)
+    fields: dict[str, Any] = draw(attributes)
     dead = draw(st.sampled_from(["", *names[: names.index(name)]]))
-    if given.get("type") == "transient":
-        given = {key: given[key] for key in given if key in ("type", "ttl", "capacity")}
+    if fields.get("type") == "transient":
+        fields = {key: fields[key] for key in fields if key in ("type", "ttl", "capacity")}
     else:
-        given["dead_event_store"] = dead
-    if given.get("type") == "reliable":
-        given.pop("storage", None)
-    held = draw(st.lists(durables, unique_by=lambda each: each.name, max_size=2))
-    if kind == "queue" or not given.get("dead_event_store"):
-        held = [each for each in held if not each.attributes.max_deliveries]
+        fields["dead_event_store"] = dead
+    if fields.get("type") == "reliable":
+        fields.pop("storage", None)
+    wanted = draw(st.lists(durables, unique_by=lambda durable: durable.name, max_size=2))
+    if kind == "queue" or not fields.get("dead_event_store"):
+        wanted = [durable for durable in wanted if not durable.attributes.max_deliveries]
     return WantedStore(
         kind=kind,
         name=name,
-        definition=definition_of(given, kind),
-        durables=tuple(held) if kind == "channel" else (),
+        definition=definition_of(fields, kind),
+        durables=tuple(wanted) if kind == "channel" else (),
     )
 
 
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[Topology, Topology]:
-    """A file and another one, often the same with other attributes: what is edited in place."""
+    """Draw two topologies. The second often has the stores of the first with other attributes,
+    which are edited in place."""
     first = draw(topologies())
     if draw(st.booleans()):
         return first, draw(topologies())
-    edited = tuple(_edited(each, draw) for each in first.stores)
+    edited = tuple(_edited(store, draw) for store in first.stores)
     return first, Topology(stores=edited, joins=first.joins)
 
 
 def _edited(store: WantedStore, draw: st.DrawFn) -> WantedStore:
-    has = store.definition
-    given: dict[str, Any] = draw(attributes)
-    given.pop("keys", None)
-    if has.type == "transient":
-        given = {key: given[key] for key in given if key in ("ttl", "capacity")}
-    if has.type == "reliable":
-        given.pop("storage", None)
-    given |= {"type": has.type, "keys": has.keys, "dead_event_store": has.dead_event_store}
-    return replace(store, definition=definition_of(given, store.kind))
+    """Return a store with other attributes, but with those that cannot be edited."""
+    old = store.definition
+    fields: dict[str, Any] = draw(attributes)
+    fields.pop("keys", None)
+    if old.type == "transient":
+        fields = {key: fields[key] for key in fields if key in ("ttl", "capacity")}
+    if old.type == "reliable":
+        fields.pop("storage", None)
+    fields |= {"type": old.type, "keys": old.keys, "dead_event_store": old.dead_event_store}
+    return replace(store, definition=definition_of(fields, store.kind))
 
 
-def check_convergence(files: tuple[Topology, Topology]) -> None:
-    """A realm is as the first file says, and then as the second, and a second time there is nothing
-    to do."""
-    first, second = files
+def check_convergence(topologies: tuple[Topology, Topology]) -> None:
+    """Apply two topologies to a realm, one after the other. After each, a new plan must be empty,
+    and the realm must be the same as a new one to which only this topology was applied."""
+    first, second = topologies
     with penstock.Realm() as realm, realm.connect() as session:
         try:
-            made = plan(first, look(session))
+            creation = plan(first, look(session))
         except InvalidArgument:
             assume(False)
-        apply(session, made)
+        apply(session, creation)
 
         assert plan(first, look(session), prune=True) == Plan()
 
-        written = to_toml(topology_of(look(session)))
-        assert plan(parse(written), look(session), prune=True) == Plan()
-        with penstock.Realm() as copy, copy.connect() as there:
-            apply(there, plan(parse(written), look(there)))
-            assert to_toml(topology_of(look(there))) == written
+        text = to_toml(topology_of(look(session)))
+        assert plan(parse(text), look(session), prune=True) == Plan()
+        with penstock.Realm() as copy, copy.connect() as copy_session:
+            apply(copy_session, plan(parse(text), look(copy_session)))
+            assert to_toml(topology_of(look(copy_session))) == text
 
         try:
             changed = plan(second, look(session), prune=True)
@@ -152,15 +154,16 @@ def check_convergence(files: tuple[Topology, Topology]) -> None:
         if not changed.immovable:
             apply(session, changed)
             assert plan(second, look(session), prune=True) == Plan()
-            assert written_of(session) == as_new(second), "changed in place, and not as a new one"
+            assert text_of(session) == text_as_new(second), "an edited realm differs from a new one"
 
 
-def written_of(session: Session) -> str:
+def text_of(session: Session) -> str:
+    """Return the topology of a realm as TOML."""
     return to_toml(topology_of(look(session)))
 
 
-def as_new(wanted: Topology) -> str:
-    """How a realm is written that was made by the file and nothing else."""
+def text_as_new(wanted: Topology) -> str:
+    """Apply a topology to a new realm; return the realm's topology as TOML."""
     with penstock.Realm() as realm, realm.connect() as session:
         apply(session, plan(wanted, look(session)))
-        return written_of(session)
+        return text_of(session)

@@ -34,5 +34,5 @@ def spark() -> Iterator[Check]:
             "spark", "failed", first, remedy="run it with JAVA_HOME set to a JVM of 17 or newer"
         )
         return
-    assert count == 3, "Spark counts"
+    assert count == 3, f"Spark counted {count} rows instead of 3"
     yield Check("spark", "ok", f"a session of Spark {version_of('pyspark')} starts and counts")

@@ -1,4 +1,4 @@
-"""Contexts of steps without a runner and without Spark."""
+"""A context for steps that run without a runner, and mostly without Spark."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Given:
-    """A context that records reports."""
+class StepContext:
+    """A context with given settings, which records the reports of its step."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Given:
         self.checkpoint = str(folder / "checkpoints" / step)
         self.once = once
         self.stopping = threading.Event()
-        self.said: list[Progress] = []
+        self.reports: list[Progress] = []
         self._spark = spark
         Path(self.checkpoint).mkdir(parents=True, exist_ok=True)
 
@@ -43,17 +43,17 @@ class Given:
 
     @property
     def spark(self) -> SparkSession:
-        assert self._spark is not None, "this step needs no Spark"
+        assert self._spark is not None, "the test gave this context no Spark session"
         return self._spark
 
     def table(self, source: str, **options: str) -> DataFrame:
-        raise AssertionError(f"no step reads a source here: {source} {options}")
+        raise AssertionError(f"the steps of these tests have no sources: {source} {options}")
 
     def source(self, name: str) -> Source:
-        raise AssertionError(f"no step reads a source here: {name}")
+        raise AssertionError(f"the steps of these tests have no sources: {name}")
 
     def located(self, path: str) -> str:
         return path if "://" in path else str(self.folder / path)
 
     def report(self, progress: Progress) -> None:
-        self.said.append(progress)
+        self.reports.append(progress)

@@ -1,4 +1,4 @@
-"""``penstock pipeline run`` as a process."""
+"""Starts ``penstock pipeline run`` as a process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 
-def started(
+def start_pipeline(
     url: str, file: Path, *arguments: str, with_group: bool = False
 ) -> subprocess.Popen[bytes]:
-    """The pipeline in ``file``, running; ``with_group`` leads a process group of its own, so that
-    its JVM can be killed with it."""
+    """Start the pipeline in ``file``. With ``with_group`` it is started as the leader of a new
+    process group, so that its JVM can be killed with it."""
     return subprocess.Popen(
         [sys.executable, "-m", "penstock", "pipeline", "run", str(file), *arguments],
         env={**os.environ, "PENSTOCK_URL": url},

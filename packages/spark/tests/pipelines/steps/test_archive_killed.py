@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.spark.tests.pipelines.steps.programs import started
+from packages.spark.tests.pipelines.steps.programs import start_pipeline
 from penstock.client.sync.sync import Session
 from penstock.tables import Table
 from penstock_core.columns.events.event import Event
@@ -70,7 +70,7 @@ def stored_in(folder: Path) -> int:
 def killed_when(url: str, file: Path, stored: int, later_s: float) -> None:
     """Run the pipeline until its tables have so many rows, and a little longer; then kill it and
     all that it has started."""
-    process = started(url, file, with_group=True)
+    process = start_pipeline(url, file, with_group=True)
     try:
         for _ in range(TIMEOUT_S * 10):
             with suppress(subprocess.TimeoutExpired):
@@ -96,7 +96,7 @@ def test_an_archive_step_that_is_killed_keeps_each_event_once(
     for stored in sorted(chance.sample(range(1, 3 * EVENTS), KILLS)):
         killed_when(url, file, stored, later_s=chance.random())
     before = stored_in(tmp_path)
-    assert started(url, file, "--once", with_group=True).wait(TIMEOUT_S) == 0
+    assert start_pipeline(url, file, "--once", with_group=True).wait(TIMEOUT_S) == 0
 
     tables = tables_in(tmp_path)
     assert 0 < before < 4 * EVENTS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.spark.tests.pipelines.steps.programs import started
+from packages.spark.tests.pipelines.steps.programs import start_pipeline
 from packages.spark.tests.redriving.graves import buried
 from packages.spark.tests.replaying.histories import events
 from penstock.client.sync.sync import Channel, Session
@@ -44,7 +44,7 @@ max_events = 5
 
 def killed_when(url: str, file: Path, channel: Channel, count: int) -> None:
     """Run a pipeline until a channel has so many events, and kill it."""
-    process = started(url, file)
+    process = start_pipeline(url, file)
     try:
         with channel.subscribe(start="earliest", timeout=TIMEOUT_S) as subscription:
             assert len(list(islice(subscription, count))) == count
@@ -68,7 +68,7 @@ def test_a_replay_that_is_killed_publishes_each_event_once(
     file.write_text(REPLAY)
     for count in sorted(chance.sample(range(1, 500), 3)):
         killed_when(url, file, again, count=count)
-    assert started(url, file).wait(TIMEOUT_S) == 0
+    assert start_pipeline(url, file).wait(TIMEOUT_S) == 0
 
     assert [event.data for event in again.browse()] == [b"e%d" % key[2] for key in sorted(keys)]
 
@@ -83,7 +83,7 @@ def test_a_redrive_that_is_killed_brings_each_event_back_once(
     file.write_text(REDRIVE)
     for count in sorted(chance.sample(range(1, 300), 3)):
         killed_when(url, file, orders, count=1 + count)
-    assert started(url, file, "--once").wait(TIMEOUT_S) == 0
+    assert start_pipeline(url, file, "--once").wait(TIMEOUT_S) == 0
 
     wanted = [b"stays", *(b"%d" % n for n in range(400))]
     assert [event.data for event in orders.browse()] == wanted

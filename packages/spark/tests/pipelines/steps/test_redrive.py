@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from packages.spark.tests.pipelines.steps.contexts import Given
+from packages.spark.tests.pipelines.steps.contexts import StepContext
 from packages.spark.tests.redriving.graves import buried, data_of
 from penstock.client.sync.sync import Session
 from penstock_core.columns.events.event import Event
@@ -26,7 +26,7 @@ def step(**keys: Any) -> RedriveStep:
     return parsed
 
 
-def run(given: RedriveStep, context: Given) -> WorkOutcome:
+def run(given: RedriveStep, context: StepContext) -> WorkOutcome:
     work = given.plan(context)
     return work()
 
@@ -42,22 +42,22 @@ def test_without_a_transformation_no_spark_is_needed(
     client: Session, url: str, tmp_path: Path
 ) -> None:
     buried(client, flights())
-    context = Given(url, tmp_path, "fix-it", once=True)
+    context = StepContext(url, tmp_path, "fix-it", once=True)
     done = run(step(**{"from": "dead"}), context)
 
     assert done.text == "4 dead events of dead were redriven, 0 dropped, 0 kept"
     assert done.facts["published"] == {"orders": 4}
     assert done.facts["left"] == 0
     assert len(data_of(client, "record")) == 4
-    assert (context.said[-1].rows, context.said[-1].total) == (4, 4)
-    assert context.said[-1].text == "4 redriven, 0 dropped"
+    assert (context.reports[-1].rows, context.reports[-1].total) == (4, 4)
+    assert context.reports[-1].text == "4 redriven, 0 dropped"
 
 
 @pytest.mark.slow
 def test_a_dry_run_says_what_would_be(client: Session, url: str, tmp_path: Path) -> None:
     buried(client, flights())
     definition = step(**{"from": "dead"}, dry_run=True, selector="number < 3")
-    done = run(definition, Given(url, tmp_path, "fix-it"))
+    done = run(definition, StepContext(url, tmp_path, "fix-it"))
 
     assert done.text == "3 dead events of dead would be redriven, 0 dropped, 0 kept"
     assert done.facts["left"] == 4
@@ -66,7 +66,7 @@ def test_a_dry_run_says_what_would_be(client: Session, url: str, tmp_path: Path)
 
 def test_it_ends_when_it_is_stopped(client: Session, url: str, tmp_path: Path) -> None:
     buried(client, flights())
-    context = Given(url, tmp_path, "fix-it")
+    context = StepContext(url, tmp_path, "fix-it")
     context.stopping.set()
     done = run(step(**{"from": "dead"}), context)
 
@@ -77,9 +77,9 @@ def test_what_is_missing_is_named(client: Session, url: str, tmp_path: Path) -> 
     client.channels.create("dead", type="persistent")
 
     with pytest.raises(NameDoesNotExist, match="no channel or queue grave"):
-        run(step(**{"from": "grave"}, once=True), Given(url, tmp_path, "fix-it"))
+        run(step(**{"from": "grave"}, once=True), StepContext(url, tmp_path, "fix-it"))
     with pytest.raises(NameDoesNotExist, match="nowhere"):
-        run(step(**{"from": "dead"}, channel="nowhere"), Given(url, tmp_path, "fix-it"))
+        run(step(**{"from": "dead"}, channel="nowhere"), StepContext(url, tmp_path, "fix-it"))
 
 
 def test_sql_changes_events_and_chooses_what_becomes_of_them(
@@ -93,7 +93,7 @@ def test_sql_changes_events_and_chooses_what_becomes_of_them(
         FROM named WHERE number <> 2 AND origin.cause = 'evicted';
     """
     definition = step(**{"from": "dead"}, sql=sql, once=True)
-    done = run(definition, Given(url, tmp_path, "fix-it", spark=spark))
+    done = run(definition, StepContext(url, tmp_path, "fix-it", spark=spark))
 
     assert done.text == "2 dead events of dead were redriven, 1 dropped, 1 kept"
     back = [event.properties for event in client.channels.get("orders").browse(start=5)]
@@ -123,7 +123,7 @@ def test_python_does_too(client: Session, url: str, tmp_path: Path, spark: Spark
         once=True,
         max_events=3,
     )
-    done = run(definition, Given(url, tmp_path, "fix-it", spark=spark))
+    done = run(definition, StepContext(url, tmp_path, "fix-it", spark=spark))
 
     assert done.text == "2 dead events of dead were redriven, 2 dropped, 0 kept"
     back = [event.properties for event in client.channels.get("orders").browse(start=5)]
@@ -138,7 +138,7 @@ def test_sql_that_spark_does_not_take_is_named(
     definition = step(**{"from": "dead"}, sql="SELECT\n nothing FROM dead", once=True)
 
     with pytest.raises(InvalidArgument, match=r"sql: .*nothing.*line 2"):
-        run(definition, Given(url, tmp_path, "fix-it", spark=spark))
+        run(definition, StepContext(url, tmp_path, "fix-it", spark=spark))
     assert len(data_of(client, "dead")) == 4
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from packages.spark.tests.pipelines.steps.contexts import Given
+from packages.spark.tests.pipelines.steps.contexts import StepContext
 from packages.spark.tests.replaying.histories import START_US, events, stored
 from penstock.client.sync.sync import Session
 from penstock.tables import Table
@@ -27,7 +27,7 @@ def step(**keys: Any) -> ReplayStep:
     return parsed
 
 
-def run(given: ReplayStep, context: Given) -> WorkOutcome:
+def run(given: ReplayStep, context: StepContext) -> WorkOutcome:
     work = given.plan(context)
     return work()
 
@@ -46,14 +46,14 @@ def lake(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_an_archive_goes_back_to_its_channel(client: Session, url: str, lake: Path) -> None:
     client.channels.create("flights", type="persistent")
-    context = Given(url, lake, "again")
+    context = StepContext(url, lake, "again")
     done = run(step(archive="lake/flights", speed="flat out"), context)
 
     assert done.text == "10 events replayed to flights"
     assert done.facts["is_complete"]
     assert list(stored(client, "flights")) == [f"e{event}".encode() for event in range(1, 11)]
-    assert (context.said[-1].rows, context.said[-1].total) == (10, 10)
-    assert context.said[-1].text == "at 2013-01-01 09:26:40"
+    assert (context.reports[-1].rows, context.reports[-1].total) == (10, 10)
+    assert context.reports[-1].text == "at 2013-01-01 09:26:40"
     assert run(step(archive="lake/flights", speed="flat out"), context).rows == 0
 
 
@@ -64,7 +64,7 @@ def test_two_archives_of_two_formats_come_into_one_channel_in_order(
     client.channels.create("all", type="persistent")
     archives = {"flights": "lake/flights", "delays": "lake/delays"}
     definition = step(archive=archives, channel="all", speed=1_000_000_000, replay_of=True)
-    run(definition, Given(url, lake, "again"))
+    run(definition, StepContext(url, lake, "again"))
     marks = [event.properties["replay_of"] for event in client.channels.get("all").browse()]
 
     assert [(mark["channel"], mark["event_id"]) for mark in marks] == [
@@ -81,7 +81,7 @@ def test_a_range_of_time_and_a_selector(client: Session, url: str, lake: Path) -
         until=until,
         selector="number <> 4",
     )
-    run(definition, Given(url, lake, "again"))
+    run(definition, StepContext(url, lake, "again"))
 
     assert list(stored(client, "again/flights")) == [b"e3", b"e4", b"e6"]
 
@@ -93,7 +93,7 @@ def test_a_channel_goes_on_where_its_archive_ends(client: Session, url: str, lak
         flights.publish(f"e{number}".encode())
     client.channels.create("copy", type="persistent")
     definition = step(archive="lake/flights", live=True, channel="copy", speed="flat out")
-    context = Given(url, lake, "again")
+    context = StepContext(url, lake, "again")
     run(definition, context)
     flights.publish(b"e14")
     run(definition, context)
@@ -109,7 +109,10 @@ def test_channels_can_be_replayed_without_an_archive(
     flights.publish(b"a", properties={"n": 1})
     flights.publish(b"b", properties={"n": None, "more": [1, "x"]})
     copy = client.channels.create("copy", type="persistent")
-    run(step(live=["flights"], channel="copy", speed="flat out"), Given(url, tmp_path, "again"))
+    run(
+        step(live=["flights"], channel="copy", speed="flat out"),
+        StepContext(url, tmp_path, "again"),
+    )
 
     assert [event.properties for event in copy.browse()] == [
         {"n": 1},
@@ -136,7 +139,7 @@ def test_what_an_archive_knows_besides_comes_back(
     table.append(rows, "test", 1)
     copy = client.channels.create("copy/flights", type="persistent")
     keys = {"archive": "lake/flights", "prefix": "copy/", "speed": "flat out", "selector": "1 = 1"}
-    run(step(**keys), Given(url, tmp_path, "again"))
+    run(step(**keys), StepContext(url, tmp_path, "again"))
 
     assert [event.properties for event in copy.browse()] == event_fields
 
@@ -144,7 +147,7 @@ def test_what_an_archive_knows_besides_comes_back(
 @pytest.mark.slow
 def test_a_stopped_step_goes_on(client: Session, url: str, lake: Path) -> None:
     client.channels.create("flights", type="persistent")
-    context = Given(url, lake, "again")
+    context = StepContext(url, lake, "again")
     context.stopping.set()
     stopped = run(step(archive="lake/flights"), context)
     context.stopping.clear()
@@ -157,7 +160,7 @@ def test_a_stopped_step_goes_on(client: Session, url: str, lake: Path) -> None:
 @pytest.mark.slow
 def test_another_range_is_another_replay(client: Session, url: str, lake: Path) -> None:
     client.channels.create("flights", type="persistent")
-    context = Given(url, lake, "again")
+    context = StepContext(url, lake, "again")
     run(step(archive="lake/flights", speed="flat out", until=5), context)
 
     with pytest.raises(InvalidArgument, match="until is '9'; this replay started with '5'"):
@@ -174,7 +177,7 @@ def test_what_is_missing_is_named(
     client.channels.create("flights", type="persistent")
 
     with pytest.raises(NameDoesNotExist, match=r"none|nowhere"):
-        run(step(archive=archive, channel=channel), Given(url, lake, "again"))
+        run(step(archive=archive, channel=channel), StepContext(url, lake, "again"))
 
 
 @pytest.mark.parametrize(
