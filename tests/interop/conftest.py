@@ -86,9 +86,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for run in range(RUNS_MAX):
         cluster = item.config.stash.get(MOVED, None)
         before = 0 if cluster is None else cluster.moves
-        reports = runtestprotocol(
-            item, nextitem=others[0], log=False
-        )  # keeps the fixtures of the module
+        reports = runtestprotocol(item, nextitem=others[0], log=False)  # keeps module fixtures
         cluster = item.config.stash.get(MOVED, None)
         is_met = cluster is not None and cluster.begun > before
         failed = [each.longreprtext for each in reports if each.failed]

@@ -1,4 +1,4 @@
-"""A blocking AMQP client for tests, on Proton's reactor."""
+"""A blocking AMQP client for tests, based on Proton's reactor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def array(*names: str) -> Array:
 
 
 class Source(LinkOption):  # type: ignore[misc]  # Proton has no types
-    """What a receiver says of the other end."""
+    """The options of a receiver's source."""
 
     def __init__(
         self, *capabilities: str, durable: bool = False, selector: str = "", no_local: bool = False
@@ -41,7 +41,7 @@ class Source(LinkOption):  # type: ignore[misc]  # Proton has no types
 
 
 class Target(LinkOption):  # type: ignore[misc]  # Proton has no types
-    """What a sender says of the other end."""
+    """The options of a sender's target."""
 
     def __init__(self, *capabilities: str) -> None:
         self._capabilities = capabilities
@@ -51,7 +51,7 @@ class Target(LinkOption):  # type: ignore[misc]  # Proton has no types
 
 
 class Client:
-    """One connection."""
+    """One connection to a realm."""
 
     def __init__(self, url: str, container: str = "", *, sole: bool = False, **sasl: Any) -> None:
         proton_container = Container()
@@ -101,7 +101,7 @@ class Client:
 
 
 def texts(receiver: BlockingReceiver, count: int) -> list[Any]:
-    """The bodies of messages, each accepted."""
+    """Return the bodies of messages, after accepting each."""
     bodies = []
     for _ in range(count):
         message = receiver.receive(WAIT_S)  # its body lies in it

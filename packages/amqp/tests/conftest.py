@@ -1,4 +1,4 @@
-"""A realm in memory, its AMQP, and clients of Proton's own."""
+"""A realm in memory with AMQP, and Proton clients."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def connect(realm: penstock.Realm) -> Iterator[Connect]:
 
 
 class Dial:
-    """Opens peers that write frames of their own, and hangs up at the end of the test."""
+    """Connects peers that send any frames, and disconnects them at the end of the test."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""Transactions of AMQP, performative by performative."""
+"""AMQP transactions, performative by performative."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ INVALID = "amqp:invalid-field"
 
 
 def granted(dialogue: Dialogue) -> None:
-    """There is credit for a sender."""
+    """Wait until the realm has given credit to a sender."""
     dialogue.hear(FLOW, lambda each: each.values[4] is not None)
 
 
 def check_session_lives(dialogue: Dialogue, channel: int = 1) -> None:
-    """Another session of the connection is served."""
+    """Check that the realm still serves another session of the connection."""
     dialogue.say(begin(channel), on(channel, attach_sender("alive", 0)))
     assert dialogue.hear(BEGIN).values[0] == channel
     by_link(dialogue, "alive")
 
 
 def by_link(dialogue: Dialogue, name: str) -> tuple[int, int]:
-    """Channel and handle of the realm's attach of a link."""
+    """Return channel and handle of the realm's attach of a link."""
     found = dialogue.hear(ATTACH, lambda each: each.values[0] == name)
     return found.channel, found.handle
 

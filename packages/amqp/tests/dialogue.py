@@ -1,4 +1,4 @@
-"""Frames to a realm and its answers, one by one: what a story about the standard is told with."""
+"""Sends single frames to a realm and reads its answers, for tests of the standard's rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENCE_S = 10.0
 
 
 class Heard(NamedTuple):
-    """A frame of the realm's."""
+    """A frame that the realm has sent."""
 
     code: int
     channel: int
@@ -37,13 +37,15 @@ class Heard(NamedTuple):
 
     @property
     def handle(self) -> int:
-        """That of an attach, else of whatever begins with one."""
+        """The handle: of an attach its first field after the name, of other frames the first
+        field."""
         handle: int = self.values[1 if self.code == ATTACH else 0]
         return handle
 
     @property
     def error(self) -> tuple[str, str]:
-        """Condition and description of a detach, an end or a close; empty without an error."""
+        """Condition and description of the error in a detach, an end or a close; empty without an
+        error."""
         error = next((value for value in self.values if isinstance(value, Described)), None)
         if error is None:
             return "", ""
@@ -55,7 +57,7 @@ class Heard(NamedTuple):
 
 
 class Dialogue:
-    """One connection."""
+    """One connection to a realm."""
 
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
@@ -92,7 +94,7 @@ class Dialogue:
         return chunk
 
     def next(self) -> Heard:
-        """The next frame that says something."""
+        """Return the next frame that is not empty."""
         while True:
             if self._data[:4] == AMQP[:4]:
                 self.bytes(8)
@@ -109,14 +111,14 @@ class Dialogue:
                 return Heard(performative.code, channel, performative.values + [None] * missing)
 
     def hear(self, code: int, where: Callable[[Heard], bool] = lambda _: True) -> Heard:
-        """The next one of a kind; those before it do not matter."""
+        """Return the next frame of a kind, and skip those before it."""
         while True:
             frame = self.next()
             if frame.code == code and where(frame):
                 return frame
 
     def is_hung_up(self) -> bool:
-        """Wait until the realm hangs up."""
+        """Wait until the realm disconnects."""
         while self._socket.recv(1 << 16):
             pass
         return True
@@ -124,7 +126,7 @@ class Dialogue:
 
 @contextmanager
 def talk(realm: penstock.Realm, container: str = "teller", **more: Any) -> Iterator[Dialogue]:
-    """A connection that is open, with a session."""
+    """Open a connection with a session."""
     with Dialogue(realm.listen_amqp()) as dialogue:
         dialogue.say(opening(container, **more), begin())
         dialogue.hear(OPEN)
@@ -133,7 +135,8 @@ def talk(realm: penstock.Realm, container: str = "teller", **more: Any) -> Itera
 
 
 def opening(container: str = "teller", **more: Any) -> bytes:
-    """Protocol header and open; ``desired`` and ``properties`` are its last fields."""
+    """Return the protocol header and an open; ``desired`` and ``properties`` are the last fields of
+    the open."""
     values = [container, "host", UInt(65_536), UShort(100), UInt(30_000)]
     extra = [None, None, None, more.get("desired"), more.get("properties")]
     return AMQP + said(OPEN, *values, *extra)
@@ -144,12 +147,12 @@ def begin(channel: int = 0) -> bytes:
 
 
 def on(channel: int, data: bytes) -> bytes:
-    """A frame of channel 0, on another."""
+    """Return a frame of channel 0 for another channel."""
     return data[:6] + channel.to_bytes(2, "big") + data[8:]
 
 
 def queue(name: str | None, *more: Any) -> tuple[Raw, Raw]:
-    """Source and target of that name."""
+    """Return source and target for a queue."""
     return (
         terminus(0x28, name, *more, capability="queue"),
         terminus(0x29, name, *more, capability="queue"),

@@ -1,4 +1,4 @@
-"""Frames of AMQP as a client writes them, for tests that want them a little wrong."""
+"""Encodes AMQP frames as a client does, for tests that need slightly wrong ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SASL_INIT: Final = 0x41
 
 
 def performative(code: int, *values: bytes) -> bytes:
-    """A list of a type of the standard; the values are written already."""
+    """Return a described list of the standard; its fields are already encoded."""
     return b"\x00" + encode(ULong(code)) + encode_list(list(values))
 
 
@@ -42,21 +42,21 @@ NO: Final = b"\x42"
 
 
 def said(code: int, *values: Any, payload: bytes = b"") -> bytes:
-    """A frame of channel 0: Python values are written, bytes in a ``Raw`` are already."""
+    """Return a frame of channel 0. Python values are encoded; those in ``Raw`` already are."""
     encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
     return frame(performative(code, *encoded) + payload)
 
 
 class Raw:
-    """A value that is written already."""
+    """A value that is already encoded."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
 
 
 def terminus(code: int, address: str | Raw | None, *more: Any, capability: str = "") -> Raw:
-    """Source (0x28) or target (0x29): address, durable, expiry, timeout, dynamic, properties,
-    and then what only one of them has."""
+    """Return a source (0x28) or target (0x29): address, durable, expiry, timeout, dynamic,
+    properties, and the fields that only one of them has."""
     encoded = [
         field.data if isinstance(field, Raw) else encode(field) for field in (address, *more)
     ]
@@ -68,7 +68,7 @@ def terminus(code: int, address: str | Raw | None, *more: Any, capability: str =
 
 
 def opened(container: str = "fuzz") -> bytes:
-    """Everything up to a session, without SASL."""
+    """Return all frames up to a session, without SASL."""
     return (
         AMQP
         + said(OPEN, container, "host", UInt(65_536), UShort(10), UInt(30_000))
@@ -100,7 +100,7 @@ def transfer(
 
 
 def message(*, to: str | None = None, body: Any = "text") -> bytes:
-    """One with every section."""
+    """Return a message with all sections."""
     properties: list[Any] = [
         "id",
         b"user",

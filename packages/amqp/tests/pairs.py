@@ -1,5 +1,5 @@
-"""An engine and a client of Proton's own, face to face in memory: what is sent when is the test's
-to say, down to which frames come in one read."""
+"""An engine and a Proton client, connected in memory. The test decides when data is sent, and which
+frames arrive together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_amqp.link_ends import IncomingLink, OutgoingLink
 
 
 class Pair:
-    """One connection that is open; the engine's peer, which opens whatever the client opens."""
+    """One open connection. The engine's side opens everything that the client opens."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Pair:
         self.too_early_by: list[Any] = []
         self.held_parts_bytes = 0
         self.parts_room = 1 << 30
-        """Bytes of unfinished messages that the other connections of the user leave to this one."""
+        """Bytes that other connections of the user leave to this one for unfinished messages."""
         self.messages: list[bytes] = []
         self.outcomes: list[Any] = []
         self.accepted: list[int] = []
@@ -47,7 +47,7 @@ class Pair:
     # --- bytes ---------------------------------------------------------------------------
 
     def sent(self) -> bytes:
-        """What the client has to send now."""
+        """Return the bytes that the client has to send now."""
         output = b""
         while (pending := self._transport.pending()) > 0:
             output += self._transport.peek(pending)
@@ -55,7 +55,7 @@ class Pair:
         return output
 
     def pump(self) -> None:
-        """Both sides hear of everything."""
+        """Exchange data until both sides have received everything."""
         while True:
             data, back = self.sent(), self.engine.output()
             if not data and not back:

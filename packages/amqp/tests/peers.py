@@ -1,4 +1,4 @@
-"""A peer that writes frames of its own, and reads what comes frame by frame."""
+"""A peer that sends any frames, and reads the answers frame by frame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE_S = 10.0
 
 
 class Peer:
-    """A socket, and what has been heard from it."""
+    """A socket with all bytes it has received."""
 
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
@@ -21,18 +21,18 @@ class Peer:
         self._socket = socket.create_connection((where.hostname, where.port), PATIENCE_S)
         self.heard = b""
         self._read = 8
-        """Where the next frame begins that nobody has asked for yet: behind the header."""
+        """Offset of the next frame to return; it begins after the protocol header."""
 
     def say(self, data: bytes) -> None:
         self._socket.sendall(data)
 
     def hear(self, part: bytes) -> None:
-        """Wait until that was said."""
+        """Wait until these bytes were received."""
         while part not in self.heard:
             self._hear_more()
 
     def next(self, code: int | None = None) -> Frame:
-        """The next frame, or the next of a kind."""
+        """Return the next frame, or the next one of a kind."""
         while True:
             offset = self._read
             while len(self.heard) < offset + 8:
@@ -51,7 +51,7 @@ class Peer:
         self.heard += more
 
     def hear_all(self) -> bytes:
-        """Wait until the other side hangs up."""
+        """Wait until the other side disconnects."""
         try:
             while more := self._socket.recv(1 << 16):
                 self.heard += more

@@ -1,4 +1,4 @@
-"""AMQP messages with all their sections, and what they say."""
+"""AMQP messages with all their sections, and their meaning for comparisons."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def of_native(*events: Event) -> bytes:
 
 
 def typed(value: Any) -> Any:
-    """A value with the types of all in it, for comparison."""
+    """Return a value with the types of all values in it, for comparison."""
     if isinstance(value, dict):
         return {key: typed(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -101,7 +101,7 @@ def typed(value: Any) -> Any:
 
 
 def meaning(raw: bytes) -> dict[str, Any]:
-    """What a message says, in values and types."""
+    """Return the values of a message with their types."""
     sections = sections_of(raw)
     return {
         "header": fields(sections.header)[:3],

@@ -1,4 +1,4 @@
-"""AMQP with other limits than those of a realm."""
+"""Serves AMQP with limits that differ from those of a realm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from penstock_server.frontends.shared.buffers import Buffers
 
 
 def service_of(realm: penstock.Realm) -> AmqpService:
-    """Return what the AMQP connections of a realm share; it listens already."""
+    """Return the object that the AMQP connections of a realm share; the realm must listen
+    already."""
     hub: Any = realm.listener.services["amqp"]
     service: AmqpService = hub.service
     return service

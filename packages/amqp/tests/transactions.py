@@ -1,4 +1,4 @@
-"""Transactions of clients that use Proton."""
+"""Transactions of Proton clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Coordinator(LinkOption):  # type: ignore[misc]  # Proton has no types
 
 
 class Transaction:
-    """One, and what belongs to it."""
+    """One transaction, with its links."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -38,11 +38,11 @@ class Transaction:
         return delivery
 
     def discharge(self, *, fail: bool = False) -> Delivery:
-        """Commit, or roll back."""
+        """Commit or roll back."""
         return self._ask(Described(ulong(0x32), [self.name, fail]))
 
     def send(self, sender: Any, text: str) -> int:
-        """The state the delivery came into."""
+        """Send a message in the transaction; return the state of its delivery."""
         delivery = sender.link.delivery(sender.link.delivery_tag())
         sender.link.stream(bytes(Message(body=text).encode()))
         delivery.local.data = [self.name]
@@ -52,7 +52,7 @@ class Transaction:
         return int(delivery.remote_state)
 
     def send_settled(self, sender: Any, text: str) -> None:
-        """Nobody is to answer."""
+        """Send a message as settled, so that the realm does not answer."""
         delivery = sender.link.delivery(sender.link.delivery_tag())
         sender.link.stream(bytes(Message(body=text).encode()))
         delivery.local.data = [self.name]
@@ -61,7 +61,7 @@ class Transaction:
         delivery.settle()
 
     def leave(self) -> None:
-        """Its coordinator's link ends."""
+        """Close the link to the coordinator."""
         self._coordinator.close()
 
     def accept(self, receiver: Any) -> None:

@@ -12,7 +12,7 @@ from penstock_core.columns.files.archives import DAY, ArchiveLayout
 
 
 class Archiver:
-    """Takes events of a channel to a table, in steps."""
+    """Archives events of a channel to a table, in steps."""
 
     def __init__(
         self, session: Session, channel: Channel, path: Path, format: Format = "parquet"

@@ -1,4 +1,4 @@
-"""A realm in this process, reached in both ways: embedded and over TCP."""
+"""A realm in this process, with embedded sessions and sessions over TCP."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def orders(session: Session) -> Channel:
 
 @pytest.fixture
 def relay(realm: penstock.Realm) -> Iterator[Relay]:
-    """Stands between the realm and who connects by it, and may cut."""
+    """A relay between the realm and its clients, which can cut connections."""
     with Relay(realm.listen()) as relay:
         yield relay
 
 
 @pytest.fixture
 def there(realm: penstock.Realm) -> Iterator[Session]:
-    """Another session, which nothing disturbs."""
+    """Another session, which does not go through the relay."""
     with realm.connect() as session:
         yield session

@@ -1,4 +1,4 @@
-"""Lives of durables with the blocking client and with the asyncio one."""
+"""Tests of durables that run with the blocking client and with the asyncio client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 30.0
 
 
 async def do(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Call a method of either client."""
+    """Call a method of either client, and return its result."""
     if inspect.iscoroutinefunction(call):
         return await call(*given, **named)
     return await asyncio.to_thread(call, *given, **named)
@@ -52,7 +52,7 @@ async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 @on_a_loop
 async def run(realm: penstock.Realm, client: str, live: Callable[[Any], Awaitable[None]]) -> None:
-    """Live with a session of a client."""
+    """Run ``live`` with a session of a client."""
     async with connected(client, realm.listen()) as session:
         await live(session)
 

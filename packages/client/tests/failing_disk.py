@@ -11,7 +11,7 @@ from penstock.tables.disk import Folder
 
 
 class FailingDisk:
-    """Has the tables of this process fail to sync files whose path contains ``part``."""
+    """Makes the tables of this process fail to sync files whose path contains ``part``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
         self.fails = True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until ``is_so()``, on a busy machine, too."""
+    """Wait until ``is_so()`` is true, long enough for a busy machine."""
     pause = threading.Event()
     for _ in range(12_000):
         if is_so():

@@ -26,7 +26,8 @@ URL = "penstock://127.0.0.1:9000"
 
 
 class World:
-    """A realm, a network, and clients that may be stopped as the operating system stops them."""
+    """A realm, a network, and clients that can be stopped as an operating system stops a
+    process."""
 
     def __init__(self, loop: SimLoop, listener: NativeListener, door: Door) -> None:
         self.loop = loop
@@ -70,8 +71,8 @@ async def served(
     orderly: bool = True,
     realm_class: type[RunningRealm] = RunningRealm,
 ) -> AsyncIterator[World]:
-    """A realm of this store that clients connect to; closed at the end, or just stopped, as that
-    of an owner is whom another has deposed."""
+    """Run a realm on this store, to which clients can connect. At the end it is closed, or only
+    stopped, like the realm of a deposed owner."""
     async with (
         living(journal, blobs, orderly=orderly, realm_class=realm_class) as realm,
         asyncio.TaskGroup() as group,
@@ -89,10 +90,8 @@ async def served(
 
 
 def in_world(story: Callable[Concatenate[World, P], Awaitable[None]]) -> Callable[P, None]:
-    """Make a test that is told in a world a plain one, as :func:`simulated` does.
-
-    Its first parameter is the world; the others are fixtures and parametrised values as ever.
-    """
+    """Turn a test of a world into a plain one, as :func:`simulated` does. Its first parameter is
+    the world; the others are fixtures and parametrized values."""
 
     @functools.wraps(story)
     async def life(*args: P.args, **kwargs: P.kwargs) -> None:

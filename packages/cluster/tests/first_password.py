@@ -1,4 +1,5 @@
-"""The password of a realm's first administrator, as a node shows it beside a log in JSON."""
+"""Finds the password of a realm's first administrator, which a node prints between the lines of its
+log."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import json
 
 
 def first_password(output: str) -> str:
-    """The password in what nodes have written to standard output. Raises ``ValueError`` where none
-    has shown it."""
+    """Return the password in the standard output of nodes. Raises ``ValueError`` if none has
+    printed it."""
     (line,) = output.splitlines()
     shown = json.loads(line)
     assert shown["event"] == "access.first_administrator", shown

@@ -1,4 +1,4 @@
-"""Nodes of a cluster in one process, each on a simulated machine: they serve or stand by."""
+"""Nodes of a cluster in one process, each on a simulated machine, which serve or stand by."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RELAYS_MAX: Final = 4
 
 
 class SimulatedMachine:
-    """A machine of its own for one node."""
+    """A simulated machine for one node."""
 
     node: ClusterNode
 
@@ -71,14 +71,14 @@ class SimulatedMachine:
 
 
 async def open_realm(journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
-    """The realm of a shard, as its owner has it on the simulated loop."""
+    """Open the realm of a shard as an owner does on its simulated machine."""
     return await RunningRealm.open(
         journal, blobs, MemoryPages(), rules(), the_loop(), inline, identity="i", lease=lease
     )
 
 
 def access_in(servers: EngineServers) -> AccessControl:
-    """Users and rights in the register, for those who sign in."""
+    """Return the users and rights in the register, for sign-ins."""
     clock = the_loop()
     return AccessControl(
         Accounts(servers.records, clock, inline),
@@ -92,7 +92,7 @@ def access_in(servers: EngineServers) -> AccessControl:
 
 
 class NodeMachine(SimulatedMachine):
-    """One node with all its front ends, on a machine of its own."""
+    """One node with all its front ends on a simulated machine."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class NodeMachine(SimulatedMachine):
         asks_who: bool = False,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """With a ``secret`` it relays to the owner, and serves HTTP, too. With ``asks_who`` users
+        """With a ``secret`` the node relays to the owner, and serves HTTP. With ``asks_who`` users
         have to sign in."""
         super().__init__(n)
         self.servers = servers
@@ -114,7 +114,7 @@ class NodeMachine(SimulatedMachine):
         self.native, self.http, self.amqp = 9_000 + n, 9_080 + n, 5_670 + n
         self.mqtt = 1_880 + n
         self.told: list[str] = []
-        """The owners for which it has stood by, the oldest first."""
+        """The owners of which the node was told while it stood by, the oldest first."""
         serves = {
             "native": f"penstock://{HOST}:{self.native}",
             "http": f"http://{HOST}:{self.http}",
@@ -155,7 +155,7 @@ class NodeMachine(SimulatedMachine):
         self.aside = self.on_machine(self.roles.stand_by(self.node, standby, self.told.append))
         self.listener: NativeListener | None = None
         self.realm: RunningRealm | None = None
-        """What it serves, or has served last."""
+        """The realm that the node serves, or served last."""
 
     @property
     def url(self) -> str:
@@ -216,7 +216,7 @@ class NodeMachine(SimulatedMachine):
 
 
 class Valve:
-    """What machines ask of the engine waits while this is shut."""
+    """Lets requests of machines to the engine wait while it is shut."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -230,7 +230,7 @@ class Valve:
 
 
 async def until(is_so: Callable[[], bool]) -> float:
-    """How long it took."""
+    """Wait until ``is_so()``; return how long that took."""
     began_s = the_loop().time()
     while not is_so():
         await pass_time(0.05)
@@ -253,7 +253,7 @@ async def owner_and_others(
     *,
     asks_who: bool = False,
 ) -> tuple[NodeMachine, list[NodeMachine]]:
-    """Nodes, of which the first is the one that serves; the others have stood by."""
+    """Start nodes; return the one that serves first, and then the others."""
     machines = [
         NodeMachine(servers, n, call, secret=secret, asks_who=asks_who) for n in range(1, count + 1)
     ]

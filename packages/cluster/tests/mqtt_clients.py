@@ -35,7 +35,7 @@ SECRET = b"s" * 32
 
 
 class Client(asyncio.Protocol):
-    """A client on a machine of its own, with one connection."""
+    """A client on a simulated machine, with one connection."""
 
     def __init__(self, version: int = MQTT_5) -> None:
         self.version = version
@@ -59,7 +59,7 @@ class Client(asyncio.Protocol):
         self.transport.write(b"".join(packet_bytes(each, self.version) for each in packets))
 
     async def hears(self, kind: type[Any]) -> Any:
-        """The next packet of a kind; others before it are passed over."""
+        """Return the next packet of a kind; skip others before it."""
         await until(lambda: any(isinstance(each, kind) for each in self.heard) or self.has_ended)
         while self.heard:
             if isinstance(found := self.heard.pop(0), kind):
@@ -68,7 +68,7 @@ class Client(asyncio.Protocol):
 
 
 async def reach(port: int, version: int = MQTT_5) -> Client:
-    """A connection from the machine of the client, once somebody listens."""
+    """Connect from the client's machine; wait until the port is open."""
     network, client = the_loop().network, Client(version)
     network.hosts["the client"] = CLIENT
     token = MACHINE.set("the client")
@@ -87,14 +87,14 @@ async def reach(port: int, version: int = MQTT_5) -> Client:
 async def connect(
     port: int, client_id: str = "d", version: int = MQTT_5, **fields: Any
 ) -> tuple[Client, ConnackPacket]:
-    """A client that has asked to be let in, with the answer."""
+    """Send a CONNECT; return the client and the answer."""
     client = await reach(port, version)
     client.say(ConnectPacket(client_id, version, **fields))
     return client, await client.hears(ConnackPacket)
 
 
 async def welcome(port: int, client_id: str = "d", **fields: Any) -> tuple[Client, bool]:
-    """A client that tries until it is let in, and whether its session was there."""
+    """Try until the client is accepted; return it, and whether its session was present."""
     while True:
         client = await reach(port, fields.get("version", MQTT_5))
         client.say(ConnectPacket(client_id, **fields))

@@ -1,5 +1,4 @@
-"""``python -m packages.cluster.tests.newer``: penstock as it would be with one more format that it
-knows."""
+"""``python -m packages.cluster.tests.newer``: penstock as a version that knows one more format."""
 
 from __future__ import annotations
 

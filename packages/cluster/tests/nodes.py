@@ -1,4 +1,4 @@
-"""Nodes without front ends on one engine in memory."""
+"""Nodes without front ends, with one engine in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ URL = "penstock://somebody@127.0.0.1:9001,127.0.0.1:9002,127.0.0.1:9003"
 
 
 class NativeServer:
-    """Serves realms on one port of a machine."""
+    """Serves realms at one port of a machine."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -43,7 +43,7 @@ class NativeServer:
 
 
 class Machine(SimulatedMachine):
-    """A node on a machine of its own."""
+    """A node on a simulated machine."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ async def end(*machines: Machine) -> None:
 
 
 async def three() -> tuple[EngineServers, Machine, list[Machine]]:
-    """An engine, the owner, and the others."""
+    """Return an engine, the owner, and the other nodes."""
     servers = EngineServers()
     machines = [Machine(servers, n) for n in (1, 2, 3)]
     await until(lambda: any(each.server.opened for each in machines))

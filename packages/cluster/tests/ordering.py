@@ -1,4 +1,4 @@
-"""Orders of people to a cluster."""
+"""The orders of operators to a cluster."""
 
 from __future__ import annotations
 

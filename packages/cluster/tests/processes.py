@@ -1,4 +1,4 @@
-"""Nodes in processes of their own: started, refused, and taken over from."""
+"""Starts nodes as processes, and checks refusals, takeovers and moves of realms."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.patience import until
 
 PUBLISHED: Final = 100
 LEASE_S: Final = "10"
-"""Longer than a busy machine keeps a process from its processors and its disk: whoever loses the
-lease meanwhile is not the owner any more."""
+"""Longer than a busy machine delays a process or its disk, because a node that loses its lease in
+the meantime is not the owner any more."""
 
 Node = Callable[[Path], ServerProcess]
-"""Gives a node with this directory, which is not started yet."""
+"""Returns a node with this directory that is not started yet."""
 
 
 def node(
@@ -37,7 +37,7 @@ def node(
     program: Sequence[str] = ("-m", "penstock"),
     environment: Mapping[str, str] | None = None,
 ) -> ServerProcess:
-    """A node that is not started yet."""
+    """Return a node that is not started yet."""
     return ServerProcess(
         directory,
         "--cluster",
@@ -56,7 +56,7 @@ def node(
 
 
 def refusal(process: ServerProcess) -> str:
-    """Why a node did not start."""
+    """Return the reason why a node did not start."""
     with pytest.raises(ServerDidNotStart, match="exit status 1"):
         process.start()
     (failed,) = process.logged("realm.failed")
@@ -70,7 +70,7 @@ def addresses(*nodes: ServerProcess) -> str:
 def command(
     engine: str, *words: str, name: str, monitors: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """What ``penstock cluster`` does with these words."""
+    """Run ``penstock cluster`` with these arguments; return the process."""
     return subprocess.run(
         [sys.executable, "-m", "penstock", "cluster", *words, "--cluster", engine],
         capture_output=True,
@@ -90,15 +90,15 @@ def done(ran: subprocess.CompletedProcess[str]) -> Any:
 
 
 def compared(one: Path, other: Path) -> str:
-    """What the script that compares realms says."""
+    """Run the script that compares realms; return its output."""
     script = Path(__file__).parents[3] / "scripts" / "compare_realms.py"
     ran = subprocess.run([sys.executable, script, one, other], capture_output=True, text=True)
     return ran.stdout + ran.stderr
 
 
 def check_there_and_back(node: Node, tell: Callable[..., Any], folder: Path) -> None:
-    """A realm is moved into a cluster, served there by a node, and moved out again. ``tell`` runs
-    ``penstock cluster`` with the words it is given."""
+    """Move a realm into a cluster, serve it there with a node, and move it out again. ``tell`` runs
+    ``penstock cluster`` with its arguments."""
     with penstock.Realm(folder / "one", access__mode="optional") as realm, realm.connect() as here:
         here.access.create_user("ann", "a long password")
         orders = here.channels.create("orders", storage={"events_per_spindle": 40})
@@ -127,7 +127,7 @@ def check_there_and_back(node: Node, tell: Callable[..., Any], folder: Path) -> 
 
 
 async def check_a_takeover(node: Node, folder: Path) -> None:
-    """The owner is killed while a client publishes; then the node that took over is stopped."""
+    """Kill the owner while a client publishes; then stop the node that took over."""
     with node(folder / "n1") as owner, node(folder / "n2") as other:
         (told,) = other.logged("realm.standing_by")
         assert (told["owner"], told["owner_url"]) == ("n1", owner.url)

@@ -23,7 +23,7 @@ CLIENT = "10.0.0.77"
 
 
 class Peer(asyncio.Protocol):
-    """A client of any protocol, on a machine of its own."""
+    """A client of any protocol on a simulated machine."""
 
     def __init__(self) -> None:
         self.heard = b""

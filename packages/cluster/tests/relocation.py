@@ -1,4 +1,4 @@
-"""Realms that move into a cluster and out of it."""
+"""Moves realms into a cluster and out of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ async def moved_out(servers: EngineServers, directory: Path) -> RealmMoved:
 
 @asynccontextmanager
 async def owned(servers: EngineServers, epoch: int) -> AsyncIterator[RunningRealm]:
-    """The realm of a cluster, as the owner of this epoch runs it; it ends without a farewell."""
+    """Run the realm of a cluster as the owner of this epoch, and stop it at the end without closing
+    it."""
     engine = MemoryEngine(servers)
     await refuse_partial_realm(await engine.registry())
     realm = await RunningRealm.open(

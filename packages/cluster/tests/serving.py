@@ -1,4 +1,4 @@
-"""The clients of a realm are served on a simulated machine, as a node's process does it."""
+"""Serves the clients of a realm on a simulated machine, as the process of a node does."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def serve_clients(
     listening: Callable[[], None] = lambda: None,
     beside: Sequence[Coroutine[Any, Any, None]] = (),
 ) -> None:
-    """Serve until ``stopping`` is set, and close the realm then. ``listening`` is called once
-    clients can come; what runs ``beside`` ends with the realm."""
+    """Serve until ``stopping`` is set, then close the realm. ``listening`` is called once clients
+    can connect. The tasks ``beside`` run until the realm is closed."""
     ready = asyncio.Event()
     try:
         async with asyncio.TaskGroup() as tasks:

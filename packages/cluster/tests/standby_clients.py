@@ -1,4 +1,4 @@
-"""Clients of a node that stands by."""
+"""Clients of a node that does not serve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.loops import the_loop
 
 
 class Caller(asyncio.Protocol):
-    """Says something, and keeps what it hears until the other side has ended."""
+    """Sends bytes, and records the answer until the other side disconnects."""
 
     def __init__(self, said: bytes) -> None:
         self._said = said
@@ -35,7 +35,7 @@ class Caller(asyncio.Protocol):
 
 
 async def call(port: int, said: bytes) -> bytes:
-    """What is answered."""
+    """Send bytes to a port; return the answer."""
     caller = Caller(said)
     await the_loop().create_connection(lambda: caller, HOST, port)
     await caller.ended.wait()
@@ -52,7 +52,7 @@ async def say_hello(machine: NodeMachine) -> wire.FromServer:
 
 
 async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, object]]:
-    """The status line, headers and document of an HTTP answer."""
+    """Send a request; return the status line, headers and document of the answer."""
     heard = await call(port, f"{line} HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode())
     head, _, body = heard.decode().partition("\r\n\r\n")
     first, *lines = head.split("\r\n")
@@ -62,7 +62,8 @@ async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, obje
 
 
 def performatives(heard: bytes) -> list[Described]:
-    """Those of the AMQP frames in what was heard, without what came before."""
+    """Return the performatives of the AMQP frames in the received bytes, without the protocol
+    header."""
     found, at = [], heard.rindex(sasl.PROTOCOL) + len(sasl.PROTOCOL)
     while at < len(heard):
         value, _ = read(heard, at + 8)

@@ -1,4 +1,4 @@
-"""A blocking client of MQTT that says and hears packets, right or wrong."""
+"""A blocking MQTT client that sends and receives any packets, valid or not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Hung(Exception):
 
 
 class PacketClient:
-    """One connection."""
+    """One connection to a realm."""
 
     def __init__(
         self, url: str, version: int = MQTT_5, *, tls: ssl.SSLContext | None = None
@@ -66,7 +66,7 @@ class PacketClient:
         self._line.sendall(data)
 
     def receive(self) -> Any:
-        """The next packet. Raises :class:`Hung`."""
+        """Return the next packet. Raises :class:`Hung`."""
         while not self._heard:
             try:
                 data = self._line.recv(65_536)
@@ -79,7 +79,7 @@ class PacketClient:
         return packet_of(*self._heard.popleft(), self._version)
 
     def receive_bytes(self) -> bytes:
-        """All that comes until the server closes the connection."""
+        """Return all bytes until the server closes the connection."""
         found = b""
         while data := self._line.recv(65_536):
             found += data
@@ -98,21 +98,21 @@ class PacketClient:
         return self.receive()
 
     def publish(self, topic: str, payload: bytes = b"", **fields: Any) -> Any:
-        """Publish with QoS 1, and give the answer."""
+        """Publish with QoS 1, and return the answer."""
         self._last_id += 1
         self.send(PublishPacket(topic, payload, 1, packet_id=self._last_id, **fields))
         return self.receive()
 
 
 def connected(url: str, client_id: str = "", version: int = MQTT_5, **fields: Any) -> PacketClient:
-    """A client that is let in."""
+    """Return a client that the realm has accepted."""
     client = PacketClient(url, version)
     assert client.connect(client_id, **fields).reason == 0
     return client
 
 
 def heard(client: PacketClient) -> list[Any]:
-    """What a client is given before the answer to a ping: all that was on its way."""
+    """Return the packets that arrive before the answer to a ping: all that were under way."""
     client.send(PingreqPacket())
     found = []
     while not isinstance(each := client.receive(), PingrespPacket):

@@ -1,4 +1,4 @@
-"""One realm for the tests of a file, and where it speaks MQTT."""
+"""A realm with MQTT for the tests of a file, and its URL."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def publish_wholly(client: PacketClient, topic: str, payload: bytes, **fields: A
 
 
 def take(client: PacketClient) -> bytes:
-    """Receive a message of QoS 2 to the end."""
+    """Receive a message with QoS 2, with all its packets."""
     message = client.receive()
     assert isinstance(message, PublishPacket)
     assert message.qos == 2

@@ -1,4 +1,4 @@
-"""A hub of a realm in memory."""
+"""The MQTT hub of a realm in memory."""
 
 from __future__ import annotations
 

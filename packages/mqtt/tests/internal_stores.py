@@ -1,4 +1,4 @@
-"""What is in the internal stores of MQTT, which no client can open."""
+"""Reads and changes the internal stores of MQTT, which no client can open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock_server.runtime.writer.group import Group
 
 
 def stored_in(realm: penstock.Realm, name: str) -> list[Event]:
-    """The events of an internal store."""
+    """Return the events of an internal store."""
     running = realm.running
 
     async def read() -> list[Event]:
@@ -36,7 +36,8 @@ def put_into(
     *,
     publisher: str = "",
 ) -> None:
-    """Publish events as only the realm itself can; with a ``publisher`` as users could before."""
+    """Publish events as only the realm itself can; with a ``publisher``, as users could in earlier
+    versions."""
     whole = [Event(data, properties=dict(own)) for own, data in events]
     put_whole(realm, name, whole, publisher=publisher)
 
@@ -44,7 +45,7 @@ def put_into(
 def put_whole(
     realm: penstock.Realm, name: str, events: Sequence[Event], *, publisher: str = ""
 ) -> None:
-    """As :func:`put_into`, with all that an event has."""
+    """Do the same as :func:`put_into` with events that have all fields."""
     running = realm.running
     realm.loop.call(put(running, name, events, publisher=publisher))
 
@@ -52,7 +53,7 @@ def put_whole(
 async def put(
     realm: RunningRealm, name: str, events: Sequence[Event], *, publisher: str = ""
 ) -> None:
-    """As :func:`put_into`, on a realm of this loop."""
+    """Do the same as :func:`put_into` on a realm that runs on this loop."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def reply(_: object, error: BaseException | None) -> None:
@@ -64,20 +65,20 @@ async def put(
 
 
 def number_of(realm: RunningRealm, name: str) -> ChannelId:
-    """The number of a store, internal or not."""
+    """Return the number of a store, internal or not."""
     number = realm.directory.internal.ids_by_name.get(name) or realm.directory.find(name)
     assert number is not None, f"there is no store {name}"
     return number
 
 
 def definition_of(realm: penstock.Realm, name: str) -> Definition:
-    """The attributes of an internal store."""
+    """Return the attributes of an internal store."""
     running = realm.running
     return running.directory.channels[number_of(running, name)].state.definition
 
 
 def made_before(realm: penstock.Realm, name: str, definition: Definition) -> None:
-    """Make a store of a reserved name, as users could before the name was."""
+    """Create a store with a reserved name, as users could before the name was reserved."""
     running = realm.running
 
     def make(group: Group) -> None:
@@ -88,7 +89,7 @@ def made_before(realm: penstock.Realm, name: str, definition: Definition) -> Non
 
 
 def take_away(realm: penstock.Realm, name: str) -> None:
-    """Have an internal store be missing, which only damage does."""
+    """Delete an internal store, which otherwise only damage can remove."""
     running = realm.running
 
     def delete(group: Group) -> None:
@@ -98,8 +99,8 @@ def take_away(realm: penstock.Realm, name: str) -> None:
 
 
 async def replace_by_unfit(realm: RunningRealm, name: str) -> None:
-    """Have a channel without keys in the place of an internal store, as users could make it before
-    its name was reserved."""
+    """Replace an internal store by a channel without keys, as users could create it before its name
+    was reserved."""
     definition = Definition(type="persistent", cluster_wide=True)
 
     def replace(group: Group) -> None:

@@ -1,4 +1,4 @@
-"""MQTT with other limits than those of a realm."""
+"""Serves MQTT with limits that differ from those of a realm."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import penstock
 
 @contextmanager
 def limited(realm: penstock.Realm, **limits: int) -> Iterator[None]:
-    """Have these limits for sessions and connections that begin meanwhile. MQTT is served
-    already."""
+    """Apply these limits to the sessions and connections that begin in the ``with`` block. The
+    realm must have MQTT already."""
     hub: Any = realm.listener.services["mqtt"]
     before = hub.mqtt.limits
     hub.mqtt.limits = replace(before, **limits)

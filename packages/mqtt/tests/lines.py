@@ -1,4 +1,4 @@
-"""Connections in memory, on which an outbox writes."""
+"""Connections in memory, to which an outbox writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 
 
 class Line:
-    """What an outbox needs to know of its connection."""
+    """The interface of a connection that an outbox needs."""
 
     client_id = "client"
     is_open = True
@@ -83,7 +83,7 @@ class Line:
         )
 
     def give_of_durable(self, *messages: TopicMessage, first_id: int = 7) -> None:
-        """Give messages as a durable does, with ids from ``first_id`` on."""
+        """Deliver messages as a durable does, with ids from ``first_id`` on."""
         sources = [
             MessageSource("a", event_id, channel="c")
             for event_id, _ in enumerate(messages, start=first_id)
@@ -95,7 +95,8 @@ class Line:
 
 
 class LastingLine(Line):
-    """One of a session that lasts, whose entries are stored when told."""
+    """A connection of a persistent session, whose entries count as stored only when the test says
+    so."""
 
     def __init__(self) -> None:
         super().__init__(MQTT_5)

@@ -1,4 +1,4 @@
-"""Clients that resume their session, and what the realm keeps for them."""
+"""Clients that resume their session, and what the realm stores for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = PacketProperties(session_expiry_s=3_600)
 def back(
     url: str, client_id: str, version: int = MQTT_5, *, present: bool = True, **fields: Any
 ) -> PacketClient:
-    """A client that goes on with its session, or finds none."""
+    """Connect a client again; check whether its session is ``present``."""
     if version == MQTT_5:
         fields.setdefault("properties", HOUR)
     client = PacketClient(url, version)
@@ -28,7 +28,7 @@ def back(
 
 
 def take(client: PacketClient, count: int) -> list[bytes]:
-    """Receive messages of QoS 1, and acknowledge them."""
+    """Receive messages with QoS 1, and acknowledge them."""
     found = []
     for _ in range(count):
         message = client.receive()
@@ -49,7 +49,7 @@ def stored(realm: penstock.Realm, topic: str) -> list[bytes]:
 
 
 def settled(realm: penstock.Realm) -> None:
-    """Wait until everything that was told to the realm is done."""
+    """Wait until the realm has done everything that it was asked to do."""
 
     async def wait() -> None:
         for _ in range(3):  # a message, what follows from it, and what follows from that

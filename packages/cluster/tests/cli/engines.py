@@ -1,4 +1,5 @@
-"""Engine servers in memory, with the records of two nodes, registered as a kind of engine."""
+"""Engine servers in memory, with the records of two nodes, that commands find as a kind of
+engine."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ SETTINGS = {"access.mode": "mandatory", "cluster.lease_s": "6.0"}
 
 
 class Renewing(MemoryInspector):
-    """Each look finds every node renewed, but for those whose record says that they do not."""
+    """An inspector that shows every node as just renewed, except those whose record is marked as
+    silent."""
 
     looks = 0
 
@@ -40,7 +42,7 @@ class Renewing(MemoryInspector):
 
 
 class InspectedKind(EngineKind):
-    """The engine servers of a test, as its inspector shows them."""
+    """The engine servers of a test as a kind of engine."""
 
     servers: EngineServers
     inspector_type: type[MemoryInspector]
@@ -65,8 +67,8 @@ def register(
     servers: EngineServers,
     inspector_type: type[MemoryInspector],
 ) -> None:
-    """Make commands find these servers at :data:`ENGINE`, as if a package were installed that has
-    this kind of engine."""
+    """Make commands find these servers at :data:`ENGINE`, as if a package with this kind of engine
+    were installed."""
     KIND.servers, KIND.inspector_type = servers, inspector_type
     distribution = folder / "memory_engine-1.0.dist-info"
     distribution.mkdir()
@@ -77,7 +79,7 @@ def register(
 
 
 def is_silent(record: VersionedRecord) -> bool:
-    """Whether the node of a record renews nothing."""
+    """Whether the record marks its node as silent."""
     return msgspec.json.decode(record.value).get("renews") is False
 
 
@@ -88,7 +90,7 @@ def _renewed(record: VersionedRecord, counter: int, wall_us: int) -> VersionedRe
 
 
 async def fill(servers: EngineServers, **more: Any) -> None:
-    """Two nodes, of which the first one owns."""
+    """Add two nodes to the register, of which the first is the owner."""
     for name in ("n1", "n2"):
         record = MemberRecord(name, f"{name}!", serves={}, version="1.0", settings=SETTINGS, **more)
         await servers.records.cas(f"node/{name}", 0, msgspec.json.encode(record))

@@ -1,4 +1,4 @@
-"""A few nodes at one register, in virtual time, for stories of who owns what."""
+"""A few nodes with a register, in virtual time, for tests of ownership."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NAMES = ("ann", "bob", "cem")
 
 
 class Register:
-    """Records changed by compare-and-set."""
+    """Records that are changed by compare-and-set."""
 
     def __init__(self) -> None:
         self.records: dict[str, VersionedRecord] = {}
 
     def write(self, write: RegisterWrite) -> int | None:
-        """The new version; None: somebody was faster."""
+        """Change a record; return its new version, or None if another node was faster."""
         held = self.records.get(write.key)
         if write.expected != (held.version if held else 0):
             return None
@@ -57,7 +57,7 @@ class Register:
 
 
 class Cluster:
-    """Nodes at one register whose clocks show the same time."""
+    """Nodes with one register, whose monotonic clocks show the same time."""
 
     def __init__(self, *names: str, shards: int = 1) -> None:
         self.now_us = 1_000 * SECOND_US
@@ -65,11 +65,11 @@ class Cluster:
         self.nodes: dict[str, Claims] = {}
         self.shards = shards
         self.ahead_s: dict[str, float] = {}
-        """How far the clock on the wall of a node is ahead."""
+        """How far the wall clock of each node is ahead."""
         self.format = 0
         self.orders = Orders()
         self.settings: Mapping[str, str] = {}
-        """Those of nodes that are started without any."""
+        """Settings of nodes that are started without any."""
         for name in names:
             self.start(name)
 
@@ -105,7 +105,7 @@ class Cluster:
         return 10**15 + self.now_us + int(self.ahead_s.get(name, 0) * SECOND_US)
 
     def turn(self, *names: str) -> None:
-        """Each looks at the register and writes what is due, until nothing is."""
+        """Let each node read the register and write what is due, until nothing is due."""
         for name in names:
             node = self.nodes[name]
             self.look(name)
@@ -115,25 +115,26 @@ class Cluster:
                         self.look(name)
 
     def ask(self, name: str) -> list[RegisterWrite]:
-        """What is due at a node, on its way to the register."""
+        """Return the write that is due at a node; it has not reached the register yet."""
         self.look(name)
         return self.nodes[name].due(self.now_us, self.wall_us(name))
 
     def answer(self, name: str, write: RegisterWrite) -> bool:
-        """A write reaches the register, and its answer comes back; whether it was done."""
+        """Let a write reach the register and its answer reach the node; return whether it
+        succeeded."""
         version = self.register.write(write)
         if version is not None:
             self.nodes[name].wrote(write, version, self.now_us)
         return version is not None
 
     def join(self, *names: str) -> None:
-        """All are members before anybody claims."""
+        """Make all nodes members before any of them claims a shard."""
         for name in names:
             (renewal,) = self.ask(name)
             self.answer(name, renewal)
 
     def live(self, seconds: float, *names: str) -> None:
-        """Time passes, and these have their turn every half second."""
+        """Let time pass; the named nodes have a turn every half second."""
         for _ in range(int(seconds * 2)):
             self.now_us += SECOND_US // 2
             self.turn(*names)
@@ -143,7 +144,7 @@ class Cluster:
 
 
 def two() -> tuple[Cluster, str, str]:
-    """A cluster of two nodes, its owner, and the other."""
+    """Return a cluster of two nodes, its owner, and the other node."""
     cluster = Cluster("ann", "bob")
     cluster.join("ann", "bob")
     cluster.live(4, "ann", "bob")

@@ -10,5 +10,5 @@ from penstock_core.columns.schema.rows import Rows
 
 
 def row_properties(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
-    """Exactly as published (SEM E2)."""
+    """Return the properties of a row exactly as they were published (SEM E2)."""
     return Rows(batch).properties(row)

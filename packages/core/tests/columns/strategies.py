@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the values events carry."""
+"""Hypothesis strategies for the values of events."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ MASK = b"\x01\x02\xf3\x04"
 
 
 def masked(opcode: int, payload: bytes, *, is_last: bool = True) -> bytes:
-    """A frame as a client sends it."""
+    """Return a masked frame, as clients have to send it."""
     plain = frame_bytes(opcode, payload)
     head = bytes((plain[0] if is_last else plain[0] & 0x7F, plain[1] | 0x80))
     extra = plain[2 : len(plain) - len(payload)]

@@ -1,4 +1,4 @@
-"""Packets as Hypothesis draws them: everything that one of either version may say."""
+"""Hypothesis strategies for all packets of both versions, with all their fields."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _subscriptions(version: int) -> st.SearchStrategy[packets.TopicSubscription]
 
 
 def drawn(version: int) -> st.SearchStrategy[Any]:
-    """Any packet of a version."""
+    """Return a strategy for all packets of a version."""
     answers = [
         st.builds(make, _IDS, _reasons(version, group), _own(version, packet))
         for make, group, packet in (

@@ -21,7 +21,7 @@ from penstock_testing.loop import SimLoop, pass_time
 
 
 class WatchedRealm(RunningRealm):
-    """A realm that notes publishes as they come."""
+    """A realm that records publishes as they arrive."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -42,7 +42,7 @@ class WatchedRealm(RunningRealm):
 async def watched(
     realm_class: type[WatchedRealm] = WatchedRealm,
 ) -> AsyncIterator[tuple[World, WatchedRealm]]:
-    """A realm with clients on a simulated loop, and the publishes that come."""
+    """Run a realm with clients on a simulated loop; it records the publishes."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     memory = MemoryJournal(), MemoryBlobs()
@@ -53,7 +53,7 @@ async def watched(
 
 
 class Publisher(Peer):
-    """A client that sends its publishes one by one, and as many at once as it likes."""
+    """A client that sends publishes without waiting for answers, one by one or many at once."""
 
     def __init__(self, world: World, session: str, channel: int) -> None:
         super().__init__(world.listener, session)
@@ -63,7 +63,7 @@ class Publisher(Peer):
         self.say_with((wire.Schema(1), self._event.schema_bytes))
 
     def publish(self, count: int) -> None:
-        """In one piece, none of them confirmed."""
+        """Send ``count`` publishes in one piece, without waiting for answers."""
         first, self._asked = self._asked, self._asked + count
         buffer = bytes(self._event.buffer)
         request = PublishEvents(self._channel, "", 0, schema=1, sizes=(len(buffer),))

@@ -1,4 +1,4 @@
-"""A transport that does what the test says."""
+"""A transport that behaves as the test determines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Scripted(asyncio.Transport):
         self.is_read = True
         self.is_aborted = False
         self.unsent = 0
-        """Bytes its peer has not taken."""
+        """Number of bytes that the peer has not received yet."""
         self._is_closing = False
 
     def pause_reading(self) -> None:

@@ -1,4 +1,4 @@
-"""Clients of the native protocol on a transport in memory."""
+"""Clients of the native protocol with a transport in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_server.frontends.native.listener import (
 
 
 class Wire(asyncio.Transport):
-    """Keeps what a connection writes."""
+    """A transport that records what a connection writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Wire(asyncio.Transport):
         self.is_closed = False
         self.ended = asyncio.Event()
         self.error: Exception | None = None
-        """What a write comes to."""
+        """The error that a write raises, if any."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.error is not None:
@@ -61,7 +61,7 @@ class Wire(asyncio.Transport):
 
 
 class Peer:
-    """A client whose bytes come when it is told to send them."""
+    """A client that sends its bytes when the test says so."""
 
     def __init__(self, listener: NativeListener, session: str) -> None:
         self.wire = Wire()
@@ -71,16 +71,16 @@ class Peer:
         self.say(wire.Hello("peer", session))
 
     def say(self, *messages: wire.Message) -> None:
-        """In one piece."""
+        """Send messages in one piece."""
         self.say_with(*((message, b"") for message in messages))
 
     def say_with(self, *frames: tuple[wire.Message, bytes]) -> None:
-        """Messages with what comes beside them, in one piece."""
+        """Send messages, each with its body, in one piece."""
         parts = [part for m, beside in frames for part in frame(wire.encode(m), beside)]
         self._say(b"".join(map(bytes, parts)))
 
     def begin_frame(self, size: int) -> None:
-        """Send the first half of a ping with so many bytes beside it."""
+        """Send the first half of a ping with a body of this size."""
         data = b"".join(map(bytes, frame(wire.encode(wire.Asked(7, Ping())), bytes(size))))
         self._rest = data[size // 2 :]
         self._say(data[: size // 2])
@@ -96,11 +96,11 @@ class Peer:
             self.connection.buffer_updated(len(piece))
 
     async def answered(self, count: int) -> list[int]:
-        """Which requests were answered, in order."""
+        """Return the numbers of the next answered requests, in order."""
         return [each.request for each in await self.told(count)]
 
     async def told(self, count: int) -> list[wire.Done | wire.Failed]:
-        """The answers, in order."""
+        """Return the next answers, in order."""
         found: list[wire.Done | wire.Failed] = []
         while len(found) < count:
             await asyncio.sleep(0)

@@ -22,7 +22,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 
 
 def with_a_batch_that_cannot_be_unpacked(compression: Compression) -> tuple[bytes, SegmentIndex]:
-    """A file of three batches; the second passes its checksum."""
+    """Return a file of three batches. The second has the right checksum but cannot be unpacked."""
     image = encode_segment([rows(0, 300)], rows_per_batch=100, compression=compression)
     file = bytearray(memoryview(image.buffer))
     first, bad, last = image.index.batches

@@ -1,4 +1,4 @@
-"""A realm that goes on with damaged pages."""
+"""A realm that runs with damaged pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock_testing.loop import SimLoop
 
 @asynccontextmanager
 async def living_on(disk: FaultyDisk) -> AsyncIterator[RunningRealm]:
-    """A realm on ``disk``, killed at the end."""
+    """Run a realm on ``disk``, and kill it at the end."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     store = open_embedded(

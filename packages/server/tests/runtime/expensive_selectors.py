@@ -1,4 +1,4 @@
-"""Selectors that a thread evaluates, and a thread that counts its evaluations."""
+"""Selectors that are evaluated in a thread, and an offload that counts these evaluations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Elsewhere:
 
 
 def costly(number: ChannelId) -> str:
-    """A selector that has to walk through every text."""
+    """Return a selector that has to search every text from start to end."""
     one, two = LETTERS[number % 8], LETTERS[number // 8 % 8]
     return f"s LIKE '%{one}_{two}h_{one}%{two}%'"
 

@@ -1,4 +1,4 @@
-"""The files of a realm in a folder, and what is in them."""
+"""The files of a realm in a folder, and their content."""
 
 from __future__ import annotations
 

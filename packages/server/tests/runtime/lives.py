@@ -1,4 +1,4 @@
-"""The lives of one realm on a separate disk, and a client of the running one."""
+"""A disk with one realm after the other on it, and clients of the running one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A realm for a test: on any store, on a simulated loop, with everything sealed at once."""
+"""Runs a realm for a test: on any store, on a simulated loop, with limits that seal everything at
+once."""
 
 from __future__ import annotations
 
@@ -44,13 +45,13 @@ EAGER = SealingLimits(
 
 
 def body(datas: Sequence[bytes], **properties: Any) -> Body:
-    """Events with the same properties each."""
+    """Return a body of events with this data, which all have the same properties."""
     batch = body_of_columns(datas, properties=[properties] * len(datas) if properties else None)
     return Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
 
 
 class Owning:
-    """The lease of an owner that always believes to hold it."""
+    """The lease of an owner that always believes that it holds it."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch

@@ -65,7 +65,7 @@ class Follower:
         self.last_id = -1
 
     def take(self, events: Sequence[Event]) -> None:
-        """All events from the beginning."""
+        """Merge all events from the beginning of the channel."""
         for event in events[self.seen :]:
             assert event.event_id is not None
             assert event.event_id > self.last_id, "in the order of ids, each once"

@@ -1,4 +1,4 @@
-"""Fixtures of the storage tests, and a loop for those that are coroutines."""
+"""Fixtures of the storage tests, and a hook that runs tests that are coroutines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded pages of a realm, opened and filled in one line."""
+"""Functions that open and fill the embedded pages of a realm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ async def opened(
     root: str = "/realm",
     keep_rest: bool = False,
 ) -> FilePages:
-    """The pages of a realm, after its recovery. A test that opens again killed the first."""
+    """Open and recover the pages of a realm. A test that calls this again has killed the former
+    ones."""
     pages = open_store(root, disk).pages
     await pages.restore(in_use or {}, keep_rest=keep_rest)
     return pages

@@ -15,7 +15,7 @@ from penstock.client.sync.sync import Session
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Opens a realm of that name, on disk."""
+    """A function that opens a realm with a given name on disk."""
     with ExitStack() as running:
 
         def opened(name: str, **settings: object) -> penstock.Realm:

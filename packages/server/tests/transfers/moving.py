@@ -38,7 +38,8 @@ def events(count: int, **more: object) -> list[penstock.Event]:
 
 
 def halfway(channel: Channel) -> None:
-    """Every second of fifty delivered events is acknowledged; those in hands go back."""
+    """Deliver fifty events to a durable and acknowledge every second of them; the others return to
+    the durable."""
     durable = channel.durables.create("billing", type="shared", start="earliest")
     with durable.subscribe(window=40, timeout=30.0) as held:
         for number, event in enumerate(held):
@@ -53,10 +54,11 @@ def files_in(store: Path) -> list[str]:
 
 
 def exported(here: Session, folder: Path) -> list[Path]:
-    """A channel with events on disk, in memory and a durable; every file of its export."""
+    """Create a channel with a durable and with events on disk and in memory, and export it; return
+    the files of the export."""
     orders = here.channels.create("orders", storage={"events_per_spindle": 40})
     orders.publish_many(events(100))
-    until(lambda: orders.info().storage.sealed_files == 2)  # and so it stays
+    until(lambda: orders.info().storage.sealed_files == 2)  # the rest stays in memory
     halfway(orders)
     here.channels.export("orders", folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
@@ -87,7 +89,7 @@ def read(folder: Path) -> tuple[Manifest, StateFile]:
 
 
 def forge(folder: Path, manifest: Manifest, state: StateFile) -> None:
-    """Another state, and a manifest that vouches for it."""
+    """Replace the state in an export, and change the manifest so that it matches."""
     content = state_bytes(state)
     (folder / STATE).write_bytes(content)
     forged = msgspec.structs.replace(manifest, state=described_state(content))

@@ -16,7 +16,7 @@ TIMEOUT_S = 30.0
 
 
 class Reply:
-    """An answer, read to its end."""
+    """A complete answer."""
 
     def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.status = status
@@ -29,7 +29,7 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """The code of the error in it."""
+        """The error code in the document."""
         return str(self.document["error"]["code"])
 
     @property
@@ -38,7 +38,7 @@ class Reply:
 
 
 class Web:
-    """Asks one realm."""
+    """Sends requests to one realm."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
@@ -59,8 +59,8 @@ class Web:
         headers: Mapping[str, str] | None = None,
         **query: Any,
     ) -> Reply:
-        """``path`` below the API's base, or from the root when it begins with a slash; a ``body``
-        that is not bytes goes as JSON."""
+        """Send a request. ``path`` is below the API's base, or absolute if it begins with a slash.
+        A ``body`` that is not bytes is sent as JSON."""
         sent = dict(headers or {})
         if body is not None and not isinstance(body, bytes):
             body = msgspec.json.encode(body)
@@ -78,13 +78,13 @@ class Web:
             connection.close()
 
     def get(self, path: str, **query: Any) -> Any:
-        """The document at a path; anything but success fails the test."""
+        """Return the document at a path. Any status except success fails the test."""
         reply = self.ask("GET", path, **query)
         assert reply.status == 200, reply.data
         return reply.document
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a change, and return its answer; any status but success fails the test."""
+        """Send a change, and return its answer. Any status except success fails the test."""
         reply = self.ask(method, path, body)
         assert reply.status in (200, 201), reply.data
         return reply.document
@@ -93,7 +93,7 @@ class Web:
     def watching(
         self, path: str, *, headers: Mapping[str, str] | None = None, **query: Any
     ) -> Iterator[Iterator[tuple[str, Any]]]:
-        """The events of a stream, as they come."""
+        """Yield the events of a stream as they arrive."""
         connection = self._connection()
         try:
             connection.request(
@@ -108,7 +108,7 @@ class Web:
 
     @contextmanager
     def raw(self) -> Iterator[socket.socket]:
-        """A connection to say anything on."""
+        """Return a connection for any bytes."""
         with socket.create_connection(self.address, timeout=TIMEOUT_S) as opened:
             yield opened
 
@@ -124,5 +124,5 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
 
 
 def part(name: str) -> str:
-    """A name as one part of a path."""
+    """Return a name as one segment of a path."""
     return quote(name, safe="")

@@ -1,4 +1,4 @@
-"""A realm in memory, a session with it, and its HTTP."""
+"""A realm in memory, a session with it, and its HTTP API."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def web(realm: penstock.Realm) -> Web:
 
 @pytest.fixture
 def admin(realm: penstock.Realm, web: Web) -> Known:
-    """The administrator of a realm that wants to know who asks."""
+    """The administrator of a realm with authentication."""
     return Known(web.url, "admin", realm.access.first_password)
 
 
 @pytest.fixture
 def ann(admin: Known, web: Web) -> Known:
-    """A user with access and nothing else."""
+    """A user with the right to connect and no other."""
     admin.send("POST", "users", {"name": "ann", "password": ANN})
     granted = {"kind": "realm", "subject": "ann@*", "rights": ["access"]}
     admin.send("POST", "acl/grant", granted)

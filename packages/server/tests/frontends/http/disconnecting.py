@@ -14,7 +14,7 @@ TIMEOUT_S = 30.0
 
 
 def ask(web: Web, method: str, path: str, body: Any = None) -> socket.socket:
-    """A request on a connection of its own."""
+    """Send a request on a new connection; return the connection."""
     peer = socket.create_connection(web.address, timeout=TIMEOUT_S)
     content = b"" if body is None else msgspec.json.encode(body)
     head = (
@@ -26,6 +26,6 @@ def ask(web: Web, method: str, path: str, body: Any = None) -> socket.socket:
 
 
 def hang_up(peer: socket.socket) -> None:
-    """As a client whose process has died does."""
+    """Disconnect as the operating system does for a process that was killed."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()

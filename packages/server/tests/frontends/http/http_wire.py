@@ -1,4 +1,4 @@
-"""A transport in memory that keeps what an HTTP connection writes."""
+"""A transport in memory that records what an HTTP connection writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from packages.server.tests.frontends.wires import Wire
 
 
 class HttpWire(Wire):
-    """Keeps what a connection writes."""
+    """Records what a connection writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,4 +18,4 @@ class HttpWire(Wire):
         self.written += bytes(data)
 
     def set_protocol(self, protocol: Any) -> None:
-        """It stays with the one that it has."""
+        """Ignore the new protocol."""

@@ -1,4 +1,4 @@
-"""An HTTP client with a user of the realm."""
+"""An HTTP client that signs in as a user of the realm."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from packages.server.tests.frontends.http.asking import Reply, Web
 
 ANN = "secret of ann"
-"""Her password."""
+"""Password of the user ``ann``."""
 
 
 class Known(Web):
-    """Asks as a user."""
+    """Sends requests as a user."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         super().__init__(url)
