@@ -85,7 +85,7 @@ class SimTransport(asyncio.Transport):
         self._in_flight: deque[object] = deque()
         """Sent pieces that have not arrived."""
         self._last_arrival_s = 0.0
-        """Virtual time at which the last of them arrives."""
+        """Virtual time at which the last sent piece arrives."""
         self._inbox: deque[object] = deque()
         """Received pieces that the program has not read."""
         self._is_reading = True

@@ -338,7 +338,7 @@ def _qualified(spark: SparkSession, place: str) -> str:
     if urlsplit(place).scheme or Path(place).is_absolute() or is_remote():
         return place
     context = spark.sparkContext
-    assert context._jvm is not None, "a session has one"
+    assert context._jvm is not None, "a session in this process has a JVM"
     path = context._jvm.org.apache.hadoop.fs.Path(place)
     files = path.getFileSystem(context._jsc.hadoopConfiguration())
     return str(files.makeQualified(path).toString())

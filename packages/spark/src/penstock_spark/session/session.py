@@ -140,7 +140,7 @@ def _without_checksum_files(spark: SparkSession) -> None:
     milliseconds. Existing ``.crc`` files are still verified; a new version of a file removes them.
     """
     jvm, context = spark._jvm, spark._jsc
-    assert jvm is not None, "a session on this machine has one"
+    assert jvm is not None, "a session on this machine has a JVM"
     files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(context.hadoopConfiguration())
     files.setWriteChecksum(False)
 

@@ -136,7 +136,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def _check_bounded(self) -> None:
         """Raise ``InvalidArgument`` for mistakes in a step with ``as_of``."""
-        assert self.as_of is not None, "the caller has checked it"
+        assert self.as_of is not None, "the caller has checked the step"
         if self.as_of < 0:
             raise InvalidArgument(
                 f"as_of is {self.as_of}; it must be the id of an event, 0 or more"
