@@ -22,6 +22,7 @@ from penstock_server.frontends.http.event_documents import (
     document_of,
     with_columns,
 )
+from penstock_server.frontends.http.event_lines import lines_of
 
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """The end of an Arrow IPC stream."""
@@ -202,18 +203,26 @@ class LinesForm:
         self._columns = columns_of(columns)
 
     def block(self, batches: Sequence[EventBatch]) -> list[memoryview]:
+        return [self._lines(batch) for batch in batches]
+
+    def _lines(self, batch: EventBatch) -> memoryview:
+        if self._messages is None and (lines := lines_of(batch, self._columns)) is not None:
+            return lines
+        return self.each_line(batch)
+
+    def each_line(self, batch: EventBatch) -> memoryview:
+        """Return the lines of any batch, made event by event."""
         encoder = msgspec.json.Encoder()
         lines = bytearray()
-        for batch in batches:
-            for number, event in enumerate(batch):
-                if number % LINES_AT_ONCE == 0:
-                    # Python code in a thread would keep the event loop waiting for the lock of the
-                    # interpreter, up to 5 ms each time.
-                    time.sleep(0)
-                document = document_of(event, self._messages, WHOLE)
-                lines += encoder.encode(with_columns(document, self._columns))
-                lines += b"\n"
-        return [memoryview(lines)]
+        for number, event in enumerate(batch):
+            if number % LINES_AT_ONCE == 0:
+                # Python code in a thread would keep the event loop waiting for the lock of the
+                # interpreter, up to 5 ms each time.
+                time.sleep(0)
+            document = document_of(event, self._messages, WHOLE)
+            lines += encoder.encode(with_columns(document, self._columns))
+            lines += b"\n"
+        return memoryview(lines)
 
     def end(self) -> list[memoryview]:
         return []
