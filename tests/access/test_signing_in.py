@@ -234,7 +234,9 @@ def test_secrets_come_from_the_environment(
 def test_a_connection_with_an_invalid_sign_in_gets_an_error_and_ends(realm: penstock.Realm) -> None:
     port = realm.listen().rpartition(":")[2]
     for hello in (
-        wire.Hello("c", "s", "alice", token="", mechanism="PLAIN", data=b"\0alice\0secret"),
+        wire.Hello("c", "s", "alice", token="", mechanism="LOGIN", data=b"\0alice\0secret"),
+        wire.Hello("c", "s", "alice", token="", mechanism="PLAIN", data=b"\0alice\0wrong"),
+        wire.Hello("c", "s", "alice", token="", mechanism="PLAIN", data=b"secret"),
         wire.Hello("c", "s", "alice", token="", mechanism="SCRAM-SHA-256", data=b"nonsense"),
         wire.Hello("c", "s", "alice", token="no.token.here"),
     ):

@@ -164,6 +164,23 @@ def run_program(suite: str, classes: Path, main: str) -> str:
     return done.stdout
 
 
+@contextmanager
+def start_java(suite: str, main: str, *arguments: str, until: str) -> Iterator[str]:
+    """Run a program of the libraries of a suite while the body runs; gives the first group of
+    ``until`` in what it writes."""
+    java = program("java", "openjdk-17-jdk-headless")
+    command = [java, "-Xmx256m", "-cp", str(_jars(suite) / "*"), main, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "it is a pipe"
+        try:
+            lines = (re.search(until, line) for line in process.stdout)
+            found = next((match for match in lines if match is not None), None)
+            assert found is not None, f"{main} has ended with {process.wait()}"
+            yield found[1]
+        finally:
+            process.terminate()
+
+
 def patience_in(jms: str) -> int:
     """Return the factor for the time of a suite with this URL: handovers of the owner delay it, and
     an engine of three servers is slower than a file."""

@@ -15,10 +15,10 @@ from penstock_core.vocabulary.errors import (
     RemoteProtocolViolation,
 )
 from penstock_core.wire import scram
-from penstock_server.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
+from penstock_core.wire.scram import PLAIN
+from penstock_server.frontends.shared.sasl_responses import BEARER, bearer_of, check_own, plain_of
 from penstock_server.runtime.access.access import AccessControl
 
-PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
 EXTERNAL: Final = "EXTERNAL"
 
@@ -125,7 +125,7 @@ class SaslSignIn:
         """Return the user that the client's first data proves. Raises ``AuthenticationFailed``."""
         access, connection = self._access, self._connection
         if init.mechanism == PLAIN:
-            user, password = _read_plain(init.response)
+            user, password = plain_of(init.response)
             if access.is_open:
                 return access.anonymous(connection.host, user)
             return await access.password(
@@ -175,16 +175,3 @@ def without_sasl(
         return None
     access.signed_in(principal, "amqp")
     return principal
-
-
-def _read_plain(response: bytes) -> tuple[str, str]:
-    """Return user and password of a PLAIN response. Raises ``AuthenticationFailed``."""
-    try:
-        identity, user, password = response.split(b"\0")
-        credentials = user.decode(), password.decode()
-    except ValueError:
-        raise AuthenticationFailed(
-            "the PLAIN response must contain a user and a password in UTF-8"
-        ) from None
-    check_own(identity, user)
-    return credentials

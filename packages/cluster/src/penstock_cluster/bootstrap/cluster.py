@@ -78,8 +78,8 @@ SECRET_BYTES_MIN: Final = 32
 """Least number of bytes of the cluster's secret."""
 CHECK_TIMEOUT_S: Final = 30.0
 """Longest wait at the start for an engine without a majority of its servers."""
-_NODE_SPECIFIC: Final = ("audit_files",)
-"""Settings below ``access`` that may differ between nodes."""
+_NODE_SPECIFIC: Final = ("audit_files", "ldap")
+"""Fields of ``access`` that may differ between nodes, or are compared one by one."""
 # Settings of three sections that must be equal on all nodes; other settings may differ.
 _SHARED_OF_CLUSTER: Final = ("lease_s", "reattach_s", "blobs")
 _SHARED_OF_LISTEN: Final = ("mqtt_channel", "tls_client_ca", "tls_client_required")
@@ -89,7 +89,12 @@ _SHARED_OF_HTTP: Final = (
     "leased_events_max",
     "leased_events_per_user_max",
 )
-_PATH_SETTINGS: Final = ("access.token_keys", "listen.tls_client_ca")
+_PATH_SETTINGS: Final = (
+    "access.token_keys",
+    "access.ldap.ca",
+    "access.ldap.bind_password_file",
+    "listen.tls_client_ca",
+)
 """Settings whose values may be paths."""
 WILDCARDS: Final = ("0.0.0.0", "::", "")
 """Listen addresses that stand for all addresses of a machine. Other nodes cannot connect to one."""
@@ -444,6 +449,7 @@ def shared_settings(settings: Settings) -> dict[str, str]:
             settings.access,
             [name for name in _names(settings.access) if name not in _NODE_SPECIFIC],
         ),
+        "access.ldap": (settings.access.ldap, _names(settings.access.ldap)),
         "limits": (settings.limits, _names(settings.limits)),
         "cluster": (settings.cluster, _SHARED_OF_CLUSTER),
         "listen": (settings.listen, _SHARED_OF_LISTEN),

@@ -16,8 +16,8 @@ from penstock_core.vocabulary.errors import InvalidArgument
 
 ResourceKind = Literal["realm", "channel", "queue", "topic"]
 """A kind of resource on which rights are granted."""
-Proof = Literal["none", "password", "token", "certificate"]
-"""A way of signing in."""
+Proof = Literal["none", "password", "token", "certificate", "ldap"]
+"""A way of signing in: ``password`` is a password of the realm, ``ldap`` one of the directory."""
 
 RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -43,10 +43,10 @@ ANONYMOUS = "anonymous"
 GROUP_PREFIX = "group:"
 """Prefix of a subject that is a group."""
 PROOF_PREFIXES: Mapping[str, str] = MappingProxyType(
-    {"token": "token:", "certificate": "certificate:"}
+    {"token": "token:", "certificate": "certificate:", "ldap": "ldap:"}
 )
-"""Prefixes of user names that come from a token or certificate, so that the ``admin`` of a token is
-not the realm's user ``admin``."""
+"""Prefixes of user names that come from a token, a certificate or a directory, so that the
+``admin`` of a token is not the realm's user ``admin``."""
 NAME_LENGTH_MAX = 128
 """Maximum number of characters of the name of a user or group."""
 
@@ -57,14 +57,15 @@ class Principal(Struct, frozen=True):
     user: str
     host: str
     groups: frozenset[str] = frozenset()
-    """The groups named by a token or certificate; the realm adds the groups that it keeps."""
+    """The groups named by a token or a directory; the realm adds the groups that it keeps."""
     trusted: bool = False
     """Whether the principal has every right: this process, or any user of a realm without
     authentication."""
     proof: Proof = "none"
     """The way in which the user signed in."""
     until_us: int = 0
-    """Expiry of the token or certificate, in microseconds since 1970; 0 if it does not expire."""
+    """Expiry of the token, certificate or sign-in at a directory, in microseconds since 1970; 0 if
+    it does not expire."""
     certificate: tuple[str, ...] = ()
     """The client certificate, identified as in revocation lists: see ``issued_as``."""
 
@@ -115,8 +116,8 @@ def parse_subject(text: str) -> Subject:
 
 
 def checked_user(text: str) -> str:
-    """Return ``text`` if it is a valid user name, with or without the prefix of a token or
-    certificate. Raises ``InvalidArgument`` otherwise."""
+    """Return ``text`` if it is a valid user name, with or without the prefix of a token,
+    certificate or directory. Raises ``InvalidArgument`` otherwise."""
     for prefix in PROOF_PREFIXES.values():
         if text.startswith(prefix):
             return prefix + checked_name(text.removeprefix(prefix), "user")

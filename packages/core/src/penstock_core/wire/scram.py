@@ -23,6 +23,9 @@ ROUNDS_MIN = 4_096
 ROUNDS_MAX = 5_000_000
 """Maximum number of iterations that a client computes for a server that has not authenticated
 itself."""
+PLAIN = "PLAIN"
+"""Name of the mechanism of a client that sends the password itself (RFC 4616), for a server that
+cannot have a record of it."""
 NONCE_BYTES = 18
 """Number of random bytes in a nonce."""
 

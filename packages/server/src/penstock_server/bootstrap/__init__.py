@@ -21,6 +21,8 @@ from penstock_server.frontends.shared.tls import Tls
 from penstock_server.runtime.access.access import AccessControl, AccessRules
 from penstock_server.runtime.access.accounts import Accounts
 from penstock_server.runtime.access.audit import KINDS, Audit, AuditFile, Kind
+from penstock_server.runtime.access.ldap_conversation import LdapRules
+from penstock_server.runtime.access.ldap_sign_in import Ldap
 from penstock_server.runtime.access.logins import Logins
 from penstock_server.runtime.access.quota import ConnectionLimits
 from penstock_server.runtime.access.shared_accounts import SharedAccounts
@@ -107,7 +109,11 @@ def _disk_space(directory: Path) -> tuple[int, int]:
 
 def _proofs_with_separate_users(settings: AccessSettings) -> frozenset[str]:
     """Return the ways of signing in whose users are distinct from users with a password."""
-    users_by_proof = {"token": settings.token_users, "certificate": settings.certificate_users}
+    users_by_proof = {
+        "token": settings.token_users,
+        "certificate": settings.certificate_users,
+        "ldap": settings.ldap.users,
+    }
     return frozenset(proof for proof, users in users_by_proof.items() if users == "apart")
 
 
@@ -128,6 +134,9 @@ def access(
         audience=access_settings.token_audience,
         user_claim=access_settings.token_user_claim,
         groups_claim=access_settings.token_groups_claim,
+    )
+    ldap_rules = LdapRules(
+        **{name: getattr(access_settings.ldap, name) for name in LdapRules.__struct_fields__}
     )
     files: dict[Kind, AuditFile] = {}
     if directory is not None:
@@ -168,6 +177,7 @@ def access(
             apart=_proofs_with_separate_users(access_settings),
         ),
         clock=clock,
+        ldap=Ldap(ldap_rules, clock),
     )
 
 

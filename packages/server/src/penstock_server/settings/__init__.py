@@ -119,6 +119,98 @@ class ListenSettings(Section, frozen=True, kw_only=True):
     ] = ""
 
 
+class LdapSettings(Section, frozen=True, kw_only=True):
+    url: Annotated[
+        str,
+        Meta(
+            description="LDAP directory whose users may sign in with their password, such as "
+            "`ldaps://directory.example`; empty for none. Requires the extra `ldap`."
+        ),
+    ] = ""
+    start_tls: Annotated[
+        bool, Meta(description="Begin TLS on a connection of `ldap://`, before any password.")
+    ] = False
+    ca: Annotated[
+        str,
+        Meta(
+            description="PEM file of the certificate authorities of the directory; empty for those "
+            "of the system."
+        ),
+    ] = ""
+    user_dn: Annotated[
+        str,
+        Meta(
+            description="Name of a user's entry, with `{user}` for the user, such as "
+            "`uid={user},ou=people,dc=example,dc=com`; empty to search the entry."
+        ),
+    ] = ""
+    base: Annotated[
+        str, Meta(description="Entry below which users are searched; empty with `user_dn`.")
+    ] = ""
+    filter: Annotated[
+        str, Meta(description="Filter that finds the entry of `{user}` below `base`.")
+    ] = "(uid={user})"
+    bind_dn: Annotated[
+        str, Meta(description="Service account that searches; empty to search without an account.")
+    ] = ""
+    bind_password_file: Annotated[
+        str,
+        Meta(
+            description="File with the password of the service account, which is read at each "
+            "sign-in."
+        ),
+    ] = ""
+    group_attribute: Annotated[
+        str,
+        Meta(
+            description="Attribute of a user's entry with the groups; a group is called by the "
+            "first part of its name. Empty for none."
+        ),
+    ] = "memberOf"
+    group_base: Annotated[
+        str,
+        Meta(
+            description="Entry below which groups count, or are searched; empty for all groups of "
+            "`group_attribute`."
+        ),
+    ] = ""
+    group_filter: Annotated[
+        str,
+        Meta(
+            description="Filter that finds the groups of the entry `{dn}`, or of `{user}`, below "
+            "`group_base`, such as `(member={dn})`; the name is the attribute `cn`. Empty to use "
+            "`group_attribute`."
+        ),
+    ] = ""
+    users: Annotated[
+        Literal["apart", "same"],
+        Meta(
+            description="User that the directory identifies: apart is ldap:NAME, which differs "
+            "from the realm's user NAME; same is the realm's user NAME."
+        ),
+    ] = "apart"
+    timeout_s: Annotated[
+        float,
+        Meta(gt=0, description="Time for a sign-in at the directory, with the wait for its turn."),
+    ] = 5.0
+    remember_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Time for which a right password and its groups are remembered, so that "
+            "not each HTTP request asks the directory.",
+        ),
+    ] = 60.0
+    session_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="Time after which a session of a user of the directory ends, and has to "
+            "sign in again.",
+        ),
+    ] = 43_200.0
+
+
 class AccessSettings(Section, frozen=True, kw_only=True):
     mode: Annotated[
         Literal["off", "optional", "mandatory"],
@@ -218,6 +310,7 @@ class AccessSettings(Section, frozen=True, kw_only=True):
             "session ends the one that was unused for longest.",
         ),
     ] = 100
+    ldap: LdapSettings = LdapSettings()
 
     @property
     def lockout(self) -> LockoutRules:

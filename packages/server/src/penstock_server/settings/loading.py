@@ -47,6 +47,8 @@ PATHS: Final = frozenset(
         "listen.tls_client_ca",
         "listen.tls_client_revoked",
         "access.token_keys",
+        "access.ldap.ca",
+        "access.ldap.bind_password_file",
         *PATH_LISTS,
         "cluster.tls_authority",
         "cluster.tls_certificate",

@@ -26,7 +26,7 @@ Token = str | Callable[[], str]
 class Credentials:
     """The credentials for a realm. ``repr`` shows only the user."""
 
-    __slots__ = ("_token", "password", "user")
+    __slots__ = ("_token", "password", "sends_password", "user")
 
     def __init__(
         self, url: RealmUrl, token: Token | None = None, environment: Mapping[str, str] = os.environ
@@ -36,6 +36,7 @@ class Credentials:
         named_user = url.user or environment.get(USER_VARIABLE, "")
         self.user = named_user or current_user()
         self.password = url.password
+        self.sends_password = url.sends_password
         self._token = token
         # A password in the environment belongs to a named user; the operating system's user, which
         # is only the publisher's name, has none.
@@ -48,6 +49,13 @@ class Credentials:
     def has_token(self) -> bool:
         return self._token is not None and not self.password
 
+    @property
+    def sent_secret(self) -> str:
+        """Description of the secret that is sent itself; empty if none is sent."""
+        if self.has_token:
+            return "a token"
+        return "the password" if self.password and self.sends_password else ""
+
     def token(self) -> str:
         """Return the token to use now; empty if the credentials have no token."""
         token = self._token() if callable(self._token) else self._token
@@ -57,15 +65,15 @@ class Credentials:
         return f"Credentials({self.user})"
 
 
-def check_token_is_safe(url: RealmUrl, *addresses: Address) -> None:
-    """Raise ``InvalidArgument`` if a token would be sent unencrypted over a network, where others
-    could read and use the token."""
+def check_secret_is_safe(secret: str, url: RealmUrl, *addresses: Address) -> None:
+    """Raise ``InvalidArgument`` if a secret (``a token``, ``the password``) would be sent
+    unencrypted over a network, where others could read and use it."""
     if url.tls:
         return
     for address in addresses:
         if not is_here(address.host):
             raise InvalidArgument(
-                f"a token would be sent unencrypted to {address}; connect with penstocks://"
+                f"{secret} would be sent unencrypted to {address}; connect with penstocks://"
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.client.connection.credentials import (
     Credentials,
     Token,
-    check_token_is_safe,
+    check_secret_is_safe,
     is_here,
     tls_context,
 )
@@ -19,19 +19,19 @@ from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import Address, RealmUrl
 from penstock_core.vocabulary.errors import AuthenticationFailed
 from penstock_core.wire.native import messages as wire
-from penstock_core.wire.scram import MECHANISM, NONCE_BYTES, ScramClient
+from penstock_core.wire.scram import MECHANISM, NONCE_BYTES, PLAIN, ScramClient
 
 
 class SigningIn:
     """Signs a session in on each of its connections."""
 
     def __init__(self, url: RealmUrl, token: Token | None = None) -> None:
-        """Raises ``InvalidArgument`` if a TLS file cannot be used, or if a token would be sent
-        unencrypted over a network."""
+        """Raises ``InvalidArgument`` if a TLS file cannot be used, or if a token or password would
+        be sent unencrypted over a network."""
         self._url = url
         self._credentials = Credentials(url, token)
-        if self._credentials.has_token:
-            check_token_is_safe(url, *url.addresses)
+        if secret := self._credentials.sent_secret:
+            check_secret_is_safe(secret, url, *url.addresses)
         self.tls: ssl.SSLContext | None = tls_context(url)
         """The TLS context for the realm; None without TLS."""
         self._challenges: list[asyncio.Future[bytes]] = []
@@ -43,15 +43,28 @@ class SigningIn:
 
         The address is one of the URL, or one that a node of the cluster has named. Raises
         ``AuthenticationFailed`` if the realm cannot prove that it knows the password, and
-        ``InvalidArgument`` if a token would be sent unencrypted over a network.
+        ``InvalidArgument`` if a token or password would be sent unencrypted over a network.
         """
         credentials = self._credentials
         # Checked again, because a node of the cluster may have named this address.
-        if credentials.has_token:
-            check_token_is_safe(self._url, address)
+        if secret := credentials.sent_secret:
+            check_secret_is_safe(secret, self._url, address)
         if not credentials.password:
             link.send(
                 wire.Hello(_client_name(), session, credentials.user, token=credentials.token())
+            )
+            return
+        if credentials.sends_password:
+            plain = f"\0{credentials.user}\0{credentials.password}".encode()
+            link.send(
+                wire.Hello(
+                    _client_name(),
+                    session,
+                    credentials.user,
+                    token="",
+                    mechanism=PLAIN,
+                    data=plain,
+                )
             )
             return
         loop = asyncio.get_running_loop()

@@ -1,6 +1,7 @@
 """Parses the URLs of realms: ``penstock://user:password@host:9000,host2:9001``.
 
 ``penstocks://`` means TLS; ``?ca=FILE&certificate=FILE&key=FILE`` names its files, all optional.
+``?sign_in=plain`` sends the password itself, for realms whose users are in a directory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ SCHEME = "penstock://"
 TLS_SCHEME = "penstocks://"
 _FILES = ("ca", "certificate", "key")
 _PORT = re.compile(r"\d{0,5}([,/?].*)?", re.DOTALL)
-_PARAMETER = re.compile(rf"([?&](?!(?:{'|'.join(_FILES)})=)[^?&=]*=)[^&]*")
+_SIGN_IN = "sign_in"
+_PARAMETERS = (*_FILES, _SIGN_IN)
+_PARAMETER = re.compile(rf"([?&](?!(?:{'|'.join(_PARAMETERS)})=)[^?&=]*=)[^&]*")
 """An unknown parameter of a query, whose value may be a token."""
 _BEGINNING = re.compile(r"[A-Za-z0-9+.-]*:?/+|")
 """The scheme at the beginning of a URL, even if it is misspelt, or an empty text."""
@@ -47,6 +50,9 @@ class RealmUrl(Struct, frozen=True):
     key: str = ""
     """PEM file of the certificate's key; empty means that the file of the certificate contains
     it."""
+    sends_password: bool = False
+    """Whether the client sends the password itself, instead of a proof that it knows it. A realm
+    needs the password if a directory checks it."""
 
     def __repr__(self) -> str:
         return f"RealmUrl({self})"
@@ -74,8 +80,23 @@ def parse_url(url: str) -> RealmUrl:
     credentials, _, hosts = authority.rstrip("/").rpartition("@")
     user, _, password = credentials.partition(":")
     addresses = tuple(_address(part, shown) for part in hosts.split(","))
-    files = _files(query, shown, is_tls=scheme == "penstocks")
-    return RealmUrl(addresses, unquote(user), unquote(password), tls=scheme == "penstocks", **files)
+    is_tls = scheme == "penstocks"
+    parameters = _parameters(query, shown)
+    sign_in = parameters.pop(_SIGN_IN, None)
+    if sign_in not in (None, "plain"):
+        raise InvalidArgument(f"sign_in in {shown!r} is {sign_in!r}; allowed is plain")
+    if parameters and not is_tls:
+        raise InvalidArgument(f"{shown!r} names files for TLS, so it must begin with {TLS_SCHEME}")
+    if parameters.get("key") and not parameters.get("certificate"):
+        raise InvalidArgument(f"{shown!r} has a key without its certificate")
+    return RealmUrl(
+        addresses,
+        unquote(user),
+        unquote(password),
+        tls=is_tls,
+        sends_password=sign_in is not None,
+        **parameters,
+    )
 
 
 def moved_to(url: str, place: str) -> str:
@@ -119,22 +140,18 @@ def _without_password(url: str) -> str:
     return url if is_host else f"{scheme}{user}:***"
 
 
-def _files(query: str, shown: str, *, is_tls: bool) -> dict[str, str]:
-    """Return the TLS files that the query of a URL names, by parameter.
+def _parameters(query: str, shown: str) -> dict[str, str]:
+    """Return the parameters of the query of a URL.
 
-    Raises ``InvalidArgument``, with the URL ``shown`` in its text, for other parameters.
+    Raises ``InvalidArgument``, with the URL ``shown`` in its text, for unknown parameters.
     """
-    files = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(files.keys() - {*_FILES})
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(parameters.keys() - {*_PARAMETERS})
     if unknown:
         # A name that is not in the shown URL may be a part of the password.
         subject = repr(unknown[0]) if unknown[0] in shown else "the query"
-        raise InvalidArgument(f"{subject} in {shown!r}: {', '.join(_FILES)} are allowed")
-    if files and not is_tls:
-        raise InvalidArgument(f"{shown!r} names files for TLS, so it must begin with {TLS_SCHEME}")
-    if files.get("key") and not files.get("certificate"):
-        raise InvalidArgument(f"{shown!r} has a key without its certificate")
-    return files
+        raise InvalidArgument(f"{subject} in {shown!r}: {', '.join(_PARAMETERS)} are allowed")
+    return parameters
 
 
 def _address(text: str, url: str) -> Address:

@@ -58,8 +58,9 @@ class Hello(Message, frozen=True, tag=1):
     token: Text = ""
     """A bearer token, if the client signs in with one."""
     mechanism: Name = ""
-    """``SCRAM-SHA-256`` if the proof follows after the server's :class:`Challenge`. Empty if the
-    client signs in with a token or a client certificate, or not at all."""
+    """``SCRAM-SHA-256`` if the proof follows after the server's :class:`Challenge`; ``PLAIN`` if
+    ``data`` has user and password, which only TLS or one machine keeps secret. Empty if the client
+    signs in with a token or a client certificate, or not at all."""
     data: bytes = b""
     """The first message of ``mechanism``."""
 

@@ -156,7 +156,11 @@ class Guard:
         access = self.access
         access.check_still(principal, now_us)
         secret = self.secret_in(headers)
-        if access.is_open or "authorization" in headers or principal.proof != "password":
+        if (
+            access.is_open
+            or "authorization" in headers
+            or principal.proof not in ("password", "ldap")
+        ):
             return
         if access.logins.find(secret, use=False) is None:
             raise AuthenticationFailed("the session has ended; sign in again")

@@ -1,4 +1,5 @@
-"""Signs in native connections with SCRAM-SHA-256, a token, a certificate, or as anonymous."""
+"""Signs in native connections with SCRAM-SHA-256, a password, a token, a certificate, or as
+anonymous."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from penstock_core.vocabulary.errors import (
     RemoteProtocolViolation,
 )
 from penstock_core.wire.native import messages as wire
-from penstock_core.wire.scram import MECHANISM
+from penstock_core.wire.scram import MECHANISM, PLAIN
 from penstock_server.frontends.native.peer import NativePeer
+from penstock_server.frontends.shared.sasl_responses import plain_of
 from penstock_server.runtime.access.internal_errors import as_internal_error, new_incident_id
 
 _log = logger("penstock.native")
@@ -59,6 +61,11 @@ class NativeSignIn:
 
     async def _principal(self, hello: wire.Hello) -> Principal:
         host = self._connection.host
+        if hello.mechanism == PLAIN:
+            user, password = plain_of(hello.data)
+            return await self._access.password(
+                user, password, host, secure=self._connection.is_secure
+            )
         if hello.mechanism:
             return await self._scram(hello, host)
         if hello.token:
@@ -71,7 +78,8 @@ class NativeSignIn:
         ``AuthenticationFailed``, ``SignInLocked``."""
         if hello.mechanism != MECHANISM:
             raise AuthenticationFailed(
-                f"the sign-in mechanism {hello.mechanism[:40]!r} is not supported; use {MECHANISM}"
+                f"the sign-in mechanism {hello.mechanism[:40]!r} is not supported; use {MECHANISM} "
+                f"or {PLAIN}"
             )
         exchange, keys = self._access.scram(hello.data, host)
         self._proof = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Parses the SASL responses of clients, for AMQP and MQTT."""
+"""Parses the SASL responses of clients, for all front ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from penstock_core.vocabulary.errors import AuthenticationFailed
 
 BEARER: Final = "XOAUTH2"
 """The SASL mechanism for bearer tokens."""
+
+
+def plain_of(response: bytes) -> tuple[str, str]:
+    """Return user and password of a PLAIN response. Raises ``AuthenticationFailed``."""
+    try:
+        identity, user, password = response.split(b"\0")
+        credentials = user.decode(), password.decode()
+    except ValueError:
+        raise AuthenticationFailed(
+            "the PLAIN response must contain a user and a password in UTF-8"
+        ) from None
+    check_own(identity, user)
+    return credentials
 
 
 def bearer_of(response: bytes) -> tuple[bytes, str]:

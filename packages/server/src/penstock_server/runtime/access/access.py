@@ -44,6 +44,7 @@ from penstock_core.wire.scram import NONCE_BYTES, ScramServer
 from penstock_server.runtime.access.accounts import FIRST_USER, Accounts, new_password
 from penstock_server.runtime.access.audit import Audit
 from penstock_server.runtime.access.audit_details import DefinitionOf, changes, state_of
+from penstock_server.runtime.access.ldap_sign_in import Ldap, directory_name
 from penstock_server.runtime.access.logins import Logins
 from penstock_server.runtime.access.passwords import Passwords
 from penstock_server.runtime.access.tokens import TokenRules, Tokens
@@ -59,6 +60,9 @@ TOKEN_S: Final = 3_600
 TOKENS_OF_USER_MAX: Final = 100
 """Largest number of issued tokens of one user."""
 
+_WRONG: Final = "the user is not known here, or the password is wrong"
+# One text for every cause, so that a guesser does not learn which users exist.
+
 _log = logger("penstock.access")
 
 
@@ -72,8 +76,8 @@ class AccessRules(Struct, frozen=True):
     cleartext_passwords: bool = False
     """Whether passwords and tokens are accepted over connections without TLS."""
     apart: frozenset[str] = frozenset(PROOF_PREFIXES)
-    """Kinds of proof (token, certificate) whose users get a prefix, so that they differ from users
-    of the same name who sign in with a password."""
+    """Kinds of proof (token, certificate, ldap) whose users get a prefix, so that they differ from
+    users of the same name who sign in with a password of the realm."""
 
 
 class AccessControl:
@@ -88,10 +92,14 @@ class AccessControl:
         offload: Offload,
         rules: AccessRules,
         clock: Clock,
+        ldap: Ldap | None = None,
     ) -> None:
+        """``ldap`` is a directory with further users; without it, passwords are those of
+        ``accounts`` only."""
         self.mode: Mode = rules.mode
         self.accounts = accounts
         self.tokens = tokens
+        self.ldap = ldap if ldap is not None and ldap.is_used else None
         self.audit = audit
         self.logins = logins
         self.version = 0
@@ -157,7 +165,9 @@ class AccessControl:
         """
 
     async def close(self) -> None:
-        """Close the audit log."""
+        """Close the audit log, and the connections to the directory."""
+        if self.ldap is not None:
+            self.ldap.close()
         await self.audit.close()
 
     async def begin(self) -> None:
@@ -222,10 +232,14 @@ class AccessControl:
         """Return the principal of a user who sent the password itself (PLAIN, HTTP Basic, the
         console's form), over TLS if ``secure``.
 
-        The check runs off the loop, and a correct password is remembered for a while. Raises
-        ``AuthenticationFailed``, ``SignInLocked``, ``InsecureConnection``.
+        The check runs off the loop, and a correct password is remembered for a while. A user with
+        a password here signs in with it alone; others are users of the directory (SEM A7). Raises
+        ``AuthenticationFailed``, ``SignInLocked``, ``InsecureConnection``, and ``Unavailable`` if
+        the directory does not answer.
         """
         self.check_private(host, secure=secure)
+        if self.ldap is not None and self.accounts.verifier_of(user) is None:
+            return await self._user_of_directory(self.ldap, user, password, host=host)
         # Before the check, so that a locked user costs no key derivation.
         self.check_locked(user, host)
         verifier = self.accounts.verifier_of(user)
@@ -242,8 +256,38 @@ class AccessControl:
         self.check_locked(user, host)
         if verifier is None or not is_right:
             await self.failed(user, host, "password")
-            raise AuthenticationFailed("the user is not known here, or the password is wrong")
+            raise AuthenticationFailed(_WRONG)
         return self.proven(user, host)
+
+    async def _user_of_directory(
+        self, ldap: Ldap, user: str, password: str, host: str
+    ) -> Principal:
+        """Return the principal of a user of the directory (SEM A7). Raises the errors of
+        :meth:`password`."""
+        try:
+            name = directory_name(user)
+        except InvalidArgument:
+            name = ""
+        # Failures count for the normalized name: otherwise each spelling of a name could be guessed
+        # at separately.
+        counted_name = name or user
+
+        def check_locked() -> None:
+            self.check_locked(counted_name, host)
+
+        check_locked()
+        is_foreign = name not in ("", ANONYMOUS) and self.accounts.verifier_of(name) is None
+        groups = await ldap.groups_of(name, password, host, check_locked) if is_foreign else None
+        # Another attempt may have failed, and locked the user, during the check of the password.
+        check_locked()
+        if groups is None:
+            await self.failed(counted_name, host, "password")
+            raise AuthenticationFailed(_WRONG)
+        self._lockout.reset_failures(counted_name, host)
+        until_us = self._clock.now_us() + ldap.session_us
+        return Principal(
+            self._prefixed("ldap", name), host, groups, proof="ldap", until_us=until_us
+        )
 
     def scram(self, first: bytes, host: str) -> tuple[ScramServer, Verifier]:
         """Begin an exchange of SCRAM-SHA-256. Return the exchange and the user's verifier; for an
@@ -265,6 +309,12 @@ class AccessControl:
             outcome = exchange.outcome(proof)
         except AuthenticationFailed:
             await self.failed(exchange.user, host, "password")
+            if self.ldap is not None:
+                # For every user, so that the text does not reveal which users the realm knows.
+                raise AuthenticationFailed(
+                    f"{_WRONG}; users of the directory have to send the password itself over TLS "
+                    f"(?sign_in=plain in a URL, PLAIN over AMQP)"
+                ) from None
             raise
         return self.proven(exchange.user, host), outcome
 
@@ -315,8 +365,8 @@ class AccessControl:
         )
 
     def _prefixed(self, proof: str, name: str) -> str:
-        """Return the user that a token or certificate names: with the prefix of the ``proof``,
-        unless the settings treat it as the password user of the same name."""
+        """Return the user that a token, certificate or directory names: with the prefix of the
+        ``proof``, unless the settings treat it as the password user of the same name."""
         return PROOF_PREFIXES[proof] + name if proof in self._apart else name
 
     def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
@@ -347,9 +397,14 @@ class AccessControl:
             self._rights_changed(may_lose_rights=True)
 
     def _check_proof(self, principal: Principal, now_us: int) -> None:
-        """Raise ``AuthenticationFailed`` if the token or certificate of a principal has expired, or
-        the certificate was revoked."""
+        """Raise ``AuthenticationFailed`` if the token, certificate or sign-in of a principal has
+        expired, or the certificate was revoked."""
         if 0 < principal.until_us < now_us:
+            if principal.proof == "ldap":
+                raise AuthenticationFailed(
+                    "the sign-in of this user of the directory has ended (access.ldap.session_s); "
+                    "sign in again"
+                )
             proof = "certificate" if principal.proof == "certificate" else "token"
             raise AuthenticationFailed(f"the {proof} has expired; sign in with a new one")
         if principal.certificate and principal.certificate in self._revoked:
@@ -396,8 +451,8 @@ class AccessControl:
         verifier = self.accounts.verifier_of(principal.user)
         if principal.proof != "password" or verifier is None:
             raise IllegalState(
-                "only a user who signed in with a password can change it; an administrator can "
-                "set a new one"
+                "only a user who signed in with a password of this realm can change it here; an "
+                "administrator can set a new one"
             )
         return verifier
 
@@ -612,9 +667,11 @@ class AccessControl:
         self.on_new_version()
 
     def reload(self) -> None:
-        """Forget the identity provider's keys, so that they are fetched again for the next
-        token."""
+        """Forget the identity provider's keys and the answers of the directory, so that both are
+        asked again."""
         self.tokens.forget()
+        if self.ldap is not None:
+            self.ldap.reload()
 
 
 def name_in(peer: Mapping[str, Any]) -> str:

@@ -35,15 +35,11 @@ REMEMBERED = 1_000
 digests."""
 
 
-class Passwords:
-    """Checks plain-text passwords, a few at a time and fairly between hosts."""
+class SignInTurns:
+    """Gives each check of a password a turn."""
 
-    def __init__(self, offload: Offload) -> None:
-        self.offload = offload
-        """Runs a check outside the loop."""
-        self._key = secrets.token_bytes(32)
-        self._right: OrderedDict[bytes, None] = OrderedDict()
-        self.free = CONCURRENT_MAX
+    def __init__(self, concurrent_max: int) -> None:
+        self.free = concurrent_max
         """Number of checks that may start now."""
         self.queues: dict[str, dict[asyncio.Future[None], None]] = {}
         """Waiting checks in order of arrival, by host. Hosts take turns, so that a host with many
@@ -53,28 +49,13 @@ class Passwords:
         self._of_user: Counter[tuple[str, str]] = Counter()
         """Number of passwords that wait or are being checked, by host and user."""
 
-    async def is_right(
-        self,
-        password: str,
-        verifier: Verifier,
-        host: str = "",
-        recheck: Callable[[], None] = lambda: None,
-        *,
-        user: str = "",
-    ) -> bool:
-        """Return whether ``password`` matches ``verifier``, which belongs to ``user``.
+    @contextlib.asynccontextmanager
+    async def turn(self, host: str, user: str) -> AsyncIterator[None]:
+        """Wait for a turn to check a password of ``user`` from ``host``, and hold it for the body.
 
-        ``recheck`` is called when a waiting check gets its turn, and raises an error if the user
-        was locked out during the wait. Raises ``SignInLocked`` if too many checks wait from
-        ``host``, or of this user from ``host``, and ``ConnectionLost`` if the client disconnects
-        before its turn.
+        Raises ``SignInLocked`` if too many checks wait from ``host``, or of this user from
+        ``host``, and ``ConnectionLost`` if the client disconnects before its turn.
         """
-        # The digest includes the verifier, so a changed password invalidates remembered ones.
-        verifier_bytes = verifier.stored_key + verifier.salt
-        digest = hmac.digest(self._key, verifier_bytes + password.encode(), "sha256")
-        if digest in self._right:
-            self._right.move_to_end(digest)
-            return True
         pair = host, user
         if self.waiting[host] >= WAITING_MAX:
             raise _too_many(WAITING_MAX, "from this address")
@@ -85,16 +66,10 @@ class Passwords:
         self._of_user[pair] += 1
         try:
             async with self._turn(asker.get(), host):
-                recheck()
-                matches = await self.offload(lambda: is_right(password, verifier))
+                yield
         finally:
             _count_down(self.waiting, host)
             _count_down(self._of_user, pair)
-        if matches:
-            self._right[digest] = None
-            if len(self._right) > REMEMBERED:
-                self._right.popitem(last=False)
-        return matches
 
     @contextlib.asynccontextmanager
     async def _turn(self, requester: Asker, host: str) -> AsyncIterator[None]:
@@ -152,6 +127,48 @@ class Passwords:
                 turn.set_result(None)
                 return
         self.free += 1
+
+
+class Passwords(SignInTurns):
+    """Checks plain-text passwords, a few at a time and fairly between hosts."""
+
+    def __init__(self, offload: Offload) -> None:
+        super().__init__(CONCURRENT_MAX)
+        self.offload = offload
+        """Runs a check outside the loop."""
+        self._key = secrets.token_bytes(32)
+        self._right: OrderedDict[bytes, None] = OrderedDict()
+
+    async def is_right(
+        self,
+        password: str,
+        verifier: Verifier,
+        host: str = "",
+        recheck: Callable[[], None] = lambda: None,
+        *,
+        user: str = "",
+    ) -> bool:
+        """Return whether ``password`` matches ``verifier``, which belongs to ``user``.
+
+        ``recheck`` is called when a waiting check gets its turn, and raises an error if the user
+        was locked out during the wait. Raises ``SignInLocked`` if too many checks wait from
+        ``host``, or of this user from ``host``, and ``ConnectionLost`` if the client disconnects
+        before its turn.
+        """
+        # The digest includes the verifier, so a changed password invalidates remembered ones.
+        verifier_bytes = verifier.stored_key + verifier.salt
+        digest = hmac.digest(self._key, verifier_bytes + password.encode(), "sha256")
+        if digest in self._right:
+            self._right.move_to_end(digest)
+            return True
+        async with self.turn(host, user):
+            recheck()
+            matches = await self.offload(lambda: is_right(password, verifier))
+        if matches:
+            self._right[digest] = None
+            if len(self._right) > REMEMBERED:
+                self._right.popitem(last=False)
+        return matches
 
 
 def _was_granted(turn: asyncio.Future[None]) -> bool:
