@@ -31,7 +31,7 @@ required all group:dev group:bench group:docs | grep -v '^python-qpid-proton' |
   lock requirements.lock --no-annotate - "$@"
 required amqp | lock requirements-amqp.lock --constraints requirements.lock --no-annotate - "$@"
 # What packaging/Dockerfile installs beside them: the base and the extras of a server.
-required base cluster protobuf tokens |
+required base cluster ldap protobuf tokens |
   lock requirements-image.lock --constraints requirements.lock --no-annotate - "$@"
 
 # What `make lowest` installs: the lowest versions that each pyproject.toml allows of what users install
@@ -40,7 +40,7 @@ required base cluster protobuf tokens |
 # Built anew each time: a version that is kept would not be the lowest.
 rm -f requirements-lowest.lock
 direct="$(mktemp)" && rest="$(mktemp)" && trap 'rm -f "$direct" "$rest"' EXIT
-required base cluster protobuf tokens >"$direct"
+required base cluster ldap protobuf tokens >"$direct"
 required spark | grep '^deltalake' >>"$direct"
 required demo | grep '^pandas' >>"$direct"
 required group:dev | grep -E '^(duckdb|hypothesis|pytest|pytest-xdist)[<>=]' >>"$direct"

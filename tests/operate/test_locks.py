@@ -38,7 +38,7 @@ def test_the_amqp_engine_moves_no_version_of_the_large_lock() -> None:
 
 def test_the_image_has_what_its_packages_and_tokens_need_in_the_versions_that_are_tested() -> None:
     large, image = locked("requirements.lock"), locked("requirements-image.lock")
-    parts = ("", "cluster", "protobuf", "tokens")
+    parts = ("", "cluster", "ldap", "protobuf", "tokens")
     direct = [requirement for part in parts for requirement in declared()[part]]
 
     assert {requirement.name for requirement in direct} <= image.keys()
@@ -52,7 +52,9 @@ def declared() -> dict[str, list[Requirement]]:
     return {name: list(requirements_of_part(part)) for name, part in parts.items()}
 
 
-WHOLE = [each for part in ("", "cluster", "protobuf", "tokens") for each in declared()[part]]
+WHOLE = [
+    each for part in ("", "cluster", "ldap", "protobuf", "tokens") for each in declared()[part]
+]
 """What `make lowest` installs whole."""
 
 
