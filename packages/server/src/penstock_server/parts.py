@@ -20,6 +20,7 @@ _EXTRAS: Final = {
     "amqp": "amqp",
     "cluster": "cluster",
     "nats": "cluster",
+    "otlp": "otel",
     "pipeline": "spark",
     "postgres": "cluster",
     "postgresql": "cluster",

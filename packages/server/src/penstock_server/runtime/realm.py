@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock_core.api.channels import ChannelInfo, ChannelOpened, Maintained
 from penstock_core.api.joins import Redriven
 from penstock_core.api.realm import ClusterInfo, RealmInfo
-from penstock_core.api.requests import Kind
+from penstock_core.api.requests import Kind, Request
 from penstock_core.channel.state import RealmRules
 from penstock_core.columns.protobuf import checked_descriptors
 from penstock_core.loggers import logger
@@ -86,6 +86,9 @@ class RunningRealm:
     """Returns the cluster that the realm is in, as its node sees it; empty outside a cluster."""
     tenures: TenureCounts | None = None
     """Counts of the node's tenures as owner; None outside a cluster."""
+    trace_request: Callable[[Request[Any], Awaitable[Any]], Awaitable[Any]] | None = None
+    """Records a request to fetch or settle events over HTTP, and returns its answer; None if
+    requests are not recorded."""
     names = StoreNames()
     """Approves the names of new stores; see :meth:`name_with`."""
     scratch_folder: Path | None = None

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
@@ -31,7 +31,7 @@ from penstock_server.frontends.front_end import (
 )
 from penstock_server.frontends.native.listener import NativeListener
 from penstock_server.frontends.shared.tls import Tls
-from penstock_server.parts import install_line
+from penstock_server.parts import install_line, loaded
 from penstock_server.runtime.access.accounts import FIRST_USER
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.writer.linger import Linger
@@ -49,8 +49,19 @@ _PROCESSORS_MIN = 2
 """Number of processors from which on polling pays: one for the realm, and one for its client."""
 COLLECT_AFTER = (10_000, 20, 50)
 """Thresholds of Python's garbage collector."""
+TELEMETRY: Final = "penstock.telemetry"
+"""Entry point group of ways to send metrics and spans to other systems."""
 LOAD_AFTER_S: Final = 0.2
 """Seconds after the realm listens at which it imports modules that the start postpones."""
+
+
+class SendTelemetry(Protocol):
+    """Sends metrics and spans of a realm until it is cancelled. Raises ``InvalidArgument`` if it
+    cannot begin; later failures do not end it."""
+
+    async def __call__(
+        self, realm: RunningRealm, listener: NativeListener, settings: Settings
+    ) -> None: ...
 
 
 def wanted_front_ends(settings: Settings) -> Sequence[FrontEnd]:
@@ -94,6 +105,13 @@ async def run(
                     service = service_of(listener, front_end.name, settings)
                     serving.append(tasks.create_task(service.run(), name=front_end.name))
                     await _listen(front_end, listener, settings)
+                if settings.telemetry.endpoint:
+                    # Loaded through the entry point, so that other realms do not load its modules.
+                    send: SendTelemetry = loaded(
+                        TELEMETRY, "otlp", use="telemetry.endpoint asks for OpenTelemetry"
+                    )
+                    sending = send(realm, listener, settings)
+                    serving.append(tasks.create_task(sending, name="telemetry"))
                 _warn_without_tls(listener, settings)
                 is_safe = listener.tls is not None
                 native = front_end_named(NATIVE)

@@ -743,6 +743,28 @@ class LogSettings(Section, frozen=True, kw_only=True):
     ] = "auto"
 
 
+class TelemetrySettings(Section, frozen=True, kw_only=True):
+    endpoint: Annotated[
+        str,
+        Meta(
+            description="URL of a collector of OpenTelemetry that takes OTLP over HTTP, such as "
+            "`http://localhost:4318`; empty to send nothing. Requires the extra `otel`. Headers, "
+            "certificates, sampling and the attributes of the realm are in OpenTelemetry's "
+            "environment variables."
+        ),
+    ] = ""
+    metrics: Annotated[bool, Meta(description="Send the metrics that `/metrics` shows.")] = True
+    metrics_interval_s: Annotated[
+        float, Meta(ge=1, le=86_400, description="Time between two transmissions of the metrics.")
+    ] = 60.0
+    spans: Annotated[
+        bool,
+        Meta(
+            description="Send a span for each publish and settlement, and for each fetch over HTTP."
+        ),
+    ] = True
+
+
 class TableSettings(Section, frozen=True, kw_only=True):
     fresh_ms: Annotated[
         int,
@@ -800,3 +822,4 @@ class Settings(Section, frozen=True, kw_only=True):
     tables: TableSettings = TableSettings()
     cluster: ClusterSettings = ClusterSettings()
     log: LogSettings = LogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()

@@ -297,7 +297,9 @@ class Channel(Destination):
         A repeated call with the same ``producer`` and ``sequence``, from any session, returns the
         ids of the first call (SEM X3). Raises ``SequenceTooOld`` and the errors of :meth:`publish`.
         """
-        publisher = Publisher(self._connection, self.number, producer, published=sequence - 1)
+        publisher = Publisher(
+            self._connection, self.number, producer, published=sequence - 1, name=self.name
+        )
         return await publisher.publish(bodies)
 
     # --- reading -------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Destination:
         self.number = opened.channel
         self.epoch = opened.epoch(connection.realm_id)
         self._connection = connection
-        self._publisher = Publisher(connection, opened.channel)
+        self._publisher = Publisher(connection, opened.channel, name=opened.name)
         self.scheduled = Schedule(connection, opened.channel)
 
     @safe_repr

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from penstock.client.connection import tracing
 from penstock.client.connection.arguments import Duration, check_count, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import (
@@ -272,7 +273,8 @@ class Durable:
                 )
                 await puller.open()
                 self._puller = puller
-            return await self._puller._fetch(count, seconds)
+            fetch = self._puller._fetch(count, seconds)
+            return await tracing.received_all(self._puller._seat.source, fetch)
 
     async def flush(self) -> None:
         """Wait until the realm has stored the settlements of fetched events. Raises the error of

@@ -208,7 +208,11 @@ class Queue(Destination):
         :meth:`close` or the end of the session.
         """
         timeout = timeout_s(timeout)
-        reader = self._idle.pop() if self._idle else Reader(self._connection, self.number)
+        reader = (
+            self._idle.pop()
+            if self._idle
+            else Reader(self._connection, self.number, name=self.name)
+        )
         try:
             batches = await reader.fetch_batches(1, timeout)
         except BaseException:

@@ -105,7 +105,7 @@ class Requester:
             if self._reading is None or self._reading.done():
                 name = REPLY_QUEUE_PREFIX + uuid.uuid4().hex
                 opened = await self._connection.ask(OpenReplyQueue(name), ChannelOpened)
-                reader = Reader(self._connection, opened.channel, window=WINDOW)
+                reader = Reader(self._connection, opened.channel, window=WINDOW, name=opened.name)
                 await reader.open()
                 self._queue = opened.name
                 self._reading = start_task(self._read(reader), on_failure=self._reader_failed)

@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from penstock.client.connection import tracing
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.pending import Body
+from penstock.client.connection.tracing import OperationSource, TracedOperation
 from penstock_core.api.publishing import (
     CommitStages,
     DropStages,
@@ -23,6 +25,7 @@ from penstock_core.api.publishing import (
 from penstock_core.columns.events.body import body_of
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.events.single_event import encode_event
+from penstock_core.columns.events.trace_context import with_context
 from penstock_core.columns.merge.states import is_worth_packing
 from penstock_core.columns.schema.ipc import batch_bytes, packed_bytes
 from penstock_core.vocabulary.errors import EventTooLarge, NoSuchStage
@@ -102,9 +105,11 @@ class Publisher:
         channel: ChannelId,
         producer: str = "",
         published: int = 0,
+        name: str = "",
     ) -> None:
         """``producer`` continues an identity that has made ``published`` publishes; empty means a
-        new identity."""
+        new identity. ``name`` is the name of the channel or queue, for a tracer."""
+        self._source = OperationSource(connection, name)
         self._connection = connection
         self._channel = channel
         self._producer = producer or uuid.uuid4().hex
@@ -118,7 +123,8 @@ class Publisher:
 
     async def publish_one(self, event: Event) -> int:
         """Publish an event. Return its id once it is stored safely."""
-        row = encode_event(event)  # cheaper than a record batch; None if the event needs one
+        # Cheaper than a record batch; None if the event needs one, as with a trace context.
+        row = encode_event(event) if tracing.tracer is None else None
         if row is None:
             return (await self.publish([body_of([event])]))[0]
         form, message = row
@@ -144,6 +150,19 @@ class Publisher:
     async def begin(self, bodies: Sequence[pa.RecordBatch]) -> asyncio.Future[range]:
         """Send a publish and return a future of its ids. Publishes are stored in the order of these
         calls."""
+        if tracing.tracer is None:
+            return await self._begin(bodies)
+        operation = tracing.tracer.publish(self._source, bodies)
+        try:
+            ids = await self._begin([with_context(body, operation.context) for body in bodies])
+        except BaseException as error:
+            operation.end(error)
+            raise
+        tracing.end_with(operation, ids)
+        return ids
+
+    async def _begin(self, bodies: Sequence[pa.RecordBatch]) -> asyncio.Future[range]:
+        """Send a publish without recording it."""
         parts = [part for body in bodies for part in self._parts(body)]
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
@@ -186,6 +205,11 @@ class Publisher:
             are_lost = not answer.cancelled() and isinstance(answer.exception(), NoSuchStage)
             if not are_lost or attempts == STAGINGS_MAX:
                 return answer
+
+    def trace_staged(self) -> TracedOperation | None:
+        """Begin to record a publish by stages, whose events are not known yet; None without a
+        tracer."""
+        return None if tracing.tracer is None else tracing.tracer.publish(self._source, ())
 
     async def stage(self, bodies: Sequence[pa.RecordBatch]) -> list[str]:
         """Store batches in the realm without publishing them. Return the names of the stages, for

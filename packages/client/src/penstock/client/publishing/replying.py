@@ -69,7 +69,7 @@ class Replies:
         publisher = self._publishers.get(address)
         if publisher is None:
             opened = await self._connection.ask(OpenReplyTo(address), ChannelOpened)
-            publisher = Publisher(self._connection, opened.channel)
+            publisher = Publisher(self._connection, opened.channel, name=address)
             self._publishers[address] = publisher
             while len(self._publishers) > ADDRESSES_MAX:
                 self._publishers.popitem(last=False)

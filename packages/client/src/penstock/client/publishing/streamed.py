@@ -9,8 +9,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from penstock.client.connection.threads import LoopThread
+from penstock.client.connection.tracing import TracedOperation
 from penstock.client.publishing.publishing import Publisher, bodies_of_events
 from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.trace_context import with_context
 from penstock_core.vocabulary.errors import PenstockError
 
 CHUNK_EVENTS_MAX = 16_384
@@ -80,6 +82,8 @@ class Streamed:
         self._held: list[pa.RecordBatch] = []
         """Batches of the last chunk, not sent yet: a publish of one chunk needs no stages."""
         self._stages: list[str] = []
+        self._operation: TracedOperation | None = None
+        """The publish as a tracer records it, once it has stages."""
 
     async def add(self, events: list[Event]) -> None:
         """Add a chunk of events. Raises ``InvalidEvent``, ``EventTooLarge``."""
@@ -89,6 +93,10 @@ class Streamed:
 
     async def _stage(self) -> None:
         held, self._held = self._held, []
+        if held and not self._stages:
+            self._operation = self._publisher.trace_staged()
+        if held and self._operation is not None:
+            held = [with_context(body, self._operation.context) for body in held]
         if held:
             self._stages += await self._publisher.stage(held)
 
@@ -98,10 +106,15 @@ class Streamed:
         if not self._stages:
             return await self._publisher.publish(self._held)
         await self._stage()
-        return await self._publisher.commit(self._stages)
+        ids = await self._publisher.commit(self._stages)
+        if self._operation is not None:
+            self._operation.end(count=len(ids))
+        return ids
 
-    async def abandon(self) -> None:
-        """End the publish without publishing anything."""
+    async def abandon(self, error: BaseException) -> None:
+        """End the publish, which ``error`` has ended, without publishing anything."""
+        if self._operation is not None:
+            self._operation.end(error)
         if self._stages:
             with contextlib.suppress(PenstockError):  # the realm drops stages after an hour anyway
                 await self._publisher.drop(self._stages)
@@ -114,8 +127,8 @@ async def publish_streamed(publisher: Publisher, events: Many) -> range:
         async for chunk in all_chunks(events):
             await streamed.add(chunk)
         return await streamed.commit()
-    except BaseException:
-        await streamed.abandon()
+    except BaseException as error:
+        await streamed.abandon(error)
         raise
 
 
@@ -127,7 +140,7 @@ def publish_streamed_from(loop: LoopThread, publisher: Publisher, events: Iterab
         for chunk in chunks(events):
             loop.call(streamed.add(chunk))
         return loop.call(streamed.commit())
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(PenstockError):
-            loop.call(streamed.abandon())
+            loop.call(streamed.abandon(error))
         raise

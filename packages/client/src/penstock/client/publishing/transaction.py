@@ -11,7 +11,9 @@ from typing import Any, Literal, Protocol, Self, Unpack, runtime_checkable
 import msgspec
 import pyarrow as pa
 
+from penstock.client.connection import tracing
 from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.tracing import OperationSource
 from penstock.client.publishing.event_attributes import (
     PUBLISHED,
     EventAttributes,
@@ -100,10 +102,19 @@ class StorePublishes:
             self._bodies.append(body_of(self._singles))
             self._singles.clear()
 
+    @property
+    def bodies(self) -> list[pa.RecordBatch]:
+        """The events as batches of any size."""
+        self._end_run()
+        return self._bodies
+
+    @bodies.setter
+    def bodies(self, bodies: list[pa.RecordBatch]) -> None:
+        self._bodies = bodies
+
     def parts(self, event_bytes_max: int) -> list[pa.RecordBatch]:
         """Return the events as batches that fit into a frame. Raises ``EventTooLarge``."""
-        self._end_run()
-        return [part for body in self._bodies for part in parts_of(body, event_bytes_max)]
+        return [part for body in self.bodies for part in parts_of(body, event_bytes_max)]
 
 
 def _check(body: pa.RecordBatch) -> None:
@@ -219,6 +230,15 @@ class Unit:
         of the first one. A refusal leaves the transaction open.
         """
         self._refuse_if_ended()
+        with contextlib.ExitStack() as operations:
+            if tracing.tracer is not None:
+                for number, publishes in self._publishes.items():
+                    source = OperationSource(self._connection, self._names[number])
+                    publishing = tracing.publishing(source, publishes.bodies)
+                    publishes.bodies = list(operations.enter_context(publishing))
+            return await self._commit_until_answered()
+
+    async def _commit_until_answered(self) -> Spans:
         is_begun, attempts = self._has_begun, 0
         while True:
             try:

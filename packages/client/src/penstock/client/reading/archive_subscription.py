@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.client.connection.arguments import Duration, timeout_s
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.merging import Merger
 from penstock.client.reading.received import ReceivedBatch
@@ -204,14 +204,12 @@ class SeamlessSubscription(Subscription):
 
     # --- receiving -----------------------------------------------------------------------
 
-    async def next_batch(self, timeout: Duration | None = None) -> ReceivedBatch | None:
-        timeout = timeout_s(timeout)
+    async def _next(self, timeout: float | None) -> ReceivedBatch | None:
         await self.open()
         if self._archive is None:
-            return await super().next_batch(timeout)
-        wait = self._timeout if timeout is None else timeout
+            return await super()._next(timeout)
         now = asyncio.get_running_loop().time
-        until = None if wait is None else now() + wait
+        until = None if timeout is None else now() + timeout
         while True:
             self._rests += self._put_back_rests()
             if self._rests:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.connection.tracing import OperationSource
 from penstock_core.api.requests import Request
 from penstock_core.vocabulary.errors import ConnectionLost
 
@@ -21,6 +22,8 @@ class Attachment:
 
     def __init__(self, connection: RealmConnection) -> None:
         self.connection = connection
+        self.source = OperationSource(connection, "")
+        """The channel or queue and the durable, for a tracer."""
         self.number = 0
         """Number of the attachment at the realm, new each time it is opened."""
         self.is_open = False

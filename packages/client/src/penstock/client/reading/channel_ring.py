@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.connection.tracing import OperationSource
 from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.reading.inbox import deadline_of, set_by
@@ -84,6 +85,8 @@ class ChannelRing(Generic[S]):
         self._choice = choice
         self._make: Callable[[ChannelOpened, bool, Callable[[], None]], S] = make
         self._durable = durable
+        self.source = OperationSource(connection, choice.text, durable)
+        """The pattern and the durable, for a tracer."""
         self.members: dict[int, Member[S]] = {}
         self.is_open = False
         self._places: dict[int, Member[S]] = {}

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.threads import is_ending
+from penstock.client.connection.tracing import OperationSource
 from penstock.client.reading.seat_attachment import SeatAttachment
 from penstock_core.api.subscriptions import Attach, Subscribed
 from penstock_core.columns.events.batch import Int64s
@@ -48,6 +49,7 @@ class DurableSeat(SeatAttachment[B]):
         self.channel = attach.channel
         self.channel_name = channel_name
         self.durable = attach.durable
+        self.source = OperationSource(connection, channel_name, attach.durable)
         self.recalled = IdSet()
         """Events that the realm has recalled (SEM D11) and not delivered again since."""
         self.has_recalled = False

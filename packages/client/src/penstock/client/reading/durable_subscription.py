@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+from penstock.client.connection import tracing
 from penstock.client.connection.arguments import (
     Duration,
     check_count,
@@ -150,7 +151,8 @@ class DurableSubscription(DeliveringLoops):
         timeout = timeout_s(timeout)
         if not self._seat.is_open:
             await self.open()
-        return await self._next(self._timeout if timeout is None else timeout)
+        waiting = self._next(self._timeout if timeout is None else timeout)
+        return await tracing.received(self._seat.source, waiting)
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
         """Return the next events that no rollback can recall any more; None at the timeout."""

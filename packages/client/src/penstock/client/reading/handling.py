@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from penstock.client.connection import tracing
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.reading.durable_seat import DurableSeat
 from penstock_core.api.durables import DescribeDurable, DurableInfo
@@ -75,9 +76,10 @@ class HandlerLoop:
         """Call the handler with one event; acknowledge the event, or roll it back after an
         error."""
         try:
-            result = self._handler(event)
-            if result is not None:
-                await result
+            with tracing.processing(self._seat.source, event):
+                result = self._handler(event)
+                if result is not None:
+                    await result
         except Exception as error:  # noqa: BLE001  application code may raise anything
             failure = PenstockError(
                 f"the handler of durable {self._seat.durable} failed on event {event.event_id}: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
+from penstock.client.connection import tracing
 from penstock.client.connection.arguments import Duration, check_count, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.channel_ring import ChannelRing
@@ -59,7 +60,8 @@ class PatternLoops(Looping[B]):
         timeout = timeout_s(timeout)
         await self.open()
         self._ring.put_back(self._loops.rests())
-        batch: B | None = await self._ring.next_batch(self._timeout if timeout is None else timeout)
+        waiting = self._ring.next_batch(self._timeout if timeout is None else timeout)
+        batch: B | None = await tracing.received(self._ring.source, waiting)
         return batch
 
     async def __aenter__(self) -> Self:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import pyarrow as pa
 from msgspec.structs import replace
 
+from penstock.client.connection import tracing
 from penstock.client.connection.arguments import (
     Duration,
     check_count,
@@ -21,6 +22,7 @@ from penstock.client.connection.arguments import (
     timeout_s,
 )
 from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.tracing import OperationSource
 from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.inbox import deadline_of
 from penstock.client.reading.looping import Closing
@@ -67,6 +69,10 @@ class DeliveredPart:
         """Whether the connection has been lost since the delivery: the realm delivers the events
         again."""
         return self.generation != self._seat.generation
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the unreceived events."""
+        return self._events.to_arrow().slice(self._next)
 
     def __iter__(self) -> Iterator[tuple[int, ReceivedEvent]]:
         """Yield the unreceived events with their ids; each counts as received."""
@@ -151,6 +157,7 @@ class Reader(Closing):
             ack_timeout_ms=self._ack_timeout_ms,
         )
         self._seat = SeatAttachment[DeliveredPart](connection, message)
+        self._seat.source = OperationSource(connection, name)
         self._settlements = self._seat.settlements
         self._held = IdSet()
         """Events received and not committed."""
@@ -267,6 +274,10 @@ class Reader(Closing):
 
     async def _next_part(self, timeout: Duration | None = None) -> DeliveredPart | None:
         """Return the next part with unreceived events; None if none arrive in time."""
+        return await tracing.received(self._seat.source, self._part(timeout))
+
+    async def _part(self, timeout: Duration | None) -> DeliveredPart | None:
+        """Return the next part without recording it."""
         timeout = timeout_s(timeout)
         await self.open()
         deadline_s = deadline_of(self._timeout if timeout is None else timeout)
@@ -354,7 +365,11 @@ class Reader(Closing):
     ) -> list[ReceivedBatch]:
         """Return events as :meth:`fetch` does, in batches with Arrow columns."""
         check_count(count, "count")
-        timeout = timeout_s(timeout)
+        fetch = self._fetch(count, timeout_s(timeout))
+        return await tracing.received_all(self._seat.source, fetch)
+
+    async def _fetch(self, count: int, timeout: float | None) -> list[ReceivedBatch]:
+        """Fetch without recording it."""
         await self.open()
         deadline_s = deadline_of(timeout)
         batches: list[ReceivedBatch] = []

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from penstock.client.connection import tracing
 from penstock.client.reading.attachment import Attachment
 from penstock_core.api.subscriptions import Bury, Extend, Settle, Subscribed
 from penstock_core.bounds import SPANS_MAX
@@ -137,6 +138,8 @@ class Settlements:
         message = Settle(self._seat.number, spans, roll_back, previous=previous, delay_ms=delay_ms)
         # A settlement is for this connection: on the next one its events are delivered again.
         answer = self._connection.request(message, resend=False, waits=False)
+        verb = "rollback" if roll_back else "ack"
+        tracing.settling(answer, verb, spans, source=self._seat.source)
         if roll_back:
             self._rollbacks.add(answer)
             connection = self._connections
@@ -169,10 +172,12 @@ class Settlements:
         self.hurry()
         number, rest = 0, ids.spans
         while rest:
-            message = Bury(self._seat.number, rest[:SPANS_MAX], reason)
+            spans, rest = rest[:SPANS_MAX], rest[SPANS_MAX:]
+            message = Bury(self._seat.number, spans, reason)
             check_request(message)
-            number += await self._connection.request(message, resend=False, waits=False)
-            rest = rest[SPANS_MAX:]
+            answer = self._connection.request(message, resend=False, waits=False)
+            tracing.settling(answer, "reject", spans, source=self._seat.source)
+            number += await answer
         return number
 
     def settle_soon(

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from penstock.client.connection import tracing
 from penstock.client.connection.arguments import Duration, check_count, timeout_s
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.connection.tracing import OperationSource
 from penstock.client.reading.attachment import Attachment
 from penstock.client.reading.inbox import Buffered, Inbox
 from penstock.client.reading.looping import ReceivingLoops
@@ -107,6 +109,7 @@ class Subscription(ReceivingLoops):
         """``channel_name`` is the value of ``channel`` in the received events; ``on_arrival`` is
         called when a batch arrives, and at the end."""
         self._attachment = Attachment(connection)
+        self._attachment.source = OperationSource(connection, channel_name)
         super().__init__(self._attachment)
         timeout = timeout_s(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
@@ -251,7 +254,10 @@ class Subscription(ReceivingLoops):
         """Return the next events; None at the end of a browse, or if none arrive within ``timeout``
         seconds (default: the subscription's timeout)."""
         timeout = timeout_s(timeout)
-        return await self._next(self._timeout if timeout is None else timeout)
+        waiting = self._next(self._timeout if timeout is None else timeout)
+        if self._browse:  # shows events, and passes none to a consumer
+            return await waiting
+        return await tracing.received(self._attachment.source, waiting)
 
     async def _next(self, timeout: float | None) -> ReceivedBatch | None:
         await self.open()

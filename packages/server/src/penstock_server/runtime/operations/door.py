@@ -118,7 +118,9 @@ def answer_to(caller: Caller, request: Request[Any], content: Content = None) ->
         return import_tar(caller, request, content)
     kind = type(request)
     handler = HANDLERS.get(kind) or registered_handler(kind)
-    return handler(caller, request)
+    answer = handler(caller, request)
+    trace = caller.realm.trace_request
+    return answer if trace is None else trace(request, answer)
 
 
 def check(caller: Caller, request: Request[Any]) -> None:

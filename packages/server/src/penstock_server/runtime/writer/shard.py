@@ -76,6 +76,9 @@ class Shard:
     until it is set."""
     _arrivals = 0
     """Number of requests received so far."""
+    observe: Callable[[ShardRequest], None] | None = None
+    """Called with each request that is queued, before it has an order; may replace its reply. None
+    if requests are not recorded."""
 
     def __init__(
         self,
@@ -152,6 +155,8 @@ class Shard:
         if self._failed is not None or self._stopping:
             send_answer(work.reply, None, self._failed or RealmStopping("the realm is closing"))
             return
+        if self.observe is not None:
+            self.observe(work)
         self._arrivals = work.order = self._arrivals + 1
         (self._ahead if first else self._waiting).append(work)
         if self._idle is not None:

@@ -1,0 +1,161 @@
+"""The tracer that the client's hook calls: it makes a span for each publish, delivery, handler
+call and settlement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import pyarrow as pa
+from opentelemetry import trace
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanContext,
+    Status,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+    get_current_span,
+    use_span,
+)
+
+from penstock.client.connection.tracing import OperationSource
+from penstock_core.columns.events.event import Event
+from penstock_core.columns.events.trace_context import TraceContext
+from penstock_core.version import __version__
+from penstock_core.vocabulary.errors import PenstockError
+from penstock_otel.contexts import context_of_span, contexts_in, links_to
+from penstock_otel.conventions import Attributes, Conventions, MessagingOperation, chosen, events_of
+
+
+class SpanOperation:
+    """A publish or settlement whose span is open."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self.context: TraceContext = context_of_span(span)
+
+    def end(self, error: BaseException | None = None, count: int | None = None) -> None:
+        """End the span."""
+        if count is not None:
+            self._span.set_attributes(events_of(count, None))
+        if error is not None:
+            record_error(self._span, error)
+        self._span.end()
+
+
+def record_error(span: Span, error: BaseException) -> None:
+    """Record in a span that its operation has failed."""
+    code = error.code if isinstance(error, PenstockError) else type(error).__qualname__
+    span.set_attribute("error.type", code)
+    span.set_status(Status(StatusCode.ERROR, str(error)))
+
+
+class RealmTracer:
+    """Makes spans of the operations of all sessions in this process."""
+
+    def __init__(self, provider: TracerProvider | None) -> None:
+        """``provider`` makes the spans; None means the global one. The conventions are those that
+        the environment asks for now."""
+        self._conventions: Conventions = chosen()
+        self._tracer: Tracer = trace.get_tracer(
+            "penstock_otel", __version__, provider, schema_url=self._conventions.schema_url
+        )
+
+    def publish(self, source: OperationSource, bodies: Sequence[pa.RecordBatch]) -> SpanOperation:
+        """Begin a span for a publish, linked to the contexts that its events already have."""
+        operation = operation_of(source, "publish", "send")
+        count = sum(body.num_rows for body in bodies)
+        attributes = events_of(count, None) if count > 1 else {}
+        return SpanOperation(self._begin(operation, attributes, links_to(contexts_in(bodies))))
+
+    def receive(self, source: OperationSource) -> Callable[[Sequence[pa.RecordBatch]], None]:
+        """Begin to wait for events. A wait that ends without events makes no span."""
+        begin_ns = time.time_ns()
+
+        def end(batches: Sequence[pa.RecordBatch]) -> None:
+            if not any(batch.num_rows for batch in batches):
+                return
+            operation = operation_of(source, "receive", "receive")
+            links = links_to(contexts_in(batches))
+            self._begin(operation, events_in(batches), links, begin_ns=begin_ns).end()
+
+        return end
+
+    def process(self, source: OperationSource, event: Event) -> AbstractContextManager[Span]:
+        """Return a context with a span for the processing of an event by a handler."""
+        return self.processing(operation_of(source, "process", "process"), event)
+
+    @contextmanager
+    def processing(self, operation: MessagingOperation, events: object) -> Iterator[Span]:
+        """Make a span for the processing of events the current one.
+
+        The span is linked to the contexts of the events. Outside of another span, and if the events
+        have one context, it is also a child of that context, so that both are one trace.
+        """
+        spans = contexts_in(events)
+        event_id = events.event_id if isinstance(events, Event) else None
+        attributes = events_of(1, event_id) if isinstance(events, Event) else {}
+        is_inside = get_current_span().get_span_context().is_valid
+        parent = spans[0] if len(spans) == 1 and not is_inside else None
+        span = self._begin(operation, attributes, links_to(spans), parent=parent)
+        with use_span(
+            span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+        ):
+            try:
+                yield span
+            except BaseException as error:
+                record_error(span, error)
+                raise
+
+    def settle(self, source: OperationSource, verb: str, count: int) -> SpanOperation:
+        """Begin a span for the settlement of events."""
+        operation = operation_of(source, verb, "settle")
+        return SpanOperation(self._begin(operation, events_of(count, None), ()))
+
+    def _begin(
+        self,
+        operation: MessagingOperation,
+        attributes: Attributes,
+        links: Sequence[Link],
+        *,
+        begin_ns: int | None = None,
+        parent: SpanContext | None = None,
+    ) -> Span:
+        conventions = self._conventions
+        remote = None
+        if parent is not None:
+            remote = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+        return self._tracer.start_span(
+            conventions.span_name(operation),
+            remote,
+            kind=conventions.kind(operation),
+            attributes={**conventions.attributes(operation), **attributes},
+            links=links,
+            start_time=begin_ns,
+        )
+
+
+def operation_of(source: OperationSource, name: str, operation_type: str) -> MessagingOperation:
+    """Return an operation of the client."""
+    address = source.connection.terms.current_address
+    return MessagingOperation(
+        name,
+        operation_type,
+        source.store,
+        durable=source.durable,
+        session_id=source.connection.session_id,
+        host="" if address is None else address.host,
+        port=0 if address is None else address.port,
+    )
+
+
+def events_in(batches: Sequence[pa.RecordBatch]) -> Attributes:
+    """Return the attributes of received events: the id of a single one, or their number."""
+    count = sum(batch.num_rows for batch in batches)
+    if count > 1:
+        return events_of(count, None)
+    batch = next(batch for batch in batches if batch.num_rows)
+    return events_of(1, batch.column("event_id")[0].as_py())

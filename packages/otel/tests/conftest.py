@@ -1,0 +1,57 @@
+"""A realm in this process whose sessions are recorded, and the spans in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import penstock
+import penstock_otel
+from penstock_otel.conventions import OPT_IN
+
+CURRENT = "messaging"
+"""Value of the environment variable for the present conventions."""
+
+
+class Spans:
+    """The finished spans of a test, and the provider that makes them."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("test")
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        """The spans of this name, in the order of their ends."""
+        return [span for span in self.exporter.get_finished_spans() if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        (span,) = self.named(name)
+        return span
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
+    """Records sessions by the present conventions."""
+    monkeypatch.setenv(OPT_IN, CURRENT)
+    spans = Spans()
+    penstock_otel.instrument(spans.provider)
+    yield spans
+    penstock_otel.uninstrument()
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm() as realm:
+        yield realm
+
+
+@pytest.fixture
+def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
+    with realm.connect() as session:
+        yield session
