@@ -78,7 +78,7 @@ class Queue:
             self.answers[name] = type(error)
 
     async def goes(self, name: str) -> None:
-        self.askers[name].go()
+        self.askers[name].disconnect()
         await pass_time(0.1)
 
     async def turn(self) -> None:
@@ -175,7 +175,7 @@ async def test_a_turn_granted_during_a_disconnect_passes_to_the_next_check(seed:
     queue.gate.let_through()
     queue.gate.let_through()
     await pass_time(0)
-    queue.askers["c"].go()
+    queue.askers["c"].disconnect()
     await pass_time(0.1)
     while queue.answers.keys() != {"a", "b", "c", "right"}:
         await queue.turn()

@@ -456,7 +456,7 @@ class Attaching(ConnectionPart[AttachingPeer]):
             self._connection.caller,
             "channel",
             channel,
-            asked=type(request),
+            request_type=type(request),
             request_of=lambda _: request,
             target=target,
         )

@@ -169,7 +169,7 @@ class AmqpConnection(HostedConnection):
         self._reading.end()
         self.is_open = False
         self.is_writable = False
-        self._asker.go()
+        self._asker.disconnect()
         self._sign_in = None
         self.listener.closed(self)
         self._leave(lost=not self.engine.is_closed_by_peer)
@@ -450,7 +450,7 @@ class AmqpConnection(HostedConnection):
 
     def check_on(self, request_type: type[Request[Any]], destination: LinkDestination) -> None:
         """Raise ``AccessDenied`` unless the user has the right to this request on a destination."""
-        check_on(self.caller, destination.kind, destination.name, asked=request_type)
+        check_on(self.caller, destination.kind, destination.name, request_type=request_type)
 
     def check_rights(self) -> None:
         """End the links that the user has lost the right to, or the whole connection (SEM A3)."""

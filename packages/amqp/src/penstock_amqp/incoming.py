@@ -344,6 +344,7 @@ def _checked_name(name: Any) -> str:
 
 
 def _scalar_type(value: Any) -> type:
+    """Return the type of a single value. Raises :class:`NoProperty` for a list or map."""
     if isinstance(value, dict | list):
         raise NoProperty("an application property must be a single value, not a list or map")
     return type(value)
@@ -502,6 +503,7 @@ def _build_header_columns(rows: list[Row], container: str) -> pa.StructArray | N
 
 
 def _header_column(name: str, rows: list[Row]) -> pa.Array:
+    """Return the column of the header ``name``."""
     values = [row.headers.get(name) for row in rows]
     if HEADERS[name] == UTC_MICROSECONDS:
         return pa.array(values, pa.int64()).view(UTC_MICROSECONDS)

@@ -214,6 +214,7 @@ def _standard_filter(filter_value: Any) -> Any:
 
 
 def _as_list(value: Any) -> list[Any]:
+    """Return a single value, an array or a list as a list; empty for None."""
     if value is None:
         return []
     if isinstance(value, Array):

@@ -118,6 +118,7 @@ def _set_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
 
 
 def _annotations_in(disposition: Any) -> dict[Any, bytes]:
+    """Return the annotations of a modified outcome; empty if they cannot be decoded."""
     try:
         return added_by(disposition.annotations)
     except UNREADABLE:
@@ -125,6 +126,8 @@ def _annotations_in(disposition: Any) -> dict[Any, bytes]:
 
 
 def _reason_in(disposition: Any) -> str:
+    """Return the condition and description of a rejection as text; empty if they cannot be
+    decoded."""
     try:
         condition = disposition.condition
     except UNREADABLE:

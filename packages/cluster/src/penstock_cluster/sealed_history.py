@@ -109,6 +109,7 @@ class HistoryAccess(AccessControl):
         return is_reading and super().allows(principal, operation, name, by_number=by_number)
 
     def _refusal(self, operation: str) -> NoQuorum:
+        """Return the error for an operation that sealed history does not perform."""
         return NoQuorum(
             f"{operation} has to wait: the cluster has no quorum. This is its {self.history_name}: "
             "events "

@@ -118,6 +118,7 @@ def html_info(info: Struct) -> str:
 
 
 def _fields_of(info: Struct, prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield the fields that are shown, with the names of nested ones after ``prefix``."""
     for field in fields(info):
         value = getattr(info, field.name)
         if isinstance(value, Struct):

@@ -64,6 +64,7 @@ def is_shared_durable(name: str) -> bool:
 
 
 def _printable(text: str) -> str:
+    """Return the first characters of a text, with ``?`` for those that are not printable ASCII."""
     return "".join(
         character if character.isascii() and character.isprintable() else "?"
         for character in text[:_SHOWN]

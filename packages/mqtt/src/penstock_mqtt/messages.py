@@ -345,6 +345,7 @@ class Reading(NamedTuple):
 
 
 def _topic_and_payload(event: Event, properties: dict[str, Any]) -> tuple[str | None, bytes]:
+    """Return the topic and the payload of an event, and remove the topic from ``properties``."""
     topic = properties.pop(TOPIC, None)
     return topic if isinstance(topic, str) else None, event.data
 
@@ -369,6 +370,7 @@ def messages_of(
 def _message_at(
     rows: Rows, row: int, reading: Reading, counts: MessageCounts
 ) -> TopicMessage | None:
+    """Return the event in a row as a message; None if it is not one, or cannot be read."""
     try:
         return message_of(Event.received(rows, row), reading, counts)
     except Exception as error:  # noqa: BLE001  other events of the batch must still be sent

@@ -89,6 +89,7 @@ class TopicIndex(Generic[T]):
         self.cached[topic] = matches
 
     def _matches_of(self, topic: str) -> Iterator[T]:
+        """Yield the values of the filters that match a topic, found level by level."""
         levels = topic.split("/")
         current_levels = [self._root]
         for depth, topic_word in enumerate(levels):

@@ -120,7 +120,9 @@ class ClientRights:
         if key not in self._cached:
             self._cached[key] = None
             try:
-                check_on(Caller(self._realm, self._principal), "channel", channel, asked=request)
+                check_on(
+                    Caller(self._realm, self._principal), "channel", channel, request_type=request
+                )
             except AccessDenied as error:
                 self._cached[key] = error
         return self._cached[key]

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from packages.server.tests.frontends.http.asking import Web
 from penstock_core.columns.selectors import Expression, parse, selector
-from penstock_server.runtime.delivery.selection import PARSED_BESIDE_ABOVE
+from penstock_server.runtime.delivery.selection import PARSED_IN_THREAD_ABOVE
 
 pytestmark = pytest.mark.spec("F4")
 
@@ -154,7 +154,7 @@ def test_a_long_selector_is_parsed_in_a_thread_and_a_short_one_is_not(
     open_doors: Doors, parses: Parses, door: str
 ) -> None:
     enter = (NATIVE | HTTP | AMQP)[door]
-    assert len(LONG) > PARSED_BESIDE_ABOVE
+    assert len(LONG) > PARSED_IN_THREAD_ABOVE
 
     enter(open_doors, LONG)
     open_doors.orders.publish(

@@ -16,7 +16,7 @@ from penstock_server.runtime.realm import Limits
 
 LETTERS = "abcdefgh"
 SMALL_SLICES = Limits(
-    selectors=SelectorLimits(beside_above=100_000, slice_cost=200_000, part_bytes=20_000)
+    selectors=SelectorLimits(thread_above=100_000, slice_cost=200_000, part_bytes=20_000)
 )
 
 

@@ -25,7 +25,7 @@ COSTLY = "s LIKE '%a%b%' AND n >= 0"
 CHEAP = "n >= 0"
 
 
-SMALL_LIMITS = SelectorLimits(beside_above=150_000, slice_cost=100_000)
+SMALL_LIMITS = SelectorLimits(thread_above=150_000, slice_cost=100_000)
 """Selectors with wildcards are expensive."""
 
 

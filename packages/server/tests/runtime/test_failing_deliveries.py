@@ -270,7 +270,7 @@ async def test_a_seat_with_a_slow_selector_gives_back_its_events() -> None:
             raise LimitReached("too long")
 
         choosing = realm.dispatch.choosing
-        choosing.limits, choosing.offload = SelectorLimits(beside_above=0), takes_too_long
+        choosing.limits, choosing.offload = SelectorLimits(thread_above=0), takes_too_long
         await publish(realm, ChannelId(number), body([b"a"], n=1))
         await pass_time(0.1)
         assert isinstance(slow.reason, LimitReached)

@@ -22,7 +22,7 @@ from penstock_testing.loop import pass_time, simulated
 pytestmark = pytest.mark.spec("F5")
 
 LONG = [Event(properties={"s": "ab" * 2_000}) for _ in range(40)]
-EXPENSIVE = Limits(selectors=SelectorLimits(beside_above=100_000))
+EXPENSIVE = Limits(selectors=SelectorLimits(thread_above=100_000))
 
 
 def change(lives: Lives, **limits: float) -> None:
@@ -52,7 +52,7 @@ async def test_expensive_selectors_run_in_a_thread_and_cheap_ones_in_the_loop() 
         few = await lives.follow("orders", "s LIKE '%a%b%'")
         await few.has(40)
         assert not elsewhere.calls
-        change(lives, beside_above=100_000)
+        change(lives, thread_above=100_000)
         many = await lives.follow("orders", "s LIKE '%b%a%'")
         await many.has(40)
         assert elsewhere.calls
@@ -87,7 +87,7 @@ async def test_a_scan_ends_at_its_time_limit_and_when_its_client_disconnects() -
         change(lives, budget_s=5.0)
         before = lives.realm.shard.groups
         disconnected = Asker()
-        disconnected.go()
+        disconnected.disconnect()
         token = asker.set(disconnected)
         with pytest.raises(ConnectionLost, match="the requesting client disconnected"):
             await lives.purge("orders", "s LIKE '%a%b%'")

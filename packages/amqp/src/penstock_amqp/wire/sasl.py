@@ -125,5 +125,6 @@ def outcome(code: int, data: bytes | None = None) -> bytes:
 
 
 def _frame(code: int, values: list[bytes]) -> bytes:
+    """Return a SASL frame with these encoded fields."""
     body = bytes((0x00, 0x53, code)) + encode_list(values)
     return (len(body) + 8).to_bytes(4, "big") + bytes((2, _SASL, 0, 0)) + body

@@ -196,6 +196,8 @@ def _symbol(raw: bytes) -> Symbol:
 
 
 def _decimal_of(width: int) -> Reader:
+    """Return a reader of decimals of ``width`` bytes."""
+
     def decimal(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
         raw, end = _read_bytes(data, offset, width)
         return Decimal(raw), end
@@ -220,6 +222,7 @@ def _char(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
 
 
 def _described(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
+    """Read a described value. Return it, and the offset after it."""
     _check_depth(depth)
     descriptor, offset = read(data, offset, depth + 1)
     value, offset = read(data, offset, depth + 1)
@@ -307,6 +310,9 @@ def _map(*, wide: bool) -> Reader:
 
 
 def _array(*, wide: bool) -> Reader:
+    """Return a reader of arrays, which keeps their elements encoded; their size and count have 4
+    bytes each if ``wide``, otherwise 1."""
+
     def read_array(data: Bytes, offset: int, depth: int) -> tuple[Any, int]:
         _check_depth(depth)
         begin, count, end = _compound_bounds(data, offset, wide=wide)

@@ -157,7 +157,8 @@ async def _check_place_is_free(blobs: Blobs) -> None:
 
 
 def plan_import(source: SourceRealm) -> RealmMoved:
-    """Return the extent of an import. Raises as :class:`Relocation` does."""
+    """Count what an import would move, without moving anything. Raises as :class:`Relocation`
+    does."""
     return _extent(source, _relocation(source))
 
 
@@ -237,7 +238,7 @@ def _relocation(source: SourceRealm) -> Relocation:
 
 
 def _extent(source: SourceRealm, relocation: Relocation) -> RealmMoved:
-    """Return the extent of an import, before any file is copied."""
+    """Return the result of an import as far as it is known before any file is copied."""
     return RealmMoved(realm=source.identity, plan=relocation.plan(), users=bool(source.access))
 
 

@@ -223,8 +223,8 @@ async def _records(settings: ClusterSettings) -> Mapping[str, VersionedRecord]:
 
 
 async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
-    """Return the extent of an import of a data directory, without changing anything. Raises the
-    errors that would refuse the import."""
+    """Return the result that an import of a data directory would have, without changing anything.
+    Raises the errors that would refuse the import."""
     from penstock_cluster.bootstrap import relocating
 
     records = await _records(settings)
@@ -261,7 +261,7 @@ def _ending(cluster: str, moved: RealmMoved, *, dry_run: bool, ahead: bool) -> s
 
 
 def _show(moved: RealmMoved, format: ListFormat, ending: str) -> None:
-    """Print the extent of a move, and ``ending`` as the last line."""
+    """Print the numbers of stores, events and files of a move, and ``ending`` as the last line."""
     if format == "json":
         write_json(moved)
         return

@@ -204,6 +204,7 @@ def token_of(node: str, nonce: str, epoch: int) -> str:
 
 
 def _identity_in(key: str, record: VersionedRecord | None) -> BlobIdentity | None:
+    """Decode the identity of blobs; None without a record. Raises ``Damaged``."""
     if record is None:
         return None
     return read_record(key, record, BlobIdentity, description="identity of blobs")

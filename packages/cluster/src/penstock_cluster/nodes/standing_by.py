@@ -133,6 +133,8 @@ class StandbyListener:
         return self._relays is not None and self._relays.may_begin("http")
 
     def _with_sniffer(self, native: Make, others: Mapping[bytes, Make]) -> Make:
+        """Return a function that creates the protocol of a connection at the native port, which
+        finds out from the first bytes which front end the client uses."""
         return partial(
             ProtocolSniffer, native, others, PATIENCE_S, enter=self.enter, leave=self.leave
         )

@@ -164,6 +164,7 @@ class Lockout:
         Invented names therefore displace each other, not the count of a user close to a lock."""
 
         def closeness_to_lock(key: Key) -> tuple[bool, int, int]:
+            """Return a sort key of a count: largest for the count that is closest to a lock."""
             count = self._counts[key]
             return now_us < count.until_us, count.locks, count.failures
 

@@ -193,6 +193,7 @@ def _apply_interest(state: ChannelState, digest: Digest, appended: Appended) -> 
 
 
 def _without(spans: Spans, removed: IdSet) -> Spans:
+    """Return ``spans`` without the ids ``removed``."""
     if not (spans and removed):
         return spans
     remaining = IdSet(spans)

@@ -535,7 +535,8 @@ class ChannelState:
 
     @property
     def excess(self) -> int:
-        """Number of events above an evicting capacity: it was lowered, and they move in steps."""
+        """Number of stored events above the capacity, after it was lowered; evicted in steps.
+        0 if the channel refuses events instead of evicting."""
         definition = self.definition
         if not definition.capacity or definition.storage.honour_capacity:
             return 0

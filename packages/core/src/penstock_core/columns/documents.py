@@ -212,6 +212,7 @@ def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = Non
 
 
 def _decoded(line: bytes | str) -> Any:
+    """Decode a JSON document. Raises ``InvalidArgument``."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -236,6 +237,8 @@ def _message(
 
 
 def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
+    """Return the event with these fields and properties. Raises ``InvalidArgument``,
+    ``InvalidEvent``."""
     from penstock_core.columns.events.event import Event
 
     data = _data(fields.pop("data", ""), fields.pop("data_base64", None))
@@ -278,6 +281,7 @@ def _header_times() -> frozenset[str]:
 
 
 def _headers(headers: dict[str, Any]) -> dict[str, Any]:
+    """Return the headers of a document, with those that are times as datetimes."""
     return {
         name: _time(name, value) if value is not None and name in _header_times() else value
         for name, value in headers.items()
@@ -315,6 +319,7 @@ def _data(text: Any, encoded: Any) -> bytes:
 
 
 def _base64(name: str, text: Any) -> bytes:
+    """Decode the base64 text of the field ``name``. Raises ``InvalidArgument``."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError) as error:

@@ -473,6 +473,7 @@ class Durable:
         return tuple(spans)
 
     def _ready_count(self, below: int) -> int:
+        """Return the number of ready events with ids below ``below``."""
         highest = self.ready.highest
         if highest is None or highest < below:
             return len(self.ready)
@@ -603,6 +604,8 @@ class Durable:
         return self.levels.within(spans)
 
     def outstanding_count(self, stored: IdSet) -> int:
+        """Return the number of outstanding events. Without a selector, all stored events from the
+        head on are outstanding, too."""
         beyond = 0 if self.selector else stored.count(Span(self.head, 1 << 62))
         return len(self.outstanding) + beyond
 
@@ -615,6 +618,8 @@ class Durable:
         return None if beyond is None else beyond.first
 
     def outstanding_spans(self, stored: IdSet) -> Spans:
+        """Return the ids of outstanding events. Without a selector, all stored events from the head
+        on are outstanding, too."""
         beyond = () if self.selector else stored.within(Span(self.head, 1 << 62)).spans
         return (*self.outstanding.spans, *beyond)
 

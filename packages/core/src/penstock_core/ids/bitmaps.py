@@ -347,6 +347,8 @@ class Blocks:
         return common
 
     def _bits_within(self, low: int, high: int) -> dict[int, int]:
+        """Return the bitmaps of the blocks from ``low`` to ``high``. The caller must not change
+        them."""
         keys = self._keys_within(low, high)
         if len(keys) == len(self.keys):
             # This is not a copy, because the callers only read it.

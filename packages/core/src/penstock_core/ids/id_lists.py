@@ -90,6 +90,7 @@ def short(first: int, gaps: int, narrow: bytes) -> bytes:
 
 
 def _bytes(numbers: array[int]) -> bytes:
+    """Return numbers as little-endian bytes; may swap the bytes of ``numbers`` in place."""
     if _SWAPS:
         numbers.byteswap()
     return numbers.tobytes()
@@ -119,6 +120,8 @@ def _gaps_of_fixed_size(written: bytes) -> Iterable[int]:
 
 
 def _gaps_of_one_byte(written: bytes) -> Iterator[int]:
+    """Yield the gaps of a list whose gaps have one byte each; wider ones follow a mark in two
+    bytes."""
     gap_bytes_left = iter(written[1 + ID_BYTES + COUNT_BYTES :])
     for _ in range(count_in(written) - 1):
         gap = next(gap_bytes_left)
@@ -126,6 +129,7 @@ def _gaps_of_one_byte(written: bytes) -> Iterator[int]:
 
 
 def _numbers(kind: str, written: bytes) -> array[int]:
+    """Return the numbers of the array type ``kind`` in little-endian bytes."""
     numbers = array(kind)
     numbers.frombytes(written)
     if _SWAPS:

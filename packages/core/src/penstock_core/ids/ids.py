@@ -460,6 +460,7 @@ class IdSet:
 
 
 def _of_runs(runs: Runs) -> IdSet:
+    """Return a set with these ranges, as blocks if they are many."""
     id_set = IdSet.__new__(IdSet)
     id_set._blocks = None
     id_set._firsts, id_set._ends = firsts, ends = runs
@@ -470,6 +471,7 @@ def _of_runs(runs: Runs) -> IdSet:
 
 
 def _of_blocks(blocks: Blocks) -> IdSet:
+    """Return a set with these blocks, as ranges if they are few."""
     id_set = IdSet.__new__(IdSet)
     (id_set._firsts, id_set._ends), id_set._size = _NO_RUNS, blocks.size
     id_set._blocks = blocks

@@ -76,7 +76,7 @@ class Directory:
         for name in self.internal.reserved:
             channel_id = self._ids_by_name.get(name)
             store = None if channel_id is None else self.channels[channel_id]
-            if store is not None and self.internal.takes(name, store.state.definition):
+            if store is not None and self.internal.is_internal(name, store.state.definition):
                 self.internal.add(self._ids_by_name.pop(name), store)
 
     # --- deciding ------------------------------------------------------------------------
@@ -471,7 +471,7 @@ class Directory:
     def _enter(self, channel_id: int, store: ChannelMachine) -> None:
         """Add a new store to the names."""
         name, definition = store.state.name, store.state.definition
-        if self.internal.takes(name, definition):
+        if self.internal.is_internal(name, definition):
             self.internal.add(channel_id, store)
         elif definition.kind != "outbox":
             names, key = self._place(name, definition)

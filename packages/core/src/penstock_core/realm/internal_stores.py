@@ -95,7 +95,7 @@ class InternalStores:
                     f"{make('').purpose} have; choose another name, or another key"
                 )
 
-    def takes(self, name: str, definition: Definition) -> bool:
+    def is_internal(self, name: str, definition: Definition) -> bool:
         """Whether an existing store is internal."""
         internal = self.reserved.get(name)
         return internal is not None and internal.fits(definition)

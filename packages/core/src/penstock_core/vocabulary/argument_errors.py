@@ -159,6 +159,7 @@ class _WrongValue:
         return f"{self.subject} needs the {self.words['field']} {match[1]!r}, which is missing"
 
     def _choices(self) -> list[str]:
+        """Return the allowed literal values, as text."""
         literals = (kind for kind in self.kinds if isinstance(kind, msgspec.inspect.LiteralType))
         return [repr(value) for kind in literals for value in kind.values]
 

@@ -141,6 +141,7 @@ def _literal(part: str) -> str:
 
 @lru_cache(maxsize=PATTERNS_KEPT_MAX)
 def _expression(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a pattern."""
     return re.compile(
         "".join(
             _WILD.get(part) or re.escape(_literal(part)) for part in _split_at_wildcards(pattern)

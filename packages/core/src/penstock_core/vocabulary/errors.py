@@ -393,6 +393,7 @@ class RemoteProtocolViolation(ProtocolViolation):
 
 
 def _leaves(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
+    """Return the class of each error code, for ``root`` and all its subclasses."""
     classes: dict[str, type[PenstockError]] = {root.code: root}
     for child in root.__subclasses__():
         for code, leaf in _leaves(child).items():

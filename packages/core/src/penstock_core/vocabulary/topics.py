@@ -37,6 +37,7 @@ def filter_fault(text: str) -> str:
 
 
 def _text_fault(text: str) -> str:
+    """Return the reason why a text can be neither a topic nor a filter; empty if it can."""
     if "\0" in text:
         return "a topic must have no null character"
     if len(text.encode()) > TOPIC_BYTES_MAX:

@@ -199,6 +199,7 @@ def _as_ipv6(packed: bytes) -> bytes:
 
 
 def _places(data: bytes) -> tuple[Place, Place]:
+    """Return the two places in the bytes: two hosts of equal size, then two ports."""
     size = (len(data) - 4) // 2
     hosts = [_host(data[:size]), _host(data[size : 2 * size])]
     ports = [

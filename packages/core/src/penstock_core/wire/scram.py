@@ -210,6 +210,7 @@ def _fields(message: bytes) -> Mapping[str, str]:
 
 
 def _text(message: bytes) -> str:
+    """Return a message as text. Raises ``AuthenticationFailed`` if it is not UTF-8."""
     try:
         return message.decode()
     except UnicodeDecodeError as error:
@@ -226,6 +227,7 @@ def _encoded(value: bytes) -> str:
 
 
 def _decoded(text: str) -> bytes:
+    """Return the bytes of a base64 text; empty for other texts."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

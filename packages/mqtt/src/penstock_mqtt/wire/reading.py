@@ -183,6 +183,7 @@ def _check_connect_flags(flags: int, version: int) -> None:
 
 
 def _will(cursor: Cursor, flags: int, version: int) -> Will:
+    """Read the will in a CONNECT. Raises :class:`MqttViolation`."""
     properties = properties_of(cursor, WILL) if version == MQTT_5 else NO_PROPERTIES
     topic = cursor.text()
     check_name(topic)

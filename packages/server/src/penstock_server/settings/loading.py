@@ -244,6 +244,8 @@ def _in_another_section(path: str) -> str:
 
 
 def _nearest(name: str, candidates: Iterable[str]) -> str:
+    """Return the end of an error text: the candidate most like an unknown setting, or the command
+    that lists all settings."""
     import difflib
 
     # Without the common prefix, which would make all names similar.
@@ -263,6 +265,8 @@ def _below(folder: Path, path: str, value: str) -> str:
 
 
 def _value_at(tree: Any, path: str) -> Any:
+    """Return the value at a dotted path in nested mappings and structs; None if it has no such
+    part."""
     for part in path.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else getattr(tree, part, None)
     return tree

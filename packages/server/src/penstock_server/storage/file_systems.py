@@ -162,6 +162,7 @@ class FileSystemBlobs:
         self._sync(folder)
 
     def _stream(self, path: str, chunks: Sequence[Buffer]) -> None:
+        """Write a file from chunks."""
         with self._files.open_output_stream(path) as stream:
             for chunk in chunks:
                 stream.write(pa.py_buffer(chunk))

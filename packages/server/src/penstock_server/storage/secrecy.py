@@ -48,6 +48,8 @@ def openness(root: Path) -> str:
 
 
 def _secret_paths(root: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the paths of files and folders with secrets, each with the permissions it should
+    have."""
     registry = root / "registry"
     if registry.is_dir():
         yield registry, PRIVATE_DIRECTORY

@@ -328,7 +328,7 @@ def test_a_client_that_disconnects_during_encoding_has_fetched_nothing(
     form = consuming.ENCODERS[JSON]
 
     def slow(*args: Any) -> bytes:
-        asker.get().go()
+        asker.get().disconnect()
         return form(*args)
 
     monkeypatch.setattr(consuming, "ENCODERS", {JSON: slow})

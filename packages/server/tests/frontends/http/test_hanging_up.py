@@ -114,7 +114,7 @@ def test_a_purge_whose_client_has_disconnected_is_not_executed(
     endless = Endless(looks=True)
     choosing = realm.running.dispatch.choosing
     limits, offload = choosing.limits, choosing.offload
-    choosing.limits, choosing.offload = SelectorLimits(beside_above=0), endless
+    choosing.limits, choosing.offload = SelectorLimits(thread_above=0), endless
     peer = ask(web, "POST", "channels/orders/purge", body={"selector": "s LIKE '%a%b%'"})
     assert endless.began.wait(TIMEOUT_S)
     hang_up(peer)

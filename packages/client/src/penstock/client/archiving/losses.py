@@ -115,6 +115,8 @@ def lost_before_reading(
 
 
 def _harmless_causes(store: Destination, *, bound: bool) -> Set[str]:
+    """Return the causes of removal that do not count as losses. ``bound`` is whether the reader is
+    bound to a durable."""
     causes = SETTLED if bound else NO_LOSS
     # In a queue, each event is for one consumer, so its consumption is not a loss.
     return causes | {"consumed"} if isinstance(store, Queue) else causes

@@ -130,6 +130,7 @@ def safe(url: object) -> str:
 
 
 def _without_password(url: str) -> str:
+    """Return the URL with ``***`` in place of the password, even if the URL is not valid."""
     head, at_sign, hosts = url.rpartition("@")
     beginning = _BEGINNING.match(head if at_sign else url)
     scheme = beginning[0] if beginning else ""

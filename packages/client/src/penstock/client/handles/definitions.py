@@ -76,11 +76,11 @@ def definition_of(
     *,
     words: Mapping[str, str] = PYTHON,
 ) -> Definition:
-    """Return the definition of a channel or queue with ``attributes``. With ``current``, all other
-    attributes are those of this definition.
+    """Return the definition of a channel or queue with ``attributes``. The other attributes are
+    those of ``current``, or the defaults without it.
 
-    Raises ``InvalidArgument``. Its text names types of values as in ``words``, which are those of
-    Python or of JSON.
+    Raises ``InvalidArgument``. ``words`` are the names of types in the text of that error, as they
+    are written in Python or in JSON.
     """
     attributes = with_names(attributes)
     tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}

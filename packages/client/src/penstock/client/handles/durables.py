@@ -147,6 +147,7 @@ class Durables:
             await deleted(lambda: self._connection.request(message, resend=False), find)
 
     def _durable(self, name: str, type: str = "") -> Durable:
+        """Return the handle of a durable, whether it exists or not."""
         return Durable(
             self._connection, self._channel, name, channel_name=self._channel_name, type=type
         )

@@ -105,6 +105,7 @@ class Producer:
         return BatchBuilder(self._batch_events, self._batch_bytes)
 
     def _linger_over(self) -> None:
+        """Send the collected events, because the linger time has passed."""
         self._timer = None
         self._start(self._send_batch())
 

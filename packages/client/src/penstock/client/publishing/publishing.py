@@ -289,5 +289,6 @@ def parts_of(body: pa.RecordBatch, event_bytes_max: int) -> list[pa.RecordBatch]
 
 
 def ids_of_answer(answer: Any) -> range:
+    """Return the ids in the answer to a publish."""
     published = msgspec.convert(answer, Published)
     return range(published.first_id, published.first_id + published.count)

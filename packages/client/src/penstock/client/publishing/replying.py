@@ -96,6 +96,8 @@ def reply_headers(
 
 
 def _amqp_of(text: str | None) -> _AmqpParts:
+    """Return the parts of a request's header ``amqp`` that a reply needs; defaults without a valid
+    header."""
     if text:
         # Any publisher can set this header, so it may be invalid: it is then ignored.
         with contextlib.suppress(InvalidArgument, msgspec.DecodeError, RecursionError):

@@ -479,6 +479,8 @@ class JointTransaction(Unit):
         return leaving
 
     async def _in(self, store: Named) -> StorePublishes:
+        """Return the part of the transaction for a channel or queue. Raises ``InvalidArgument`` for
+        other objects."""
         if not isinstance(store, Named):
             raise InvalidArgument(
                 f"the first argument has type {type(store).__name__}; give the channel or queue to "

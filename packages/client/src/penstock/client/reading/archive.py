@@ -153,6 +153,7 @@ class Archive:
         )
 
     def _files(self, span: Span) -> list[DataFile]:
+        """Return the files that may have events of ``span``, ordered by their first id."""
         files = [
             file
             for file in self._table.files()

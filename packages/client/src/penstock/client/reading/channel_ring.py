@@ -290,6 +290,7 @@ class ChannelRing(Generic[S]):
         self.arrived.set()
 
     def _adding_failed(self, error: BaseException) -> None:
+        """Report that channels created later are not read, because the watch has failed."""
         failure = PenstockError(f"new channels of {self._choice.text} are not read: {error!r}")
         failure.__cause__ = error
         self._connection.report(failure)
@@ -297,6 +298,7 @@ class ChannelRing(Generic[S]):
     # --- taking turns --------------------------------------------------------------------
 
     def _arrives(self, member: Member[S]) -> None:
+        """Record that a channel has events, and wake the reader."""
         if not member.is_ready:
             member.is_ready = True
             self.ready.append(member)

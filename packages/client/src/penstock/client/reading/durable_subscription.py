@@ -132,6 +132,7 @@ class DurableSubscription(DeliveringLoops):
                 )
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        """Add a delivery to the inbox of the seat."""
         seat = self._seat
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message) if message.redeliveries else None

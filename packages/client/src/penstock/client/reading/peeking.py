@@ -75,6 +75,8 @@ async def peek(connection: RealmConnection, queue: ChannelId, count: int, select
 
 
 async def _first(browse: DurableBrowse, count: int) -> list[EventBatch]:
+    """Return the batches with the first ``count`` events, and with one event more if the queue has
+    more."""
     batches: list[EventBatch] = []
     async with browse:
         # One event more than ``count`` shows whether the queue has more.

@@ -218,6 +218,7 @@ class Reader(Closing):
     # --- calls of the connection ---------------------------------------------------------
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+        """Add a delivery to the inbox of the seat."""
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message)
         events = ReceivedBatch(

@@ -146,6 +146,8 @@ class DurableReceiving:
 
 
 def _in_thread(handler: Handler, loop: LoopThread) -> AioHandler:
+    """Return an asynchronous handler that calls ``handler`` in a thread."""
+
     async def handle(event: AioDeliveredEvent) -> None:
         await asyncio.to_thread(handler, DeliveredEvent._of(event, loop))
 

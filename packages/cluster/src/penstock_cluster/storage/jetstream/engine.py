@@ -237,6 +237,7 @@ class JetStreamEngine:
         return self._connection
 
     def _streams(self) -> list[NatsStream]:
+        """Return all streams that this engine has opened."""
         return [
             *(journal.stream for journal in self._journals),
             *(registry.stream for registry in (*self._registries, self._marks) if registry),
@@ -335,6 +336,7 @@ def _leader(servers: Sequence[ServerState]) -> str:
 
 
 def _passes(check: Callable[[Sequence[ServerState]], None], servers: Sequence[ServerState]) -> bool:
+    """Whether the servers pass a check."""
     try:
         check(servers)
     except Unavailable:

@@ -109,6 +109,7 @@ async def _setting(connection: Any, name: str) -> str:
 
 
 def _wrong(server: str, name: str, actual: str, required: str, danger: str) -> Unavailable:
+    """Return the error for a setting with which the server is not safe."""
     return Unavailable(
         f"PostgreSQL at {server} has {name} = {actual}, so {danger}; set {name} = {required} in "
         "its "

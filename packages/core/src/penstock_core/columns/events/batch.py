@@ -68,6 +68,7 @@ def times_of(batch: pa.RecordBatch) -> Int64s:
 
 
 def _numbers(column: pa.Array) -> Int64s:
+    """Return a column of 64-bit integers without nulls as NumPy integers, without a copy."""
     data = column.buffers()[1]
     # An empty column may have no data buffer.
     if not len(column):

@@ -203,6 +203,7 @@ def _column(
 
 
 def _tags(tags: Sequence[str | None]) -> pa.StringArray:
+    """Return the column of tags. Raises :class:`InvalidEvent`."""
     if len(tags) <= FEW and set(map(type, tags)) == {str}:
         try:
             return array_of(tags, pa.string())
@@ -212,6 +213,8 @@ def _tags(tags: Sequence[str | None]) -> pa.StringArray:
 
 
 def _data(datas: Sequence[bytes]) -> pa.BinaryArray:
+    """Return the column ``data``. Raises :class:`InvalidEvent` for values that are not bytes-like,
+    or too large for one batch."""
     if set(map(type, datas)) - {bytes}:
         datas = [_data_of(index, data) for index, data in enumerate(datas)]
     array = array_of(datas, pa.binary())
@@ -267,6 +270,8 @@ def _header(index: int, name: str, value: Any) -> Any:
 
 
 def _batch(columns: dict[str, pa.Array], count: int, plan: pa.StructType | None) -> pa.RecordBatch:
+    """Return the batch of these columns. Raises :class:`InvalidEvent` if one does not have
+    ``count`` values."""
     for name, array in columns.items():
         if len(array) != count:
             raise InvalidEvent(f"{name} has {len(array)} items for {count} events")

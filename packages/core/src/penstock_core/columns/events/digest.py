@@ -137,6 +137,7 @@ def _sizes(array: pa.Array) -> Sizes:
 
 
 def _offsets(array: pa.Array) -> npt.NDArray[np.int32]:
+    """Return the offsets of an array of variable-length values, without a copy."""
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
         return np.zeros(len(array) + 1, dtype=np.int32)

@@ -326,6 +326,8 @@ class _FlatColumns:
         return column.compute(arrays, [slot.shape for slot in slots])
 
     def _as_stored(self, name: str, index: int) -> _Chunks:
+        """Return the field at ``index`` as a typed column with the name ``name``, and its
+        chunks."""
         slot = self._shape.slots[index]
         chunks = [chunk for part in self._parts for chunk in part.property(slot)]
         return typed_field(name, slot), chunks

@@ -400,6 +400,7 @@ def _sample(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _cell(kind: pa.DataType) -> pa.Array:
+    """Return an array with one value of the type ``kind``: 0, empty, or a struct of such values."""
     if pa.types.is_struct(kind):
         children = [_cell(field.type) for field in kind]
         return pa.Array.from_buffers(kind, 1, [None], 0, 0, children)

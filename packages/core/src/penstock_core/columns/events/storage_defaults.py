@@ -61,6 +61,7 @@ def with_dictionary(
 
 
 def _dictionary(count: int, first_id: int, at_us: int, publisher: str, host: str) -> pa.StructArray:
+    """Return the values of the property :data:`.layout.DICTIONARY` for ``count`` events."""
     arrays = [
         pa.repeat(pa.scalar(publisher), count),
         pa.repeat(pa.scalar(host), count),

@@ -192,6 +192,7 @@ def _type_in(table: pa.Schema | None, name: str) -> pa.DataType | None:
 
 
 def _field(name: str, slot: Slot, wide: Shape) -> pa.Field:
+    """Return the column of the property in ``slot``, with the property's name in its metadata."""
     metadata = {PROPERTY: slot.name.encode()}
     if slot.logical != slot.name:
         metadata[_LOGICAL] = slot.logical.encode()
@@ -399,6 +400,7 @@ def _numbers_shown(
 
 
 def _slot_of(field: pa.Field) -> Slot:
+    """Return the slot of the property in a column of an archive."""
     logical = field.metadata.get(_LOGICAL, field.metadata[PROPERTY]).decode()
     return Slot(field.name, logical, _shape_of(field.type))
 

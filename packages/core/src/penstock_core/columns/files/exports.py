@@ -361,6 +361,7 @@ def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> N
 
 
 def _without(ids: IdSet, others: IdSet) -> IdSet:
+    """Return the ids that are not in ``others``."""
     remaining = ids.copy()
     remaining.discard_all(others)
     return remaining
@@ -371,6 +372,7 @@ def _json(manifest: Manifest) -> bytes:
 
 
 def _decoded(content: bytes, kind: type[T], name: str) -> T:
+    """Decode a JSON file of an export. Raises ``DamagedExport``, which names the file."""
     return decode_json(
         content,
         kind,

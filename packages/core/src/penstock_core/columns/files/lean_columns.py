@@ -510,6 +510,7 @@ def _width(shape: Shape) -> float:
 
 
 def _valid(array: Any) -> Bools:
+    """Return a mask of the values that are not null."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)

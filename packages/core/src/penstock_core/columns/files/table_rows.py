@@ -198,6 +198,7 @@ def _distinct(field: pa.Field, above: str, used: set[str]) -> pa.Field:
 
 
 def _distinct_inside(kind: pa.DataType, path: str, used: set[str]) -> pa.DataType:
+    """Return a type whose inner fields have paths that are not in ``used``, and add these paths."""
     if pa.types.is_struct(kind):
         return pa.struct([_distinct(field, f"{path}.", used) for field in kind])
     if pa.types.is_list(kind):
@@ -212,6 +213,7 @@ def _renamed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _no_events(stored: pa.Schema) -> pa.RecordBatch:
+    """Return an empty stored batch with the columns of a channel."""
     fields = [*(pa.field(name, kind, nullable=False) for name, kind in STAMPED.items())]
     fields += [field for field in stored if field.name not in STAMPED]
     return pa.RecordBatch.from_arrays(

@@ -123,6 +123,7 @@ def too_deep(name: str) -> str:
 
 
 def _value(node: Node) -> Any:
+    """Return the value of a node."""
     if node is None:
         return None
     code, payload = node

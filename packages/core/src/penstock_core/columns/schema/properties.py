@@ -302,6 +302,7 @@ def _gaps(
 
 
 def _gaps_inside(level: Level, value: Any, path: str, nulls: list[str]) -> bool:
+    """Do as :func:`_gaps` for a dictionary, or for each dictionary in a list at any depth."""
     if isinstance(value, dict):
         return _gaps(level, value, path, nulls)
     lacks = False

@@ -222,6 +222,7 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def _fields(parts: Parts) -> list[pa.Field]:
+    """Return the Arrow fields of a body with these parts, in the order of the layout."""
     shapes = {"properties": parts.properties, "headers": parts.headers}
     return [
         pa.field(name, arrow_type(shapes[name])) if name in shapes else FIELDS[name]
@@ -231,6 +232,7 @@ def _fields(parts: Parts) -> list[pa.Field]:
 
 
 def _absent(field: pa.Field, count: int) -> pa.Array:
+    """Return the values that an absent column stands for: empty data, otherwise nulls."""
     if field.name == "data":
         return pa.array([b""] * count, field.type)
     return pa.nulls(count, field.type)

@@ -245,6 +245,7 @@ def _path_of(path: Path, element: int) -> str:
 
 
 def _below(path: Path, logical: str) -> Path:
+    """Return the path of a field inside the value at ``path``."""
     if isinstance(path, str):
         return key_path(path, logical)
     return lambda element: key_path(path(element), logical)

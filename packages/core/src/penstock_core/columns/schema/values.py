@@ -158,6 +158,7 @@ def _timestamp_leaf(value: datetime) -> tuple[str, datetime]:
 
 
 def _scalar_leaf(value: pa.Scalar) -> tuple[str, Any]:
+    """Return the leaf type and the value of an Arrow scalar. Raises ``NotAProperty``."""
     leaf = str(value.type)
     if leaf not in LEAVES:
         raise NotAProperty(f"Arrow {leaf} scalar is not supported; cast it")

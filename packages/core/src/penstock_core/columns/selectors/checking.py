@@ -266,6 +266,7 @@ _HEADER_FAMILIES: Final = {"int64": Family.NUMBER, "timestamp": Family.TIME}
 
 
 def _family(kind: pa.DataType) -> Family:
+    """Return the family of an Arrow type."""
     for family, test in _TESTS:
         if test(kind):
             return family

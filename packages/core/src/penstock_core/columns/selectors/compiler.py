@@ -205,6 +205,9 @@ def _member(column: Column, option_set: Column) -> Column:
 
 
 def _like(subject: Valued, find: Callable[[Column, Check], Column]) -> Condition:
+    """Return a condition that applies ``find`` to the texts of ``subject``; unknown for other
+    values."""
+
     def evaluate(frame: RowFrame) -> Column:
         frame.check()
         texts = [column for kind, column in subject(frame) if kind is ColumnType.TEXT]

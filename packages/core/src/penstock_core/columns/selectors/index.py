@@ -155,7 +155,7 @@ class CandidateSelectors(Struct):
     exact: dict[str, list[Rows]]
     """Selectors that match, each with the rows that it matches. They need no evaluation."""
     inexact: dict[str, None]
-    """Selectors to evaluate on the batch."""
+    """Selectors that may match some rows, and must be evaluated on the batch to know which."""
 
     def masks(
         self, frame: EventFrame, selector_of: Callable[[str], Selector]
@@ -309,6 +309,8 @@ def _lookup_columns(typed_columns: Sequence[TypedColumn]) -> Iterator[TypedColum
 
 
 def _moments(table: _Table) -> Callable[[Number], Iterable[str]] | None:
+    """Return a function that looks up the selectors that require a given time; None if no selector
+    compares times."""
     equal = table.equal.get(ValueFamily.MOMENT)
     return None if equal is None else lambda moment: equal.get(moment, ())
 
@@ -326,6 +328,7 @@ def _values(column: Any, rows: int) -> Iterator[tuple[Any, Callable[[], Rows]]]:
     order: list[Any] = []
 
     def rows_with(code: int) -> Rows:
+        """Return the indexes of the rows with the value number ``code``."""
         if not order:
             codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             sorted_rows = np.argsort(codes, kind="stable")

@@ -109,6 +109,7 @@ def _structs(values: list[Any]) -> Column:
 
 
 def _lists(values: list[Any]) -> Column:
+    """Return a column of lists from lists of plain values; null for None."""
     elements = [{_ELEMENT: element} for value in values for element in value or ()]
     ends = np.cumsum([0, *(len(value or ()) for value in values)])
     mask = pa.array([value is None for value in values])

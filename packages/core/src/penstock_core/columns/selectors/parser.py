@@ -188,6 +188,8 @@ class _Parser:
         return literal
 
     def _within_64_bits(self, token: Token) -> int:
+        """Return the value of an integer token. Raises ``InvalidSelector`` for 2 ** 63, which is
+        valid only after a minus sign."""
         value = int(token.value)
         if value == _INTEGER_END:
             raise self._reader.fault("a whole number of 64 bits (or one with '.0')", token)
@@ -254,6 +256,7 @@ class _Parser:
         return predicate
 
     def _options(self) -> tuple[Literal, ...]:
+        """Parse the list of literals after ``IN``."""
         self._reader.expect("(")
         options = [self._option()]
         while self._reader.accept(","):
@@ -262,6 +265,7 @@ class _Parser:
         return tuple(options)
 
     def _option(self) -> Literal:
+        """Parse one literal of the list after ``IN``; numbers may have a sign."""
         token = self._reader.token
         if token.kind is not TokenKind.SIGN or token.text not in ("+", "-"):
             return self._literal("a literal value")
@@ -314,6 +318,8 @@ class _Parser:
             raise self._reader.fault("at most one '[]' in one comparison", start, "several")
 
     def _leaf(self, expression: Expression) -> Expression:
+        """Return an expression without operands, after setting the height of the parsed tree to
+        1."""
         self._height = 1
         return expression
 

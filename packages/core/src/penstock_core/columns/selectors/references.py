@@ -44,6 +44,7 @@ def read_name(reader: TokenReader) -> Expression:
 
 
 def _child(reader: TokenReader) -> str:
+    """Parse the name after a dot."""
     if reader.token.kind not in (TokenKind.NAME, TokenKind.KEYWORD):
         raise reader.fault("a name after '.'")
     return reader.written(reader.advance())
@@ -92,6 +93,7 @@ def _call(reader: TokenReader, first: Token, steps: list[Step]) -> Expression:
 
 
 def _size(reader: TokenReader, expected: str) -> int:
+    """Parse a whole number from 0 on. ``expected`` describes it in the error."""
     if reader.token.kind is not TokenKind.INTEGER:
         raise reader.fault(f"{expected}, a whole number from 0 on")
     return min(int(reader.advance().value), _INDEX_MAX)

@@ -144,6 +144,7 @@ def outcomes(node: Expression, statistics: StoreStatistics) -> Outcomes:
 
 
 def _in(operand: Expression, options: Sequence[Literal], statistics: StoreStatistics) -> Outcomes:
+    """Return the possible outcomes of ``IN``, from those of the equivalent comparisons."""
     if len(options) > _FEW:
         return _among(operand, options, statistics)
     equals = [Compare(Comparison.EQUAL, operand, option) for option in options]
@@ -173,6 +174,7 @@ def _among(
 
 
 def _plain(node: Reference | Truth, statistics: StoreStatistics) -> Outcomes:
+    """Return the possible outcomes of a reference or literal that is used as a condition."""
     if isinstance(node, Truth):
         return Outcomes(may_hold=node.value, may_fail=not node.value)
     return _compare(Comparison.EQUAL, node, Truth(value=True), statistics=statistics)

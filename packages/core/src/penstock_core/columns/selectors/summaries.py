@@ -86,6 +86,7 @@ def _is_below(path: str, packed: Mapping[str, tuple[Any, ...] | None]) -> bool:
 
 
 def _overflows(batch: pa.RecordBatch) -> bool:
+    """Whether some row has properties in the overflow column."""
     index = batch.schema.get_field_index(_OVERFLOW)
     return index >= 0 and bool(batch.column(index).null_count < batch.num_rows)
 
@@ -107,6 +108,7 @@ def _packed(statistics: dict[str, OptionalStatistics]) -> bytes:
 
 
 def _short(column: ColumnStatistics) -> tuple[Any, ...]:
+    """Return the statistics as a tuple without the nulls at its end."""
     values = tuple(column)
     while values and values[-1] is None:
         values = values[:-1]

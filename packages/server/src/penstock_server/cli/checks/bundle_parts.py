@@ -1,4 +1,4 @@
-"""The parts of a support archive, each with what may be passed on.
+"""The parts of a support archive, limited to data that may be passed on.
 
 Every part lists what it includes. A value is included because its type or its field is allowed,
 never because its name does not look secret.

@@ -70,6 +70,7 @@ def _entry(line: str) -> dict[str, Any] | None:
 
 
 def _json_fields(line: str) -> dict[str, Any]:
+    """Return the fields of a log line in JSON; empty if it is not a JSON object."""
     try:
         fields = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):

@@ -87,6 +87,7 @@ def amqp(version: str | None) -> Check:
 
 
 def version_of(name: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -253,6 +254,7 @@ def _realm(scheme: str, host: str, port: int) -> str:
 
 
 def _health(host: str, port: int, *, secure: bool) -> str:
+    """Return the answer of a realm's HTTP port as text; empty if no realm answers."""
     from penstock_server.cli.checks import probing
 
     endpoint = probing.Endpoint(probing.reachable_host(host), port, secure)

@@ -113,6 +113,8 @@ class _Rows:
         sys.stdout.flush()
 
     def _line(self, event: Event) -> dict[str, Any]:
+        """Return the columns of an event; for several channels, the channel's name is the first
+        one."""
         if self._of_channel is None:
             return _fields(event, self._messages)
         channel = _channel(event)
@@ -207,6 +209,7 @@ class _Stream:
 
 
 def _with_channels(table: pa.Table, channels: list[str]) -> pa.Table:
+    """Return the table with the names of the channels as its first column."""
     import pyarrow as pa
 
     named = ["properties.channel" if name == "channel" else name for name in table.column_names]

@@ -255,6 +255,7 @@ def _deltas_to(channel: Channel) -> Target:
         return channel.publish_many([Event(data, is_delta=True, **parts)])[0]
 
     def many(events: Sequence[Event]) -> range:
+        """Publish the events as deltas. Return their ids."""
         return channel.publish_many(
             [
                 Event(

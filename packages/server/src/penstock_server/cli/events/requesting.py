@@ -162,6 +162,7 @@ def reply(
 
 
 def _arguments(command: str) -> list[str]:
+    """Return the words of the option ``--exec``. Raises ``BadParameter``."""
     try:
         arguments = shlex.split(command)
     except ValueError as error:

@@ -147,6 +147,7 @@ def _summary_text(match_summary: dict[str, Any]) -> str:
 
 
 def _fault(error: Any) -> dict[str, Any]:
+    """Return the description of an invalid selector for JSON output."""
     return {
         "valid": False,
         "line": error.line,

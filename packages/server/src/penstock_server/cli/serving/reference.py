@@ -148,6 +148,7 @@ def _list_errors(classes: list[type[PenstockError]], style: str) -> None:
 
 
 def _document(error_class: type[PenstockError]) -> dict[str, Any]:
+    """Return the description of an error for JSON output."""
     return {
         "code": error_class.code,
         "class": error_class.__name__,

@@ -31,6 +31,7 @@ def server_flags(*names: str) -> Callable[[Command], Command]:
 
 
 def _option(flag: Flag) -> inspect.Parameter:
+    """Return the command's parameter for a flag of the server."""
     kind: Any = Literal[flag.kind] if isinstance(flag.kind, tuple) else flag.kind
     words = (f"{flag.word}/--no-{flag.name}",) if flag.kind is bool else ()
     declared = typer.Option(*words, help=flag.help, metavar=flag.metavar)

@@ -277,6 +277,7 @@ def _open_arrow(path: str) -> OpenedFile:
 
 
 def _with_row_counts(path: str, batches: Iterator[pa.RecordBatch]) -> Pieces:
+    """Yield the batches, each with the number of rows read so far."""
     rows = 0
     with _explained(path):
         for batch in batches:

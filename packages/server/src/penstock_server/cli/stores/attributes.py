@@ -58,6 +58,7 @@ def _switch(name: str, help: str) -> Any:
 
 
 def _keys(texts: list[str]) -> dict[str, int]:
+    """Parse the publish keys, and return their depths by name. Raises ``BadParameter``."""
     keys: dict[str, int] = {}
     for name, depth in map(parsers.key, texts):
         if name in keys:

@@ -102,6 +102,7 @@ def infos(realm: Session, kind: Kind) -> list[ChannelInfo]:
 
 
 def _info(collection: Channels | Queues, name: str) -> ChannelInfo | None:
+    """Return the description of a channel or queue; None if it was deleted meanwhile."""
     try:
         return collection.get(name).info()
     except NameDoesNotExist:  # deleted after it was listed
@@ -314,6 +315,7 @@ def missing(
 
 
 def _ranges(group: Missing) -> str:
+    """Return the first ranges of ids as text."""
     shown = [
         f"{span.first}-{span.end - 1}" if span.size > 1 else str(span.first)
         for span in group.spans[:RANGES_SHOWN]

@@ -207,6 +207,7 @@ class HttpRequest:
             raise Refusal(400, error, [("connection", "close")])
 
     def _only_reads(self) -> None:
+        """Raise ``Refusal`` for a method that changes something."""
         if self.method not in ("GET", "HEAD"):
             raise Refusal(
                 405,
@@ -376,7 +377,7 @@ class HttpRequest:
             return
         headers = [("cache-control", "no-store"), *call.reply_headers]
         if isinstance(answer, Payload):
-            if not asker.get().is_there:
+            if not asker.get().is_connected:
                 # The client has disconnected. The events of a lease, for example, go back.
                 answer.on_unsent()
             await self.reply(match.route.status, answer.data, answer.kind, headers=headers)
@@ -404,6 +405,7 @@ class HttpRequest:
         return await (run_while_there(work) if match.route.reads else work)
 
     def _query(self, match: RouteMatch) -> Any:
+        """Return the parsed query parameters of a request. Raises ``InvalidArgument``."""
         if len(self.query_string) > QUERY_BYTES_MAX:
             raise InvalidArgument(
                 f"the query has {len(self.query_string)} bytes; at most {QUERY_BYTES_MAX} are "
@@ -465,6 +467,7 @@ class HttpRequest:
             yield message.get("body", b"")
 
     def _too_slow(self) -> Refusal:
+        """Return the refusal of a request whose body arrives too slowly."""
         seconds = self._service.limits.body_timeout_s
         return Refusal(408, Unavailable(f"the body did not arrive within {seconds:g} s"))
 

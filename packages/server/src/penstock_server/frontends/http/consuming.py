@@ -194,6 +194,7 @@ def _json(fetched: Fetched, parts: Sequence[Part], _: bool) -> bytes:
 
 
 def _lines(_: Fetched, parts: Sequence[Part], __: bool) -> bytes:
+    """Return the fetched events as lines of JSON."""
     lines = []
     for batch, messages, channel in parts:
         channel_field = {} if channel is None else {CHANNEL: channel}

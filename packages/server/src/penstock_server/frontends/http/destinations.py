@@ -106,6 +106,8 @@ async def list_names(call: Call[NamesQuery, None]) -> Page[NameAnswer]:
 
 
 def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str, ...]:
+    """Return the names of a channel's durables, if the query asks for them and the user may list
+    them."""
     store = call.realm.view.named(name)
     if not call.query.durables or kind == "queue" or store is None:
         return ()
@@ -141,6 +143,7 @@ async def edit_queue(call: Call[NoQuery, QueueAttributes]) -> ChannelAnswer:
 
 
 async def _edit(call: Call[Any, Any], attributes: Struct) -> ChannelAnswer:
+    """Edit a channel or queue, and return its new description."""
     await call.ask_here(
         EditChannel, lambda now: EditChannel(now.name, _definition(attributes, now.definition))
     )

@@ -204,6 +204,7 @@ class _Reader:
 
 
 def _parts_of(pieces: Sequence[memoryview]) -> Iterator[bytes]:
+    """Yield the bytes in parts of at most ``PART_BYTES``."""
     for piece in pieces:
         for offset in range(0, len(piece), PART_BYTES):
             yield bytes(piece[offset : offset + PART_BYTES])

@@ -39,7 +39,7 @@ async def find_store(call: Call[Any, Any], request_type: type[Request[Any]]) -> 
     """Return the channel or queue that the path names, if the caller may make a request of this
     type. Raises ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``."""
     name, kind = named(call)
-    return store_of(await find(call.caller, kind, name, asked=request_type), kind)
+    return store_of(await find(call.caller, kind, name, request_type=request_type), kind)
 
 
 async def ask_store(

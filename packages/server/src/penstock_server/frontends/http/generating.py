@@ -62,8 +62,8 @@ def plain_name(name: str) -> str:
 
 
 def with_required(name: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a component. In those of the realm's API all fields are required,
-    because answers always have all of them."""
+    """Return the schema of a component. All fields of the realm's own answers are required, because
+    an answer always has all its fields."""
     if name not in ANSWERS:
         return schema
     fields = {

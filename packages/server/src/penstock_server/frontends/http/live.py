@@ -99,6 +99,8 @@ class Viewer:
         self.wake.set()
 
     def _event(self, event_id: int, document: bytes) -> bytes:
+        """Return an event as a server-sent event; for a view of several channels, with the
+        channel's name."""
         if not self.channel:
             return b"id: %d\nevent: event\ndata: %b\n\n" % (event_id, document)
         name = msgspec.json.encode(self.channel)

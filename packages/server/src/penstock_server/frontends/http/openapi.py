@@ -151,6 +151,7 @@ def _operation(
 
 
 def _refusals(schema: Any) -> dict[str, Any]:
+    """Return the responses of refused requests, by status."""
     content = {"application/json": {"schema": schema}}
     return {status: {"description": text, "content": content} for status, text in _REFUSALS.items()}
 
@@ -233,6 +234,7 @@ def _content_schema(kind: str) -> dict[str, Any]:
 
 
 def _body(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a request's body, by content type."""
     if signature.body is Upload:
         return {kind: {"schema": {"type": "string", "format": "binary"}} for kind in TARS}
     if signature.body is not Content:

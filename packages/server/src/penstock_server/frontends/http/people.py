@@ -121,6 +121,7 @@ async def revoke(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
 
 
 def _entries(info: AclInfo) -> list[AclEntry]:
+    """Return the entries of a resource in the form of answers."""
     return [
         AclEntry(kind=info.kind, name=info.name, subject=entry.subject, rights=list(entry.rights))
         for entry in info.entries

@@ -261,7 +261,12 @@ class Call(Generic[QueryT, BodyT]):
         """Execute an operation on the channel or queue that the path names."""
         name, kind = named(self)
         return await execute_on(
-            self.caller, kind, name, asked=request_type, request_of=request_of, target=self.target
+            self.caller,
+            kind,
+            name,
+            request_type=request_type,
+            request_of=request_of,
+            target=self.target,
         )
 
     def check_right(self, operation: str, name: str = "") -> None:

@@ -105,7 +105,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.places.leave(self)
-        self._asker.go()
+        self._asker.disconnect()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -137,7 +137,7 @@ class HttpConnection(H11Protocol):
         # From here on the listener of the inner protocol counts the connection.
         self.connections.discard(self)
         self.listener.places.leave(self)
-        self._asker.go()
+        self._asker.disconnect()
         tunnel = WebTunnel(protocols[sub_protocol]())
         self.transport.set_protocol(tunnel)
         tunnel.connection_made(self.transport)

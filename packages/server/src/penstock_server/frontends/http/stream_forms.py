@@ -180,6 +180,7 @@ def _data_columns(column: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArra
 
 
 def _text(value: bytes) -> str | None:
+    """Return bytes as text; None if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

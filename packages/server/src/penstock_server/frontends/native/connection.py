@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading.end()
         self._is_open = False
         self.is_writable = False
-        self._asker.go()
+        self._asker.disconnect()
         if self._signing_in is not None:
             self._signing_in.lost()
         self._signing_in = self.requests = None  # they refer to the connection, a cycle
@@ -323,6 +323,7 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._catch_up, number)
 
     def _catch_up(self, number: int) -> None:
+        """Process the messages about a subscription that arrived before it was open."""
         early = self._early.pop(number, [])
         self._in_progress -= len(early)
         try:

@@ -60,6 +60,8 @@ class NativeSignIn:
             self._proof.set_exception(ConnectionLost("the client disconnected during sign-in"))
 
     async def _principal(self, hello: wire.Hello) -> Principal:
+        """Return the principal that a Hello proves: by password, token or certificate, otherwise
+        the anonymous user. Raises ``AuthenticationFailed``."""
         host = self._connection.host
         if hello.mechanism == PLAIN:
             user, password = plain_of(hello.data)

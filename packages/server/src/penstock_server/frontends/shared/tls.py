@@ -106,6 +106,8 @@ def _expires_us(certificate: bytes) -> int:
 
 
 def _revoked_in(lists: bytes) -> Iterator[tuple[str, ...]]:
+    """Yield the serial number and the issuer of each revoked certificate in revocation lists.
+    Raises ``ValueError`` for other bytes."""
     from cryptography import x509
 
     begin = b"-----BEGIN X509 CRL-----"

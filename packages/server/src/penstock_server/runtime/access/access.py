@@ -659,6 +659,8 @@ class AccessControl:
         self.issued_tokens.close_of(user)
 
     def _rights_changed(self, *, may_lose_rights: bool) -> None:
+        """Begin a new version of the rights, and call the listeners if rights may have been
+        lost."""
         self.version += 1
         if may_lose_rights:
             # This is a copy, because a listener may remove itself while it is called.

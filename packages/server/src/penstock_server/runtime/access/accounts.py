@@ -299,6 +299,7 @@ class Accounts:
         )
 
     def _user(self, name: str) -> UserRecord:
+        """Return the record of a user. Raises ``NameDoesNotExist``."""
         record = self._record.users.get(name)
         if record is None:
             raise NameDoesNotExist(
@@ -477,6 +478,8 @@ class Accounts:
 
 
 def _with_group(users: UsersRecord, name: str, members: set[str]) -> UsersRecord:
+    """Return the record with a group of these members. Raises ``InvalidArgument`` for an invalid
+    name."""
     checked = tuple(sorted(map(checked_user, members)))
     return replace(users, groups={**users.groups, name: checked})
 

@@ -13,7 +13,7 @@ class Asker:
     """The client that a task works for: a connection, or a part of the same program."""
 
     def __init__(self) -> None:
-        self.is_there = True
+        self.is_connected = True
         """Whether the client is still connected."""
         self._listeners: dict[object, Callable[[], None]] = {}
 
@@ -24,9 +24,9 @@ class Asker:
         self._listeners[key] = listener
         return lambda: _remove(self._listeners, key)
 
-    def go(self) -> None:
+    def disconnect(self) -> None:
         """Record that the client has disconnected, and call the listeners."""
-        self.is_there = False
+        self.is_connected = False
         # The mapping is replaced first, so that a listener that adds or removes listeners does not
         # change the mapping of this loop.
         listeners, self._listeners = self._listeners, {}
@@ -35,7 +35,7 @@ class Asker:
 
     def check(self) -> None:
         """Raise ``ConnectionLost`` if the client has disconnected."""
-        if not self.is_there:
+        if not self.is_connected:
             raise ConnectionLost("the requesting client disconnected")
 
 
@@ -43,8 +43,8 @@ def _remove(listeners: dict[object, Callable[[], None]], key: object) -> None:
     listeners.pop(key, None)
 
 
-NOBODY_GOES = Asker()
+NEVER_DISCONNECTS = Asker()
 """The asker of requests without a connection, which never disconnects."""
 
-asker: ContextVar[Asker] = ContextVar("asker", default=NOBODY_GOES)
+asker: ContextVar[Asker] = ContextVar("asker", default=NEVER_DISCONNECTS)
 """The client that the current task works for."""

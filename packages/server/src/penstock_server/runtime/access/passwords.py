@@ -176,6 +176,7 @@ def _was_granted(turn: asyncio.Future[None]) -> bool:
 
 
 def _too_many(limit: int, origin: str) -> SignInLocked:
+    """Return the error for too many checks at the same time."""
     return SignInLocked(
         f"{limit} sign-ins {origin} are waiting or being checked, which is the limit; try again "
         "in 1 s",

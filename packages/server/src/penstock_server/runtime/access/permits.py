@@ -342,6 +342,8 @@ class Permits:
             yield from self._dead_event_store(definition.dead_event_store, name)
 
     def _dead_event_store(self, dead: str, name: str) -> Iterator[NeededOperation]:
+        """Yield the operations needed to name ``dead`` as the dead event store of the store
+        ``name``."""
         number = self._directory.find(destination_name(name)) if name else None
         if number is not None:
             present = self._directory.channels[number].state.definition
@@ -353,6 +355,8 @@ class Permits:
     def _topics_given(
         self, definition: Definition, name: str, *, is_new: bool
     ) -> Iterator[NeededOperation]:
+        """Yield the operation needed to assign topics to a store, if the definition changes its
+        topics."""
         # Topics given to a store are removed from the MQTT channel, so this also edits that
         # channel.
         store_name, mqtt_channel = destination_name(name), self._directory.internal.mqtt_channel
@@ -375,6 +379,7 @@ class Permits:
         return self._numbered(number, pair)
 
     def _all_numbered(self, numbers: Iterable[int], pair: Pair) -> Iterator[NeededOperation]:
+        """Yield the operations needed on the stores with these numbers, internal ones included."""
         for number in numbers:
             if number in self._directory.internal.machines:
                 yield from asked_of_internal(self._directory, number, pair)
@@ -432,6 +437,7 @@ def _named(kind: str, verb: str, name: str) -> NeededOperation:
 
 
 def _kind(kind: str) -> str:
+    """Return ``kind`` if it is a kind of store. Raises ``InvalidArgument``."""
     if kind not in ("channel", "queue"):
         raise InvalidArgument(f"{kind!r} is not a kind of store; use 'channel' or 'queue'")
     return kind

@@ -201,6 +201,8 @@ class Tokens:
         return Principal(name, host, group_names, proof="token", until_us=until_us)
 
     def _checked_times(self, claims: Mapping[str, Any]) -> int:
+        """Check the times of a token. Return its expiry in microseconds since 1970, with the
+        tolerance for clocks. Raises ``AuthenticationFailed``."""
         now_us, leeway_us = self._clock.now_us(), LEEWAY_S * 1_000_000
         until_us = _time_us(claims, "exp") + leeway_us
         if now_us > until_us:

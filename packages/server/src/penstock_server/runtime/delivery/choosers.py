@@ -180,7 +180,7 @@ class Choosers:
             return True
         cost = cost_of(selector, part.count, part.weight)
         limits = self._choosing.limits
-        if cost > limits.beside_above or self.spent + cost > limits.turn_cost:
+        if cost > limits.thread_above or self.spent + cost > limits.turn_cost:
             return False
         self.spent += cost
         return True
@@ -226,7 +226,7 @@ class Choosers:
             def evaluate() -> pa.BooleanArray:
                 return use.selector.mask_in(EventFrame(rows, use.now_us, use.messages, check=check))
 
-            mask = await self._choosing.beside(evaluate)
+            mask = await self._choosing.run_in_thread(evaluate)
             progress.add(mask)
             chooser.spent_us += self._clock.steady_us() - began_us
         if progress.rows >= part.count:

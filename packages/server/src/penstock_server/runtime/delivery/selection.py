@@ -28,7 +28,7 @@ COMPARISON_BYTES: Final = 16 << 10
 """Fixed cost of one comparison, as the number of bytes that could be compared in the same time."""
 IN_USE_CHARACTERS_MAX: Final = 4 << 20
 """Limit on the characters of all selectors in use. Compiled, a character can take 500 bytes."""
-PARSED_BESIDE_ABOVE: Final = 1_024
+PARSED_IN_THREAD_ABOVE: Final = 1_024
 """Characters above which a thread parses a selector. It takes some milliseconds."""
 SCAN_EVENTS: Final = 65_536
 """Stored events read in one step."""
@@ -43,7 +43,7 @@ class SelectorLimits(Struct, frozen=True):
     """Limits of the evaluation of selectors. A cost is the number of bytes to examine, times the
     work of the selectors."""
 
-    beside_above: int = 16 << 20
+    thread_above: int = 16 << 20
     """Cost above which a thread evaluates a selector. It takes some hundredths of a second."""
     turn_cost: int = 64 << 20
     """Limit for one turn of the writer, for all subscriptions together. It takes about a tenth of a
@@ -123,10 +123,10 @@ class Choosing:
 
     async def for_text(self, text: str, work: Callable[[], T]) -> T:
         """Run ``work``, whose cost grows with the length of ``text``: in a thread if it is long."""
-        if len(text) <= PARSED_BESIDE_ABOVE:
+        if len(text) <= PARSED_IN_THREAD_ABOVE:
             return work()
         async with self._parses:
-            running = start_task(self.beside(work), on_failure=leave_to_owner)
+            running = start_task(self.run_in_thread(work), on_failure=leave_to_owner)
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
@@ -135,7 +135,7 @@ class Choosing:
                 await asyncio.wait([running])
                 raise
 
-    async def beside(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread."""
         return await self.offload(work)
 
@@ -153,9 +153,9 @@ class Choosing:
         check = self._check(int(batch.column("event_id")[0].as_py()), still)
         frame = EventFrame(batch, now_us, messages, check=check)
         check()
-        if cost_of(selector, batch.num_rows, batch.nbytes) <= self.limits.beside_above:
+        if cost_of(selector, batch.num_rows, batch.nbytes) <= self.limits.thread_above:
             return selector.mask_in(frame)
-        return await self.beside(lambda: selector.mask_in(frame))
+        return await self.run_in_thread(lambda: selector.mask_in(frame))
 
     def _check(self, first: int, still: Check) -> Check:
         within = self.patience(first)

@@ -75,16 +75,16 @@ async def execute_on(
     caller: Caller,
     kind: Kind,
     name: str,
-    asked: type[Request[AnswerT]],
+    request_type: type[Request[AnswerT]],
     request_of: Callable[[ChannelOpened], Request[AnswerT]],
     *,
     target: str = "",
 ) -> AnswerT:
     """Execute a request about the channel or queue ``name``, as :func:`execute` does.
 
-    ``asked`` is the type of the request, and ``request_of`` returns the request for the store. The
-    right is checked before the store is looked up, so that a refusal does not reveal whether the
-    store exists. Also raises ``NameDoesNotExist``.
+    ``request_type`` is the type of the request, and ``request_of`` returns the request for the
+    store. The right is checked before the store is looked up, so that a refusal does not reveal
+    whether the store exists. Also raises ``NameDoesNotExist``.
     """
 
     async def work() -> AnswerT:
@@ -94,7 +94,7 @@ async def execute_on(
         answer: AnswerT = await answer_to(caller, request)
         return answer
 
-    operation = operation_on(asked, kind)
+    operation = operation_on(request_type, kind)
     async with caller.realm.access.act(
         caller.principal, operation, destination_name(name), target=target
     ):
@@ -129,23 +129,24 @@ def check(caller: Caller, request: Request[Any]) -> None:
     caller.check(request)
 
 
-async def find(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -> ChannelOpened:
-    """Return the channel or queue ``name`` if ``caller`` may make requests of type ``asked`` on it.
-    Front ends call it before they publish or subscribe.
+async def find(
+    caller: Caller, kind: Kind, name: str, request_type: type[Request[Any]]
+) -> ChannelOpened:
+    """Return the channel or queue ``name`` if ``caller`` may make requests of this type on it.
+    Front ends call this function before they publish or subscribe.
 
     Raises ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``.
     """
-    check_on(caller, kind, name, asked=asked)
+    check_on(caller, kind, name, request_type=request_type)
     return await caller.realm.open_channel(name, kind)
 
 
-def check_on(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -> None:
-    """Check a request of the type ``asked`` on the channel or queue ``name``, as :func:`check`
-    does.
+def check_on(caller: Caller, kind: Kind, name: str, request_type: type[Request[Any]]) -> None:
+    """Check a request of this type on the channel or queue ``name``, as :func:`check` does.
 
     Raises ``AccessDenied``, ``InvalidName``.
     """
-    operation = operation_on(asked, kind)
+    operation = operation_on(request_type, kind)
     caller.realm.access.require(caller.principal, operation, destination_name(name))
 
 

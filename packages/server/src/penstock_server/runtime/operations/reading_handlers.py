@@ -95,6 +95,7 @@ async def _browse_newest(caller: Caller, request: reading.BrowseEvents) -> readi
 async def _selector_of(
     caller: Caller, request: reading.BrowseEvents | reading.BrowseOutstanding | reading.PopEvents
 ) -> Selector | None:
+    """Return the parsed selector of a request; None without one. Raises ``InvalidSelector``."""
     return (
         await caller.realm.dispatch.choosing.parse(request.selector) if request.selector else None
     )

@@ -60,6 +60,7 @@ def _read_pipelines(folders: Sequence[str]) -> list[PipelineInfo]:
 
 
 def _folders(root: Path) -> list[Path]:
+    """Return the folders in a folder; none if it cannot be read."""
     try:
         return [path for path in root.iterdir() if path.is_dir()]
     except OSError:
@@ -112,6 +113,8 @@ def _runs(pid: object, lock: Path) -> bool:
 
 
 def _newest(folder: Path) -> int | None:
+    """Return the largest number that is a file name in a folder of Spark's checkpoint; None without
+    one."""
     try:
         return max((int(p.name) for p in folder.iterdir() if p.name.isdecimal()), default=None)
     except OSError:

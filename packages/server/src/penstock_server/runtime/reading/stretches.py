@@ -86,6 +86,7 @@ async def _batches_between(
     last_id: int,
     page_max: int | None = None,
 ) -> AsyncIterator[list[EventBatch]]:
+    """Yield pages of the events with ids from ``first_id`` up to and including ``last_id``."""
     # Each page is a browse, so that a slow reader keeps no subscription open between pages.
     next_id: int | None = first_id
     while next_id is not None and next_id <= last_id:

@@ -196,11 +196,13 @@ class MergeStore(ChannelStore):
             self.compact(stored)
 
     def _code(self, publisher: str) -> int:
+        """Return the code of a publisher; a new one gets the next code."""
         if publisher not in self._publishers:
             self._publishers.append(publisher)
         return self._publishers.index(publisher)
 
     def _together(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return one batch with the rows of all batches."""
         if len(batches) == 1:
             return batches[0]
         return pa.concat_batches([self.states.conformed(batch) for batch in batches])
@@ -294,6 +296,7 @@ class MergeStore(ChannelStore):
         return [*few, self.states.together(run)] if run else few
 
     def _rows(self, chunk: StateChunk) -> OutgoingBatch:
+        """Return the rows of a chunk in the form in which events are delivered."""
         return OutgoingBatch(
             spans_in(chunk.batch), batch=chunk.batch, publishers=self._published_by(chunk)
         )
@@ -340,6 +343,7 @@ class _StatePiece(TailBatch):
 
 
 def _by_publisher(chunk: StateChunk) -> list[tuple[int, StateChunk]]:
+    """Split a chunk by publisher; each part has the code of its publisher."""
     codes = np.unique(chunk.codes).tolist()
     if len(codes) == 1:
         return [(codes[0], chunk)]

@@ -82,6 +82,7 @@ def _structs(value: Struct) -> list[type[Struct]]:
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:
+    """Return the default value of a field."""
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
     return field.default

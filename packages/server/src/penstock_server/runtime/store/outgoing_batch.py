@@ -272,6 +272,7 @@ def publishers_of(rows: list[OutgoingBatch]) -> Publishers:
 
 
 def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
+    """Return the spans of the ids of a stored batch."""
     ids = ids_of(batch)
     if len(ids) == 0:
         return ()

@@ -200,6 +200,7 @@ def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
 
 
 def _columns(batches: Sequence[pa.RecordBatch]) -> ChannelSchema:
+    """Return a schema with the columns of all batches, without the column ``delta``."""
     columns = sparse_columns_only()
     for batch in batches:
         columns = columns.grown(without_delta(batch.schema))
@@ -236,12 +237,14 @@ def _publishers(stretch: Stretch, event_ids: Int64s) -> Publishers:
 
 
 def _ids(tail_batch: TailBatch) -> Int64s:
+    """Return the ids of the events in a batch."""
     if tail_batch.is_whole:
         return np.arange(tail_batch.first, tail_batch.end, dtype=np.int64)
     return ids_of(tail_batch.stored(_spans(tail_batch)))
 
 
 def _spans(tail_batch: TailBatch) -> Sequence[Span]:
+    """Return the spans of the ids of the events in a batch."""
     return (
         (Span(tail_batch.first, tail_batch.end),)
         if tail_batch.ids is None

@@ -70,6 +70,7 @@ _parsed: Final = _ParsedBatches()
 
 
 def _ids(spans: Sequence[Span]) -> IntArray:
+    """Return the ids in spans as an array."""
     edges = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans))
     return numbers_in(edges[0::2], edges[1::2])
 
@@ -219,6 +220,7 @@ class TailBatch:
         return memoryview(batch_bytes(self._rows(_ids(ids.spans))))
 
     def _rows(self, ids: IntArray) -> pa.RecordBatch:
+        """Return the rows with these ids, all of which the batch has."""
         if self.ids is None:
             offsets = ids - self.first
         else:

@@ -377,6 +377,7 @@ _EVENTS_OF_ONE: Final = ("events under leases", "http.leased_events_per_user_max
 
 
 def _too_many(holder: str, count: int, limit: int, unit: str, setting: str) -> str:
+    """Return the text of the error for a lease that would exceed a limit."""
     return (
         f"{holder} would have {count} {unit}; the limit is {limit} ({setting}): settle fetched "
         "events, fetch fewer at once, or wait until leases end"

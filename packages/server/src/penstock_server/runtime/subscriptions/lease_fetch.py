@@ -180,6 +180,7 @@ class PatternFetch:
     # --- channels ------------------------------------------------------------------------
 
     def _allows(self, name: str) -> bool:
+        """Whether the client may consume from a channel, and the durable applies to it."""
         try:
             self._check(name)
         except PenstockError:
@@ -205,6 +206,7 @@ class PatternFetch:
     # --- gathering -----------------------------------------------------------------------
 
     async def _gather(self, wait_s: float) -> None:
+        """Fetch events until the lease has some, or ``wait_s`` seconds have passed."""
         loop, lease = asyncio.get_running_loop(), self._lease
         ends_s = loop.time() + wait_s
         await self._fetch_ready()

@@ -310,12 +310,15 @@ def _sealed_part(
 def _memory_parts(
     batches: Sequence[EventsOfBatch], part_bytes: int, *, in_memory: bool = False
 ) -> Iterator[_FilePart]:
+    """Yield the parts of an export whose events are in memory, each of at most ``part_bytes``
+    bytes."""
     sized = ((batch, len(batch.ids), len(batch.tail_batch.body)) for batch in batches)
     for part in in_parts(sized, part_bytes):
         yield _memory_part(part, in_memory=in_memory)
 
 
 def _memory_part(batches: Sequence[EventsOfBatch], *, in_memory: bool) -> _FilePart:
+    """Return the part of an export that has the events of these batches."""
     ids = IdSet.union(batch.ids for batch in batches)
     tail_batches = tuple(batch.tail_batch for batch in batches)
     publishers = publishers_in_memory(batches)

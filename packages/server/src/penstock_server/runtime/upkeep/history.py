@@ -360,6 +360,8 @@ def _sum(first: list[NumberT], second: list[NumberT]) -> list[NumberT]:
 
 
 def _late_ms(bounds_us: tuple[int, ...], counts: list[int]) -> float:
+    """Return the quantile ``LATE_SHARE`` of a histogram in milliseconds; ``_UNKNOWN`` without
+    values."""
     late_us = quantile_us(bounds_us, counts, LATE_SHARE)
     return _UNKNOWN if late_us is None else late_us / 1_000
 

@@ -315,6 +315,7 @@ async def _apply(
 
 
 def _newer(where: str, error: NewerFormat) -> NewerFormat:
+    """Return the error for data in a newer format."""
     return NewerFormat(
         f"{where} holds {error}. Run the version that wrote it, or a newer one; the realm is not "
         "served, and its data is unchanged"

@@ -139,6 +139,7 @@ class TemporaryOwners:
             )
 
     def _share_of(self, user: str) -> ShareMeter:
+        """Return the meter of a user's temporary destinations; a new one for a new user."""
         share = self._shares.get(user)
         if share is None:
             share = self._shares[user] = ShareMeter(self._state.meter)

@@ -321,6 +321,7 @@ class Sealer:
             await self.snapshot_above(size)
 
     async def _snapshot_unless_gaps(self) -> None:
+        """Take a snapshot, unless recovery has found gaps, which a snapshot would hide."""
         if not self._keeps_journal:
             await self.snapshot()
 

@@ -98,6 +98,7 @@ def _remaining(
 
 
 def _without(spans: Spans, ids: IdSet) -> Spans:
+    """Return ``spans`` without ``ids``."""
     if not ids:
         return spans
     remaining = IdSet(spans)

@@ -170,6 +170,7 @@ def _read_next(group: Group, channel_id: int) -> Outgoing | None:
 
 
 def _parts(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[CopiedPart, bytes]]:
+    """Yield the parts of a request to store copies, each with its Arrow stream."""
     for part in rows:
         for publisher, batch in by_publisher(part.batch, part.publishers):
             for run in _dense(batch):

@@ -26,7 +26,7 @@ from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import InvalidSelector, LimitReached
 from penstock_core.vocabulary.ports import Offload
-from penstock_server.runtime.delivery.selection import PARSED_BESIDE_ABOVE
+from penstock_server.runtime.delivery.selection import PARSED_IN_THREAD_ABOVE
 from penstock_server.runtime.store.bodies import Body, SelectorKey
 from penstock_server.runtime.store.channel_store import ChannelStore
 from penstock_server.runtime.store.message_fields import messages_of
@@ -135,7 +135,7 @@ async def parse_stored(state: RealmState, offload: Offload) -> None:
     def parse() -> None:
         for channel_id in state.channels:
             for text in _texts(state, channel_id):
-                if len(text) > PARSED_BESIDE_ABOVE:
+                if len(text) > PARSED_IN_THREAD_ABOVE:
                     _parsed(text)
 
     await offload(parse)

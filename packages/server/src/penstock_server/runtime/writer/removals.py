@@ -65,6 +65,7 @@ def free_of(state: ChannelState, ids: IdSet) -> IdSet:
 
 
 def _ids(leaving: Removal) -> IdSet:
+    """Return all ids that a removal names."""
     ids = IdSet(leaving.redriven)
     ids.add_all(IdSet(leaving.purged))
     return ids

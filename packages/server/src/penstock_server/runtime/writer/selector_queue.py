@@ -145,7 +145,7 @@ class SelectorQueue:
             for channel_id, _ in offered
         )
         limits = self._choosing.limits
-        is_much = cost > limits.beside_above or self._spent + cost > limits.slice_cost
+        is_much = cost > limits.thread_above or self._spent + cost > limits.slice_cost
         if not (is_behind or is_much):
             self._spent += cost
             return False
@@ -262,7 +262,7 @@ class SelectorQueue:
         try:
             if (step := next(held.slices, None)) is not None:
                 self.slices += 1
-                await self._choosing.beside(step)
+                await self._choosing.run_in_thread(step)
                 return True
         except Exception:  # noqa: BLE001
             _log.exception("work.failed", work=type(held.work).__name__)

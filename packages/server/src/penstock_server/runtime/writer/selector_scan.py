@@ -142,7 +142,7 @@ class Matching:
             return False
         size = max(1.0, group.channel(channel_id).state.event_bytes)
         count, limits = len(remaining), self._choosing.limits
-        return cost_of(self.selector, count, int(count * size)) > limits.beside_above
+        return cost_of(self.selector, count, int(count * size)) > limits.thread_above
 
     def _read(self, group: Group, channel_id: int, ids: IdSet) -> _ScanStep:
         """Read the next events to examine, the first of ``ids``. Does not change ``ids``."""

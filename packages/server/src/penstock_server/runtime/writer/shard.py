@@ -218,6 +218,7 @@ class Shard:
             self._dispatch.ahead.read(self.state)
 
     def _rouse(self) -> None:
+        """Wake :meth:`run` if it waits for requests."""
         idle, self._idle = self._idle, None
         if idle is not None and not idle.done():
             idle.set_result(None)
@@ -347,7 +348,7 @@ class Shard:
             self._limits,
             placing=self.placing,
             match_cache=ahead,
-            turn_cost_max=self._dispatch.choosing.limits.beside_above,
+            turn_cost_max=self._dispatch.choosing.limits.thread_above,
         )
         # Nothing may await from here to the end of `sweep_touched`, except opening files, which
         # changes no state: decisions of one group see each other's effects and nothing else.

@@ -231,6 +231,7 @@ def _format_record(version: int) -> VersionedRecord:
 
 
 def _entries(disk: Disk, path: str) -> list[DirectoryEntry] | None:
+    """Return the entries of a directory; None if it does not exist."""
     try:
         return disk.list(path or "/")
     except FileNotFoundError:

@@ -111,6 +111,7 @@ class Capture:
             yield partial(self._opened, name, _WHOLE)
 
     def _below(self, directory: str) -> list[str]:
+        """Return the paths of a realm's files in a directory."""
         entries = self._disk.list(f"{self._root}/{directory}")
         names = [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
         # Files with other names are not part of a realm, and clients refuse them.

@@ -539,6 +539,7 @@ class FileJournal:
         return blocks
 
     def _newly_damaged(self, file: JournalFile, seq: int, reason: str) -> DamagedBlock:
+        """Return the report about a block that fails its check."""
         start = file.offsets[seq - file.first] - BLOCK_HEADER_SIZE
         size = padded(file.sizes[seq - file.first])
         return DamagedBlock(seq, f"{file.path} bytes {start}-{start + size}", reason, size=size)

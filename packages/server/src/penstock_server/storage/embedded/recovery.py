@@ -124,6 +124,7 @@ def read_patiently(disk: Disk, file: int) -> bytes:
 
 
 def _part(disk: Disk, file: int, offset: int, size: int) -> bytes:
+    """Return a small part of a file; zeros if the disk cannot read it."""
     length = min(_RETRY_SIZE, size - offset)
     try:
         return disk.pread(file, length, offset)
