@@ -44,7 +44,7 @@ class ClientBytes:
         self._on_change, self._bytes_max = on_change, bytes_max
         self.held = 0
         self.counted = 0
-        """Bytes that the sum of the user contains."""
+        """The part of ``held`` that ``on_change`` has reported so far."""
 
     def add(self, size: int) -> None:
         """Count a message of this size. A negative size removes one."""

@@ -117,7 +117,7 @@ def backoff_of(value: object, *, words: Mapping[str, str] = PYTHON) -> Backoff |
     """Convert the backoff that a user passes: a dictionary whose times are milliseconds, texts such
     as ``"5s"`` or timedeltas. None means no backoff.
 
-    Raises ``InvalidArgument``; its text names types of values as in ``words``.
+    Raises ``InvalidArgument``. ``words`` are the names of types in the text of that error.
     """
     if value is None or isinstance(value, Backoff):
         return value

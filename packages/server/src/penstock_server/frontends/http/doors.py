@@ -64,7 +64,8 @@ class ServedFile(NamedTuple):
     tag: str
     """Value of ``ETag``, with its quotes. A file never changes."""
     modified_us: int
-    """Time at which the file was created, in microseconds since 1970."""
+    """Time for the header ``Last-Modified``, in microseconds since 1970: the creation of the file,
+    which never changes afterwards."""
     read: Callable[[int, int], Awaitable[bytes]]
     """Returns ``length`` bytes from ``offset`` on."""
     reader: Principal

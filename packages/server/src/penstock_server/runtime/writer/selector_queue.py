@@ -273,8 +273,8 @@ class SelectorQueue:
         return False
 
     def _release(self, evaluated: _HeldWork) -> None:
-        """Release evaluated work, unless earlier work still waits for one of its channels, and then
-        the work that waited behind it alone."""
+        """Release evaluated work, unless earlier work still waits for one of its channels. Then do
+        the same for the work that is now the first of a channel."""
         candidates = [evaluated]
         while candidates:
             held = candidates.pop()
