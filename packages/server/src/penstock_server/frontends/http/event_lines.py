@@ -70,7 +70,7 @@ def _has_data(chosen: ChosenColumns) -> bool:
 
 def _has_values(batch: pa.RecordBatch, name: str) -> bool:
     index = batch.schema.get_field_index(name)
-    return index >= 0 and batch.column(index).null_count < batch.num_rows
+    return index >= 0 and bool(batch.column(index).null_count < batch.num_rows)
 
 
 def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
@@ -220,4 +220,4 @@ def _values(column: pa.Array) -> pa.Array | None:
 
 def _bytes(texts: pa.Array) -> memoryview:
     """Return the bytes of all texts, one after the other."""
-    return memoryview(_characters(texts)).cast("B")
+    return _characters(texts).data.cast("B")

@@ -190,13 +190,9 @@ def _lines(data: bytes, messages: Messages | None, context: TraceContext) -> Pub
     return _document_of(events, context)
 
 
-<<<<<<< HEAD
 def _document_of(events: list[Event], context: TraceContext) -> PublishDocument:
-=======
-def _document_of(events: list[Event]) -> PublishDocument:
     """Return events as the content of a publish request. Raises ``InvalidArgument`` without
     events."""
->>>>>>> e74908e3 (Short private functions say what they return, and names of threads and clients are plain)
     if not events:
         raise InvalidArgument("the request has no events; send at least one")
     if len(events) == 1:
@@ -207,12 +203,8 @@ def _document_of(events: list[Event]) -> PublishDocument:
     return _document([body_of(events)], context)
 
 
-<<<<<<< HEAD
 def _arrow(data: bytes, messages: Messages | None, context: TraceContext) -> PublishDocument:
-=======
-def _arrow(data: bytes, messages: Messages | None) -> PublishDocument:
     """Decode a body that is an Arrow stream. Raises ``InvalidArgument``, ``InvalidEvent``."""
->>>>>>> e74908e3 (Short private functions say what they return, and names of threads and clients are plain)
     table = table_from_stream(data, rows_max=max(EVENTS_MAX, min(len(data), ARROW_EVENTS_MAX)))
     if not table.num_rows:
         raise InvalidArgument("the table has no rows; send at least one event")
@@ -230,13 +222,10 @@ _READERS: Final[dict[str, Callable[[bytes, Messages | None, TraceContext], Publi
 }
 
 
-<<<<<<< HEAD
 def _bodies(batches: Sequence[pa.RecordBatch], context: TraceContext) -> list[Body]:
+    """Return checked bodies with the rows of the batches, whose events have the context unless they
+    have their own. Raises ``InvalidEvent``."""
     context = bounded(context, sum(batch.num_rows for batch in batches))
-=======
-def _bodies(batches: Sequence[pa.RecordBatch]) -> list[Body]:
-    """Return checked bodies with the rows of the batches. Raises ``InvalidEvent``."""
->>>>>>> e74908e3 (Short private functions say what they return, and names of threads and clients are plain)
     bodies: list[Body] = []
     for batch in batches:
         for part in _parts(batch):
