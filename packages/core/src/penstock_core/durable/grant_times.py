@@ -21,7 +21,7 @@ _ENTRIES_MIN: Final = 64
 class GrantTimes:
     """Times of the grants to one seat, in microseconds since 1970."""
 
-    __slots__ = ("_again", "_end", "_entries", "_entries_max")
+    __slots__ = ("_again", "_end", "_entries", "_entries_max", "_newest_until_us")
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int]] = []
@@ -30,6 +30,8 @@ class GrantTimes:
         """Times, ascending, each with events that were granted behind events with higher ids."""
         self._end = 0
         """The id behind the highest granted one."""
+        self._newest_until_us = 0
+        """Time until which new events share the time of the newest entry; 0 without entries."""
         self._entries_max = _ENTRIES_MIN
         """Number of entries at which those without events in flight are dropped."""
 
@@ -38,14 +40,19 @@ class GrantTimes:
         of the seat, including these."""
         if not spans:
             return
-        if spans[0].first >= self._end:
-            if not self._entries or at_us - self._entries[-1][1] >= RESOLUTION_US:
-                self._entries.append((spans[0].first, at_us))
+        first, end = spans[0][0], spans[-1][1]
+        if first >= self._end:
+            # The usual case, for which every call counts: new events, soon after the last ones.
+            self._end = end
+            if at_us < self._newest_until_us:
+                return
+            self._entries.append((first, at_us))
+            self._newest_until_us = at_us + RESOLUTION_US
         elif self._again and at_us - self._again[-1][0] < RESOLUTION_US:
             self._again[-1][1].add_all(IdSet(spans))
         else:
             self._again.append((at_us, IdSet(spans)))
-        self._end = max(self._end, spans[-1].end)
+        self._end = max(self._end, end)
         if len(self._entries) + len(self._again) > self._entries_max:
             self._drop_settled(in_flight)
 
