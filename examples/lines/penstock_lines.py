@@ -95,11 +95,11 @@ class LineConnection(HostedConnection):
         caller = self._caller = self._caller or self.sign_in(access.anonymous(self.host))
         match words:
             case ["PUB", channel, text]:
-                store = await find(caller, "channel", channel, asked=PublishEvents)
+                store = await find(caller, "channel", channel, request_type=PublishEvents)
                 body = body_from(body_of([Event(text.encode())]))
                 return f"OK {(await publish(caller, store.channel, [body])).first_id}"
             case ["SUB", channel] if channel not in self._outlets:
-                store = await find(caller, "channel", channel, asked=Subscribe)
+                store = await find(caller, "channel", channel, request_type=Subscribe)
                 asked = Subscribe(store.channel, 0, start=FromLatest(), credit=CREDIT)
                 outlet = LineOutlet(self, caller, channel)
                 outlet.subscription = (await open_subscription(caller, asked, outlet)).number
@@ -119,7 +119,7 @@ class LineConnection(HostedConnection):
             if self._caller is not None:
                 self.realm.access.check_still(self.principal, self.realm.clock.now_us())
             for outlet in self._outlets.values():
-                check_on(outlet.caller, "channel", outlet.channel, asked=Subscribe)
+                check_on(outlet.caller, "channel", outlet.channel, request_type=Subscribe)
         except PenstockError as error:
             self.end(error)
 
