@@ -56,6 +56,7 @@ def members(root: Path = ROOT) -> Sequence[Path]:
     return [root / member for member in workspace["tool"]["uv"]["workspace"]["members"]]
 
 
+@cache
 def projects(root: Path = ROOT) -> Mapping[str, Mapping[str, Any]]:
     """Return the table `project` of each distribution's pyproject.toml, by name."""
     texts = [(member / "pyproject.toml").read_text(encoding="utf-8") for member in members(root)]
