@@ -58,7 +58,7 @@ check: setup ## format, lint, types, import contracts, fast tests (under a minut
 	@echo "check: lint" && $(bin)/ruff check --quiet $(sources)
 	@echo "check: import contracts" && $(bin)/lint-imports --no-logo
 ifeq ($(TESTS),later)
-	@echo "check: types" && $(bin)/mypy $(sources)
+	@echo "check: types" && $(bin)/mypy --num-workers 2 $(sources)
 else
 	@echo "check: types, beside the fast tests"
 	@told=$$(mktemp) && trap 'rm -f "$$told"' EXIT; \
