@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import penstock
 from bench.measuring import percentiles_us
@@ -77,7 +77,7 @@ def _measured(session: penstock.Session, case: Case) -> Figures:
     }
 
 
-def _filled(session: penstock.Session, case: Case, **attributes: int | str) -> penstock.Channel:
+def _filled(session: penstock.Session, case: Case, **attributes: Any) -> penstock.Channel:
     """Return a channel that has got the events of the case, with one durable."""
     channel = session.channels.create(
         "orders", type="persistent", storage=storage_of(case.durability), **attributes
