@@ -95,10 +95,10 @@ def _ready(session: penstock.Session, case: Case) -> penstock.Channel:
 def _in_flight(session: penstock.Session, case: Case) -> penstock.Channel:
     channel = _filled(session, case)
     durable = channel.durables.get(DURABLE)
-    taken = 0
-    while taken < case["events"]:
+    fetched = 0
+    while fetched < case["events"]:
         events = durable.fetch(BATCH, timeout=5)
-        taken += len(events)
+        fetched += len(events)
         for event in events[::2]:
             event.ack()
     durable.flush()
@@ -108,12 +108,12 @@ def _in_flight(session: penstock.Session, case: Case) -> penstock.Channel:
 def _delayed(session: penstock.Session, case: Case) -> penstock.Channel:
     channel = _filled(session, case)
     durable = channel.durables.get(DURABLE)
-    taken = 0
-    while taken < case["events"]:
+    fetched = 0
+    while fetched < case["events"]:
         events = durable.fetch(BATCH, timeout=5)
-        for number, event in enumerate(events, taken):
+        for number, event in enumerate(events, fetched):
             event.rollback(delay=3_600 + number / 1_000)
-        taken += len(events)
+        fetched += len(events)
         durable.flush()
     return channel
 

@@ -294,6 +294,7 @@ def test_every_shape_and_peer_is_found_under_its_name() -> None:
         "S16",
         "S17",
         "S18",
+        "S19",
     ]
     assert set(peers()) == {
         "artemis",

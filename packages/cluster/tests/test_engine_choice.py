@@ -26,7 +26,7 @@ from penstock_cluster.owning.agreement import differing
 from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock_server.runtime.writer.clock import SystemClock
 from penstock_server.serving import serve
-from penstock_server.settings import ClusterSettings, Settings
+from penstock_server.settings import ClusterSettings, LdapSettings, Settings
 from penstock_server.settings.loading import in_force, load
 from penstock_testing.engine import EngineServers, MemoryEngine
 from tests.docs.pages import ROOT
@@ -258,7 +258,8 @@ def test_the_settings_that_must_agree_are_those_of_the_guide() -> None:
     assert "access.audit_files" not in shown
     for section in sections:
         fields = {f"{section}.{name}" for name in getattr(Settings(), section).__struct_fields__}
-        assert fields - shown <= {"access.audit_files"}
+        assert fields - shown <= {"access.audit_files", "access.ldap"}
+    assert {f"access.ldap.{name}" for name in LdapSettings.__struct_fields__} <= shown
 
 
 @on_a_loop
