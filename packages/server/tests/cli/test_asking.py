@@ -61,6 +61,7 @@ MAKE_OR_SHOW = {
     "publish",
     "subscribe",
     "browse",
+    "delivery",
     "audit",
     "info",
     "top",

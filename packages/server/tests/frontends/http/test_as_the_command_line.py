@@ -33,6 +33,7 @@ OVER_HTTP = {
     "request": f"POST {_C}/requests",
     "subscribe": f"GET {_C}/live",
     "browse": f"GET {_C}/events",
+    "delivery": f"GET {_C}/delivery",
     "durable create": f"POST {_C}/durables",
     "durable list": f"GET {_C}/durables",
     "durable show": f"GET {_D}",
