@@ -14,6 +14,8 @@ SESSION = "the session of Spark"
 LONG = (
     "packages/cluster/tests/test_rolling_upgrade.py",
     "tests/integration/test_strangers.py",
+    "tests/interop/test_celery.py",
+    "tests/interop/test_kombu.py",
     "packages/spark/tests/pipelines/steps/test_archive_killed.py",
     "packages/spark/tests/pipelines/test_declarative.py",
     "packages/spark/tests/test_kills.py",

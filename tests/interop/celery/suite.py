@@ -27,13 +27,13 @@ SLOW = (
 )
 """Prefixes of tests that wait for 6 s to 45 s each."""
 TASKS = ("test_tasks.py", "test_group_chains.py", "test_inspect.py")
-"""The files that use the transport. Of the others, ``test_canvas.py`` does so for minutes, and the
-rest test result backends of other brokers or modules that are independent of the transport."""
+"""The files that use the transport. Of the others, ``test_canvas.py`` takes half an hour and needs
+Redis for a third of its tests; the rest test result backends of other brokers, or modules that are
+independent of the transport."""
 PARTS = {
     "fast tasks": (TASKS, (*SLOW, HELD_BY_THE_REALM)),
     "tasks": (TASKS, (HELD_BY_THE_REALM,)),
     "held by the worker": ((HELD_BY_THE_REALM,), ()),
-    "canvas": (("test_canvas.py",), ()),
 }
 """Selected and deselected tests of each part of Celery's suite."""
 _CELERY = "t/integration/"
