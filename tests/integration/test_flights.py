@@ -110,7 +110,7 @@ def test_an_interrupted_run_is_resumed_until_it_reconciles(story: Story) -> None
     assert stopped.returncode == 130, told(stopped, directory)
     assert stopped.stderr == ""
     assert "Fresh run: nothing was there before" in stopped.stdout
-    assert "run again to go on from there" in stopped.stdout
+    assert "run again to continue" in stopped.stdout
 
     assert killed.returncode == -signal.SIGKILL, told(killed, directory)
     assert 0 < stored_before(killed) < ROWS
