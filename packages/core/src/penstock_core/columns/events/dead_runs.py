@@ -128,8 +128,9 @@ def _groups(dead: pa.Table, place: DeliveryPlace) -> Iterator[_Group]:
     # The first event may continue in the middle of its durables.
     continues = bool(place.durable) and count > 0 and dead_event_ids[0] == place.first_id
     begins[1:2] |= continues
-    for first, end in pairwise([*np.flatnonzero(begins).tolist(), count]):
-        row = dead.slice(first, 1).to_pylist()[0]
+    firsts = np.flatnonzero(begins)
+    heads = dead.take(pa.array(firsts)).to_pylist()
+    for row, (first, end) in zip(heads, pairwise([*firsts.tolist(), count]), strict=True):
         names = sorted(row["durables"].split(_SEPARATOR))
         if continues and first == 0:
             names = [name for name in names if name >= place.durable]

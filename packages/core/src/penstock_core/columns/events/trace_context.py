@@ -35,30 +35,32 @@ def with_context(body: pa.RecordBatch, context: TraceContext) -> pa.RecordBatch:
     A body stays as it is if it has no room for two more columns, or if one of the properties has
     values that are not strings.
     """
+    if not context:
+        return body
     index = body.schema.get_field_index("properties")
     shape = NO_SLOTS if index < 0 else struct_shape(body.schema.field(index).type)
-    own: dict[str, pa.Array] = {}
+    present: dict[str, pa.Array] = {}
     for position, slot in enumerate(shape.slots):
         if slot.logical in TRACE_NAMES:
-            own[slot.name] = fields_of(body.column(index))[position]
-    has_room = leaf_count(shape) + len(context.keys() - own.keys()) <= PROPERTY_COLUMNS_MAX
+            present[slot.name] = fields_of(body.column(index))[position]
+    has_room = leaf_count(shape) + len(context.keys() - present.keys()) <= PROPERTY_COLUMNS_MAX
     are_usual = all(
         name in TRACE_NAMES and array.type in (pa.string(), pa.null())
-        for name, array in own.items()
+        for name, array in present.items()
     )
-    if not context or not has_room or not are_usual:
+    if not has_room or not are_usual:
         return body
     added = {name: pa.repeat(value, body.num_rows) for name, value in context.items()}
-    if not own:
+    if not present:
         return with_properties(body, added)
-    texts = {name: array.cast(pa.string()) for name, array in own.items()}
+    texts = {name: array.cast(pa.string()) for name, array in present.items()}
     is_set = pa.repeat(pa.scalar(value=False), body.num_rows)
     for array in texts.values():
         is_set = pc.or_(is_set, array.is_valid())
     if is_set.false_count == 0:
         return body
-    if context.keys() - own.keys():
-        # Events with a context of their own must not get a null for the other property.
+    if context.keys() - present.keys():
+        # Events that have a context must not get a null for the other property.
         columns = sparse_columns(body, shape)
         body = with_columns(body, {name: (FIELDS[name], columns[name]) for name in columns})
     nulls = pa.nulls(body.num_rows, pa.string())
