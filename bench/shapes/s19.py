@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -26,7 +27,7 @@ class DeliveryStates:
     latencies are those of its first page.
 
     ``ready``: events of a few publishes. ``in flight``: every second event of those that a client
-    got is acknowledged. ``delayed``: each event was rolled back with a delay of its own. ``dead``:
+    got is acknowledged. ``delayed``: each event was rolled back with a different delay. ``dead``:
     a small capacity has moved the events to the dead event store.
     """
 
@@ -94,28 +95,30 @@ def _ready(session: penstock.Session, case: Case) -> penstock.Channel:
 
 def _in_flight(session: penstock.Session, case: Case) -> penstock.Channel:
     channel = _filled(session, case)
-    durable = channel.durables.get(DURABLE)
-    fetched = 0
-    while fetched < case["events"]:
-        events = durable.fetch(BATCH, timeout=5)
-        fetched += len(events)
+    for events in _fetched(channel, case["events"]):
         for event in events[::2]:
             event.ack()
-    durable.flush()
     return channel
 
 
 def _delayed(session: penstock.Session, case: Case) -> penstock.Channel:
     channel = _filled(session, case)
-    durable = channel.durables.get(DURABLE)
-    fetched = 0
-    while fetched < case["events"]:
-        events = durable.fetch(BATCH, timeout=5)
-        for number, event in enumerate(events, fetched):
-            event.rollback(delay=3_600 + number / 1_000)
-        fetched += len(events)
-        durable.flush()
+    number = count()
+    for events in _fetched(channel, case["events"]):
+        for event in events:
+            event.rollback(delay=3_600 + next(number) / 1_000)
     return channel
+
+
+def _fetched(channel: penstock.Channel, total: int) -> Iterator[Sequence[penstock.DeliveredEvent]]:
+    """Yield ``total`` events of the durable in batches. What the caller settles is flushed before
+    the next batch and at the end."""
+    durable = channel.durables.get(DURABLE)
+    while total > 0:
+        events = durable.fetch(BATCH, timeout=5)
+        total -= len(events)
+        yield events
+        durable.flush()
 
 
 def _dead(session: penstock.Session, case: Case) -> penstock.Channel:

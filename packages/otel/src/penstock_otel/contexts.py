@@ -35,7 +35,7 @@ def context_of_span(span: Span) -> TraceContext:
 def context_of(properties: Mapping[str, Any]) -> Context:
     """Return the context in the properties of an event; an empty one if they have none or it is
     malformed."""
-    carrier = {name: properties[name] for name in TRACE_NAMES if _text(properties.get(name))}
+    carrier = {name: properties[name] for name in TRACE_NAMES if text_of(properties.get(name))}
     return _w3c.extract(carrier, Context())
 
 
@@ -62,7 +62,7 @@ def links_to(spans: Iterable[SpanContext]) -> list[Link]:
 def _pairs(events: object) -> dict[Pair, None]:
     """Return the different pairs of properties of events, in order."""
     if isinstance(events, Event):
-        parent, state = (_text(events.properties.get(name)) for name in TRACE_NAMES)
+        parent, state = (text_of(events.properties.get(name)) for name in TRACE_NAMES)
         return {(parent, state): None}
     to_arrow = getattr(events, "to_arrow", None)  # a batch of a subscription
     if to_arrow is not None:
@@ -78,7 +78,8 @@ def _pairs(events: object) -> dict[Pair, None]:
     )
 
 
-def _text(value: object) -> str | None:
+def text_of(value: object) -> str | None:
+    """Return the value of a property if it is a text; None for other values."""
     return value if isinstance(value, str) else None
 
 

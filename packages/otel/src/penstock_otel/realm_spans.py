@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, Final
 
-from opentelemetry import trace
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider
+from opentelemetry.trace import Span, SpanContext, SpanKind, TracerProvider
 
 from penstock_core.api.consuming import FetchEvents, FetchFromPattern, SettleLease
 from penstock_core.api.consuming import SettlePatternLease as SettlePattern
 from penstock_core.api.requests import Request
 from penstock_core.columns.events.trace_context import TRACE_NAMES
 from penstock_core.messages.settlements import Ack, AckPrevious, BuryEvents, RollBack
-from penstock_core.version import __version__
-from penstock_otel.contexts import contexts_in, links_to, span_context_of
-from penstock_otel.conventions import MessagingOperation, chosen, events_of
-from penstock_otel.tracer import record_error
+from penstock_otel.contexts import contexts_in, links_to, span_context_of, text_of
+from penstock_otel.conventions import MessagingOperation, events_of
+from penstock_otel.tracer import SpanMaker, end_span
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.bodies import Body
 from penstock_server.runtime.writer.requests import RunCommand, ShardRequest
@@ -33,9 +32,8 @@ class RealmSpans:
 
     def __init__(self, realm: RunningRealm, provider: TracerProvider) -> None:
         self._realm = realm
-        self._conventions = chosen()
-        self._tracer = trace.get_tracer(
-            "penstock_otel.realm", __version__, provider, schema_url=self._conventions.schema_url
+        self._begin = partial(
+            SpanMaker("penstock_otel.realm", provider).begin, kind=SpanKind.SERVER
         )
 
     def begin(self) -> None:
@@ -64,7 +62,7 @@ class RealmSpans:
                 return
 
             def answered(answer: Any, error: BaseException | None) -> None:
-                _end(span, error)
+                end_span(span, error)
                 reply(answer, error)
 
             work.reply = answered
@@ -91,10 +89,10 @@ class RealmSpans:
             batches = getattr(answered, "batches", ())
             links = links_to(contexts_in(batches))
             operation = MessagingOperation(name, operation_type, store, durable=durable)
-            span = self._begin(operation, None, links, begin_ns=begin_ns)
+            span = self._begin(operation, links=links, begin_ns=begin_ns)
             if (count := getattr(answered, "count", None)) is not None:
                 span.set_attributes(events_of(count, None))
-            _end(span, error)
+            end_span(span, error)
         return answered
 
     def _publish(self, offered: Sequence[tuple[int, Sequence[Body]]]) -> Span:
@@ -110,7 +108,8 @@ class RealmSpans:
         name = self._name(offered[0][0]) if len(offered) == 1 else ""
         parent = next(iter(spans.values())) if len(spans) == 1 else None
         links = [] if parent is not None else links_to(spans.values())
-        span = self._begin(MessagingOperation("publish", "send", name), parent, links)
+        operation = MessagingOperation("publish", "send", name)
+        span = self._begin(operation, links=links, parent=parent)
         span.set_attributes(events_of(count, None))
         return span
 
@@ -118,31 +117,11 @@ class RealmSpans:
         operation = MessagingOperation(
             VERBS[type(work.command)], "settle", self._name(work.channel_id)
         )
-        span = self._begin(operation, None, [])
+        span = self._begin(operation)
         if not isinstance(work.command, AckPrevious):
             count = sum(end - first for first, end in work.command.spans)  # type: ignore[attr-defined]  # all others have spans
             span.set_attributes(events_of(count, None))
         return span
-
-    def _begin(
-        self,
-        operation: MessagingOperation,
-        parent: SpanContext | None,
-        links: Sequence[Link],
-        *,
-        begin_ns: int | None = None,
-    ) -> Span:
-        context = None
-        if parent is not None:
-            context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
-        return self._tracer.start_span(
-            self._conventions.span_name(operation),
-            context,
-            kind=SpanKind.SERVER,
-            attributes=self._conventions.attributes(operation),
-            links=links,
-            start_time=begin_ns,
-        )
 
     def _name(self, channel_id: int) -> str:
         """Return the name of a channel or queue; empty for an unknown or internal one."""
@@ -155,13 +134,6 @@ def _contexts_of(body: Body) -> Sequence[SpanContext]:
     if body.rows == 1:
         parent, state = (body.value_of(name) for name in TRACE_NAMES)
         if parent is not NotImplemented and state is not NotImplemented:
-            texts = (value if isinstance(value, str) else None for value in (parent, state))
-            span = span_context_of((*texts,))  # type: ignore[arg-type]  # two values
+            span = span_context_of((text_of(parent), text_of(state)))
             return (span,) if span.is_valid else ()
     return contexts_in(body.batch)
-
-
-def _end(span: Span, error: BaseException | None) -> None:
-    if error is not None:
-        record_error(span, error)
-    span.end()

@@ -6,6 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
+from typing import Final
 
 import pyarrow as pa
 from opentelemetry import trace
@@ -13,6 +15,7 @@ from opentelemetry.trace import (
     Link,
     Span,
     SpanContext,
+    SpanKind,
     Status,
     StatusCode,
     Tracer,
@@ -29,6 +32,47 @@ from penstock_core.vocabulary.errors import PenstockError
 from penstock_otel.contexts import context_of_span, contexts_in, links_to
 from penstock_otel.conventions import Attributes, Conventions, MessagingOperation, chosen, events_of
 
+NO_ATTRIBUTES: Final[Attributes] = MappingProxyType({})
+
+
+class SpanMaker:
+    """Makes spans with the names and attributes of the conventions that the environment asks for
+    when it is created."""
+
+    def __init__(self, scope: str, provider: TracerProvider | None) -> None:
+        """``scope`` is the name of the instrumentation; ``provider`` makes the spans, and None
+        means the global one."""
+        self._conventions: Conventions = chosen()
+        self._tracer: Tracer = trace.get_tracer(
+            scope, __version__, provider, schema_url=self._conventions.schema_url
+        )
+
+    def begin(
+        self,
+        operation: MessagingOperation,
+        attributes: Attributes = NO_ATTRIBUTES,
+        *,
+        links: Sequence[Link] = (),
+        kind: SpanKind | None = None,
+        begin_ns: int | None = None,
+        parent: SpanContext | None = None,
+    ) -> Span:
+        """Begin the span of an operation, at ``begin_ns`` nanoseconds since 1970 or now. Without a
+        ``kind`` it has that of the conventions; without a ``parent`` it is a child of the current
+        span."""
+        conventions = self._conventions
+        remote = None
+        if parent is not None:
+            remote = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+        return self._tracer.start_span(
+            conventions.span_name(operation),
+            remote,
+            kind=conventions.kind(operation) if kind is None else kind,
+            attributes={**conventions.attributes(operation), **attributes},
+            links=links,
+            start_time=begin_ns,
+        )
+
 
 class SpanOperation:
     """A publish or settlement whose span is open."""
@@ -41,9 +85,7 @@ class SpanOperation:
         """End the span."""
         if count is not None:
             self._span.set_attributes(events_of(count, None))
-        if error is not None:
-            record_error(self._span, error)
-        self._span.end()
+        end_span(self._span, error)
 
 
 def record_error(span: Span, error: BaseException) -> None:
@@ -53,23 +95,27 @@ def record_error(span: Span, error: BaseException) -> None:
     span.set_status(Status(StatusCode.ERROR, str(error)))
 
 
+def end_span(span: Span, error: BaseException | None) -> None:
+    """End a span, with the error of its operation if it has failed."""
+    if error is not None:
+        record_error(span, error)
+    span.end()
+
+
 class RealmTracer:
     """Makes spans of the operations of all sessions in this process."""
 
     def __init__(self, provider: TracerProvider | None) -> None:
-        """``provider`` makes the spans; None means the global one. The conventions are those that
-        the environment asks for now."""
-        self._conventions: Conventions = chosen()
-        self._tracer: Tracer = trace.get_tracer(
-            "penstock_otel", __version__, provider, schema_url=self._conventions.schema_url
-        )
+        """``provider`` makes the spans; None means the global one."""
+        self._spans = SpanMaker("penstock_otel", provider)
 
     def publish(self, source: OperationSource, bodies: Sequence[pa.RecordBatch]) -> SpanOperation:
         """Begin a span for a publish, linked to the contexts that its events already have."""
         operation = operation_of(source, "publish", "send")
         count = sum(body.num_rows for body in bodies)
         attributes = events_of(count, None) if count > 1 else {}
-        return SpanOperation(self._begin(operation, attributes, links_to(contexts_in(bodies))))
+        links = links_to(contexts_in(bodies))
+        return SpanOperation(self._spans.begin(operation, attributes, links=links))
 
     def receive(self, source: OperationSource) -> Callable[[Sequence[pa.RecordBatch]], None]:
         """Begin to wait for events. A wait that ends without events makes no span."""
@@ -80,7 +126,7 @@ class RealmTracer:
                 return
             operation = operation_of(source, "receive", "receive")
             links = links_to(contexts_in(batches))
-            self._begin(operation, events_in(batches), links, begin_ns=begin_ns).end()
+            self._spans.begin(operation, events_in(batches), links=links, begin_ns=begin_ns).end()
 
         return end
 
@@ -100,7 +146,7 @@ class RealmTracer:
         attributes = events_of(1, event_id) if isinstance(events, Event) else {}
         is_inside = get_current_span().get_span_context().is_valid
         parent = spans[0] if len(spans) == 1 and not is_inside else None
-        span = self._begin(operation, attributes, links_to(spans), parent=parent)
+        span = self._spans.begin(operation, attributes, links=links_to(spans), parent=parent)
         with use_span(
             span, end_on_exit=True, record_exception=False, set_status_on_exception=False
         ):
@@ -113,29 +159,7 @@ class RealmTracer:
     def settle(self, source: OperationSource, verb: str, count: int) -> SpanOperation:
         """Begin a span for the settlement of events."""
         operation = operation_of(source, verb, "settle")
-        return SpanOperation(self._begin(operation, events_of(count, None), ()))
-
-    def _begin(
-        self,
-        operation: MessagingOperation,
-        attributes: Attributes,
-        links: Sequence[Link],
-        *,
-        begin_ns: int | None = None,
-        parent: SpanContext | None = None,
-    ) -> Span:
-        conventions = self._conventions
-        remote = None
-        if parent is not None:
-            remote = trace.set_span_in_context(trace.NonRecordingSpan(parent))
-        return self._tracer.start_span(
-            conventions.span_name(operation),
-            remote,
-            kind=conventions.kind(operation),
-            attributes={**conventions.attributes(operation), **attributes},
-            links=links,
-            start_time=begin_ns,
-        )
+        return SpanOperation(self._spans.begin(operation, events_of(count, None)))
 
 
 def operation_of(source: OperationSource, name: str, operation_type: str) -> MessagingOperation:

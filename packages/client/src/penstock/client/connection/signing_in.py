@@ -49,23 +49,25 @@ class SigningIn:
         # Checked again, because a node of the cluster may have named this address.
         if secret := credentials.sent_secret:
             check_secret_is_safe(secret, self._url, address)
-        if not credentials.password:
-            link.send(
-                wire.Hello(_client_name(), session, credentials.user, token=credentials.token())
-            )
-            return
-        if credentials.sends_password:
-            plain = f"\0{credentials.user}\0{credentials.password}".encode()
+
+        def send_hello(*, token: str = "", mechanism: str = "", data: bytes = b"") -> None:
             link.send(
                 wire.Hello(
                     _client_name(),
                     session,
                     credentials.user,
-                    token="",
-                    mechanism=PLAIN,
-                    data=plain,
+                    token=token,
+                    mechanism=mechanism,
+                    data=data,
                 )
             )
+
+        if not credentials.password:
+            send_hello(token=credentials.token())
+            return
+        if credentials.sends_password:
+            plain = f"\0{credentials.user}\0{credentials.password}".encode()
+            send_hello(mechanism=PLAIN, data=plain)
             return
         loop = asyncio.get_running_loop()
         self._challenges = [loop.create_future(), loop.create_future()]
@@ -73,16 +75,7 @@ class SigningIn:
         exchange = ScramClient(
             credentials.user, credentials.password, secrets.token_urlsafe(NONCE_BYTES)
         )
-        link.send(
-            wire.Hello(
-                _client_name(),
-                session,
-                credentials.user,
-                token="",
-                mechanism=MECHANISM,
-                data=exchange.first(),
-            )
-        )
+        send_hello(mechanism=MECHANISM, data=exchange.first())
         await _wait_for_first(challenge, greeting)
         if not challenge.done():  # the realm needs no password, or has refused the session
             # Without TLS, only a realm on this machine may skip the proof: any other could be an

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
@@ -10,7 +9,12 @@ import typer
 from penstock_core.vocabulary.delivery_runs import EVENT_STATES, OUTSTANDING
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.cli.shared import completing
-from penstock_server.cli.shared.output import write_json, write_table
+from penstock_server.cli.shared.output import (
+    check_redirected,
+    write_arrow,
+    write_json,
+    write_table,
+)
 from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_server.cli.stores.destinations import find
 
@@ -78,8 +82,8 @@ def delivery(
       penstock delivery orders --state dead --format json
       penstock delivery orders --format arrow > delivery.arrow
     """
-    if format == "arrow" and sys.stdout.isatty():
-        raise InvalidArgument("an Arrow stream is binary; redirect it to a file: > delivery.arrow")
+    if format == "arrow":
+        check_redirected("delivery.arrow")
     with session(url) as realm:
         store = find(realm, name)
         states = store.delivery_state(durable=durable, states=_states(state), limit=limit)
@@ -111,10 +115,7 @@ def _grouped(states: pa.Table) -> pa.Table:
 
 def _print(table: pa.Table, format: str, nothing: str) -> None:
     if format == "arrow":
-        import pyarrow as pa
-
-        with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as stream:
-            stream.write_table(table)
+        write_arrow(table)
         return
     rows: list[dict[str, Any]] = table.to_pylist()
     if format == "json":

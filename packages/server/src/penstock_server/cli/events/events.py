@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import typer
 
 from penstock_core.columns.documents import document_of
-from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.cli.shared.messages import shown
-from penstock_server.cli.shared.output import TextTable, note, write, write_json_line
+from penstock_server.cli.shared.output import (
+    TextTable,
+    check_redirected,
+    note,
+    write,
+    write_arrow,
+    write_json_line,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,8 +67,7 @@ def printer(
         return _Lines(messages, of_channel)
     if style == "table":
         return _Rows(messages, of_channel)
-    if sys.stdout.isatty():
-        raise InvalidArgument("an Arrow stream is binary; redirect it to a file: > events.arrow")
+    check_redirected("events.arrow")
     return _Stream(has_channels=of_channel is not None)
 
 
@@ -199,13 +204,10 @@ class _Stream:
             self._channels += [_channel(batch[0])] * printed
 
     def close(self) -> None:
-        from pyarrow import ipc
-
         table = one_table(self._batches)
         if self._has_channels:
             table = _with_channels(table, self._channels)
-        with ipc.new_stream(sys.stdout.buffer, table.schema) as out:
-            out.write_table(table)
+        write_arrow(table)
 
 
 def _with_channels(table: pa.Table, channels: list[str]) -> pa.Table:

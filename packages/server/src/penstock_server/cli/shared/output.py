@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import typer
@@ -20,6 +20,10 @@ import typer
 from penstock_core.columns.schema.moments import moment_of
 from penstock_core.printable import escaped, plain
 from penstock_core.vocabulary.backoff import Backoff
+from penstock_core.vocabulary.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ListFormat = Annotated[
     Literal["table", "json"],
@@ -51,6 +55,21 @@ def write_json(value: Any) -> None:
 def write_json_line(value: Any) -> None:
     """Print one JSON document as a single line."""
     write(json_text(_encoder.encode(value)))
+
+
+def check_redirected(example: str) -> None:
+    """Raise ``InvalidArgument`` if an Arrow stream would be written to a terminal. ``example`` is a
+    name for the file that it should be redirected to."""
+    if sys.stdout.isatty():
+        raise InvalidArgument(f"an Arrow stream is binary; redirect it to a file: > {example}")
+
+
+def write_arrow(table: pa.Table) -> None:
+    """Write a table to standard output as an Arrow IPC stream."""
+    from pyarrow import ipc
+
+    with ipc.new_stream(sys.stdout.buffer, table.schema) as stream:
+        stream.write_table(table)
 
 
 def json_text(encoded: bytes) -> str:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import secrets
 import ssl
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -23,7 +20,7 @@ from penstock_core.vocabulary.ports import Clock
 from penstock_core.wire.addresses import is_loopback
 from penstock_core.wire.saslprep import prepared
 from penstock_server.runtime.access.ldap_conversation import LdapConversation, LdapRules
-from penstock_server.runtime.access.passwords import SignInTurns
+from penstock_server.runtime.access.passwords import RightPasswords, SignInTurns
 from penstock_server.runtime.access.rare_lines import RareLines
 
 CONCURRENT_MAX: Final = 8
@@ -58,8 +55,7 @@ class Ldap:
             check_rules(rules)
         self._rules = rules
         self._clock = clock
-        self._key = secrets.token_bytes(32)
-        self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
+        self._remembered: RightPasswords[_Remembered] = RightPasswords(REMEMBERED_MAX)
         self._context = _context(rules)
         self.turns = SignInTurns(CONCURRENT_MAX)
         self._threads: ThreadPoolExecutor | None = None
@@ -72,7 +68,7 @@ class Ldap:
 
     @property
     def session_us(self) -> int:
-        """Microseconds for which a sign-in lasts."""
+        """Duration of a sign-in, in microseconds."""
         return int(self._rules.session_s * 1_000_000)
 
     def reload(self) -> None:
@@ -104,7 +100,7 @@ class Ldap:
         # may end a password at a NUL, so one at the beginning makes an empty password.
         if not password or "\0" in password or len(password.encode()) > PASSWORD_BYTES_MAX:
             return None
-        digest = hmac.digest(self._key, f"{user}\0{password}".encode(), "sha256")
+        digest = self._remembered.digest_of(f"{user}\0{password}".encode())
         remembered = self._remembered.get(digest)
         if remembered is not None and self._clock.now_us() < remembered.until_us:
             return remembered.groups
@@ -120,7 +116,8 @@ class Ldap:
         except Unavailable as error:
             raise self._unavailable(str(error)) from error
         if groups is not None:
-            self._remember(digest, groups)
+            until_us = self._clock.now_us() + int(self._rules.remember_s * 1_000_000)
+            self._remembered.add(digest, _Remembered(groups, until_us))
         return groups
 
     async def _ask(self, user: str, password: str) -> frozenset[str] | None:
@@ -146,13 +143,6 @@ class Ldap:
             f"again in a moment"
         )
 
-    def _remember(self, digest: bytes, groups: frozenset[str]) -> None:
-        until_us = self._clock.now_us() + int(self._rules.remember_s * 1_000_000)
-        self._remembered[digest] = _Remembered(groups, until_us)
-        self._remembered.move_to_end(digest)
-        if len(self._remembered) > REMEMBERED_MAX:
-            self._remembered.popitem(last=False)
-
 
 def directory_name(user: str) -> str:
     """Return the name under which a user of the directory is known in the realm: in lower case and
@@ -162,8 +152,8 @@ def directory_name(user: str) -> str:
 
 
 def check_rules(rules: LdapRules) -> None:
-    """Raise ``InvalidArgument`` for settings with which no sign-in is possible, or an unsafe
-    one."""
+    """Raise ``InvalidArgument`` if the settings make every sign-in impossible, or make sign-ins
+    unsafe."""
     _check_url(rules)
     if bool(rules.user_dn) == bool(rules.base):
         raise InvalidArgument(

@@ -13,13 +13,15 @@ import secrets
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Hashable
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock_core.api.access import Verifier
 from penstock_core.vocabulary.errors import ConnectionLost, SignInLocked
 from penstock_core.vocabulary.ports import Offload
 from penstock_core.wire.scram import is_right
 from penstock_server.runtime.access.askers import Asker, asker
+
+V = TypeVar("V")
 
 CONCURRENT_MAX = 2
 """Largest number of passwords that are checked at the same time, because each check keeps a
@@ -33,6 +35,37 @@ guesses at one user's password do not stop other users of the host."""
 REMEMBERED = 1_000
 """Largest number of correct passwords that are remembered. They are in memory only, as keyed
 digests."""
+
+
+class RightPasswords(Generic[V]):
+    """Remembers the passwords that were right last, by keyed digests, with a value for each."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._key = secrets.token_bytes(32)
+        self._values: OrderedDict[bytes, V] = OrderedDict()
+
+    def digest_of(self, content: bytes) -> bytes:
+        """Return the digest of a password and of what it belongs to."""
+        return hmac.digest(self._key, content, "sha256")
+
+    def get(self, digest: bytes) -> V | None:
+        """Return the value of a password; None if it is not remembered."""
+        if digest in self._values:
+            self._values.move_to_end(digest)
+        return self._values.get(digest)
+
+    def add(self, digest: bytes, value: V) -> None:
+        """Remember a password. Beyond the limit, the one that was used least recently is
+        forgotten."""
+        self._values[digest] = value
+        self._values.move_to_end(digest)
+        if len(self._values) > self._count_max:
+            self._values.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all passwords."""
+        self._values.clear()
 
 
 class SignInTurns:
@@ -136,8 +169,7 @@ class Passwords(SignInTurns):
         super().__init__(CONCURRENT_MAX)
         self.offload = offload
         """Runs a check outside the loop."""
-        self._key = secrets.token_bytes(32)
-        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._right: RightPasswords[bool] = RightPasswords(REMEMBERED)
 
     async def is_right(
         self,
@@ -157,17 +189,14 @@ class Passwords(SignInTurns):
         """
         # The digest includes the verifier, so a changed password invalidates remembered ones.
         verifier_bytes = verifier.stored_key + verifier.salt
-        digest = hmac.digest(self._key, verifier_bytes + password.encode(), "sha256")
-        if digest in self._right:
-            self._right.move_to_end(digest)
+        digest = self._right.digest_of(verifier_bytes + password.encode())
+        if self._right.get(digest):
             return True
         async with self.turn(host, user):
             recheck()
             matches = await self.offload(lambda: is_right(password, verifier))
         if matches:
-            self._right[digest] = None
-            if len(self._right) > REMEMBERED:
-                self._right.popitem(last=False)
+            self._right.add(digest, value=True)
         return matches
 
 

@@ -287,11 +287,7 @@ class MatchCount(Collected):
         """Count the events of a batch."""
         ids = rows.batch.column("event_id")
         self.ids += ids[: max(0, SAMPLE - len(self.ids))].to_pylist()
-        self.count += len(ids)
-        self.last_id = ids[-1].as_py()
-        if self.count >= self.count_max:
-            self.is_full = True
-            self.done.set()
+        self.advance(rows.batch)
 
 
 async def explain_selector(

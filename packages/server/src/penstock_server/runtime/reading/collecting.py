@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import pyarrow as pa
+
 from penstock_core.columns.events.batch import EventBatch
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.selectors import Selector
@@ -60,9 +62,13 @@ class Collected:
             for event_id in range(first, end)
         }
         self.batches.append(EventBatch(batch, counts, publishers=rows.publishers))
+        self._bytes += batch.nbytes
+        self.advance(batch)
+
+    def advance(self, batch: pa.RecordBatch) -> None:
+        """Count the events of a batch, which may fill the page."""
         self.count += batch.num_rows
         self.last_id = batch.column("event_id")[-1].as_py()
-        self._bytes += batch.nbytes
         if self.count >= self.count_max or self._bytes >= PAGE_BYTES_MAX:
             self.is_full = True
             self.done.set()

@@ -41,12 +41,8 @@ class DeadOrigins(Collected):
         if self.is_full:  # batches that were in flight when the page became full
             return
         batch = rows.batch.slice(0, self.count_max - self.count)
-        self.count += batch.num_rows
-        self.last_id = batch.column("event_id")[-1].as_py()
         self._parts.append(dead_columns(batch))
-        if self.count >= self.count_max:
-            self.is_full = True
-            self.done.set()
+        self.advance(batch)
 
     @property
     def columns(self) -> pa.Table:
@@ -64,14 +60,10 @@ class DeadEvents(Collected):
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Add the events of a batch to their groups."""
         batch = rows.batch
-        self.count += batch.num_rows
-        self.last_id = batch.column("event_id")[-1].as_py()
         index = batch.schema.get_field_index("origin")
         if index >= 0:
             self._add(batch.column("event_id"), batch.column(index))
-        if self.count >= self.count_max:
-            self.is_full = True
-            self.done.set()
+        self.advance(batch)
 
     def _add(self, ids: pa.Array, origins: pa.Array) -> None:
         table = pa.table(
