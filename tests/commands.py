@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -12,18 +12,6 @@ from penstock.client.sync.sync import Channel, Queue
 from penstock_server.cli.program import app
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as running:
-        yield running
-
-
-@pytest.fixture
-def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
-    with realm.connect() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import penstock
 from penstock_core.garbage import uncollected
 from penstock_server.logs import configure_unless_done
 from penstock_server.parts import registered
@@ -222,6 +223,20 @@ def _logs_on_standard_error() -> None:
     would count as a configuration, and all realms after it would log on standard output, between
     the lines of the commands that tests read there."""
     configure_unless_done()
+
+
+@pytest.fixture
+def realm() -> Iterator[penstock.Realm]:
+    """A realm in this process and in memory, with the default settings."""
+    with penstock.Realm() as running:
+        yield running
+
+
+@pytest.fixture
+def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
+    """A session with the realm."""
+    with realm.connect() as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A realm in memory with AMQP, and Proton clients."""
+"""Proton clients of a realm in memory with AMQP."""
 
 from __future__ import annotations
 
@@ -21,18 +21,6 @@ if find_spec("proton") is None:
 else:
     from packages.amqp.tests.clients import Client
     from packages.amqp.tests.peers import Peer
-
-
-@pytest.fixture
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as running:
-        yield running
-
-
-@pytest.fixture
-def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
-    with realm.connect() as opened:
-        yield opened
 
 
 class Connect:

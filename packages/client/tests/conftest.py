@@ -11,12 +11,6 @@ from penstock.client.sync.sync import Channel, Session
 from penstock_testing.relay import Relay
 
 
-@pytest.fixture
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as realm:
-        yield realm
-
-
 @pytest.fixture(params=["embedded", pytest.param("tcp", marks=pytest.mark.slow)])
 def session(realm: penstock.Realm, request: pytest.FixtureRequest) -> Iterator[Session]:
     opened = realm.connect() if request.param == "embedded" else penstock.connect(realm.listen())

@@ -1,4 +1,4 @@
-"""A realm in this process whose sessions are recorded, and the spans in memory."""
+"""Records the sessions of this process, and keeps their spans in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-import penstock
 import penstock_otel
 from penstock_otel.conventions import OPT_IN
 
@@ -43,15 +42,3 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
     penstock_otel.instrument(spans.provider)
     yield spans
     penstock_otel.uninstrument()
-
-
-@pytest.fixture
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as realm:
-        yield realm
-
-
-@pytest.fixture
-def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
-    with realm.connect() as session:
-        yield session

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.commands import orders, penstock_command, realm, session, work
+from tests.commands import orders, penstock_command, work
 
-__all__ = ["orders", "penstock_command", "realm", "session", "work"]
+__all__ = ["orders", "penstock_command", "work"]

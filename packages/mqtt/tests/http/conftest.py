@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from packages.server.tests.frontends.http.conftest import realm, session, web
+from packages.server.tests.frontends.http.conftest import web
+from tests.plugin import realm, session
 
+# The realm of all other tests: that of the folder above is one for all tests of a file.
 __all__ = ["realm", "session", "web"]

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tests.commands import orders, penstock_command, realm, session, work
+from tests.commands import orders, penstock_command, work
 
-__all__ = ["orders", "penstock_command", "realm", "session", "work"]
+__all__ = ["orders", "penstock_command", "work"]
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from tests.commands import orders, penstock_command, realm, session, work
+from tests.commands import orders, penstock_command, work
+from tests.plugin import realm, session
 
+# The realm of all other tests: that of the folder above stores its data on disk.
 __all__ = ["orders", "penstock_command", "realm", "session", "work"]

@@ -1,26 +1,12 @@
-"""A realm in memory, a session with it, and its HTTP API."""
+"""The HTTP API of a realm in memory, and users of it."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 import penstock
 from packages.server.tests.frontends.http.asking import Web
 from packages.server.tests.frontends.http.known import ANN, Known
-
-
-@pytest.fixture
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as running:
-        yield running
-
-
-@pytest.fixture
-def session(realm: penstock.Realm) -> Iterator[penstock.Session]:
-    with realm.connect() as opened:
-        yield opened
 
 
 @pytest.fixture
