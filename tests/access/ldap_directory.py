@@ -31,15 +31,15 @@ def tlv(tag: int, content: bytes) -> bytes:
 
 def parts(content: bytes) -> list[tuple[int, bytes]]:
     """The tags and contents in a constructed value."""
-    found = []
+    elements = []
     while content:
         tag, size, start = content[0], content[1], 2
         if size & 0x80:
             start += size & 0x7F
             size = int.from_bytes(content[2:start], "big")
-        found.append((tag, content[start : start + size]))
+        elements.append((tag, content[start : start + size]))
         content = content[start + size :]
-    return found
+    return elements
 
 
 def result(tag: int, code: int, more: bytes = b"") -> bytes:
@@ -140,8 +140,8 @@ class Directory:
             return _SUCCESS  # anonymous and unauthenticated binds, which prove nothing
         passwords = {f"uid={user},{PEOPLE}": text for user, text in self.people.items()}
         passwords[SERVICE] = SERVICE_PASSWORD
-        known = passwords.get(unescaped(name))
-        return _SUCCESS if known == password else _INVALID_CREDENTIALS
+        expected = passwords.get(unescaped(name))
+        return _SUCCESS if expected == password else _INVALID_CREDENTIALS
 
     def _search(self, content: bytes) -> Iterator[bytes]:
         (_, base), (_, scope), _, _, _, _, (tag, condition), _ = parts(content)
@@ -149,7 +149,7 @@ class Directory:
         if tag == _EQUALITY:
             attribute, value = (text.decode() for _, text in parts(condition))
         self.searches.append((base.decode(), attribute, value))
-        for name, entry in self._entries(base.decode(), whole=scope != b"\0"):
+        for name, entry in self._entries(base.decode(), is_subtree=scope != b"\0"):
             if not attribute or unescaped(value) in map(unescaped, entry.get(attribute, ())):
                 values = b"".join(
                     tlv(0x30, tlv(4, kind.encode()) + tlv(0x31, _octets(texts)))
@@ -159,7 +159,7 @@ class Directory:
         yield tlv(0x73, tlv(4, b"ldap://127.0.0.1:1/dc=elsewhere"))
         yield result(0x65, _SUCCESS)
 
-    def _entries(self, base: str, *, whole: bool) -> Iterator[tuple[str, Entry]]:
+    def _entries(self, base: str, *, is_subtree: bool) -> Iterator[tuple[str, Entry]]:
         members: dict[str, list[str]] = {}
         for user in self.people:
             name = f"uid={user.replace(',', chr(92) + '2c')},{PEOPLE}"
@@ -167,7 +167,7 @@ class Directory:
             for group in groups:
                 members.setdefault(group, []).append(name)
             texts = [group if "=" in group else f"cn={group},{GROUPS}" for group in groups]
-            if (whole and base == PEOPLE) or unescaped(name) == unescaped(base):
+            if (is_subtree and base == PEOPLE) or unescaped(name) == unescaped(base):
                 yield name, {"uid": [user], "MemberOf": texts}
         if base == GROUPS:
             for group, names in members.items():

@@ -1,4 +1,5 @@
-"""Users of an LDAP directory: who they are, what they may be called, and what is never sent."""
+"""Users of an LDAP directory: their sign-ins, their names in the realm, and the requests that the
+realm never sends to the directory."""
 
 from __future__ import annotations
 
@@ -163,11 +164,11 @@ def test_a_user_of_the_realm_is_never_one_of_the_directory(people: Directory) ->
     people.people["carl"] = "of the directory"
     for users in ("apart", "same"):
         with realm_of(people, users=users) as realm:
-            own = signed_in(realm, "carl", "of the realm")
+            carl = signed_in(realm, "carl", "of the realm")
             refused = refusal(realm, "carl", "of the directory")
             other_spelling = refusal(realm, "CARL", "of the directory")
 
-        assert (own.user, own.proof) == ("carl", "password")
+        assert (carl.user, carl.proof) == ("carl", "password")
         assert isinstance(refused, AuthenticationFailed)
         assert isinstance(other_spelling, AuthenticationFailed)
     assert people.binds == []
@@ -254,12 +255,12 @@ def test_a_directory_that_gives_no_answer_signs_nobody_in_and_counts_for_nobody(
     for way in (TEMPLATE, SEARCH):
         with realm_of(people, timeout_s=0.3, **way) as realm:
             refusals = [refusal(realm, "ann", "secret") for _ in range(2)]
-            own = signed_in(realm, "carl", "of the realm")
+            carl = signed_in(realm, "carl", "of the realm")
             assert realm.access.ldap is not None
             turns = realm.access.ldap.turns
             assert turns.free == CONCURRENT_MAX
 
-        assert own.user == "carl"
+        assert carl.user == "carl"
         for refused in refusals:
             assert isinstance(refused, Unavailable)
             assert "cannot be asked now" in str(refused)

@@ -125,8 +125,11 @@ def receiving_over_amqp(ports: Ports) -> Iterator[Callable[[], Contexts]]:
         for _ in PROTOCOLS:
             message = receiver.receive()
             receiver.accept()
-            found = message.properties
-            contexts[bytes(message.body).decode()] = found["traceparent"], found["tracestate"]
+            properties = message.properties
+            contexts[bytes(message.body).decode()] = (
+                properties["traceparent"],
+                properties["tracestate"],
+            )
         return contexts
 
     yield received
@@ -149,8 +152,8 @@ def receiving_over_mqtt(ports: Ports) -> Iterator[Callable[[], Contexts]]:
         contexts = {}
         for _ in PROTOCOLS:
             message = messages.get(timeout=PATIENCE_S)
-            found = dict(message.properties.UserProperty)
-            contexts[message.payload.decode()] = found["traceparent"], found["tracestate"]
+            properties = dict(message.properties.UserProperty)
+            contexts[message.payload.decode()] = properties["traceparent"], properties["tracestate"]
         return contexts
 
     yield received

@@ -36,13 +36,18 @@ def test_the_suites_are_those_of_the_installed_versions() -> None:
 def test_celery(
     part: str, server: ServerProcess, tell: Tell, request: pytest.FixtureRequest
 ) -> None:
-    whole = bool(request.config.getoption("whole_celery"))
-    if part == "tasks" and not whole:
+    is_whole = bool(request.config.getoption("whole_celery"))
+    if part == "tasks" and not is_whole:
         part = "fast tasks"
 
-    found = run_python_sources(
-        "celery", "suite.py", server.url, "celery", part, running_s=WHOLE_S if whole else RUNNING_S
+    outcome = run_python_sources(
+        "celery",
+        "suite.py",
+        server.url,
+        "celery",
+        part,
+        running_s=WHOLE_S if is_whole else RUNNING_S,
     )
 
-    tell(f"Celery's integration tests, {part}", found)
-    assert str(found) == f"{CELERY_TESTS[part]} of {CELERY_TESTS[part]} pass"
+    tell(f"Celery's integration tests, {part}", outcome)
+    assert str(outcome) == f"{CELERY_TESTS[part]} of {CELERY_TESTS[part]} pass"

@@ -16,7 +16,7 @@ KOMBU_TESTS = 47
 
 def test_kombu(tmp_path: Path, tell: Tell) -> None:
     with ServerProcess(tmp_path) as server:
-        found = run_python_sources("celery", "suite.py", server.url, "kombu")
+        outcome = run_python_sources("celery", "suite.py", server.url, "kombu")
 
-    tell("kombu's integration tests", found)
-    assert str(found) == f"{KOMBU_TESTS} of {KOMBU_TESTS} pass"
+    tell("kombu's integration tests", outcome)
+    assert str(outcome) == f"{KOMBU_TESTS} of {KOMBU_TESTS} pass"

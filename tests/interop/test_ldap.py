@@ -1,4 +1,4 @@
-"""Sign-ins against an LDAP directory of another project, in a process of its own."""
+"""Sign-ins against an LDAP directory of another project, in a separate process."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ def key_store(authority: Authority, folder: Path) -> Path:
 
 
 def outcomes(served: dict[str, Any], **options: Any) -> list[object]:
-    """What some sign-ins come to: the principal, or the type of the refusal."""
+    """Return the outcome of each sign-in: the principal, or the type of the refusal."""
     ldap = {f"access__ldap__{name}": value for name, value in {**served, **options}.items()}
-    found: list[object] = []
+    results: list[object] = []
     with penstock.Realm(access__mode="mandatory", **QUICK, **ldap) as realm:
         for user, password in (
             ("ann", "secret"),
@@ -145,12 +145,12 @@ def outcomes(served: dict[str, Any], **options: Any) -> list[object]:
             ("ann", ""),
         ):
             try:
-                found.append(
+                results.append(
                     realm.loop.call(realm.access.password(user, password, "127.0.0.1", secure=True))
                 )
             except PenstockError as error:
-                found.append(type(error))
-    return found
+                results.append(type(error))
+    return results
 
 
 @pytest.mark.spec("A7")
@@ -178,7 +178,7 @@ def test_a_directory_with_a_foreign_certificate_gets_no_password(
     foreign = Authority(tmp_path, "foreign")
     options = {"bind_password_file": "", "ca": str(foreign.file), **WAYS["template"]}
 
-    found = outcomes(served | options)
+    results = outcomes(served | options)
 
-    assert set(found) == {Unavailable, AuthenticationFailed}
-    assert found[0] is Unavailable
+    assert set(results) == {Unavailable, AuthenticationFailed}
+    assert results[0] is Unavailable

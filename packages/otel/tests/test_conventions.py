@@ -52,11 +52,11 @@ def test_old_names() -> None:
 
 def test_both_names_together() -> None:
     old, new = Conventions(old=True, new=False), Conventions(old=False, new=True)
-    both = Conventions(old=True, new=True)
+    duplicated = Conventions(old=True, new=True)
 
-    assert both.span_name(RECEIVE) == new.span_name(RECEIVE) == "receive orders"
-    assert both.kind(RECEIVE) is new.kind(RECEIVE) is SpanKind.CLIENT
-    assert both.attributes(RECEIVE) == old.attributes(RECEIVE) | new.attributes(RECEIVE)
+    assert duplicated.span_name(RECEIVE) == new.span_name(RECEIVE) == "receive orders"
+    assert duplicated.kind(RECEIVE) is new.kind(RECEIVE) is SpanKind.CLIENT
+    assert duplicated.attributes(RECEIVE) == old.attributes(RECEIVE) | new.attributes(RECEIVE)
 
 
 def test_a_program_without_the_variable_has_old_names(

@@ -50,9 +50,9 @@ def test_what_is_no_context_is_left_out() -> None:
 
 def test_the_state_of_a_trace_is_kept() -> None:
     traced = penstock.Event(properties={"traceparent": parent(1), "tracestate": "a=1"})
-    (found,) = contexts_in(traced)
+    (context,) = contexts_in(traced)
 
-    assert dict(found.trace_state) == {"a": "1"}
+    assert dict(context.trace_state) == {"a": "1"}
 
 
 def test_links_are_bounded() -> None:

@@ -61,22 +61,22 @@ class Collector:
 
     def spans(self) -> list[Any]:
         """All spans so far."""
-        found = []
+        spans = []
         for path, data in list(self.requests):
             if path == "/v1/traces":
                 for resource in ExportTraceServiceRequest.FromString(data).resource_spans:
-                    found += [span for scope in resource.scope_spans for span in scope.spans]
-        return found
+                    spans += [span for scope in resource.scope_spans for span in scope.spans]
+        return spans
 
     def metrics(self) -> Mapping[str, Any]:
         """The newest value of each metric, by name."""
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for path, data in list(self.requests):
             if path == "/v1/metrics":
                 for resource in ExportMetricsServiceRequest.FromString(data).resource_metrics:
                     for scope in resource.scope_metrics:
-                        found |= {metric.name: metric for metric in scope.metrics}
-        return found
+                        metrics |= {metric.name: metric for metric in scope.metrics}
+        return metrics
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self.arrived:

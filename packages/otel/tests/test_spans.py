@@ -20,9 +20,9 @@ OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PATIENCE_S = 30.0
 
 
-def traceparent(found: SpanContext) -> str:
-    ids = f"{format_trace_id(found.trace_id)}-{format_span_id(found.span_id)}"
-    return f"00-{ids}-{found.trace_flags:02x}"
+def traceparent(context: SpanContext) -> str:
+    ids = f"{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}"
+    return f"00-{ids}-{context.trace_flags:02x}"
 
 
 def context(span: ReadableSpan) -> str:
@@ -78,8 +78,8 @@ def test_a_publish_of_many_events_is_one_span(spans: Spans, orders: penstock.Cha
 def test_an_event_with_a_context_keeps_it_and_the_span_links_to_it(
     spans: Spans, orders: penstock.Channel
 ) -> None:
-    own = penstock.Event(properties={"traceparent": OTHER})
-    orders.publish_many([own, penstock.Event()])
+    traced = penstock.Event(properties={"traceparent": OTHER})
+    orders.publish_many([traced, penstock.Event()])
     span = spans.one("publish orders")
 
     assert parents(orders) == [OTHER, context(span)]

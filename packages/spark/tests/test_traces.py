@@ -31,7 +31,7 @@ class Recorded:
 
     def named(self, name: str) -> ReadableSpan:
         """The only span of this name."""
-        (span,) = (each for each in self._exporter.get_finished_spans() if each.name == name)
+        (span,) = (span for span in self._exporter.get_finished_spans() if span.name == name)
         return span
 
 

@@ -75,7 +75,7 @@ def run(sources: Path, url: str, project: str, part: str) -> Report:
     os.chdir(folder)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ |= {"REALM": url, "TEST_BROKER": url, "TEST_BACKEND": url}
-    os.environ["WORKER_LOGLEVEL"] = "INFO"  # tests look for what the worker logs
+    os.environ["WORKER_LOGLEVEL"] = "INFO"  # tests search the worker's log
     config = Path("integration-tests-config.json")  # read by Celery's conftest.py
     config.unlink(missing_ok=True)
     if part == "held by the worker":

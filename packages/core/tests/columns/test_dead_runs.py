@@ -47,14 +47,14 @@ def pages(
     batch: pa.RecordBatch, rows_max: int = 1_000, durable: str | None = None
 ) -> list[list[DeliveryRun]]:
     selected = Selected(durable, frozenset(), rows_max)
-    found: list[list[DeliveryRun]] = []
+    result: list[list[DeliveryRun]] = []
     place: DeliveryPlace | None = START
     while place is not None:
         first_id = place.first_id
         remaining = batch.filter(pa.array([i >= first_id for i in ids_of(batch)], pa.bool_()))
         runs, place = dead_runs(dead_columns(remaining), "orders", selected, place=place)
-        found.append(runs)
-    return found
+        result.append(runs)
+    return result
 
 
 def ids_of(batch: pa.RecordBatch) -> list[int]:
@@ -119,10 +119,10 @@ def test_the_rows_are_those_of_each_origin(
             dead_event_id: event and event | {"event_id": dead_event_id + 100}
             for dead_event_id, event in by_id.items()
         }
-    found = pages(batch_of(by_id), rows_max, durable)
+    pages_read = pages(batch_of(by_id), rows_max, durable)
 
-    assert max(sum(run.span.size for run in page) for page in found) <= rows_max
-    assert sorted(row for page in found for row in rows_of(page)) == sorted(
+    assert max(sum(run.span.size for run in page) for page in pages_read) <= rows_max
+    assert sorted(row for page in pages_read for row in rows_of(page)) == sorted(
         expected_rows(by_id, durable)
     )
 
@@ -139,10 +139,10 @@ def test_events_that_died_together_are_one_run_for_each_durable() -> None:
 @pytest.mark.spec("D23")
 def test_an_event_with_more_durables_than_a_page_continues_on_the_next() -> None:
     names = [f"{n:05}" for n in range(RUNS_MAX + 10)]
-    found = pages(batch_of({3: origin(9, *names), 4: origin(8, "a")}), rows_max=1_000_000)
+    pages_read = pages(batch_of({3: origin(9, *names), 4: origin(8, "a")}), rows_max=1_000_000)
 
-    assert [len(page) for page in found] == [RUNS_MAX, 11]
-    assert [run.durable for page in found for run in page] == [*names, "a"]
+    assert [len(page) for page in pages_read] == [RUNS_MAX, 11]
+    assert [run.durable for page in pages_read for run in page] == [*names, "a"]
 
 
 @pytest.mark.spec("D23")

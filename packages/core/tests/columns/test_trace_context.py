@@ -48,8 +48,8 @@ def test_events_without_a_context_get_it_and_all_else_stays(
     given_contexts: list[dict[str, Any]] = [{}, OWN, {"tracestate": "b=2"}, {"traceparent": None}]
     contexts = st.sampled_from([{}, *given_contexts])
     for index, row in enumerate(rows):
-        if own := data.draw(contexts):
-            rows[index] = {**(row or {}), **own}
+        if event_context := data.draw(contexts):
+            rows[index] = {**(row or {}), **event_context}
     published = body(rows)
 
     traced = with_context(published, CONTEXT)

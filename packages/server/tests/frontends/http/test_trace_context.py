@@ -30,8 +30,8 @@ def orders(session: penstock.Session) -> penstock.Channel:
 
 
 def contexts(channel: penstock.Channel) -> list[tuple[object, object]]:
-    found = [event.properties for event in channel.browse()]
-    return [(each.get("traceparent"), each.get("tracestate")) for each in found]
+    events = [event.properties for event in channel.browse()]
+    return [(properties.get("traceparent"), properties.get("tracestate")) for properties in events]
 
 
 # --- headers -------------------------------------------------------------------------------
@@ -123,9 +123,9 @@ def test_events_of_every_form_get_the_context_of_the_request(
 
 
 def test_an_event_with_a_context_keeps_it_untouched(web: Web, orders: penstock.Channel) -> None:
-    own = [{"properties": {"traceparent": "mine"}}, {"properties": {"tracestate": "a=1"}}, {}]
-    web.ask("POST", "channels/orders/events", {"events": own}, headers=HEADERS)
-    web.ask("POST", "channels/orders/events", own[0], headers=HEADERS)
+    traced = [{"properties": {"traceparent": "mine"}}, {"properties": {"tracestate": "a=1"}}, {}]
+    web.ask("POST", "channels/orders/events", {"events": traced}, headers=HEADERS)
+    web.ask("POST", "channels/orders/events", traced[0], headers=HEADERS)
     table = pa.table({"traceparent": pa.array([OTHER, None])})
     web.ask("POST", "channels/orders/events", stream(table), headers=ARROW | HEADERS)
 

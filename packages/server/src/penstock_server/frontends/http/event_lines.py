@@ -21,7 +21,7 @@ from penstock_core.columns.schema.layout import LOGICAL_NAME, PRIORITY_DEFAULT
 from penstock_server.frontends.http.event_documents import ChosenColumns
 
 _RARE: Final = ("headers", "origin", "more", "nulls", "delta")
-"""Columns with whose values a batch has no lines."""
+"""Columns that must be empty: a batch with a value in one of them has no lines."""
 _SPACE: Final = ord(" ")
 """Characters below this one are escaped in JSON."""
 _encode: Final = msgspec.json.Encoder().encode
@@ -58,9 +58,9 @@ def lines_of(batch: EventBatch, chosen: ChosenColumns | None) -> memoryview | No
         ),
         "persistent": lambda: _unless_default(stored, "persistent", pa.bool_(), default=True),
     }
-    for name, piece in optional.items():
+    for name, member in optional.items():
         if chosen is None or name in chosen.fields or (name == "data" and _has_data(chosen)):
-            pieces += piece()
+            pieces += member()
     return _bytes(_joined([*pieces, "}\n"], stored.num_rows))
 
 
@@ -82,8 +82,8 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 
 def _joined(pieces: Sequence[Any], count: int) -> pa.Array:
     """Return the texts of the pieces of each row, one after the other. Nulls are left out."""
-    constants = [pa.scalar(piece) if isinstance(piece, str) else piece for piece in pieces]
-    if not any(isinstance(piece, pa.Array) for piece in pieces):
+    constants = [pa.scalar(text) if isinstance(text, str) else text for text in pieces]
+    if not any(isinstance(text, pa.Array) for text in pieces):
         constants.append(pa.repeat("", count))
     return pc.binary_join_element_wise(*constants, "", null_handling="skip")
 
