@@ -96,17 +96,21 @@ class RealmBackend(KeyValueStoreBackend):
     ) -> dict[str, Any]:
         """Return the result of a task once its state is final. ``end_s`` is the deadline as a time
         of ``perf_counter``."""
-        with results.subscribe(start="earliest", selector=selector) as events:
+        with results.subscribe(start="latest", selector=selector) as events:
+            # Read after the subscription has begun, so that no result is missed in between. The
+            # realm finds it by its key, while a subscription from the start would examine all.
+            batch: Iterable[Event] = _stored(results, selector)
             while True:
-                left_s = max(end_s - perf_counter(), 0)
-                for event in events.next_batch(min(left_s, interval_s)) or ():
+                for event in batch:
                     meta: dict[str, Any] = self.decode_result(event.data)
                     if meta["status"] in states.READY_STATES:
                         return meta
+                left_s = end_s - perf_counter()
+                if left_s <= 0:
+                    raise ResultTimeout("the operation timed out")
+                batch = events.next_batch(min(left_s, interval_s)) or ()
                 if on_interval is not None:
                     on_interval()
-                if not left_s:
-                    raise ResultTimeout("the operation timed out")
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
         """Return whether an operation that raised ``exc`` may succeed if it is repeated."""

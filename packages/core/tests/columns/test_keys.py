@@ -18,6 +18,7 @@ from penstock_core.columns.events.single_event import codec_in_message
 from penstock_core.columns.keys.keys import PRUNE_MIN, KeyIndex
 from penstock_core.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock_core.columns.schema.schema import ChannelSchema
+from penstock_core.columns.selectors import Selector
 from penstock_core.ids.ids import IdSet, Span
 from tests.thorough import examples
 
@@ -402,3 +403,72 @@ def test_the_newest_event_of_a_value_can_be_looked_up() -> None:
 
     newest = [channel.index.newest_of(value, channel.live) for value in ("a", "b", "c", None, [1])]
     assert newest == [2, None, None, None, None]
+
+
+# --- selecting by the value of a key -----------------------------------------------------
+
+INDEXED = (
+    "k = 'a'",
+    "k IN ('a', 'c')",
+    "k = 'b' AND NOT k = 'a'",
+    "k = 'a' OR k = 'b'",
+    "k IN ('a', 'b', 'c') AND k = 'c'",
+    "k = 'nothing'",
+)
+"""Selectors that require a text for the key."""
+UNINDEXED = (
+    "k = 'a' OR other = 'b'",
+    "k <> 'a'",
+    "k = 1",
+    "k",
+    "k LIKE 'a%'",
+    "k = '2026-01-01T00:00:00Z'",
+    "k = other",
+)
+"""Selectors that other values may match."""
+
+
+@pytest.mark.spec("F5", "K1")
+@settings(max_examples=examples(200))
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(
+                [MISSING, None, "a", "b", "c", 1, 1.0, True, "2026-01-01T00:00:00Z", b"a", ["a"]]
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        max_size=8,
+    ),
+    st.integers(1, 3),
+    st.sampled_from([*INDEXED, *UNINDEXED]),
+)
+def test_a_selector_finds_all_its_events_by_the_value_of_a_key(
+    publishes: list[list[Any]], depth: int, text: str
+) -> None:
+    channel = Channel(k=depth)
+    matching: list[int] = []
+    selector = Selector(text)
+    for values in publishes:
+        batch = body(*values)
+        first = channel.end
+        channel.publish(batch)
+        mask = selector.mask(stamp(batch, Span(first, channel.end), 0))
+        matching += (np.flatnonzero(mask) + first).tolist()
+
+    found = channel.index.ids_selected(selector.expression, channel.live)
+
+    expected = [event_id for event_id in matching if event_id in channel.live]
+    assert (found is None) == (text in UNINDEXED)
+    if found is not None:
+        assert set(expected) <= set(found)
+        if " AND " not in text:
+            assert list(found) == expected
+
+
+def test_a_key_with_the_name_of_a_header_finds_nothing() -> None:
+    channel = Channel(tag=1)
+    channel.publish(body("a", name="tag"))
+
+    assert channel.index.ids_selected(Selector("tag = 'a'").expression, channel.live) is None

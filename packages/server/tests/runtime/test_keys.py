@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -9,6 +11,10 @@ import pytest
 from packages.server.tests.runtime.lives import ENDS, LATE, End, Lives, datas, named
 from packages.server.tests.runtime.living import EAGER
 from penstock_core.columns.events.event import Event
+from penstock_core.ids.ids import Spans
+from penstock_server.runtime.store.channel_store import ChannelStore
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.store.sealed_file import Damage
 from penstock_testing.loop import pass_time, simulated
 from tests.spindles import spindles
 
@@ -164,3 +170,52 @@ async def test_a_durable_does_not_get_replaced_events() -> None:
         await lives.put("last", *named("new", properties={"k": 1}))
         worker = await lives.attach("last", "team")
         assert datas(await worker.has(1)) == ["new"]
+
+
+@pytest.mark.spec("F5", "K1")
+@pytest.mark.parametrize("engine", ["default", "merge"])
+@pytest.mark.parametrize("end", ENDS)
+@simulated
+async def test_a_browse_for_values_of_a_key_reads_their_events_only(end: End, engine: str) -> None:
+    lives = Lives(sealing=EAGER)
+    async with lives.life(end):
+        await lives.create("last", "persistent", keys={"k": 1}, engine=engine)
+        await lives.put("last", *[event_of(k=f"key {n}", n=n) for n in range(300)])
+        await lives.put("last", event_of(k="key 7", n=1_000), event_of(n=7))
+        await pass_time(0.1)
+    async with lives.life(end):
+        with counted_rows() as read:
+            assert await matching(lives, "last", "k = 'key 7'") == [1_000]
+        assert read() <= 1
+        with counted_rows() as read:
+            found = await matching(lives, "last", "k IN ('key 3', 'key 299', 'none') AND n > 3")
+        assert found == [299]
+        assert read() <= 2
+        assert await matching(lives, "last", "k = 'none'") == []
+        assert await matching(lives, "last", "n = 7") == [7]
+        await lives.put("last", event_of(k="none", n=5))
+        assert await matching(lives, "last", "k = 'none' OR k = 'key 8'") == [8, 5]
+        await lives.purge("last", "k = 'key 8'")
+        assert await matching(lives, "last", "k = 'none' OR k = 'key 8'") == [5]
+
+
+async def matching(lives: Lives, name: str, selector: str) -> list[int]:
+    """Return the numbers of the events that match."""
+    return [event.properties["n"] for event in await lives.stored(name, selector)]
+
+
+@contextmanager
+def counted_rows() -> Iterator[Callable[[], int]]:
+    """Count the rows that are read from stores."""
+    count = 0
+    read = ChannelStore.read
+
+    def counting(store: ChannelStore, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
+        nonlocal count
+        batches = read(store, spans, damage)
+        count += sum(rows.batch.num_rows for rows in batches)
+        return batches
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ChannelStore, "read", counting)
+        yield lambda: count

@@ -17,7 +17,8 @@ class AddSubscriber(Command, frozen=True):
     credit: int = 0
     """Number of events that may be sent now."""
     only: Spans | None = None
-    """The only ids that a browse of a durable reads; None if it may read all."""
+    """The only ids that a browse reads: those of a durable, or those that its selector can match;
+    None if it may read all."""
     durable: str | None = None
     """The browsed durable, whose redelivery counts are shown (SEM E9)."""
     confirms: bool = False

@@ -97,6 +97,11 @@ class NewestByKey:
         event_id = int(self._newest[slot])
         return event_id if event_id >= 0 and event_id in stored else None
 
+    def stored_of(self, slot: int, stored: IdSet) -> list[int]:
+        """Return the id of the newest event with this slot, if it is stored."""
+        event_id = self.newest_of(slot, stored)
+        return [] if event_id is None else [event_id]
+
     def are_stored(self, slots: Int64s, stored: IdSet) -> Bools:
         """Return a mask of the slots whose newest event is stored on the channel."""
         ids = self._newest[slots]
@@ -270,6 +275,10 @@ class NewestFew:
             return IdSet()
         cut = self._cut(slot, 1, stored)
         return IdSet.from_ids(cut.live[: cut.older])
+
+    def stored_of(self, slot: int, stored: IdSet) -> list[int]:
+        """Return the ids of the stored events with this slot, ascending."""
+        return [event_id for event_id in self._ids[slot] if event_id in stored]
 
     def append_one(self, slot: int, event_id: int) -> None:
         """Record that an event with this slot is stored, and drop the ids that

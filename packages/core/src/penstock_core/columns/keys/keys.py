@@ -15,6 +15,8 @@ import pyarrow as pa
 from penstock_core.columns.events.batch import Int64s
 from penstock_core.columns.keys.key_retention import Bools, NewestByKey, NewestFew, is_first
 from penstock_core.columns.keys.key_values import NO_SLOT, Values, ValuesMark
+from penstock_core.columns.selectors.accesses import texts_of
+from penstock_core.columns.selectors.expressions import Expression
 from penstock_core.ids.ids import IdSet
 
 PRUNE_MIN: Final = 1024
@@ -237,6 +239,20 @@ class KeyIndex:
         assert isinstance(key.newest, NewestByKey), "only depth 1 keeps one event per value"
         slot = key.values.slot_of(value)
         return None if slot == NO_SLOT else key.newest.newest_of(slot, stored)
+
+    def ids_selected(self, expression: Expression, stored: IdSet) -> IdSet | None:
+        """Return the ids of all stored events for which a selector's expression can hold. None if
+        the expression does not require a text for the value of a key."""
+        for values, newest in self._keys:
+            texts = texts_of(expression, values.name)
+            if texts is None:
+                continue
+            slots = [slot for text in texts if (slot := values.slot_of(text)) != NO_SLOT]
+            newest.grow(len(values))
+            return IdSet.from_ids(
+                sorted(event_id for slot in slots for event_id in newest.stored_of(slot, stored))
+            )
+        return None
 
     @property
     def derived(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from penstock_core.columns.selectors.expressions import (
     Text,
     Truth,
 )
+from penstock_core.columns.selectors.headers import HEADERS
 from penstock_core.columns.selectors.outcomes import reads_published_only
 from penstock_core.columns.selectors.patterns import parts
 from penstock_core.vocabulary.topics import fixed_part, has_wildcards
@@ -129,6 +130,30 @@ def accesses_of(node: Expression) -> Sequence[Accesses]:
         case _:
             accesses = _of_predicate(node) if reads_published_only(node) else None
             return () if accesses is None else (accesses,)
+
+
+def texts_of(node: Expression, name: str) -> frozenset[str] | None:
+    """Return texts such that ``node`` holds only for events whose property ``name`` has one of
+    them; None if it may hold for other events.
+
+    A text that is a valid time also equals stored times, so there is no result for it.
+    """
+    if name in HEADERS:  # a selector reads the header of this name, and not the property
+        return None
+    fewest: frozenset[str] | None = None
+    for alternative in accesses_of(node):
+        texts = frozenset(
+            access.value
+            for access in alternative.any_of
+            if isinstance(access, Equal)
+            and access.steps == (name,)
+            and access.family is ValueFamily.TEXT
+            and isinstance(access.value, str)
+        )
+        is_complete = len(texts) == len(alternative.any_of)
+        if is_complete and (fewest is None or len(texts) < len(fewest)):
+            fewest = texts
+    return fewest
 
 
 def _of_all(operands: Sequence[Expression]) -> Sequence[Accesses]:

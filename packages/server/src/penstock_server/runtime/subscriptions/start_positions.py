@@ -6,6 +6,8 @@ import numpy as np
 
 from penstock_core.channel.channel import ChannelMachine
 from penstock_core.columns.events.batch import ids_of, times_of
+from penstock_core.columns.selectors import Selector
+from penstock_core.ids.ids import Spans
 from penstock_core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,
@@ -30,6 +32,18 @@ def first_id(channel: ChannelMachine, store: ChannelStore, start: AnyStart) -> i
         case FromTime(at_us):
             coarse = channel.state.ages.first_at(at_us, channel.state.next_id)
             return _first_since(channel, store, coarse, at_us=at_us)
+
+
+def keyed_spans(
+    channel: ChannelMachine, store: ChannelStore, selector: Selector | None
+) -> Spans | None:
+    """Return the ids of all stored events that a selector can match, found by the value that it
+    requires for a publish key (SEM F5). None if the selector requires none, or may read the field
+    of a message instead of the property."""
+    if selector is None or store.keys is None or channel.state.definition.descriptors:
+        return None
+    ids = store.keys.ids_selected(selector.expression, channel.state.stored)
+    return None if ids is None else ids.spans
 
 
 def _first_since(channel: ChannelMachine, store: ChannelStore, coarse: int, at_us: int) -> int:

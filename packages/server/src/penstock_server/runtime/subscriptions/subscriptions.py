@@ -44,7 +44,7 @@ from penstock_server.runtime.subscriptions import views
 from penstock_server.runtime.subscriptions.exclusive_hold import Holding
 from penstock_server.runtime.subscriptions.resume_places import ResumePlaces, await_seats
 from penstock_server.runtime.subscriptions.seeking import Seeking
-from penstock_server.runtime.subscriptions.start_positions import first_id
+from penstock_server.runtime.subscriptions.start_positions import first_id, keyed_spans
 from penstock_server.runtime.writer.group import Group
 from penstock_server.runtime.writer.publish_selectors import refuse_costly
 from penstock_server.runtime.writer.requests import (
@@ -133,10 +133,14 @@ class Subscriptions:
             if browse:
                 stop = _ENDLESS if endless else channel.state.next_id
                 stop = stop if last_id is None else min(stop, last_id + 1)
-            first = first_id(channel, group.state.stores[channel_id], start)
+            store = group.state.stores[channel_id]
+            first = first_id(channel, store, start)
             command = AddSubscriber(
                 subscription, outlet.session, first, stop_id=stop, credit=credit, confirms=confirms
             )
+            if browse and not endless:
+                # No other event that is stored now can match.
+                command = replace(command, only=keyed_spans(channel, store, outlet.selector))
             if not (browse or channel.state.engine.needs_interest):
                 command = replace(command, is_selective=self.dispatch.follow(subscription))
             elif not browse:
