@@ -69,6 +69,21 @@ def check_limits(definition: Definition) -> None:
     check_keys(definition)
 
 
+def check_deliveries(definition: Definition) -> None:
+    """Raise ``InvalidArgument`` for rules of redelivery on a channel, and for a limit of deliveries
+    without a store for the events beyond it (SEM C4)."""
+    if definition.max_deliveries and definition.kind != "queue":
+        raise InvalidArgument(
+            "max_deliveries is an attribute of queues and durables, not of a channel"
+        )
+    if definition.backoff is not None and definition.kind != "queue":
+        raise InvalidArgument("backoff is an attribute of queues and durables, not of a channel")
+    if definition.max_deliveries and not definition.dead_event_store:
+        raise InvalidArgument(
+            "max_deliveries needs a dead_event_store for the events that are rolled back too often"
+        )
+
+
 def check_keys(definition: Definition) -> None:
     """Raise ``InvalidArgument`` for an invalid publish key (SEM K1, C4)."""
     for name, depth in definition.keys.items():

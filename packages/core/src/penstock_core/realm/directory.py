@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock_core.channel.attributes import refuse_without_effect
 from penstock_core.channel.channel import ChannelMachine
 from penstock_core.channel.channel_type import ChannelType
-from penstock_core.channel.retention import check_limits
+from penstock_core.channel.retention import check_deliveries, check_limits
 from penstock_core.channel.state import RealmRules
 from penstock_core.messages.definitions import ChannelCreated, ChannelDeleted
 from penstock_core.messages.joins import Join, JoinCreated, JoinDeleted
@@ -361,19 +361,7 @@ class Directory:
                 "retain_consumed is an attribute of channels; a queue removes what its reader has "
                 "committed"
             )
-        if definition.max_deliveries and definition.kind != "queue":
-            raise InvalidArgument(
-                "max_deliveries is an attribute of queues and durables, not of a channel"
-            )
-        if definition.backoff is not None and definition.kind != "queue":
-            raise InvalidArgument(
-                "backoff is an attribute of queues and durables, not of a channel"
-            )
-        if definition.max_deliveries and not definition.dead_event_store:
-            raise InvalidArgument(
-                "max_deliveries needs a dead_event_store for the events that are rolled back too "
-                "often"
-            )
+        check_deliveries(definition)
 
     def _refuse_topics(self, name: str, definition: Definition) -> None:
         """Raise ``InvalidArgument`` if the topics are invalid or a filter belongs to another

@@ -84,6 +84,7 @@ ORDER: Final = (
     "audit",
     "apply",
     "export",
+    "topology",
     "realm",
     "store",
     "cluster",

@@ -128,15 +128,21 @@ def export(
     if file is None:
         write(text.rstrip("\n"))
         return
+    write_file(file, text, yes=yes)
+    kinds = [store.kind for store in existing.stores.values()]
+    channels, queues = kinds.count("channel"), kinds.count("queue")
+    note(f"{file} written: {count(channels, 'channel')}, {count(queues, 'queue')}")
+
+
+def write_file(file: Path, text: str, *, yes: bool) -> None:
+    """Write a topology to a file, after confirmation if the file exists. Raises
+    ``InvalidArgument`` if it cannot be written."""
     if file.exists():
         confirm(f"Replace {file}?", yes=yes)
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidArgument(f"{file}: {error.strerror or error}") from error
-    kinds = [store.kind for store in existing.stores.values()]
-    channels, queues = kinds.count("channel"), kinds.count("queue")
-    note(f"{file} written: {count(channels, 'channel')}, {count(queues, 'queue')}")
 
 
 # --- the plan -----------------------------------------------------------------------------

@@ -459,19 +459,15 @@ Change = tuple[str, Any, Any]
 
 def definition_changes(existing: Definition, wanted: Definition) -> Iterator[Change]:
     """Yield the attributes that differ, with their present and their wanted value."""
-    for attribute in fields(Definition):
+    for name in Definition.__struct_fields__:
         # The kind is compared with the store, and the attributes of the storage one by one.
-        if attribute.name not in ("kind", "storage") and getattr(
-            existing, attribute.name
-        ) != getattr(wanted, attribute.name):
-            yield attribute.name, getattr(existing, attribute.name), getattr(wanted, attribute.name)
-    for attribute in fields(Storage):
-        current, desired = (
-            getattr(existing.storage, attribute.name),
-            getattr(wanted.storage, attribute.name),
-        )
+        current, desired = getattr(existing, name), getattr(wanted, name)
+        if name not in ("kind", "storage") and current != desired:
+            yield name, current, desired
+    for name in Storage.__struct_fields__:
+        current, desired = getattr(existing.storage, name), getattr(wanted.storage, name)
         if current != desired:
-            yield f"storage.{attribute.name}", current, desired
+            yield f"storage.{name}", current, desired
 
 
 def _attribute_details(definition: Definition) -> Iterator[str]:

@@ -6,62 +6,76 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from penstock_core.columns.events.durations import UNITS_MS
 from penstock_core.vocabulary.backoff import Backoff
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.durable_attributes import DURABLE_DEFAULTS
 from penstock_tools.topology.document import (
+    PipelineFile,
+    Place,
     Topology,
     WantedDurable,
     WantedGrant,
+    WantedGroup,
     WantedJoin,
     WantedStore,
+    WantedUser,
 )
 from penstock_tools.topology.reading import DURATIONS, EMBEDDED
+
+Part = (
+    WantedStore | WantedDurable | WantedJoin | WantedUser | WantedGroup | WantedGrant | PipelineFile
+)
+"""A part of a topology that is one table of its file."""
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LEFT_OUT: Final = frozenset(("kind",))
 """Fields of a definition that are not written as attributes: the table's name is the kind."""
 
 
-def to_toml(topology: Topology, *, heading: str = "") -> str:
-    """Return a topology as TOML text; ``heading`` becomes a comment at its top."""
+def to_toml(
+    topology: Topology, *, heading: str = "", remark: Callable[[Place], str] | None = None
+) -> str:
+    """Return a topology as TOML text; ``heading`` becomes a comment at its top, and the result of
+    ``remark`` for the place of each part one above it."""
     # An empty line of the heading must not end with a space.
     comment = "".join(f"# {line}\n".replace("# \n", "#\n") for line in heading.splitlines())
-    tables = "\n".join("\n".join([*table, ""]) for table in _tables(topology))
+    tables = "\n".join("\n".join([*table, ""]) for table in _tables(topology, remark))
     return f"{comment}\n{tables}" if comment else tables
 
 
-def _tables(topology: Topology) -> Iterator[list[str]]:
+def _tables(topology: Topology, remark: Callable[[Place], str] | None) -> Iterator[list[str]]:
     """Yield the lines of each table."""
+    for part, table in _parts(topology):
+        yield [f"# {remark(part.place)}", *table] if remark else table
+
+
+def _parts(topology: Topology) -> Iterator[tuple[Part, list[str]]]:
+    """Yield each part of a topology with the lines of its table."""
     for store in topology.stores:
-        yield _store_lines(store)
+        yield store, _store_lines(store)
         # TOML assigns a [[channel.durable]] to the last [[channel]] above it.
         for durable in store.durables:
-            yield _durable_lines(durable)
+            yield durable, _durable_lines(durable)
     for durable in topology.durables:
-        yield _durable_lines(durable)
+        yield durable, _durable_lines(durable)
     for join in topology.joins:
-        yield _join_lines(join)
+        yield join, _join_lines(join)
     for user in topology.users:
-        yield ["[[user]]", _format_pair("name", user.name)]
+        yield user, ["[[user]]", _format_pair("name", user.name)]
     for group in topology.groups:
-        yield [
-            "[[group]]",
-            _format_pair("name", group.name),
-            _format_pair("members", group.members),
-        ]
+        lines = [_format_pair("name", group.name), _format_pair("members", group.members)]
+        yield group, ["[[group]]", *lines]
     for grant in topology.grants:
-        yield _grant_lines(grant)
+        yield grant, _grant_lines(grant)
     for pipeline in topology.pipelines:
-        yield ["[[pipeline]]", _format_pair("file", str(pipeline.path))]
+        yield pipeline, ["[[pipeline]]", _format_pair("file", str(pipeline.path))]
 
 
 def _store_lines(store: WantedStore) -> list[str]:
@@ -116,11 +130,11 @@ def unusual(struct: Struct, usual: Struct) -> dict[str, Any]:
     """Return the fields whose value differs from that of ``usual``; a nested struct becomes a dict
     of its differing fields."""
     differing = {}
-    for field in fields(struct):
-        value, default = getattr(struct, field.name), getattr(usual, field.name)
+    for name in struct.__struct_fields__:
+        value, default = getattr(struct, name), getattr(usual, name)
         if value != default:
             nested = isinstance(value, Struct) and isinstance(default, Struct)
-            differing[field.name] = unusual(value, default) if nested else value
+            differing[name] = unusual(value, default) if nested else value
     return differing
 
 

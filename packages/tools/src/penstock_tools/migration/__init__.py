@@ -1,0 +1,1 @@
+"""Topologies from the configuration of other brokers, and the files that their clients need."""
