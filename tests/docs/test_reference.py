@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 import penstock.aio
+import penstock_faststream
 from penstock.client.connection.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
 from penstock_core.columns.events.event import Origin
 from penstock_core.columns.selectors.parser import parse
@@ -112,6 +113,7 @@ def test_every_error_class_named_exists(page: Path) -> None:
     named = {found[1] for text in marked(page) if (found := _CLASS.fullmatch(text))}
     known = {each.__name__ for each in error_classes().values()} | NOT_OURS
     known |= set(penstock.__all__) | set(penstock.aio.__all__) | kit_classes()
+    known |= set(penstock_faststream.__all__)
 
     assert named - known == set()
 

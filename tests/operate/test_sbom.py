@@ -76,6 +76,7 @@ def test_it_has_the_packages_of_the_project_that_the_image_has() -> None:
 
     assert own == {f"penstock-{path.name}" for path in (ROOT / "packages").iterdir()} - {
         "penstock-celery",
+        "penstock-faststream",
         "penstock-otel",
         "penstock-spark",
     }

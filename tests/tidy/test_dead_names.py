@@ -48,6 +48,17 @@ CALLED_FROM_OUTSIDE: dict[str, str] = {
     "supports_autoexpire": "a name of Celery's result backends",
     "supports_fanout": "a name of kombu's channels",
     "supports_native_join": "a name of Celery's result backends",
+    "channel_labels": "a name of FastStream's specifications",
+    "get_publish_attrs_from_cmd": "a name of FastStream's telemetry",
+    "get_publish_destination_name": "a name of FastStream's telemetry",
+    "get_publish_destination_name_from_cmd": "a name of FastStream's metrics",
+    "_fake_connect": "a name of FastStream's test brokers",
+    "_patch_producer": "a name of FastStream's test brokers",
+    "create_publisher_fake_subscriber": "a name of FastStream's test brokers",
+    "broker_class": "a name of FastStream's routers for FastAPI",
+    "_make_response_publisher": "a name of FastStream's subscribers",
+    "get_log_context": "a name of FastStream's subscribers",
+    "register_subscriber": "a name of FastStream's logs",
 }
 """Names that a library asks for, each with who does."""
 

@@ -33,8 +33,11 @@ ALLOWED = {
         "penstock/client/sync/sync_access.py",
         "bench/mqtt_load.py",
     ),
-    # the servers of others that Penstock is compared with; options and methods of kombu and Celery
-    "broker": ("bench/", "penstock_celery/channel.py"),
+    # the servers of others that Penstock is compared with; options and methods of kombu and Celery;
+    # the word of FastStream for its connection
+    "broker": ("bench/", "penstock_celery/channel.py", "penstock_faststream/"),
+    "nack": ("penstock_faststream/message.py",),  # methods of FastStream
+    "patch": ("penstock_faststream/publisher.py", "penstock_faststream/testing.py"),
     "prefetch_count": ("penstock_celery/delivery.py",),
     "unacked": ("penstock_celery/delivery.py",),
     "visibility": ("penstock_celery/channel.py",),
@@ -48,8 +51,9 @@ ALLOWED = {
         "bench/mqtt_load.py",
     ),
     "msg": (
-        "penstock_cluster/storage/jetstream/asking.py",
-    ),  # a method of nats-py that is overridden
+        "penstock_cluster/storage/jetstream/asking.py",  # a method of nats-py that is overridden
+        "penstock_faststream/",  # arguments of FastStream
+    ),
     "snoop": (
         "penstock_server/frontends/http/live.py",
     ),  # a live view looks on without taking part

@@ -12,12 +12,10 @@ from penstock_core.columns.events.event import Event, Moment
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class QueuedAttributes(TypedDict, total=False):
-    """Attributes of an event on a queue."""
+class ScalarAttributes(TypedDict, total=False):
+    """Attributes of an event, apart from its properties and headers."""
 
     tag: str | None
-    properties: Mapping[str, Any] | None
-    headers: Mapping[str, Any] | None
     ttl: Milliseconds
     """Time to live: milliseconds, a text such as ``"1h"``, or a ``timedelta``; 0 means the time to
     live of the channel or queue."""
@@ -28,6 +26,13 @@ class QueuedAttributes(TypedDict, total=False):
     deliver_at: Moment | None
     """Time of publication: a datetime with a time zone, a text such as ``"2026-05-04T12:00:00Z"``,
     seconds since 1970, or a duration from now such as ``"10m"`` or a ``timedelta``."""
+
+
+class QueuedAttributes(ScalarAttributes, total=False):
+    """Attributes of an event on a queue."""
+
+    properties: Mapping[str, Any] | None
+    headers: Mapping[str, Any] | None
 
 
 class EventAttributes(QueuedAttributes, total=False):
