@@ -87,6 +87,31 @@ async def test_an_event_whose_handler_fails_is_delivered_again(
     assert dead.origin.cause == "redelivery_limit"
 
 
+@pytest.mark.parametrize("is_queue", [False, True], ids=["durable", "queue"])
+@on_a_loop
+async def test_a_failed_event_waits_also_where_the_realm_has_no_backoff(
+    url: str, session: penstock.Session, name: str, *, is_queue: bool
+) -> None:
+    broker, times_s = broker_at(url), list[float]()
+    if is_queue:
+        session.queues.create(name)
+    else:
+        session.channels.create(name).durables.create("billing", type="shared")
+
+    @broker.subscriber(name, durable=None if is_queue else "billing")
+    async def bill(order: str) -> None:
+        times_s.append(asyncio.get_running_loop().time())
+        if len(times_s) < 3:
+            raise ValueError(order)
+
+    async with running(broker):
+        await broker.publish("a1", name)
+        await until(partial(_has_more_than, times_s, 2))
+
+    first, second, third = times_s
+    assert (second - first >= 0.1, third - second >= 0.2) == (True, True)
+
+
 @pytest.mark.parametrize(
     ("policy", "left", "dead"),
     [
@@ -234,7 +259,30 @@ async def test_batches_of_a_queue_are_settled_one_by_one_while_others_are_held(
     assert session.queues.get(name).info().events == 0
 
 
-def _has_more_than(messages: list[PenstockMessage], number: int) -> bool:
+@on_a_loop
+async def test_a_batch_is_acknowledged_although_an_earlier_one_was_not_settled_in_time(
+    url: str, session: penstock.Session, name: str
+) -> None:
+    broker, batches = broker_at(url), list[list[str]]()
+    queue = session.queues.create(name, backoff={"first": "1h", "most": "1h"})
+
+    @broker.subscriber(name, batch=True, ack_timeout="1s")
+    async def bill(orders: list[str]) -> None:
+        batches.append(orders)
+        if orders == ["late"]:
+            await until(lambda: queue.info().redelivered)
+            raise ValueError(orders)
+
+    async with running(broker):
+        await broker.publish("late", name)
+        await until(lambda: queue.info().waiting)
+        await broker.publish("a1", name)
+        await until(lambda: queue.info().events == 1)
+
+    assert batches == [["late"], ["a1"]]
+
+
+def _has_more_than(messages: list[Any], number: int) -> bool:
     return len(messages) > number
 
 

@@ -148,21 +148,44 @@ async def test_a_request_is_answered_by_what_a_handler_returns(
     assert native.data == b"1.25"
 
 
+@pytest.mark.parametrize("reason", ["full", "gone"])
 @on_a_loop
-async def test_a_request_that_no_client_waits_for_any_more_is_settled(
-    url: str, session: penstock.Session, name: str
+async def test_a_refused_reply_does_not_make_the_handler_fail(
+    url: str, session: penstock.Session, name: str, reason: str
 ) -> None:
-    broker, queue = broker_at(url), session.queues.create(name)
-    queue.push(b"EUR", headers={"reply_to": "temp-reply-nobody", "correlation_id": "17"})
+    broker, requests = broker_at(url), list[str]()
+    full = session.channels.create(f"{name}-full", capacity=1, storage={"honour_capacity": True})
+    full.publish(b"first")
+    queue = session.queues.create(name)
+    queue.push(b"EUR", headers={"reply_to": f"{name}-{reason}", "correlation_id": "17"})
 
     @broker.subscriber(name)
     async def rate(currency: str) -> float:
+        requests.append(currency)
         return 1.25
 
     async with running(broker):
         await until(lambda: queue.info().events == 0)
 
-    assert queue.info().events == 0
+    assert requests == ["EUR"]
+    assert [event.data for event in full.browse()] == [b"first"]
+
+
+@on_a_loop
+async def test_a_reply_goes_without_attributes_of_published_events(
+    url: str, session: penstock.Session, name: str
+) -> None:
+    broker, replies = broker_at(url), session.channels.create(f"{name}-replies")
+    session.queues.create(name).push(b"EUR", headers={"reply_to": f"{name}-replies"})
+
+    @broker.subscriber(name)
+    async def rate(currency: str) -> PenstockResponse:
+        return PenstockResponse(1.25, tag="rate", deliver_at="1h", transient=False)
+
+    async with running(broker):
+        await until(lambda: replies.info().events)
+
+    assert [(event.data, event.tag) for event in replies.browse()] == [(b"1.25", "rate")]
 
 
 @on_a_loop

@@ -13,6 +13,7 @@ from penstock.aio import (
     ReceivedEvent,
 )
 from penstock.client.connection.arguments import Duration
+from penstock.client.reading.handling import delay_after_failure_s
 
 REASON = "rejected by the handler"
 """Reason of a rejection by a handler without a reason."""
@@ -22,10 +23,18 @@ class Arrival:
     """An event or a batch that needs no settlement: of a subscription without a durable, or a
     reply."""
 
-    __slots__ = ("channel", "events", "received")
+    __slots__ = ("_needs_delay", "channel", "events", "received")
 
-    def __init__(self, received: ReceivedEvent | ReceivedBatch, channel: str) -> None:
-        """``channel`` is the name of the channel or queue."""
+    def __init__(
+        self,
+        received: ReceivedEvent | ReceivedBatch,
+        channel: str,
+        *,
+        needs_delay: bool = False,
+    ) -> None:
+        """``channel`` is the name of the channel or queue. ``needs_delay`` says that it redelivers
+        events without a backoff, so that a rollback has to name a delay."""
+        self._needs_delay = needs_delay
         self.received = received
         self.events = [*received] if isinstance(received, ReceivedBatch) else [received]
         """The events, in order."""
@@ -40,6 +49,12 @@ class Arrival:
     async def reject(self, reason: str) -> None:
         """Send to the dead event store with the ``reason``; without a dead event store, settle as
         processed."""
+
+    def _redelivery_delay(self, delay: Duration | None) -> Duration | None:
+        """Return the delay that a rollback names; None if the durable or queue has a backoff."""
+        if delay is not None or not self._needs_delay:
+            return delay
+        return delay_after_failure_s(max(event.redelivery_count for event in self.events))
 
 
 class DurableArrival(Arrival):
@@ -57,7 +72,7 @@ class DurableArrival(Arrival):
         await self._delivered.ack()
 
     async def roll_back(self, delay: Duration | None) -> None:
-        await self._delivered.rollback(delay=delay)
+        await self._delivered.rollback(delay=self._redelivery_delay(delay))
 
     async def reject(self, reason: str) -> None:
         try:
@@ -75,11 +90,13 @@ class QueueArrival(Arrival):
         self,
         received: ReceivedEvent | ReceivedBatch,
         channel: str,
+        *,
+        needs_delay: bool,
         reader: Reader,
         unsettled: set[QueueArrival],
     ) -> None:
         """``unsettled`` are the arrivals of the reader that are not settled, with this one."""
-        super().__init__(received, channel)
+        super().__init__(received, channel, needs_delay=needs_delay)
         self._reader = reader
         self._unsettled = unsettled
         unsettled.add(self)
@@ -88,12 +105,15 @@ class QueueArrival(Arrival):
         """Commit, and return when the realm has stored that. Raises ``ConnectionLost`` or
         ``IllegalState`` if the events have returned to the queue."""
         if self._has_all_that_is_held():
-            await self._reader.commit()
+            # Without an event, the call would fail for an earlier batch that was not settled in
+            # time and is delivered again.
+            await self._reader.commit(max(event.event_id or 0 for event in self.events))
         else:
             for event in self.events:
                 await self._reader.commit(event, individual=True)
 
     async def roll_back(self, delay: Duration | None) -> None:
+        delay = self._redelivery_delay(delay)
         if self._has_all_that_is_held():
             await self._reader.rollback(delay=delay)
         else:

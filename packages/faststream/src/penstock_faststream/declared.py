@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final, Unpack
 
-from penstock import NameDoesNotExist
+from penstock import AccessDenied, NameDoesNotExist
 from penstock.aio import Channel, Durable, Queue, Session
 from penstock.client.handles.attributes import BackoffTimes, DurableType, NewDurableAttributes
 from penstock.client.reading.start_positions import StartLike
+from penstock_core.api.patterns import PatternDurableInfo
 from penstock_core.vocabulary.choice import is_pattern
 
 BACKOFF: Final[BackoffTimes] = {"first": "100ms", "factor": 2, "most": "1m"}
@@ -65,12 +66,20 @@ async def durable_of(
     return await channel.durables.create(durable.name, if_missing=True, **durable.attributes)
 
 
-async def create_pattern_durable(session: Session, pattern: str, durable: DurableSub) -> None:
-    """Create a durable on each channel that fits ``pattern`` unless that pattern durable exists."""
+async def pattern_durable_of(
+    session: Session, pattern: str, durable: DurableSub, *, creates: bool
+) -> PatternDurableInfo | None:
+    """Return the description of a durable over a pattern. With ``creates``, create it on each
+    channel that fits if it is missing; otherwise return None if it is, or if the user may not see
+    it."""
     try:
-        await session.durables.get(pattern, durable.name)
-    except NameDoesNotExist:
-        await session.durables.create(pattern, durable.name, if_missing=True, **durable.attributes)
+        return await session.durables.get(pattern, durable.name)
+    except (NameDoesNotExist, AccessDenied):
+        if not creates:
+            return None
+    return await session.durables.create(
+        pattern, durable.name, if_missing=True, **durable.attributes
+    )
 
 
 async def channel_of(session: Session, name: str, *, creates: bool) -> Channel:

@@ -40,7 +40,9 @@ class PenstockMessage(StreamMessage[Any]):
 
     async def nack(self, delay: Duration | None = None) -> None:
         """Roll the event or batch back, so that it is delivered again: with a ``delay`` (seconds,
-        or a text such as ``"5s"``) no sooner than that, otherwise after the backoff."""
+        or a text such as ``"5s"``) no sooner than that. Otherwise the backoff of its durable or
+        queue decides; without one the delay is 100 ms, doubled with each redelivery, at most a
+        minute."""
         if self.committed is None:
             await self._arrival.roll_back(delay)
         await super().nack()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from fast_depends.library.serializer import SerializerProto
@@ -14,7 +15,7 @@ from faststream._internal.types import CustomCallable
 from faststream.exceptions import IncorrectState
 
 from penstock import NameDoesNotExist
-from penstock.aio import Channel, Event, Queue, Session
+from penstock.aio import Channel, Event, Queue, ReceivedEvent, Session
 from penstock_faststream.arrivals import Arrival
 from penstock_faststream.declared import store_of
 from penstock_faststream.message import CONTENT_TYPE, EventParser
@@ -25,6 +26,9 @@ from penstock_faststream.publish_command import (
 )
 
 T = TypeVar("T")
+
+OF_REPLIES: Final = frozenset(inspect.signature(ReceivedEvent.reply).parameters)
+"""Attributes that a reply may have: fewer than other events."""
 
 
 class EventEncoder:
@@ -91,15 +95,13 @@ class RealmProducer(ProducerProto[PenstockPublishCommand]):
         self._session = None
         self._stores.clear()
 
-    async def publish(self, cmd: PenstockPublishCommand) -> int | None:
+    async def publish(self, cmd: PenstockPublishCommand) -> int:
         """Publish a message, or reply to a request. Return the id of the event once the realm has
-        stored it; None for a reply that no client waits for any more."""
+        stored it. Raises ``NameDoesNotExist`` for a reply that no client waits for any more."""
         data, attributes = await self._encoder.arguments(cmd.body, cmd)
         if cmd.request is not None:
-            try:
-                return await cmd.request.reply(data, **attributes)
-            except NameDoesNotExist:
-                return None
+            applicable = {name: attributes[name] for name in attributes.keys() & OF_REPLIES}
+            return await cmd.request.reply(data, **applicable)
 
         async def put(store: Channel | Queue) -> int:
             if isinstance(store, Channel):

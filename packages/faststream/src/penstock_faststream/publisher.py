@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
@@ -11,6 +11,7 @@ from faststream._internal.producer import ProducerProto
 from faststream._internal.types import PublisherMiddleware
 from faststream.response import PublishCommand, PublishType
 
+from penstock import Refused
 from penstock.aio import ReceivedEvent
 from penstock_faststream.configs import PenstockBrokerConfig, PenstockPublisherConfig
 from penstock_faststream.message import PenstockMessage
@@ -114,12 +115,30 @@ class ChannelPublisher(PublisherUsecase):
 class ReplyPublisher(FakePublisher):
     """Sends what a handler returns to the client that waits for a reply."""
 
-    __slots__ = ("_reply_to", "_request")
+    __slots__ = ("_reply_to", "_report", "_request")
 
-    def __init__(self, producer: ProducerProto[Any], reply_to: str, request: ReceivedEvent) -> None:
+    def __init__(
+        self,
+        producer: ProducerProto[Any],
+        reply_to: str,
+        request: ReceivedEvent,
+        report: Callable[[str], None],
+    ) -> None:
+        """``report`` is called with a text if the realm refuses the reply."""
         super().__init__(producer=producer)
         self._reply_to = reply_to
         self._request = request
+        self._report = report
+
+    async def _publish(
+        self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
+    ) -> None:
+        """Publish the reply. A refusal is reported and does not fail the handler: the request would
+        be delivered again, with the same ``reply_to``, which any publisher may choose."""
+        try:
+            await super()._publish(cmd, _extra_middlewares=_extra_middlewares)
+        except Refused as error:
+            self._report(f"the reply to event {self._request.event_id} is refused: {error!r}")
 
     def patch_command(self, cmd: PublishCommand) -> PenstockPublishCommand:
         """Return the command that publishes the reply."""

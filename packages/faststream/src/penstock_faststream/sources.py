@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from faststream.exceptions import SetupError
 
+from penstock import AccessDenied
 from penstock.aio import Channel, Queue, ReceivedBatch, ReceivedEvent, Session
+from penstock_core.api.durables import DurableInfo
+from penstock_core.api.patterns import PatternDurableInfo
 from penstock_faststream.arrivals import Arrival, DurableArrival, QueueArrival
 from penstock_faststream.configs import SubscriberSource
 from penstock_faststream.declared import (
-    create_pattern_durable,
     durable_of,
+    pattern_durable_of,
     stands_for_several,
     store_of,
 )
@@ -77,8 +81,10 @@ async def open_source(session: Session, name: str, source: SubscriberSource) -> 
         reading, deliver = _of_pattern(session, name, source)
     else:
         store = await store_of(session, name, creates=source.creates)
-        opened = _of_channel if isinstance(store, Channel) else _of_queue
-        reading, deliver = opened(store, source)  # type: ignore[arg-type]  # matches by the line above
+        if isinstance(store, Channel):
+            reading, deliver = _of_channel(store, source)
+        else:
+            reading, deliver = await _of_queue(store, source)
     await reading.open()
     return OpenSource(reading, deliver, is_batch=source.is_batch)
 
@@ -90,23 +96,22 @@ async def _of_durable(session: Session, name: str, source: SubscriberSource) -> 
     durable = source.durable
     assert durable is not None, "only called for a durable"
     _refuse(source, "a durable", start=source.start, ack_timeout=source.ack_timeout)
-
-    def deliver(received: ReceivedEvent | ReceivedBatch) -> Arrival:
-        return DurableArrival(received, name)
-
+    reading: EventReading
+    info: DurableInfo | PatternDurableInfo | None
     if stands_for_several(name):
-        if source.creates:
-            await create_pattern_durable(session, name, durable)
-        _refuse_workers(durable.type, source)
-        return (
-            session.subscribe(
-                name, durable=durable.name, window=source.window, selector=source.selector
-            ),
-            deliver,
+        info = await pattern_durable_of(session, name, durable, creates=source.creates)
+        reading = session.subscribe(
+            name, durable=durable.name, window=source.window, selector=source.selector
         )
-    handle = await durable_of(session, name, durable, creates=source.creates)
-    _refuse_workers((await handle.info()).type, source)
-    return handle.subscribe(window=source.window, selector=source.selector), deliver
+    else:
+        handle = await durable_of(session, name, durable, creates=source.creates)
+        info = await handle.info()
+        reading = handle.subscribe(window=source.window, selector=source.selector)
+    durable_type = durable.type if info is None else info.type
+    _refuse_workers(durable_type, source)
+    # Rolled-back events of the cumulative types come with the next subscription only.
+    needs_delay = info is not None and info.backoff is None and durable_type not in CUMULATIVE_TYPES
+    return reading, lambda received: DurableArrival(received, name, needs_delay=needs_delay)
 
 
 def _of_pattern(session: Session, name: str, source: SubscriberSource) -> Parts:
@@ -127,7 +132,7 @@ def _of_channel(channel: Channel, source: SubscriberSource) -> Parts:
     return subscription, lambda received: Arrival(received, channel.name)
 
 
-def _of_queue(queue: Queue, source: SubscriberSource) -> Parts:
+async def _of_queue(queue: Queue, source: SubscriberSource) -> Parts:
     _refuse(source, "a queue", start=source.start)
     default = BATCH_WINDOW_DEFAULT if source.is_batch else WINDOW_DEFAULT
     reader = queue.reader(
@@ -136,9 +141,12 @@ def _of_queue(queue: Queue, source: SubscriberSource) -> Parts:
         selector=source.selector,
         ack_timeout=source.ack_timeout,
     )
+    needs_delay = False
+    with suppress(AccessDenied):
+        needs_delay = (await queue.info()).definition.backoff is None
     unsettled: set[QueueArrival] = set()
     return reader, lambda received: QueueArrival(
-        received, queue.name, reader=reader, unsettled=unsettled
+        received, queue.name, needs_delay=needs_delay, reader=reader, unsettled=unsettled
     )
 
 

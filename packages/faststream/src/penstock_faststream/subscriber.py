@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from faststream._internal.endpoint.publisher import PublisherProto
@@ -165,7 +166,9 @@ class PenstockSubscriber(TasksMixin, SubscriberUsecase[Arrival]):
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
         request = message.raw_message
         assert isinstance(request, ReceivedEvent), "batches have no reply address"
-        return (ReplyPublisher(self._outer_config.producer, message.reply_to, request),)
+        report = partial(self._log, logging.WARNING)
+        producer = self._outer_config.producer
+        return (ReplyPublisher(producer, message.reply_to, request, report=report),)
 
     def get_log_context(self, message: StreamMessage[Arrival] | None) -> dict[str, str]:
         """Return what a line of the log says about a message."""

@@ -23,6 +23,12 @@ the handler would fail on it in an endless loop."""
 _DOUBLED_MAX: Final = 16
 
 
+def delay_after_failure_s(redeliveries: int) -> float:
+    """Return the seconds before an event whose handler failed is delivered again by a durable or
+    queue without a backoff (SEM D18); ``redeliveries`` is its count of redeliveries."""
+    return min(_DELAY_FIRST_S * (1 << min(redeliveries, _DOUBLED_MAX)), _DELAY_MAX_S)
+
+
 class HandlerLoop:
     """The task that calls a handler with the events of an open seat."""
 
@@ -100,9 +106,7 @@ class HandlerLoop:
         """Return the seconds before an event is delivered again; None if the durable decides."""
         if self._needs_delay is None:
             self._needs_delay = await self._has_no_backoff()
-        if not self._needs_delay:
-            return None
-        return min(_DELAY_FIRST_S * (1 << min(redeliveries, _DOUBLED_MAX)), _DELAY_MAX_S)
+        return delay_after_failure_s(redeliveries) if self._needs_delay else None
 
     async def _has_no_backoff(self) -> bool:
         """Return whether the durable redelivers rolled-back events without a delay."""
