@@ -26,6 +26,7 @@ lock() {
 # The AMQP engine has to be compiled, so it has a file of its own: a machine without a compiler
 # can install all of the others. What it needs itself has the versions of the large file.
 lock requirements-build.lock --group build "$@"
+lock requirements-uv.lock --group install --no-annotate "$@"
 required() { "${VENV:-.venv}/bin/python" -m scripts.packages "$@"; }
 required all group:dev group:bench group:docs | grep -v '^python-qpid-proton' |
   lock requirements.lock --no-annotate - "$@"

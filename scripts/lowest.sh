@@ -31,13 +31,13 @@ fi
 install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@"; }
 is_stamped() { [ "$(cat "$venv/.$1" 2>/dev/null || true)" = "$2" ]; }
 
-stamp="$( ("$python" -c 'import sys; print(sys.version)' && cat "$lock" requirements-build.lock) | cksum)"
+stamp="$( ("$python" -c 'import sys; print(sys.version)' && cat "$lock" requirements-build.lock requirements-uv.lock) | cksum)"
 if ! is_stamped stamp "$stamp"; then
   say "installing $(grep -c '==' "$lock") packages in their lowest versions"
   rm -rf "$venv"
   mkdir -p "$(dirname "$venv")"
   "$python" -m venv "$venv"
-  install --only-binary :all: --require-hashes -r "$lock"
+  install_locked "$venv" "$lock" --only-binary :all:
   install --only-binary :all: --require-hashes -r requirements-build.lock
   printf '%s' "$stamp" >"$venv/.stamp"
 fi

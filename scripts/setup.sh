@@ -66,7 +66,7 @@ install_amqp() {
 is_stamped() { [ "$(cat "$venv/.$1" 2>/dev/null || true)" = "$2" ]; }
 
 python="$(find_python)"
-packages="$( ("$python" -c 'import sys; print(sys.version)' && cat requirements-build.lock requirements.lock) | cksum)"
+packages="$( ("$python" -c 'import sys; print(sys.version)' && cat requirements-build.lock requirements-uv.lock requirements.lock) | cksum)"
 # What could not be built is tried again with another compiler, not at every `make`.
 amqp="$(cksum <requirements-amqp.lock) ${CC:-} $(command -v cc gcc clang || true)"
 if is_stamped packages "$packages" && is_stamped project "$project" && is_stamped amqp "$amqp"; then
@@ -85,7 +85,7 @@ if ! is_stamped packages "$packages"; then
   }
   say "installing $(grep -c '==' requirements.lock) locked packages; with Spark and a JVM in them the first time takes minutes"
   install --require-hashes -r requirements-build.lock
-  install --require-hashes -r requirements.lock
+  quietly install_locked "$venv" requirements.lock --no-build-isolation
   printf '%s' "$packages" >"$venv/.packages"
 fi
 if ! is_stamped project "$project"; then

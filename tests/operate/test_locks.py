@@ -124,6 +124,7 @@ def test_all_fast_tests_of_make_check_are_in_make_test() -> None:
         "requirements-build.lock",
         "requirements-image.lock",
         "requirements-lowest.lock",
+        "requirements-uv.lock",
     ],
 )
 def test_every_locked_package_has_its_hashes(lock: str) -> None:
