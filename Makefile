@@ -31,11 +31,11 @@ setup: ## make .venv from requirements.lock (the others do it when needed)
 run: setup ## the demonstration: a year of real flights, from a publish to a Spark table
 	@$(bin)/python -m examples.flights.run $(ARGS)
 
-# With two workers tests wait now and then, and those with processes of their own for a quarter of
-# the time, so three workers share two processors; a file with processes stays in one of them, and so
-# do all files that share a session of Spark (tests/scheduling.py). Spark's tests have two workers:
-# a JVM keeps a processor busy. What counts its work in a time, or runs Maven, has the machine to
-# itself.
+# With two workers tests wait now and then, so three workers share two processors. Tests with
+# processes of their own wait for half of the time, so they have five workers; a file of them stays
+# in one worker, and so do all files that share a session of Spark (tests/scheduling.py). Spark's
+# tests have two workers: a JVM keeps a processor busy. What counts its work in a time, or runs Maven,
+# has the machine to itself.
 # All but the first look only at files in which there may be such tests: collecting all takes twenty
 # seconds.
 by_file := --dist loadscope --no-loadscope-reorder --processes
@@ -43,7 +43,7 @@ test: setup ## every test: fast, real processes, Spark
 ifeq ($(strip $(ARGS)),)
 	@failed=0; run() { $(bin)/python -m pytest -q "$$@" || failed=$$?; }; \
 	run -n 3 -m "not spark and not process"; \
-	run -n 3 $(by_file) -m "process and not spark and not alone"; \
+	run -n 5 $(by_file) -m "process and not spark and not alone"; \
 	run -n 2 $(by_file) -m "spark and not alone"; \
 	run -n 1 --processes -m "(spark or process) and alone"; \
 	exit $$failed
