@@ -35,6 +35,7 @@ ASKED_ELSEWHERE = {
     "export": "packages/tools/tests/cli/test_applying.py",
     "topology from-rabbitmq": "packages/tools/tests/cli/test_converting.py",
     "topology from-um": "packages/tools/tests/cli/test_converting.py",
+    "topology jndi": "packages/tools/tests/cli/test_converting.py",
     "cluster take-over": "packages/cluster/tests/cli/test_cluster_orders.py",
 }
 """Commands that ask, too, and whose tests need more than a realm; and where these are."""

@@ -228,7 +228,7 @@ def test_a_store_property_is_within_its_bounds(
         (['<RealmACLEntry name="a" host="web 1" fullControl="true"/>'], "is not a host"),
         (['<SecurityGroupEntry name="a:b"/>'], "not a valid name of a group"),
         (["<DataGroupEntry/>", "<DataGroupEntry/>"], "2 elements DataGroupEntry: use channels"),
-        (["<JNDIEntry/>"], "JNDIEntry: name its objects in a jndi.properties"),
+        (["<JNDIEntry/>"], "JNDIEntry: penstock topology jndi writes a jndi.properties"),
         (
             [channel("c", '<DurableEntry name="d" selector="a = 1"/>', type="Mixed")],
             "each subscription to an exclusive durable brings its own",

@@ -1,4 +1,5 @@
-"""``penstock topology``: files of topologies from the configuration of other brokers."""
+"""``penstock topology``: topologies from the configuration of other brokers, and JNDI properties of
+a realm."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock_core.printable import on_one_line
 from penstock_server.cli.shared.confirmation import Yes
 from penstock_server.cli.shared.grouping import command_group
 from penstock_server.cli.shared.output import count, note, write
+from penstock_server.cli.shared.realm import DEFAULT_URL, Url, session
 from penstock_tools.cli.applying import write_file
 
 if TYPE_CHECKING:
@@ -40,7 +43,12 @@ WithoutAccess = Annotated[
     ),
 ]
 
-commands = command_group("Convert the configuration of other brokers to topologies.")
+JNDI_HEADING: Final = """\
+Connection factories, queues and topics of realm {realm} for Apache Qpid JMS.
+Written by: penstock topology jndi"""
+
+_ABOUT: Final = "Convert the configuration of other brokers, and write that of JMS programs."
+commands = command_group(_ABOUT)
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +58,7 @@ def register(app: typer.Typer) -> None:
 
 @commands.callback()
 def _group() -> None:
-    """Convert the configuration of other brokers to topologies."""
+    """Convert the configuration of other brokers, and write that of JMS programs."""
 
 
 @commands.command("from-rabbitmq")
@@ -87,7 +95,7 @@ def from_rabbitmq(
     \b
     Examples:
       penstock topology from-rabbitmq definitions.json shop.toml
-      penstock topology from-rabbitmq definitions.json --vhost shop --strict > shop.toml
+      penstock topology from-rabbitmq definitions.json --vhost shop > shop.toml
     """
     from penstock_tools.migration.conversion import read_source
     from penstock_tools.migration.rabbitmq import convert_definitions
@@ -133,6 +141,76 @@ def from_um(
     _end(conversion, strict=strict)
 
 
+@commands.command("jndi")
+def jndi(
+    file: Target = None,
+    amqp: Annotated[
+        str,
+        typer.Option(
+            help="URL of connection factories. [default: port 5672 of the hosts in --url]",
+            metavar="URL",
+        ),
+    ] = "",
+    factory: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Lookup name of a connection factory; may be repeated. [default: "
+            "ConnectionFactory, QueueConnectionFactory, TopicConnectionFactory]",
+            metavar="NAME",
+        ),
+    ] = None,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Write a jndi.properties with the queues and channels of a realm, for JMS programs.
+
+    Programs that find connection factories, queues and topics by JNDI run with Apache Qpid JMS and
+    this file as they are. The file names every queue and channel that the user may see, and never
+    has a password. If a name cannot be looked up, another one is written and printed to standard
+    error.
+
+    \b
+    Examples:
+      penstock topology jndi jndi.properties
+      penstock topology jndi --amqp amqps://shop.example:5672 --factory jms/Shop
+    """
+    from penstock.client.connection.urls import parse_url
+    from penstock_tools.migration.jndi import (
+        FACTORIES,
+        amqp_url_of,
+        checked_amqp_url,
+        jndi_properties,
+        lookups,
+    )
+
+    amqp_url = checked_amqp_url(amqp or amqp_url_of(parse_url(url)))
+    factories = tuple(dict.fromkeys(factory or FACTORIES))
+    with session(url) as realm:
+        destinations = lookups(realm.channels.list(), realm.queues.list(), factories)
+        heading = JNDI_HEADING.format(realm=on_one_line(realm.info().name))
+    text = jndi_properties(destinations, url=amqp_url, factories=factories, heading=heading)
+    _write_text(text, file, yes=yes)
+    for lookup in destinations:
+        if lookup.remark:
+            note(f"warning: {lookup.remark}")
+    kinds = [lookup.kind for lookup in destinations]
+    parts = [count(kinds.count("queue"), "queue"), count(kinds.count("topic"), "topic")]
+    note(f"{_place(file)} written: {', '.join(parts)}; connection factories use {amqp_url}")
+
+
+def _write_text(text: str, file: Path | None, *, yes: bool) -> None:
+    """Write a text to a file, after confirmation if the file exists, or to standard output."""
+    if file is None:
+        write(text.rstrip("\n"))
+    else:
+        write_file(file, text, yes=yes)
+
+
+def _place(file: Path | None) -> str:
+    """Return the place of a written text, for users."""
+    return "standard output" if file is None else str(file)
+
+
 def _write(conversion: Conversion, file: Path | None, *, command: str, yes: bool) -> None:
     """Write the topology of a conversion, and print its differences."""
     from penstock_tools.migration.conversion import remark
@@ -141,10 +219,7 @@ def _write(conversion: Conversion, file: Path | None, *, command: str, yes: bool
     topology = conversion.topology()
     heading = _HEADING.format(source=conversion.file, command=command)
     text = to_toml(topology, heading=heading, remark=remark)
-    if file is None:
-        write(text.rstrip("\n"))
-    else:
-        write_file(file, text, yes=yes)
+    _write_text(text, file, yes=yes)
     for difference in conversion.differences:
         note(str(difference))
     if conversion.unlisted:
@@ -157,8 +232,7 @@ def _write(conversion: Conversion, file: Path | None, *, command: str, yes: bool
         count(len(topology.joins), "join"),
         count(len(topology.grants), "grant"),
     ]
-    place = "standard output" if file is None else str(file)
-    note(f"{place} written: {', '.join(parts)}; {count(conversion.warnings, 'warning')}")
+    note(f"{_place(file)} written: {', '.join(parts)}; {count(conversion.warnings, 'warning')}")
 
 
 def _end(conversion: Conversion, *, strict: bool) -> None:

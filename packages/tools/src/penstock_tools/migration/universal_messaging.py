@@ -164,8 +164,8 @@ _OF_THE_SERVER: Final = {
     "interface": "set listen.* and http.* of penstock serve instead",
     "schedul": "run penstock commands with cron or systemd timers",
     "datagroup": "use channels with joins or selectors",
-    "jndi": "name its objects in a jndi.properties of Apache Qpid JMS",
-    "connectionfactory": "name its objects in a jndi.properties of Apache Qpid JMS",
+    "jndi": "penstock topology jndi writes a jndi.properties for Apache Qpid JMS",
+    "connectionfactory": "penstock topology jndi writes a jndi.properties for Apache Qpid JMS",
     "plugin": "a realm has its HTTP interface and console itself",
 }
 """Advice on elements whose names contain a word."""
