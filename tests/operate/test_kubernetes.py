@@ -3,14 +3,8 @@ the options of the program. Nothing is deployed."""
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -19,12 +13,10 @@ import yaml
 
 import penstock
 from penstock_server.settings.loading import described, load, variable_of
+from tests.operate.charts import CHART, FOLDER, KUBERNETES, of_kind, render, run_helm
 from tests.operate.command_lines import parse
 
-FOLDER = Path(__file__).parents[2] / "packaging"
-CHART = FOLDER / "helm" / "penstock"
 COMPOSE = ("compose.yaml", "compose-cluster.yaml")
-KUBERNETES = "1.33"
 VALUES: Mapping[str, Mapping[str, Any]] = {
     "one realm": {},
     "every port": {"ports": {"amqp": 5672, "mqtt": 1883}, "tls": {"names": ["events.example.org"]}},
@@ -37,9 +29,27 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "podLabels": {"team": "events"},
         "podAnnotations": {"note": "1"},
     },
-    "metrics": {"serviceMonitor": {"enabled": True, "credentialsSecretName": "reader"}},
+    "metrics": {
+        "serviceMonitor": {
+            "enabled": True,
+            "credentialsSecretName": "reader",
+            "labels": {"release": "prometheus"},
+        }
+    },
+    "metrics with a token": {
+        "tls": {"secretName": "certificate"},
+        "cluster": {"enabled": True},
+        "serviceMonitor": {
+            "enabled": True,
+            "tokenSecretName": "token",
+            "caSecretName": "certificate",
+        },
+    },
     "closed": {
-        "networkPolicy": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "shop"}}}]},
+        "networkPolicy": {
+            "clients": [{"namespaceSelector": {"matchLabels": {"team": "shop"}}}],
+            "monitors": [{"namespaceSelector": {"matchLabels": {"team": "operators"}}}],
+        },
         "affinity": {"nodeAffinity": {}},
         "imagePullSecrets": [{"name": "registry"}],
         "nodeSelector": {"disk": "ssd"},
@@ -47,38 +57,6 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Values of releases, by what is special about them."""
-
-
-@cache
-def helm() -> str:
-    """Return the path of helm; skip the test on platforms for which it has no wheel."""
-    path = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
-    if path is None:
-        pytest.skip("helm is not installed, and there is no wheel of it for this platform")
-    return path
-
-
-def run(*arguments: str, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [helm(), *arguments, "--values", "-"],
-        input=json.dumps(values),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects of a release named ``shop`` in the namespace ``events``."""
-    options = ("--namespace", "events", "--kube-version", KUBERNETES)
-    result = run("template", "shop", str(CHART), *options, values=values)
-    assert result.returncode == 0, result.stderr
-    return [document for document in yaml.safe_load_all(result.stdout) if document]
-
-
-def of_kind(kind: str, objects: list[dict[str, Any]]) -> dict[str, Any]:
-    (one,) = [document for document in objects if document["kind"] == kind]
-    return one
 
 
 def container(objects: list[dict[str, Any]]) -> dict[str, Any]:
@@ -102,7 +80,9 @@ def environment(objects: list[dict[str, Any]], pod: str = "shop-penstock-0") -> 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_the_chart_renders_what_kubernetes_accepts(name: str) -> None:
-    linted = run("lint", str(CHART), "--strict", "--kube-version", KUBERNETES, values=VALUES[name])
+    linted = run_helm(
+        "lint", str(CHART), "--strict", "--kube-version", KUBERNETES, values=VALUES[name]
+    )
     objects = render(VALUES[name])
 
     assert linted.returncode == 0, linted.stdout
@@ -202,6 +182,66 @@ def test_the_ports_of_the_engine_are_open_to_the_nodes_only() -> None:
     assert for_nodes == {"from": [{"podSelector": {"matchLabels": pods}}]}
     closed = of_kind("NetworkPolicy", render(VALUES["closed"]))["spec"]["ingress"]
     assert closed[0]["from"] == VALUES["closed"]["networkPolicy"]["clients"]
+    assert closed[1]["from"] == VALUES["closed"]["networkPolicy"]["monitors"]
+    assert [port["port"] for port in closed[1]["ports"]] == ["http"]
+
+
+def scrape(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what Prometheus does with the only endpoint of a release."""
+    (endpoint,) = of_kind("ServiceMonitor", render(values))["spec"]["endpoints"]
+    assert isinstance(endpoint, dict)
+    return endpoint
+
+
+@pytest.mark.parametrize("name", ["metrics", "metrics with a token"])
+def test_prometheus_scrapes_each_pod_once_under_the_job_of_the_alerts(name: str) -> None:
+    objects = render(VALUES[name])
+    monitor = of_kind("ServiceMonitor", objects)
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    scraped = [
+        document
+        for document in objects
+        if document["kind"] == "Service"
+        and wanted.items() <= document["metadata"]["labels"].items()
+    ]
+
+    assert [document["metadata"]["name"] for document in scraped] == ["shop-penstock-nodes"]
+    assert scrape(VALUES[name])["port"] in {port["name"] for port in scraped[0]["spec"]["ports"]}
+    assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
+    job = scraped[0]["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+    assert f'job="{job}"' in (FOLDER / "alerts.yml").read_text(encoding="utf-8")
+
+
+def test_prometheus_signs_in_and_checks_the_certificate_that_a_secret_has() -> None:
+    with_user, with_token = VALUES["metrics"], VALUES["metrics with a token"]
+    named = {**with_token["serviceMonitor"], "serverName": "events.example.org"}
+
+    assert scrape(with_user) == {
+        "port": "http",
+        "path": "/metrics",
+        "scheme": "https",
+        "interval": "30s",
+        "tlsConfig": {"insecureSkipVerify": True},
+        "basicAuth": {
+            "username": {"name": "reader", "key": "username"},
+            "password": {"name": "reader", "key": "password"},
+        },
+    }
+    assert scrape(with_token) == {
+        "port": "http",
+        "path": "/metrics",
+        "scheme": "https",
+        "interval": "30s",
+        "tlsConfig": {
+            "serverName": "shop-penstock.events.svc",
+            "ca": {"secret": {"name": "certificate", "key": "ca.crt"}},
+        },
+        "authorization": {"credentials": {"name": "token", "key": "token"}},
+    }
+    given = scrape({**with_token, "serviceMonitor": named})
+    assert given["tlsConfig"]["serverName"] == "events.example.org"
+    labels = of_kind("ServiceMonitor", render(with_user))["metadata"]["labels"]
+    assert labels["release"] == "prometheus"
 
 
 @pytest.mark.parametrize(
@@ -212,12 +252,23 @@ def test_the_ports_of_the_engine_are_open_to_the_nodes_only() -> None:
         ({"settings": {"limits.memory_bytes": 1}}, "limits.memory_bytes"),
         ({"ports": {"native": 70_000}}, "native"),
         ({"port": 9000}, "port"),
+        ({"serviceMonitor": {"enabled": True}}, "serviceMonitor needs credentialsSecretName"),
+        (
+            {
+                "serviceMonitor": {
+                    "enabled": True,
+                    "credentialsSecretName": "reader",
+                    "tokenSecretName": "token",
+                }
+            },
+            "exclude each other",
+        ),
     ],
 )
 def test_values_that_are_not_valid_are_refused_by_name(
     values: Mapping[str, Any], reason: str
 ) -> None:
-    result = run("template", "shop", str(CHART), "--kube-version", KUBERNETES, values=values)
+    result = run_helm("template", "shop", str(CHART), "--kube-version", KUBERNETES, values=values)
 
     assert result.returncode != 0
     assert re.search(reason, result.stderr), result.stderr
