@@ -32,6 +32,7 @@ NOT_RUN = {
     "penstock serve --data ./n2 --cluster": "needs an engine; cluster/tests/test_serve_history.py",
     "penstock browse orders --url penstock://b:9002": "needs nodes; that test reads history",
     "kubectl": "needs Kubernetes",
+    "penstock bridge": "needs another broker; packages/tools/tests/bridge has one",
     "helm install": "needs Kubernetes; tests/operate/test_kubernetes.py renders such releases",
     "penstock cluster demo": "starts seven processes; packages/tools/tests/demo does",
     "penstock reply": "replies until Ctrl-C; packages/server/tests/cli/test_requesting.py has one",

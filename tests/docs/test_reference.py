@@ -22,6 +22,7 @@ from penstock_core.vocabulary.errors import error_classes
 from penstock_server.bootstrap import rules
 from penstock_server.cli.access.access import NEW_PASSWORD_VARIABLE
 from penstock_server.settings.loading import described, load, variable_of
+from penstock_tools.cli.bridging import PASSWORD_VARIABLE as SOURCE_PASSWORD_VARIABLE
 from tests.docs.pages import GUIDE, PAGES, ROOT, blocks, name_of, prose
 from tests.docs.reference import (
     OPERATING,
@@ -104,6 +105,7 @@ CLIENT_VARIABLES = {
     PASSWORD_VARIABLE,
     TOKEN_VARIABLE,
     NEW_PASSWORD_VARIABLE,
+    SOURCE_PASSWORD_VARIABLE,
 }
 """What clients and commands read."""
 

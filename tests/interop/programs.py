@@ -165,11 +165,14 @@ def run_program(suite: str, classes: Path, main: str) -> str:
 
 
 @contextmanager
-def start_java(suite: str, main: str, *arguments: str, until: str) -> Iterator[str]:
+def start_java(
+    suite: str, main: str, *arguments: str, until: str, properties: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Run a program of the libraries of a suite while the body runs; gives the first group of
     ``until`` in what it writes."""
     java = program("java", "openjdk-17-jdk-headless")
-    command = [java, "-Xmx256m", "-cp", str(_jars(suite) / "*"), main, *arguments]
+    given = [f"-D{name}={value}" for name, value in (properties or {}).items()]
+    command = [java, "-Xmx256m", *given, "-cp", str(_jars(suite) / "*"), main, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None, "it is a pipe"
         try:

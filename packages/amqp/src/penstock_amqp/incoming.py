@@ -77,11 +77,13 @@ class Unusable(Struct, frozen=True):
 
 
 def batches_of(
-    messages: Sequence[bytes], now_ms: int, container: str = ""
+    messages: Sequence[bytes], now_ms: int, container: str = "", *, was_delivered: bool = False
 ) -> tuple[list[Batch], list[Unusable]]:
     """Convert messages to events: one batch, or two if some messages have a delivery time (SEM X4).
 
     ``container`` is the sender's container id if the events must record their sender (no-local).
+    With ``was_delivered`` the messages come from another broker, which has waited for their
+    delivery time: it is ignored, and all events are in one batch.
     """
     if not container and (batch := _batch_of_equal_messages(messages)) is not None:
         return [Batch(batch, range(len(messages)))], []
@@ -94,6 +96,8 @@ def batches_of(
             unusable.append(Unusable(index, error))
         except (RemoteProtocolViolation, UnicodeError) as error:
             unusable.append(Unusable(index, UnreadableMessage(str(error))))
+    if was_delivered:
+        rows = [row._replace(deliver_ms=None) for row in rows]
     undelayed = [row for row in rows if row.deliver_ms is None]
     delayed = [row for row in rows if row.deliver_ms is not None]
     batches = [batch_of(part, container) for part in (undelayed, delayed) if part]

@@ -55,6 +55,7 @@ GIVES_BACK = {
     "queue read": "what it takes it prints",
     "redrive": "it moves, and has --dry-run",
     "topic forget": "devices publish their state again, and events stay on their channels",
+    "bridge": "it settles at the source only what the realm has stored",
     "topic end": "it is for a client id that is taken; the client connects anew",
 }
 """Commands that sound like it, and why they do not ask."""

@@ -30,6 +30,7 @@ OTHER_VARIABLES: Final = (
     "PENSTOCK_PASSWORD",
     "PENSTOCK_TOKEN",
     "PENSTOCK_NEW_PASSWORD",
+    "PENSTOCK_SOURCE_PASSWORD",
     "PENSTOCK_COMPLETE",
 )
 """Variables with the prefix that clients and commands read; they are not settings."""

@@ -1,0 +1,1 @@
+"""Events from the queues and topics of other brokers, each stored once."""
