@@ -40,7 +40,7 @@ from penstock_mqtt.wire.packets import MQTT_5, PublishPacket, Will
 from penstock_mqtt.wire.properties import PacketProperties
 from penstock_mqtt.wire.reasons import Reason
 from penstock_mqtt.wire.writing import packet_bytes
-from penstock_server.runtime.access.permits import asked_of_internal
+from penstock_server.runtime.access.permits import operations_on_internal
 from penstock_server.runtime.operations.callers import Caller
 
 HOUR_US = 3_600_000_000
@@ -108,7 +108,7 @@ def test_reading_is_all_that_may_be_asked_of_retained_messages_by_number() -> No
 
 def _is_allowed(directory: Directory, number: ChannelId, pair: tuple[str, str]) -> bool:
     try:
-        asked_of_internal(directory, number, pair)
+        operations_on_internal(directory, number, pair)
     except NameDoesNotExist:
         return False
     return True
@@ -127,13 +127,13 @@ def test_retained_messages_are_read_by_who_may_read_every_channel_they_may_be_of
         with connected(url, user="eve", password=b"pw") as eve:
             eve.publish("a", b"1", retain=True)
 
-        with realm.connect("eve") as other:
-            assert [each.data for each in other.mqtt.retained("#")] == [b"1"]
+        with realm.connect("eve") as other_session:
+            assert [message.data for message in other_session.mqtt.retained("#")] == [b"1"]
             with pytest.raises(penstock.AccessDenied, match="'purge' on channel mqtt"):
-                other.mqtt.forget("#")
+                other_session.mqtt.forget("#")
             session.channels.create("lines", topics=["plant/#"])
             with pytest.raises(penstock.AccessDenied, match="'subscribe' on channel lines"):
-                other.mqtt.retained("#")
+                other_session.mqtt.retained("#")
         assert session.mqtt.forget("#") == 1
         assert list(session.mqtt.retained("#")) == []
 
@@ -186,7 +186,7 @@ def test_entries_of_other_users_are_not_believed_though_the_store_looks_like_the
     with penstock.Realm(tmp_path) as realm:
         shape = Definition(keys={"entry": 1}, retain_consumed=True, event_ttl=True)
         made_before(realm, "mqtt-sessions", shape)
-        entries = [({"entry": name}, msgspec.json.encode(own)) for name, own in forged]
+        entries = [({"entry": name}, msgspec.json.encode(document)) for name, document in forged]
         put_into(realm, "mqtt-sessions", entries, publisher="eve@10.0.0.5")
 
     with penstock.Realm(tmp_path) as realm:
@@ -298,7 +298,7 @@ def test_a_client_id_is_its_users_and_others_may_have_the_same(tmp_path: Path) -
             with back(url, "pump-7", present=False, **as_user(user)) as client:
                 client.subscribe(f"to/{user}", qos=1)
         settled(realm)
-        assert {(each.client_id, each.user) for each in session.mqtt.sessions()} == {
+        assert {(row.client_id, row.user) for row in session.mqtt.sessions()} == {
             ("pump-7", "low@127.0.0.1"),
             ("pump-7", "alice@127.0.0.1"),
         }
@@ -311,9 +311,9 @@ def test_a_client_id_is_its_users_and_others_may_have_the_same(tmp_path: Path) -
 
         session.access.delete_user("low")
 
-        assert [each.user for each in session.mqtt.sessions()] == ["alice@127.0.0.1"]
-        assert [each.name for each in session.channels.get("mqtt").durables.list()] == [
-            each.filters[0].durable for each in session.mqtt.sessions()
+        assert [row.user for row in session.mqtt.sessions()] == ["alice@127.0.0.1"]
+        assert [durable.name for durable in session.channels.get("mqtt").durables.list()] == [
+            row.filters[0].durable for row in session.mqtt.sessions()
         ]
 
 

@@ -51,7 +51,7 @@ class FreedMemory:
 
     def __init__(self, trim_bytes_min: int = TRIM_BYTES_MIN) -> None:
         self.trim_bytes_min = trim_bytes_min
-        """Freed bytes that are worth returning."""
+        """Number of freed bytes from which on memory is returned to the operating system."""
         self.bytes = 0
         """Estimated bytes freed since memory was last returned to the operating system."""
         self._written = 0

@@ -38,36 +38,36 @@ def _set_up() -> None:
 class Logger:
     """A structlog logger that is created when its first line is written."""
 
-    __slots__ = ("_made", "_name")
+    __slots__ = ("_logger", "_name")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._made: Any = None
+        self._logger: Any = None
 
     def debug(self, event: str, **values: Any) -> None:
         if not _is_unread():
-            self._logger().debug(event, **values)
+            self._structlog_logger().debug(event, **values)
 
     def info(self, event: str, **values: Any) -> None:
         if not _is_unread():
-            self._logger().info(event, **values)
+            self._structlog_logger().info(event, **values)
 
     def warning(self, event: str, **values: Any) -> None:
-        self._logger().warning(event, **values)
+        self._structlog_logger().warning(event, **values)
 
     def error(self, event: str, **values: Any) -> None:
-        self._logger().error(event, **values)
+        self._structlog_logger().error(event, **values)
 
     def exception(self, event: str, **values: Any) -> None:
-        self._logger().exception(event, **values)
+        self._structlog_logger().exception(event, **values)
 
-    def _logger(self) -> Any:
+    def _structlog_logger(self) -> Any:
         _set_up()
-        if self._made is None:
+        if self._logger is None:
             import structlog
 
-            self._made = structlog.get_logger(self._name)
-        return self._made
+            self._logger = structlog.get_logger(self._name)
+        return self._logger
 
 
 def _is_unread() -> bool:

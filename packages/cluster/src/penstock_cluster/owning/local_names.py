@@ -50,7 +50,8 @@ class LocalNames(msgspec.Struct, frozen=True):
 
     names: Mapping[str, LocalName] = {}
     epoch: int = 0
-    """Epoch of the newest owner that rules."""
+    """Epoch of the newest owner of the realm that has granted or refused names. Owners of earlier
+    epochs must not decide any more."""
     written_by: str = ""
     """Random token that identifies the latest change."""
 

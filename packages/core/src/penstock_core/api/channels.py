@@ -113,7 +113,7 @@ class SealedPart(Struct, frozen=True):
     """The file's index as msgpack (``penstock_core.columns.files.segments.SegmentIndex``)."""
     publishers: tuple[tuple[str, Spans], ...] | None = ()
     """Publishers (``user@host``) with their events, if requested (SEM E3). None if they are too
-    many; each event that is read over the wire has its publisher."""
+    many for this list; then read the events over the wire, where each one has its publisher."""
     name: str = ""
     """Path within the data directory and its copies; empty from an older realm."""
 

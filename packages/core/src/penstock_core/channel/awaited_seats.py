@@ -83,8 +83,9 @@ def decide_given_up(durable: Durable) -> tuple[Left, ...]:
 
 
 def seats_waited_for(state: ChannelState, now_us: int) -> tuple[Seated | Left, ...]:
-    """Return the facts of a finished step of waiting: the time waited for each absent session, and
-    the end of reservations whose time is over."""
+    """Return the facts to record at the end of a step of waiting for absent sessions: for each
+    reserved seat the time waited so far, or its end if that time has reached the limit. Empty
+    before the end of the step."""
     since_us = state.awaited_from_us
     if since_us is None or now_us < state.awaited_until_us:
         return ()
@@ -117,8 +118,8 @@ def advance_wait(state: ChannelState, now_us: int) -> None:
 
 
 def interrupted(state: ChannelState, *, now: bool) -> None:
-    """Record that absent sessions may reconnect: from ``now`` on, or only after
-    :class:`AwaitSeats`."""
+    """Record that seats are kept for absent sessions. With ``now`` these may reconnect
+    immediately, otherwise only after :class:`AwaitSeats`."""
     state.awaits_seats, state.awaited_from_us = True, None
     state.refuses_reconnects = not now
 

@@ -556,8 +556,8 @@ def _check_edit(state: ChannelState, definition: Definition) -> None:
 
 
 def _evicted(state: ChannelState, definition: Definition) -> tuple[Removed, ...]:
-    """Return the fact of the eviction that a new capacity causes immediately (SEM C3); none if the
-    channel honours its capacity, which evicts no event (SEM T4)."""
+    """Return the fact of the eviction that a new capacity causes immediately (SEM C3). Empty with
+    ``honour_capacity``: a full channel then refuses publishes and evicts no event (SEM T4)."""
     if definition.storage.honour_capacity:
         return ()
     above = make_room(definition.capacity, state.stored, IdSet())

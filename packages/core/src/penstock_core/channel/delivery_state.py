@@ -30,7 +30,8 @@ RUNS_MAX: Final = 2_048
 """Maximum number of runs on a page, and of ranges, times and events with a state of their own that
 are examined in a window."""
 WINDOWS_MAX: Final = 32
-"""Maximum number of windows that are examined for a page. A durable takes at least one."""
+"""Maximum number of windows (ranges of ids of one durable) that are examined for a page. Each
+durable on the page takes at least one window."""
 WINDOW_IDS_MAX: Final = 1 << 20
 """Maximum number of ids in a window, which bounds the work for sets of scattered ids."""
 _END: Final = 1 << 62

@@ -365,7 +365,7 @@ class Archiver:
                 self._forget(name)
 
     def _copy_all(self, stopping: Event, *, once: bool) -> None:
-        for name in self._choice.select(self._listed(stopping, once=once)):
+        for name in self._choice.select(self._channel_names(stopping, once=once)):
             if stopping.is_set():
                 return
             try:
@@ -385,8 +385,10 @@ class Archiver:
                 self._on_retry(name, error)
                 stopping.wait(RETRY_S)
 
-    def _listed(self, stopping: Event, *, once: bool) -> Sequence[str]:
-        """Return the channels that patterns choose from."""
+    def _channel_names(self, stopping: Event, *, once: bool) -> Sequence[str]:
+        """Return the names of all channels, from which the patterns of the settings choose; empty
+        without patterns, and if ``stopping`` is set while the realm is not available. With ``once``
+        an unavailable realm raises ``Unavailable`` instead of being asked again."""
         if not self._choice.patterns:
             return ()
         while True:

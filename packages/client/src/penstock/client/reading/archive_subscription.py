@@ -97,7 +97,7 @@ class SeamlessSubscription(Subscription):
         self._first_here: int | None = None
         """Id of the channel's first event when the subscription was opened."""
         self._catch_up_end = 0
-        """Id below which the channel had events when it was opened."""
+        """Id after the last event that the channel had when the subscription was opened."""
 
     # --- opening and closing -------------------------------------------------------------
 

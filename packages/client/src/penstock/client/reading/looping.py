@@ -58,8 +58,12 @@ class Looping(Closing, Generic[B]):
 
 
 class _Loop(Generic[B]):
-    """One loop over a subscription. If the loop runs to its end, errors of closing are raised. If
-    it is left early, Python finalizes it, where they could not be caught: they are kept."""
+    """One loop over a subscription, which may close the subscription at its end.
+
+    If the loop runs to its end, errors of closing are raised. After a loop that was left early,
+    Python closes the generator outside the caller's code, where the caller could not catch an
+    error. Errors are then kept.
+    """
 
     __slots__ = ("_open_batch", "_subscription")
 

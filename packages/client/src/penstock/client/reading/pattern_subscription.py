@@ -118,7 +118,8 @@ class PatternSubscription(PatternLoops[ReceivedBatch], ReceivingLoops):
 
 
 class PatternDurableSubscription(PatternLoops[DeliveredBatch], DeliveringLoops):
-    """A seat at the durable of one name on each channel of a pattern that has it:
+    """A subscription of a durable on several channels: it has a seat on each channel whose name
+    matches the pattern and that has a durable of this name, as in
     ``session.subscribe("orders/*", durable="billing")``.
 
     Events are acknowledged and rolled back like those of any durable. ``event.channel`` is the name

@@ -321,8 +321,11 @@ class Reader(Closing):
 
     @contextlib.asynccontextmanager
     async def _looping(self) -> AsyncIterator[None]:
-        """Close the reader at the end of a loop that has opened it. If the loop is left early,
-        Python finalizes it, where an error could not be caught: errors are kept then."""
+        """Close the reader at the end of a loop that has opened it.
+
+        After a loop that was left early, Python closes the generator outside the caller's code,
+        where the caller could not catch an error. Errors are then kept for the next flush or close.
+        """
         opened_here = not self._seat.is_open
         try:
             yield

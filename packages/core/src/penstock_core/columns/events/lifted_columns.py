@@ -158,8 +158,9 @@ def _joined(
     shape: StructShape,
     selected: Sequence[dict[str, Any]],
 ) -> pa.StructArray:
-    """Return one struct with the fields of ``source`` and ``shape``. If a row has a property in
-    both, the value from ``more`` wins."""
+    """Return one struct with the fields of ``source``, the columns of the batch, and of ``shape``,
+    the fields of ``struct``. A row takes a property from ``struct`` if the property is in its item
+    of ``selected``, which has the properties that were in ``more``; otherwise from the batch."""
     united = grown(source, shape.slots, UNLIMITED)
     count = batch.num_rows
     old = batch.column("properties") if source.slots else None

@@ -135,7 +135,8 @@ def _characters(texts: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def _data(data: pa.Array, chosen: ChosenColumns | None) -> list[Any]:
-    """Return the pieces with the data as text, or as base64 if it is not UTF-8."""
+    """Return the pieces of each line that contain the data, as text or, if it is not UTF-8, as
+    base64; an empty list if the data is not one of the chosen columns."""
     names = [name for name in ("data", "data_base64") if chosen is None or name in chosen.fields]
     try:
         texts = data.cast(pa.string())

@@ -36,7 +36,8 @@ exports the same metrics for the owner."""
 
 
 class RelayedNode(Collector):
-    """All metrics of a standby node that relays the request for them."""
+    """All metrics of the standby node that received the request and relayed it to the owner, which
+    collects them here."""
 
     def __init__(self, node: ClusterNodeInfo, figures: NodeFigures | None) -> None:
         self._node = node

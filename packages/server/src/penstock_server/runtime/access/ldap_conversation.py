@@ -322,7 +322,8 @@ def _folded(parts: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
 
 
 def _values(entry: Mapping[str, Any], attribute: str) -> list[str]:
-    """Return the texts of an attribute of an entry, whose name has no case."""
+    """Return the values of an attribute of an entry as texts. The case of the attribute's name does
+    not matter."""
     return [
         value.decode(errors="replace")
         for name, values in entry["raw_attributes"].items()

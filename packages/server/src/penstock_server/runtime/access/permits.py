@@ -382,7 +382,7 @@ class Permits:
         """Yield the operations needed on the stores with these numbers, internal ones included."""
         for number in numbers:
             if number in self._directory.internal.machines:
-                yield from asked_of_internal(self._directory, number, pair)
+                yield from operations_on_internal(self._directory, number, pair)
             else:
                 yield self._numbered(number, pair)
 
@@ -412,10 +412,10 @@ def check_internal(directory: Directory, request: Request[Any]) -> None:
         if isinstance(ask, Numbered):
             for number in ask.numbers(request):
                 if number in directory.internal.machines:
-                    asked_of_internal(directory, number, ask.pair)
+                    operations_on_internal(directory, number, ask.pair)
 
 
-def asked_of_internal(directory: Directory, number: int, pair: Pair) -> list[NeededOperation]:
+def operations_on_internal(directory: Directory, number: int, pair: Pair) -> list[NeededOperation]:
     """Return the operations needed to read retained messages: to read every channel that they may
     have been published to. Raises ``NameDoesNotExist`` for all other internal stores and
     operations."""

@@ -103,8 +103,9 @@ class Shard:
         """Requests that are decided before all other waiting requests."""
         self._waiting: list[ShardRequest] = []
         self._serving: list[ShardRequest] = []
-        """Requests of the current group; refused if the shard ends before it answers them. Some of
-        them may have been postponed or held since then, and then also wait elsewhere."""
+        """Requests of the current group; refused if the shard ends before it answers them. A
+        request that this group has postponed is also in ``_waiting``, and one that it holds is also
+        in ``selector_queue``."""
         # Calls to run between two groups, each with the future that ends with it.
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
         # Ends the wait for the next request; None while the shard has work.
