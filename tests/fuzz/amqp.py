@@ -35,11 +35,11 @@ from packages.amqp.tests.frames import (
     Raw,
     flow,
     frame,
+    frame_of,
     message,
     opened,
     performative,
     receiver,
-    said,
     sender,
     terminus,
     transfer,
@@ -227,7 +227,7 @@ def _conversations() -> Sequence[bytes]:
     under = Raw(performative(TRANSACTIONAL, encode(b"1"), performative(ACCEPTED)))
     accepted = Raw(performative(ACCEPTED))
     modified = Raw(performative(MODIFIED, YES, NO))
-    ends = said(DETACH, UInt(0), True) + said(END) + said(CLOSE)
+    ends = frame_of(DETACH, UInt(0), True) + frame_of(END) + frame_of(CLOSE)
     plain = frame(performative(SASL_INIT, encode(Symbol("PLAIN")), encode(b"\0u\0p")), kind=1)
     anonymous = frame(performative(SASL_INIT, encode(Symbol("ANONYMOUS")), NULL), kind=1)
     long = message(body="x" * 3_000)
@@ -238,10 +238,10 @@ def _conversations() -> Sequence[bytes]:
         opened() + sender("s", 0, queue) + transfer(0, 0, long[:900], more=True)
         + transfer(0, 0, long[900:]),
         opened() + sender("s", 0, queue) + transfer(0, 0, message()) + receiver("r", 1, from_queue)
-        + said(DISPOSITION, True, UInt(0), UInt(0), True, accepted) + flow(1, 5, drain=True),
+        + frame_of(DISPOSITION, True, UInt(0), UInt(0), True, accepted) + flow(1, 5, drain=True),
         opened() + receiver("r", 0, from_queue)
-        + said(DISPOSITION, True, UInt(0), UInt(3), True, modified) + ends,
-        opened() + receiver("kept", 0, chosen) + said(DETACH, UInt(0), False),
+        + frame_of(DISPOSITION, True, UInt(0), UInt(3), True, modified) + ends,
+        opened() + receiver("kept", 0, chosen) + frame_of(DETACH, UInt(0), False),
         opened() + sender("relay", 0, terminus(0x29, None))
         + transfer(0, 0, message(to="work")) + ends,
         opened() + sender("t", 0, temporary) + transfer(0, 0, message()),

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from packages.amqp.tests import frames
-from packages.amqp.tests.frames import AMQP, NULL, SASL, SASL_INIT, Raw, frame, opened, said
+from packages.amqp.tests.frames import AMQP, NULL, SASL, SASL_INIT, Raw, frame, frame_of, opened
 from penstock_amqp.wire.performatives import (
     COORDINATOR,
     DECLARE,
@@ -145,7 +145,7 @@ BEGIN: Final = (None, UInt(0), UInt(2_048), UInt(2_048))
 QUEUE: Final = frames.terminus(0x29, "work", capability="queue")
 FROM_QUEUE: Final = frames.terminus(0x28, "work", capability="queue")
 TO_COORDINATOR: Final = Raw(frames.performative(frames.COORDINATOR))
-ENDS: Final = said(frames.DETACH, UInt(0), True) + said(frames.END) + said(frames.CLOSE)
+ENDS: Final = frame_of(frames.DETACH, UInt(0), True) + frame_of(frames.END) + frame_of(frames.CLOSE)
 PUBLISHED: Final = frames.sender("s", 0, QUEUE) + frames.transfer(0, 0, frames.message())
 READ: Final = PUBLISHED + frames.receiver("r", 1, FROM_QUEUE)
 DECLARING: Final = frames.sender("t", 0, TO_COORDINATOR)
@@ -187,7 +187,7 @@ def _within(
     """Wrap a composite as one field of a performative."""
 
     def wrap(composite_bytes: Raw) -> bytes:
-        return said(
+        return frame_of(
             code,
             *[composite_bytes if i == field_index else v for i, v in enumerate(values)],
             payload=payload,
@@ -205,8 +205,8 @@ _LATER: Final = frames.flow(1, 5) + ENDS
 def _places() -> Iterator[tuple[int, Composite, Place]]:
     """Yield every composite, with its code."""
     performatives = {
-        0x10: Place(AMQP, OPEN, _as(0x10), after=said(0x11, *BEGIN) + READ + ENDS),
-        0x11: Place(AMQP + said(0x10, *OPEN), BEGIN, _as(0x11), after=READ + ENDS),
+        0x10: Place(AMQP, OPEN, _as(0x10), after=frame_of(0x11, *BEGIN) + READ + ENDS),
+        0x11: Place(AMQP + frame_of(0x10, *OPEN), BEGIN, _as(0x11), after=READ + ENDS),
         0x12: Place(opened(), _attach(), _as(0x12), after=frames.flow(3, 5) + READ + ENDS),
         0x13: Place(
             _HELD,
@@ -226,8 +226,8 @@ def _places() -> Iterator[tuple[int, Composite, Place]]:
             _as(0x15),
             after=_LATER,
         ),
-        0x16: Place(_HELD, (UInt(1), True), _as(0x16), after=said(0x17) + said(0x18)),
-        0x17: Place(_HELD, (), _as(0x17), after=said(0x18)),
+        0x16: Place(_HELD, (UInt(1), True), _as(0x16), after=frame_of(0x17) + frame_of(0x18)),
+        0x17: Place(_HELD, (), _as(0x17), after=frame_of(0x18)),
         0x18: Place(_HELD, (), _as(0x18), after=b""),
     }
     for code, composite in PERFORMATIVES.items():
@@ -245,7 +245,7 @@ def _places() -> Iterator[tuple[int, Composite, Place]]:
             _HELD,
             (Symbol("c"), "d", {}),
             _within(0x16, UInt(1), True, None, field_index=2),
-            after=said(0x18),
+            after=frame_of(0x18),
         ),
     )
     state = _within(0x15, True, UInt(0), UInt(0), True, None, field_index=4)

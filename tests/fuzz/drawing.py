@@ -97,12 +97,12 @@ def _http(chance: Random) -> Iterator[Drawn]:
 
 
 def _amqp(chance: Random) -> Iterator[Drawn]:
-    from packages.amqp.tests.frames import CLOSE, said
+    from packages.amqp.tests.frames import CLOSE, frame_of
     from tests.fuzz import amqp_extremes
 
     cases = list(amqp_extremes.cases(chance.choice(amqp_extremes.names())))
     for case in chance.sample(cases, min(AT_A_TIME, len(cases))):
-        yield Drawn(case.what, "amqp", case.data + said(CLOSE))
+        yield Drawn(case.what, "amqp", case.data + frame_of(CLOSE))
 
 
 def _mqtt(chance: Random) -> Iterator[Drawn]:

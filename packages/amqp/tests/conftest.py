@@ -14,9 +14,9 @@ import penstock
 if find_spec("proton") is None:
     # All but test_installed.py, which says why.
     collect_ignore = [
-        each.name
-        for each in Path(__file__).parent.glob("test_*.py")
-        if "installed" not in each.name
+        path.name
+        for path in Path(__file__).parent.glob("test_*.py")
+        if "installed" not in path.name
     ]
 else:
     from packages.amqp.tests.clients import Client

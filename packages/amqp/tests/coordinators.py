@@ -15,8 +15,8 @@ from packages.amqp.tests.frames import (
     BEGIN,
     FLOW,
     Raw,
+    frame_of,
     performative,
-    said,
 )
 from penstock_amqp.wire.sections import section
 from penstock_amqp.wire.types import Symbol, UByte, UInt, encode
@@ -38,19 +38,19 @@ def check_session_lives(dialogue: Dialogue, channel: int = 1) -> None:
 
 def by_link(dialogue: Dialogue, name: str) -> tuple[int, int]:
     """Return channel and handle of the realm's attach of a link."""
-    found = dialogue.hear(ATTACH, lambda each: each.values[0] == name)
-    return found.channel, found.handle
+    attach = dialogue.hear(ATTACH, lambda each: each.values[0] == name)
+    return attach.channel, attach.handle
 
 
 BROKEN = section(0x70, b"\x45") + encode("between the sections") + section(0x77, encode("x"))
 
 
 def coordinator(handle: int, *outcomes: str) -> bytes:
-    said_of = [None] * 9 + [Symbol(each) for each in outcomes]
+    said_of = [None] * 9 + [Symbol(outcome) for outcome in outcomes]
     source = Raw(performative(0x28, *map(encode, said_of)) if outcomes else performative(0x28))
     target = Raw(performative(0x30, encode(Symbol("amqp:local-transactions"))))
     modes = UByte(0), UByte(0)
-    return said(ATTACH, "tx", UInt(handle), False, *modes, source, target, None, None, UInt(0))
+    return frame_of(ATTACH, "tx", UInt(handle), False, *modes, source, target, None, None, UInt(0))
 
 
 def declare(*values: Any) -> bytes:

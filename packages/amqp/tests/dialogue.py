@@ -18,8 +18,8 @@ from packages.amqp.tests.frames import (
     OPEN,
     Raw,
     frame,
+    frame_of,
     performative,
-    said,
     terminus,
 )
 from penstock_amqp.wire.performatives import PERFORMATIVES, performative_of
@@ -139,11 +139,11 @@ def opening(container: str = "teller", **more: Any) -> bytes:
     the open."""
     values = [container, "host", UInt(65_536), UShort(100), UInt(30_000)]
     extra = [None, None, None, more.get("desired"), more.get("properties")]
-    return AMQP + said(OPEN, *values, *extra)
+    return AMQP + frame_of(OPEN, *values, *extra)
 
 
 def begin(channel: int = 0) -> bytes:
-    return on(channel, said(BEGIN, None, UInt(0), UInt(2_048), UInt(2_048)))
+    return on(channel, frame_of(BEGIN, None, UInt(0), UInt(2_048), UInt(2_048)))
 
 
 def on(channel: int, data: bytes) -> bytes:
@@ -165,7 +165,7 @@ def attach_sender(
     target = target or queue(address)[1]
     source = terminus(0x28, "here")
     modes = UByte(2), UByte(0)
-    return said(ATTACH, name, UInt(handle), False, *modes, source, target, None, None, UInt(0))
+    return frame_of(ATTACH, name, UInt(handle), False, *modes, source, target, None, None, UInt(0))
 
 
 def attach_receiver(
@@ -173,13 +173,15 @@ def attach_receiver(
 ) -> bytes:
     source = source or queue(address)[0]
     modes = UByte(2), UByte(0)
-    return said(ATTACH, name, UInt(handle), True, *modes, source, terminus(0x29, "here"))
+    return frame_of(ATTACH, name, UInt(handle), True, *modes, source, terminus(0x29, "here"))
 
 
 def credit(handle: int, count: int, **more: Any) -> bytes:
     window = UInt(0), UInt(2_048), UInt(0), UInt(2_048)
     properties = more.get("properties")
-    return said(FLOW, *window, UInt(handle), UInt(0), UInt(count), None, False, False, properties)
+    return frame_of(
+        FLOW, *window, UInt(handle), UInt(0), UInt(count), None, False, False, properties
+    )
 
 
 def sasl_frame(code: int, *values: bytes) -> bytes:

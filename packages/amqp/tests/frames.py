@@ -41,9 +41,9 @@ YES: Final = b"\x41"
 NO: Final = b"\x42"
 
 
-def said(code: int, *values: Any, payload: bytes = b"") -> bytes:
+def frame_of(code: int, *values: Any, payload: bytes = b"") -> bytes:
     """Return a frame of channel 0. Python values are encoded; those in ``Raw`` already are."""
-    encoded = [each.data if isinstance(each, Raw) else encode(each) for each in values]
+    encoded = [value.data if isinstance(value, Raw) else encode(value) for value in values]
     return frame(performative(code, *encoded) + payload)
 
 
@@ -71,32 +71,34 @@ def opened(container: str = "fuzz") -> bytes:
     """Return all frames up to a session, without SASL."""
     return (
         AMQP
-        + said(OPEN, container, "host", UInt(65_536), UShort(10), UInt(30_000))
-        + said(BEGIN, None, UInt(0), UInt(2_048), UInt(2_048))
+        + frame_of(OPEN, container, "host", UInt(65_536), UShort(10), UInt(30_000))
+        + frame_of(BEGIN, None, UInt(0), UInt(2_048), UInt(2_048))
     )
 
 
 def sender(name: str | Raw, handle: int, target: Raw) -> bytes:
-    return said(ATTACH, name, UInt(handle), False, UByte(0), UByte(0), terminus(0x28, "c"), target,
-                None, None, UInt(0))  # fmt: skip
+    return frame_of(ATTACH, name, UInt(handle), False, UByte(0), UByte(0), terminus(0x28, "c"),
+                    target, None, None, UInt(0))  # fmt: skip
 
 
 def receiver(name: str, handle: int, source: Raw, credit: int = 10) -> bytes:
-    attach = said(ATTACH, name, UInt(handle), True, UByte(0), UByte(0), source, terminus(0x29, "c"))
+    attach = frame_of(
+        ATTACH, name, UInt(handle), True, UByte(0), UByte(0), source, terminus(0x29, "c")
+    )
     return attach + flow(handle, credit)
 
 
 def flow(handle: int, credit: int, *, drain: bool = False) -> bytes:
     window = (UInt(0), UInt(2_048), UInt(0), UInt(2_048))
-    return said(FLOW, *window, UInt(handle), UInt(0), UInt(credit), None, drain)
+    return frame_of(FLOW, *window, UInt(handle), UInt(0), UInt(credit), None, drain)
 
 
 def transfer(
     handle: int, number: int, message: bytes, *, more: bool = False, state: Any = None
 ) -> bytes:
     tag = b"%d" % number
-    return said(TRANSFER, UInt(handle), UInt(number), tag, UInt(0), False, more, None, state,
-                payload=message)  # fmt: skip
+    return frame_of(TRANSFER, UInt(handle), UInt(number), tag, UInt(0), False, more, None, state,
+                    payload=message)  # fmt: skip
 
 
 def message(*, to: str | None = None, body: Any = "text") -> bytes:

@@ -19,9 +19,9 @@ from packages.amqp.tests.frames import (
     TRANSFER,
     Raw,
     flow,
+    frame_of,
     opened,
     performative,
-    said,
     terminus,
     transfer,
 )
@@ -50,13 +50,13 @@ def fields(frame: Frame) -> list[Any]:
 
 
 def sender(mode: UByte = FIRST, snd: int = 0) -> bytes:
-    return said(ATTACH, "s", UInt(0), False, UByte(snd), mode, terminus(0x28, "c"), TARGET,
-                None, None, UInt(0))  # fmt: skip
+    return frame_of(ATTACH, "s", UInt(0), False, UByte(snd), mode, terminus(0x28, "c"), TARGET,
+                    None, None, UInt(0))  # fmt: skip
 
 
 def receiver(mode: UByte = FIRST, source: Raw = SOURCE, most: int | None = None) -> bytes:
-    return said(ATTACH, "r", UInt(0), True, UByte(0), mode, source, terminus(0x29, "c"),
-                None, None, None, None if most is None else ULong(most))  # fmt: skip
+    return frame_of(ATTACH, "r", UInt(0), True, UByte(0), mode, source, terminus(0x29, "c"),
+                    None, None, None, None if most is None else ULong(most))  # fmt: skip
 
 
 def sized(size: int) -> bytes:
@@ -92,7 +92,7 @@ def test_a_receiver_that_settles_second_is_told_that_the_realm_has(
     peer.say(opened() + receiver(SECOND) + flow(0, 1))
     assert fields(peer.next(ATTACH))[_RCV_SETTLE_MODE] == SECOND
     peer.next(TRANSFER)
-    peer.say(said(DISPOSITION, True, UInt(0), UInt(0), False, Raw(performative(ACCEPTED))))
+    peer.say(frame_of(DISPOSITION, True, UInt(0), UInt(0), False, Raw(performative(ACCEPTED))))
 
     is_receiver, first, _, settled, *_ = fields(peer.next(DISPOSITION))
     assert (is_receiver, first, settled) == (False, 0, True)
@@ -167,10 +167,10 @@ def test_a_receiver_gets_what_it_takes_to_the_byte(dial: Dial, session: penstock
     assert peer.next(TRANSFER).raw.endswith(b"\xa0\x58" + bytes(88))
 
     assert TOO_LARGE in peer.next(DETACH).raw
-    assert {event.redelivery_count: len(event.data) for event in taken(jobs)} == {1: 88, 0: 89}
+    assert {event.redelivery_count: len(event.data) for event in pop_all(jobs)} == {1: 88, 0: 89}
 
 
-def taken(jobs: penstock.Queue) -> list[penstock.Event]:
+def pop_all(jobs: penstock.Queue) -> list[penstock.Event]:
     events = [jobs.pop(timeout=WAIT_S) for _ in range(2)]
     return [event for event in events if event is not None]
 

@@ -13,9 +13,9 @@ from packages.amqp.tests.frames import (
     CLOSE,
     DETACH,
     END,
+    frame_of,
     message,
     opened,
-    said,
     sender,
     terminus,
     transfer,
@@ -42,13 +42,13 @@ def test_a_server_outlives_sessions_that_end_behind_a_link_and_messages_without_
             peer.say(opened("hasty"))
             for number in range(ROUNDS):
                 if number:
-                    peer.say(said(BEGIN, None, UInt(0), UInt(1_000), UInt(1_000)))
+                    peer.say(frame_of(BEGIN, None, UInt(0), UInt(1_000), UInt(1_000)))
                 peer.say(sender(f"link {number}", 0, WORK))
                 peer.next(ATTACH)
-                sent = b"".join(transfer(0, each, message()) for each in range(MESSAGES))
-                peer.say(sent + said(DETACH, UInt(0), True) + said(END))
+                sent = b"".join(transfer(0, number, message()) for number in range(MESSAGES))
+                peer.say(sent + frame_of(DETACH, UInt(0), True) + frame_of(END))
                 peer.next(END)
-            peer.say(said(CLOSE))
+            peer.say(frame_of(CLOSE))
             peer.hear_all()
             peer.hang_up()
 

@@ -25,7 +25,9 @@ def test_a_delivery_is_decided_once_whatever_is_said_of_it_before_the_answer() -
     delivery.settle()
     pair.pump()
 
-    assert [(each.event_id, each.state) for each in pair.outcomes] == [(1, Delivery.MODIFIED)]
+    assert [(outcome.event_id, outcome.state) for outcome in pair.outcomes] == [
+        (1, Delivery.MODIFIED)
+    ]
     assert pair.accepted == []
 
 
@@ -43,7 +45,7 @@ def test_the_next_delivery_in_the_place_of_one_that_was_decided_is_heard() -> No
         pair.engine.forget(pair.outgoing[0], pair.outcomes[-1].delivery)
         pair.pump()
 
-    assert [each.event_id for each in pair.outcomes] == [1, 2, 3]
+    assert [outcome.event_id for outcome in pair.outcomes] == [1, 2, 3]
 
 
 def test_parts_of_messages_by_many_links_have_a_room_of_their_own() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from packages.amqp.tests.dialogue import attach_sender
-from packages.amqp.tests.frames import AMQP, BEGIN, OPEN, TRANSFER, said, terminus
+from packages.amqp.tests.frames import AMQP, BEGIN, OPEN, TRANSFER, frame_of, terminus
 from packages.client.tests.simulated import World, in_world
 from packages.server.tests.frontends.publishers import Publisher, watched
 from packages.server.tests.frontends.wires import Wire
@@ -37,8 +37,8 @@ class AmqpPublisher:
         self._sent = 0
         window = UInt(1 << 20)
         target = terminus(0x29, channel, capability="topic")
-        opened = said(OPEN, container, "host", UInt(65_536), UShort(10), UInt(30_000))
-        self.say(AMQP + opened + said(BEGIN, None, UInt(0), window, window))
+        opened = frame_of(OPEN, container, "host", UInt(65_536), UShort(10), UInt(30_000))
+        self.say(AMQP + opened + frame_of(BEGIN, None, UInt(0), window, window))
         self.say(attach_sender("s", 0, target=target))
 
     def say(self, data: bytes) -> None:
@@ -49,7 +49,7 @@ class AmqpPublisher:
         first, self._sent = self._sent, self._sent + count
         self.say(
             b"".join(
-                said(TRANSFER, UInt(0), UInt(n), b"%d" % n, UInt(0), True, payload=MESSAGE)
+                frame_of(TRANSFER, UInt(0), UInt(n), b"%d" % n, UInt(0), True, payload=MESSAGE)
                 for n in range(first, first + count)
             )
         )
@@ -78,11 +78,11 @@ async def stored(world: World, name: str) -> int:
 async def test_others_have_their_turn_between_pieces_of_a_flood(kind: str) -> None:
     async with watched() as (world, realm):
         flooding, amqp, native = await publishers(world)
-        other = amqp if kind == "amqp" else native
-        other.publish(1)
+        quiet = amqp if kind == "amqp" else native
+        quiet.publish(1)
         flooding.publish(MESSAGES)
         assert not flooding.wire.is_read, "it is not read while there is a rest"
-        other.publish(1)
+        quiet.publish(1)
         await pass_time(1.0)
 
         order = realm.arrivals
@@ -99,8 +99,8 @@ async def test_others_have_their_turn_between_pieces_of_a_flood(kind: str) -> No
 @simulated
 async def test_where_nobody_else_is_heard_all_is_taken_in_at_once() -> None:
     async with watched() as (world, realm):
-        flooding, other, _ = await publishers(world)
-        other.publish(1)
+        flooding, quiet, _ = await publishers(world)
+        quiet.publish(1)
         await pass_time(2 * LATELY_S)
         flooding.publish(MESSAGES)
         await asyncio.sleep(0)
@@ -111,8 +111,8 @@ async def test_where_nobody_else_is_heard_all_is_taken_in_at_once() -> None:
 
 @in_world
 async def test_a_rest_is_taken_in_when_the_connection_is_lost(world: World) -> None:
-    flooding, other, _ = await publishers(world)
-    other.publish(1)
+    flooding, quiet, _ = await publishers(world)
+    quiet.publish(1)
     flooding.publish(MESSAGES)
     flooding.connection.connection_lost(None)
     await pass_time(1.0)

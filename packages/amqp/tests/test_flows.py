@@ -16,10 +16,10 @@ from packages.amqp.tests.frames import (
     DETACH,
     FLOW,
     TRANSFER,
+    frame_of,
     message,
     opened,
     receiver,
-    said,
     sender,
     terminus,
     transfer,
@@ -52,9 +52,9 @@ def flow(
     drain: bool = False,
     echo: bool = False,
 ) -> bytes:
-    of_link = [None if each is None else UInt(each) for each in (handle, count, credit)]
+    of_link = [None if value is None else UInt(value) for value in (handle, count, credit)]
     window = (UInt(0), UInt(2_048), UInt(0), UInt(2_048))
-    return said(FLOW, *window, *of_link, None, drain, echo)
+    return frame_of(FLOW, *window, *of_link, None, drain, echo)
 
 
 def fields(frame: Frame) -> list[Any]:
@@ -78,9 +78,9 @@ def test_credit_that_is_taken_back_is_given_up_at_once(peer: Peer, jobs: penstoc
     assert of_link(peer.next(FLOW)) == (0, 0, 0, False)
     jobs.push(b"a")
 
-    found = jobs.pop(timeout=WAIT_S)
-    assert found is not None
-    assert found.data == b"a"
+    event = jobs.pop(timeout=WAIT_S)
+    assert event is not None
+    assert event.data == b"a"
     jobs.push(b"b")
     peer.say(flow(0, 1))
     assert b"b" in peer.next(TRANSFER).raw
@@ -96,9 +96,9 @@ def test_credit_that_is_taken_back_in_part_is_what_is_left(
 
     for text in (b"a", b"b"):
         assert text in peer.next(TRANSFER).raw
-    found = jobs.pop(timeout=WAIT_S)
-    assert found is not None
-    assert found.data == b"c"
+    event = jobs.pop(timeout=WAIT_S)
+    assert event is not None
+    assert event.data == b"c"
 
 
 def test_a_subscriber_that_takes_credit_back_gets_nothing_until_it_gives_some(
@@ -155,14 +155,14 @@ def test_drain_is_answered_once_the_window_has_let_everything_through(
 ) -> None:
     """2.5.6: what is on its way waits for the session's window."""
     jobs.push(b"a")
-    no_window = said(FLOW, UInt(0), UInt(0), UInt(0), UInt(2_048))
+    no_window = frame_of(FLOW, UInt(0), UInt(0), UInt(0), UInt(2_048))
     peer.say(opened() + no_window + receiver("r", 0, JOBS, credit=0))
     peer.next(ATTACH)
     closed = (UInt(0), UInt(0), UInt(0), UInt(2_048))
-    peer.say(said(FLOW, *closed, UInt(0), UInt(0), UInt(5), None, True))
-    peer.say(said(FLOW, *closed, None, None, None, None, None, True))
+    peer.say(frame_of(FLOW, *closed, UInt(0), UInt(0), UInt(5), None, True))
+    peer.say(frame_of(FLOW, *closed, None, None, None, None, None, True))
     assert fields(peer.next())[_HANDLE] is None  # the session's own, and no transfer
-    peer.say(said(FLOW, UInt(0), UInt(10), UInt(0), UInt(2_048)))
+    peer.say(frame_of(FLOW, UInt(0), UInt(10), UInt(0), UInt(2_048)))
 
     assert b"a" in peer.next(TRANSFER).raw
     assert of_link(peer.next(FLOW)) == (0, 5, 0, True)
@@ -171,7 +171,7 @@ def test_drain_is_answered_once_the_window_has_let_everything_through(
 def test_a_link_that_brings_nothing_has_nothing_more(peer: Peer, session: penstock.Session) -> None:
     """One that names a subscription, to end it."""
     session.channels.create("news", engine="jms").durables.create("fuzz:sub", type="exclusive")
-    look_up = said(ATTACH, "sub", UInt(0), True, UByte(0), UByte(0), None, terminus(0x29, "c"))
+    look_up = frame_of(ATTACH, "sub", UInt(0), True, UByte(0), UByte(0), None, terminus(0x29, "c"))
     peer.say(opened() + look_up + flow(0, 3, drain=True))
 
     assert peer.next(ATTACH).fields[0] == "sub"
@@ -214,7 +214,7 @@ def test_a_link_that_events_go_out_by_is_asked_for_its_state(
     peer.say(opened() + receiver("q", 0, terminus(0x28, "other", capability="queue"), credit=1))
     peer.say(receiver("r", 1, JOBS, credit=5))
     attached = [fields(peer.next(ATTACH)) for _ in range(2)]
-    handle = next(each[1] for each in attached if each[0] == "r")
+    handle = next(attach_fields[1] for attach_fields in attached if attach_fields[0] == "r")
     jobs.push(b"a")
     peer.next(TRANSFER)
     peer.say(flow(1, 4, count=1, echo=True))
@@ -227,8 +227,8 @@ def test_a_link_that_messages_come_by_is_asked_for_its_state(peer: Peer) -> None
     peer.say(opened() + sender("other", 0, target) + sender("s", 1, target))
     peer.next(BEGIN)
     answers = [peer.next() for _ in range(4)]
-    handle = next(fields(each)[1] for each in answers if fields(each)[0] == "s")
-    credit = {of_link(each)[0]: of_link(each)[2] for each in answers if each.code == FLOW}
+    handle = next(fields(frame)[1] for frame in answers if fields(frame)[0] == "s")
+    credit = {of_link(frame)[0]: of_link(frame)[2] for frame in answers if frame.code == FLOW}
     peer.say(transfer(1, 0, message()))
     peer.say(flow(1, None, count=1, echo=True))
 
@@ -268,16 +268,16 @@ def test_a_sender_that_goes_beyond_its_credit_loses_its_link_and_nothing_it_had_
         peer.next(ATTACH)
         assert of_link(peer.next(FLOW)) == (0, 0, 3, False)
         sends = [
-            said(TRANSFER, UInt(0), UInt(number), b"%d" % number, UInt(0), settled,
-                 payload=message(body=f"m{number}"))
+            frame_of(TRANSFER, UInt(0), UInt(number), b"%d" % number, UInt(0), settled,
+                     payload=message(body=f"m{number}"))
             for number in range(5)
         ]  # fmt: skip
         peer.say(b"".join(sends))
 
         assert b"amqp:link:transfer-limit-exceeded" in peer.next(DETACH).raw
         peer.hang_up()
-        found = [event.data for event in session.queues.get("jobs").peek()]
-    assert found == [b"m0", b"m1", b"m2"]
+        payloads = [event.data for event in session.queues.get("jobs").peek()]
+    assert payloads == [b"m0", b"m1", b"m2"]
 
 
 def test_all_credit_may_be_used_at_once() -> None:

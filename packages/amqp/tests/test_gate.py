@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packages.amqp.tests.dialogue import attach_sender, begin, opening
-from packages.amqp.tests.frames import DETACH, DISPOSITION, TRANSFER, Raw, said, transfer
+from packages.amqp.tests.frames import DETACH, DISPOSITION, TRANSFER, Raw, frame_of, transfer
 from penstock_amqp.checked_frames import LIKENESSES_MAX
 from penstock_amqp.gate import Gate
 from penstock_amqp.wire.types import UByte, UInt
@@ -54,13 +54,13 @@ OPENED = opening() + begin() + attach_sender("s", 0) + attach_sender("t", 1)
 def sent(number: int, handle: int = 0, tag: int = 4) -> bytes:
     """A transfer as clients write them: numbers of one width, tags of one length."""
     wide = Raw(b"\x70" + number.to_bytes(4, "big"))
-    return said(TRANSFER, UInt(handle), wide, number.to_bytes(tag, "big"), UInt(0), False, False,
-                payload=b"\x00\x53\x75\xa0\x03abc")  # fmt: skip
+    return frame_of(TRANSFER, UInt(handle), wide, number.to_bytes(tag, "big"), UInt(0), False,
+                    False, payload=b"\x00\x53\x75\xa0\x03abc")  # fmt: skip
 
 
 def disposed(first: int, last: int) -> bytes:
     wide = [Raw(b"\x70" + delivery_id.to_bytes(4, "big")) for delivery_id in (first, last)]
-    return said(DISPOSITION, True, *wide, True, ACCEPTED)
+    return frame_of(DISPOSITION, True, *wide, True, ACCEPTED)
 
 
 @settings(max_examples=examples(100))
@@ -142,14 +142,14 @@ def test_ranges_may_pass_the_highest_number() -> None:
 
 def test_what_was_good_by_a_link_is_not_once_it_is_detached() -> None:
     watched = Watched()
-    watched.gate.feed(OPENED + sent(1) + sent(2) + said(DETACH, UInt(0), True) + sent(3))
+    watched.gate.feed(OPENED + sent(1) + sent(2) + frame_of(DETACH, UInt(0), True) + sent(3))
 
     assert watched.said == [("session", "amqp:session:unattached-handle")]
 
 
 def test_the_rest_of_a_delivery_needs_no_number_and_a_new_one_does() -> None:
     watched = Watched()
-    rest = said(TRANSFER, UInt(0), payload=b"abc")
+    rest = frame_of(TRANSFER, UInt(0), payload=b"abc")
     watched.gate.feed(OPENED + transfer(0, 0, b"x", more=True) + rest + sent(1))
     assert watched.said == []
 
@@ -169,7 +169,7 @@ def test_sorts_of_frames_that_are_remembered_are_bounded() -> None:
     for number, (handle, tag, settled, batchable, says) in enumerate(sorts):
         mode = UByte(0) if says else None
         fields = (handle, UInt(number), tag, UInt(0), settled, False, mode)
-        watched.gate.feed(said(TRANSFER, *fields, None, False, False, batchable))
+        watched.gate.feed(frame_of(TRANSFER, *fields, None, False, False, batchable))
 
     assert 0 < len(watched.gate._checked) <= LIKENESSES_MAX
     assert watched.said == []

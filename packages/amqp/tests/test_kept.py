@@ -29,9 +29,9 @@ from packages.amqp.tests.frames import (
     DETACH,
     DISPOSITION,
     END,
+    frame_of,
     message,
     receiver,
-    said,
     terminus,
     transfer,
 )
@@ -108,9 +108,9 @@ def test_links_and_sessions_that_end_on_a_connection_leave_none(
 ) -> None:
     peer = attached(url)
     for handle in range(6):
-        peer.say(said(DETACH, UInt(handle), True))
+        peer.say(frame_of(DETACH, UInt(handle), True))
         peer.next(DETACH)
-    peer.say(said(END))
+    peer.say(frame_of(END))
     peer.next(END)
 
     check_none(session)
@@ -237,8 +237,8 @@ class Watched:
 
     def pn_decref(self, pointer: Any) -> int:
         self.given_back.append(key_of(pointer))
-        left: int = lib.pn_decref(pointer)
-        return left
+        references: int = lib.pn_decref(pointer)
+        return references
 
 
 def test_a_link_is_given_back_before_its_session(monkeypatch: pytest.MonkeyPatch) -> None:

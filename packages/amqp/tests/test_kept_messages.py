@@ -47,15 +47,15 @@ def test_a_receiver_gets_no_more_bytes_until_it_settles_some(
     listen_with(realm, kept_bytes_max=64_000)
     client = connect("me")
     receiver = client.receiver("news", "topic", credit=100, name="sub", durable=durable)
-    other = client.receiver("news", "topic", credit=100, name="other", durable=durable)
+    other_receiver = client.receiver("news", "topic", credit=100, name="other", durable=durable)
     send(client, *range(30))
 
     hoarded = received(receiver)
     assert hoarded == [*range(len(hoarded))]
     assert 3 <= len(hoarded) <= 8, "at most half of the room of its connection"
     for number in range(30):
-        assert int(other.receive(WAIT_S).body.split()[0]) == number
-        other.accept()
+        assert int(other_receiver.receive(WAIT_S).body.split()[0]) == number
+        other_receiver.accept()
 
     for _ in hoarded:
         receiver.accept()
@@ -68,14 +68,14 @@ def test_connections_of_a_user_share_their_room_and_each_goes_on(
     realm: penstock.Realm, connect: Connect
 ) -> None:
     listen_with(realm, user_kept_bytes_max=20_000)
-    one, other = connect("one"), connect("other")
+    one, other_client = connect("one"), connect("other")
     hoards = one.receiver("news", "topic", credit=100)
     send(one, *range(10))
     hoarded = received(hoards)
     assert len(hoarded) <= 3
 
-    settles = other.receiver("news", "topic", credit=100)
-    send(other, 10, 11, 12)
+    settles = other_client.receiver("news", "topic", credit=100)
+    send(other_client, 10, 11, 12)
     for number in (10, 11, 12):
         assert int(settles.receive(WAIT_S).body.split()[0]) == number
         settles.accept()

@@ -21,7 +21,7 @@ LOOKS_MAX = 2_000
 KINDS = (AmqpConnection, AmqpEngine, IncomingLink, OutgoingLink)
 
 
-def left() -> list[str]:
+def leaked_types() -> list[str]:
     """What there is still of connections that are over."""
     gc.collect()
     return [type(instance).__name__ for instance in gc.get_objects() if type(instance) in KINDS]
@@ -67,11 +67,11 @@ def test_nothing_stays_of_a_peer_whose_connection_ends(
         del peer
 
     for _ in range(LOOKS_MAX):  # each look is a request to the realm, which ends them meanwhile
-        if is_free(session, queues) and not left():
+        if is_free(session, queues) and not leaked_types():
             break
     assert is_free(session, queues)
     assert len(queues) == ROUNDS
-    assert left() == []
+    assert leaked_types() == []
     event = session.queues.get("work").pop(0)
     assert event is not None
     assert event.data == b"held"

@@ -20,8 +20,8 @@ from packages.amqp.tests.frames import (
     BEGIN,
     OPEN,
     frame,
+    frame_of,
     performative,
-    said,
 )
 from packages.server.tests.runtime.living import events, living
 from penstock_amqp.connection import AmqpHub
@@ -149,7 +149,7 @@ class Sending(asyncio.Protocol):
         while (pending := self._engine.pending()) > 0:
             self._transport.write(self._engine.peek(pending))
             self._engine.pop(pending)
-        if not self._left and all(each.settled for each in self._deliveries):
+        if not self._left and all(delivery.settled for delivery in self._deliveries):
             self.done.set()
 
 
@@ -182,7 +182,9 @@ async def test_who_sends_more_a_second_than_allowed_is_made_to_wait_and_loses_no
 
 def test_a_frame_larger_than_was_agreed_ends_the_connection() -> None:
     begin = (
-        AMQP + said(OPEN, "c", "h", UInt(1 << 20)) + said(BEGIN, None, UInt(0), UInt(9), UInt(9))
+        AMQP
+        + frame_of(OPEN, "c", "h", UInt(1 << 20))
+        + frame_of(BEGIN, None, UInt(0), UInt(9), UInt(9))
     )
     with penstock.Realm() as realm:
         heard = answers(realm.listen_amqp(), begin + frame(bytes(65_529)))
@@ -196,7 +198,7 @@ def test_a_session_more_than_was_agreed_ends_the_connection() -> None:
         begin = performative(BEGIN, b"\x40", *[b"\x52\x09"] * 3)
         return frame(begin, channel=number)
 
-    opening = AMQP + said(OPEN, "c", "h", UInt(65_536), UShort(65_535))
+    opening = AMQP + frame_of(OPEN, "c", "h", UInt(65_536), UShort(65_535))
     with penstock.Realm() as realm:
         heard = answers(realm.listen_amqp(), opening + session(1_999) + session(2_000))
 

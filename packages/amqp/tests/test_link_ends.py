@@ -23,7 +23,9 @@ async def sessions_of(realm: penstock.Realm) -> int:
     """How many sessions the engine of the only AMQP connection has. Only its own thread may look:
     it changes the list."""
     (connection,) = (
-        each for each in realm.listener.connections if isinstance(each, AmqpConnection)
+        connection
+        for connection in realm.listener.connections
+        if isinstance(connection, AmqpConnection)
     )
     count, session = 0, connection.engine.connection.session_head(0)
     while session is not None:
@@ -87,8 +89,8 @@ def test_a_link_the_realm_has_ended_lives_until_its_publishes_are_answered(
         assert done == []
 
         loop = realm.loop
-        for each in held:
-            loop.call(called(each))
+        for held_client in held:
+            loop.call(called(held_client))
     assert done == ["answered", "freed"]
     flushed.send(Message(body="c"))
 

@@ -19,11 +19,11 @@ from packages.amqp.tests.frames import (
     TRANSACTIONAL,
     Raw,
     frame,
+    frame_of,
     message,
     opened,
     performative,
     receiver,
-    said,
     sender,
     terminus,
     transfer,
@@ -119,7 +119,7 @@ def test_a_frame_that_makes_no_sense_ends_the_connection(
 @pytest.mark.parametrize(
     "odd",
     [
-        said(OPEN, "again"),
+        frame_of(OPEN, "again"),
         sender(Raw(b"\xa1\x02\xff\xfe"), 0, WORK),
     ],
     ids=["second open", "name of a link"],
@@ -150,7 +150,7 @@ ARRAYS = {
 def test_hopes_of_a_connection_that_make_no_sense_harm_nobody(
     realm: penstock.Realm, peer: Peer, capabilities: bytes
 ) -> None:
-    peer.say(AMQP + said(OPEN, "c", "h", *[None] * 6, Raw(capabilities)) + said(CLOSE))
+    peer.say(AMQP + frame_of(OPEN, "c", "h", *[None] * 6, Raw(capabilities)) + frame_of(CLOSE))
 
     assert performative(CLOSE)[:3] in peer.hear_all(), "it was not just hung up on"
     assert is_well(realm)
@@ -207,8 +207,8 @@ def test_a_state_that_makes_no_sense_harms_nobody(
         session.queues.create("work").push(b"x")
     peer.say(opened() + sender("s", 0, WORK) + receiver("r", 1, source, credit=1))
     peer.hear(b"\x00\x53\x75\xa0\x01x")
-    peer.say(said(DISPOSITION, True, UInt(0), UInt(0), False, Raw(state)))
-    peer.say(transfer(0, 0, message(), state=Raw(state)) + said(CLOSE))
+    peer.say(frame_of(DISPOSITION, True, UInt(0), UInt(0), False, Raw(state)))
+    peer.say(transfer(0, 0, message(), state=Raw(state)) + frame_of(CLOSE))
 
     peer.hear_all()
     assert is_well(realm)
@@ -219,9 +219,9 @@ def test_a_message_that_is_too_large_ends_its_link_however_many_frames_it_has(
 ) -> None:
     peer.say(opened() + sender("s", 0, WORK))
     peer.hear(b"work")
-    piece = b"\x00\x53\x75\xb0" + (1 << 30).to_bytes(4, "big") + bytes(60_000)
-    for _ in range(2 * EVENT_BYTES_MAX // len(piece)):
-        peer.say(transfer(0, 0, piece, more=True))
+    header = b"\x00\x53\x75\xb0" + (1 << 30).to_bytes(4, "big") + bytes(60_000)
+    for _ in range(2 * EVENT_BYTES_MAX // len(header)):
+        peer.say(transfer(0, 0, header, more=True))
 
     peer.hear(b"amqp:link:message-size-exceeded")
     assert is_well(realm)
@@ -232,7 +232,7 @@ def test_a_message_that_is_too_large_ends_its_link_however_many_frames_it_has(
 @pytest.mark.parametrize("hello_timeout_s", [SECONDS_MAX])
 @pytest.mark.parametrize(
     "beginning",
-    [b"", b"AMQ", AMQP, SASL, SASL + b"\x00\x00\x00\x20\x02\x01", AMQP + said(OPEN, "x")[:9]],
+    [b"", b"AMQ", AMQP, SASL, SASL + b"\x00\x00\x00\x20\x02\x01", AMQP + frame_of(OPEN, "x")[:9]],
     ids=[
         "nothing",
         "half a header",
@@ -305,7 +305,7 @@ def test_who_is_not_listened_to_is_not_silent(
         peer.say(opened() + sender("s", 0, WORK))
         peer.hear(performative(ATTACH)[:3])
         assert is_over.wait(PATIENCE_S)
-        peer.say(said(CLOSE))  # it is there when the realm listens again
+        peer.say(frame_of(CLOSE))  # it is there when the realm listens again
     peer.hear_all()
 
     assert peer.conditions() == []
@@ -316,7 +316,7 @@ def test_the_engine_writes_nothing_past_the_log(
     realm: penstock.Realm, peer: Peer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Proton has a word of its own for whoever takes no frames worth the name."""
-    peer.say(AMQP + said(OPEN, "c", "h", UInt(100)) + said(CLOSE))
+    peer.say(AMQP + frame_of(OPEN, "c", "h", UInt(100)) + frame_of(CLOSE))
 
     assert performative(CLOSE)[:3] in peer.hear_all()
     assert "bad max-frame" not in capfd.readouterr().err
@@ -326,8 +326,8 @@ def test_too_many_links_are_refused(realm: penstock.Realm, peer: Peer) -> None:
     peer.say(opened())
     peer.hear(performative(BEGIN)[:3])
     for number in range(1_001):
-        attach = said(ATTACH, f"s{number}", UInt(number), False, UByte(0), UByte(0),
-                      terminus(0x28, "c"), WORK, None, None, UInt(0))  # fmt: skip
+        attach = frame_of(ATTACH, f"s{number}", UInt(number), False, UByte(0), UByte(0),
+                          terminus(0x28, "c"), WORK, None, None, UInt(0))  # fmt: skip
         peer.say(attach)
 
     peer.hear(b"amqp:resource-limit-exceeded")

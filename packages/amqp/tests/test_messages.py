@@ -227,11 +227,11 @@ def test_a_native_event_is_a_message_of_its_types() -> None:
 @pytest.mark.parametrize(("kind", "said"), [("reply", 2), ("queue", 2), ("topic", 3)])
 def test_who_replies_to_a_temporary_destination_is_told_its_kind(kind: str, said: int) -> None:
     address = f"temp-{kind}-{32 * 'a'}"
-    found = meaning(of_native(Event(b"x", headers={"reply_to": address})))
-    other = meaning(of_native(Event(b"x", headers={"reply_to": "answers"})))
+    meaning_of_address = meaning(of_native(Event(b"x", headers={"reply_to": address})))
+    meaning_of_name = meaning(of_native(Event(b"x", headers={"reply_to": "answers"})))
 
-    assert found["annotations"] == typed({Symbol("x-opt-jms-reply-to"): Byte(said)})
-    assert other["annotations"] != found["annotations"]
+    assert meaning_of_address["annotations"] == typed({Symbol("x-opt-jms-reply-to"): Byte(said)})
+    assert meaning_of_name["annotations"] != meaning_of_address["annotations"]
 
 
 @pytest.mark.spec("E2")
@@ -285,12 +285,12 @@ def test_a_header_that_is_not_true_does_no_harm(header: str) -> None:
 def test_what_an_mqtt_client_has_said_of_a_message_is_told(
     said: dict[str, str], expected: tuple[Any, ...]
 ) -> None:
-    found = Message()
-    found.decode(of_native(Event(b"x", headers={"correlation_id": "c", **said})))
+    decoded = Message()
+    decoded.decode(of_native(Event(b"x", headers={"correlation_id": "c", **said})))
 
     body, kind, correlation = expected
-    assert (found.body, found.correlation_id) == (body, correlation)
-    assert str(found.content_type) == str(kind)
+    assert (decoded.body, decoded.correlation_id) == (body, correlation)
+    assert str(decoded.content_type) == str(kind)
 
 
 def test_redeliveries_are_in_the_header() -> None:
@@ -334,12 +334,12 @@ def test_what_a_header_says_comes_out_as_it_was(
 
 
 def test_a_native_priority_is_not_raised_by_what_is_said_besides() -> None:
-    for said, wanted in (('{"priority":200}', 5), ('{"priority":-3}', 5)):
-        raw = of_native(Event(b"", priority=5, headers={"amqp": said}))
+    for header_text, wanted in (('{"priority":200}', 5), ('{"priority":-3}', 5)):
+        raw = of_native(Event(b"", priority=5, headers={"amqp": header_text}))
 
         assert fields(sections_of(raw).header)[1] == wanted
-    for said, wanted in (('{"priority":-3}', 9), ('{"priority":999}', 255)):
-        raw = of_native(Event(b"", priority=9, headers={"amqp": said}))
+    for header_text, wanted in (('{"priority":-3}', 9), ('{"priority":999}', 255)):
+        raw = of_native(Event(b"", priority=9, headers={"amqp": header_text}))
 
         assert fields(sections_of(raw).header)[1] == wanted
 

@@ -22,10 +22,10 @@ from packages.amqp.tests.frames import (
     TRANSFER,
     YES,
     Raw,
+    frame_of,
     opened,
     performative,
     receiver,
-    said,
     terminus,
 )
 from packages.amqp.tests.frames import flow as credit
@@ -75,7 +75,7 @@ def modified(
 ) -> bytes:
     added = NULL if annotations is None else encode(annotations)
     state = performative(MODIFIED, YES if failed else NO, YES if undeliverable else NO, added)
-    return said(DISPOSITION, True, UInt(number), UInt(number), True, Raw(state))
+    return frame_of(DISPOSITION, True, UInt(number), UInt(number), True, Raw(state))
 
 
 def message_in(transfer: Any) -> bytes:
@@ -96,7 +96,7 @@ def message_in(transfer: Any) -> bytes:
 def test_what_is_undeliverable_here_is_for_others(
     peers: tuple[Peer, Peer], session: penstock.Session, failed: bool
 ) -> None:
-    one, other = peers
+    one, other_peer = peers
     jobs = session.queues.get("jobs")
     one.say(credit(0, 5))
     jobs.push(b"poison")
@@ -104,9 +104,9 @@ def test_what_is_undeliverable_here_is_for_others(
     one.say(modified(0, failed=failed, undeliverable=True))
     jobs.push(b"food")
     assert b"food" in one.next(TRANSFER).raw, "and not the poison, which it has credit for"
-    other.say(credit(0, 5))
+    other_peer.say(credit(0, 5))
 
-    transfer = other.next(TRANSFER)
+    transfer = other_peer.next(TRANSFER)
     assert b"poison" in transfer.raw
     header = header_of(transfer)
     assert header[4:] == ([UInt(1)] if failed else [])
@@ -157,16 +157,16 @@ def test_of_a_durable_it_is_for_its_next_client(
     news.publish(b"poison")
     is_shared = kind not in ("exclusive", "priority")
     source = durable_source("news", "topic", *["shared"] * is_shared)
-    one, other = dial(), dial()
+    one, other_peer = dial(), dial()
     one.say(opened("me") + receiver("sub", 0, source, credit=5))
     assert b"poison" in one.next(TRANSFER).raw
     one.say(modified(0, undeliverable=True))
     if not is_shared:
-        one.say(said(DETACH, UInt(0), False))
+        one.say(frame_of(DETACH, UInt(0), False))
         one.next(DETACH)
-    other.say(opened("me") + receiver("sub", 0, source, credit=5))
+    other_peer.say(opened("me") + receiver("sub", 0, source, credit=5))
 
-    assert b"poison" in other.next(TRANSFER).raw
+    assert b"poison" in other_peer.next(TRANSFER).raw
 
 
 def durable_source(address: str, *capabilities: str) -> Raw:
@@ -181,18 +181,21 @@ def test_annotations_are_merged_into_the_message_as_it_comes_again(
     peers: tuple[Peer, Peer], session: penstock.Session
 ) -> None:
     """Other receivers find them, and what they add; what was there has the new value."""
-    one, other = peers
+    one, other_peer = peers
     session.queues.get("jobs").push(b"a", tag="kept")
     one.say(credit(0, 1))
     one.next(TRANSFER)
     first = {Symbol("x-why"): "no paper", Symbol("x-tries"): Int(1), Symbol("x-list"): [1, None]}
     one.say(modified(0, undeliverable=True, annotations=first))
-    other.say(credit(0, 1))
-    assert annotations_of(other.next(TRANSFER)) == {Symbol("x-opt-penstock-tag"): "kept", **first}
+    other_peer.say(credit(0, 1))
+    assert annotations_of(other_peer.next(TRANSFER)) == {
+        Symbol("x-opt-penstock-tag"): "kept",
+        **first,
+    }
     again = {Symbol("x-tries"): Int(2), Symbol("x-more"): ULong(7)}
-    other.say(modified(0, failed=True, annotations=again) + credit(0, 2))
+    other_peer.say(modified(0, failed=True, annotations=again) + credit(0, 2))
 
-    transfer = other.next(TRANSFER)
+    transfer = other_peer.next(TRANSFER)
     assert annotations_of(transfer) == {Symbol("x-opt-penstock-tag"): "kept", **first, **again}
 
 
@@ -301,8 +304,8 @@ def test_what_is_settled_is_forgotten(
     one.next(TRANSFER)
     assert len(modifications) == 1
     accepted = Raw(performative(0x24))
-    one.say(said(DISPOSITION, True, UInt(1), UInt(1), True, accepted))
-    one.say(said(FLOW, UInt(0), UInt(9), UInt(0), UInt(9), None, None, None, None, None, True))
+    one.say(frame_of(DISPOSITION, True, UInt(1), UInt(1), True, accepted))
+    one.say(frame_of(FLOW, UInt(0), UInt(9), UInt(0), UInt(9), None, None, None, None, None, True))
     one.next(FLOW)
 
     assert len(modifications) == 0
@@ -346,7 +349,9 @@ def test_it_waits_for_everybody_and_is_shown(
     jobs.push(b"later")
     one.say(credit(0, 5))
     one.next(TRANSFER)
-    one.say(modified(0, failed=True, annotations=in_ms(3_600_000)) + said(DETACH, UInt(0), True))
+    one.say(
+        modified(0, failed=True, annotations=in_ms(3_600_000)) + frame_of(DETACH, UInt(0), True)
+    )
     one.next(DETACH)
 
     assert jobs.pop(timeout=0) is None
@@ -398,7 +403,7 @@ def test_a_time_beyond_all_bounds_is_a_year(
     one.next(TRANSFER)
     one.say(
         modified(0, annotations={Symbol("x-opt-delivery-time"): (1 << 63) - 1})
-        + said(DETACH, UInt(0), True)
+        + frame_of(DETACH, UInt(0), True)
     )
     one.next(DETACH)
 
@@ -428,7 +433,9 @@ def test_what_amqp_clients_give_back_waits_as_the_queue_says(
 
 def rejected(number: int, condition: str, description: str) -> bytes:
     error = performative(0x1D, encode(Symbol(condition)), encode(description))
-    return said(DISPOSITION, True, UInt(number), UInt(number), True, Raw(performative(0x25, error)))
+    return frame_of(
+        DISPOSITION, True, UInt(number), UInt(number), True, Raw(performative(0x25, error))
+    )
 
 
 @pytest.mark.spec("T11")
@@ -458,15 +465,15 @@ def test_what_a_silent_client_holds_goes_to_another(dial: Dial, session: penstoc
     news.durables.create("me:sub", ack_timeout=0.1)
     news.publish(b"slow")
     source = durable_source("news", "topic", "shared")
-    one, other = dial(), dial()
+    one, other_peer = dial(), dial()
     one.say(opened("me") + receiver("sub", 0, source, credit=5))
     assert header_of(one.next(TRANSFER))[4:] == []
-    other.say(opened("me") + receiver("sub", 0, source, credit=5))
+    other_peer.say(opened("me") + receiver("sub", 0, source, credit=5))
 
-    again = other.next(TRANSFER)
+    again = other_peer.next(TRANSFER)
     assert b"slow" in again.raw
     assert header_of(again)[4:] == [UInt(1)]
-    one.say(said(DISPOSITION, True, UInt(0), UInt(0), True, Raw(performative(0x24))))
-    one.say(said(DETACH, UInt(0), False))
+    one.say(frame_of(DISPOSITION, True, UInt(0), UInt(0), True, Raw(performative(0x24))))
+    one.say(frame_of(DETACH, UInt(0), False))
     one.next(DETACH)
     assert one.conditions() == [], "an outcome that comes too late is no mistake"

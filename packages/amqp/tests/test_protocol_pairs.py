@@ -58,7 +58,7 @@ class Said:
         self.body = raw.body
 
 
-def said(data: bytes = b"data", **more: Any) -> Said:
+def from_event(data: bytes = b"data", **more: Any) -> Said:
     return Said(Event(data, **more))
 
 
@@ -96,13 +96,13 @@ def decides(value: Any) -> int | None:
 
 
 def long_ttl() -> None:
-    message = said(ttl=60 * DAY_MS)
+    message = from_event(ttl=60 * DAY_MS)
     assert message.header[2] is None
     assert message.properties[8] == NOW_MS + 60 * DAY_MS
 
 
 def endless_ttl() -> None:
-    message = said(ttl=TTL_MS_MAX)
+    message = from_event(ttl=TTL_MS_MAX)
     assert message.header[2] is message.properties[8] is None
 
 
@@ -147,7 +147,7 @@ def no_outcome_time() -> None:
 
 def exact_time() -> None:
     time = datetime(2030, 1, 1, hour=0, minute=0, second=0, microsecond=1_500, tzinfo=UTC)
-    message = said(properties={"at": time, "local": time.replace(tzinfo=None)})
+    message = from_event(properties={"at": time, "local": time.replace(tzinfo=None)})
     assert (
         message.application["at"] == message.application["local"] == int(time.timestamp() * 1_000)
     )
@@ -179,7 +179,7 @@ def unsigned() -> None:
 
 
 def no_numbers() -> None:
-    application = said(properties={"n": float("nan"), "i": float("-inf")}).application
+    application = from_event(properties={"n": float("nan"), "i": float("-inf")}).application
     assert application["n"] != application["n"]
     assert application["i"] == float("-inf")
 
@@ -195,7 +195,7 @@ def high_priority() -> None:
 
 def null_characters() -> None:
     headers = {"amqp": '{"content_type":"a\\u0000b"}'}
-    message = said(properties={"a\0b": "c\0d"}, headers=headers)
+    message = from_event(properties={"a\0b": "c\0d"}, headers=headers)
     assert message.application == {"a\0b": "c\0d"}
     assert message.properties[6] == "a\0b"
     assert not message.left_out
@@ -209,7 +209,7 @@ def reserved_names() -> None:
 
 
 def no_ascii() -> None:
-    message = said(headers={"amqp": '{"content_type":"é","content_encoding":"é"}'})
+    message = from_event(headers={"amqp": '{"content_type":"é","content_encoding":"é"}'})
     assert message.properties[6] is message.properties[7] is None
     assert len(message.left_out) == 2
 
@@ -220,7 +220,7 @@ def texts() -> None:
 
 
 def binary() -> None:
-    assert said(properties={"b": b"\x00\xff"}).application == {"b": b"\x00\xff"}
+    assert from_event(properties={"b": b"\x00\xff"}).application == {"b": b"\x00\xff"}
 
 
 def other_ids() -> None:
@@ -231,7 +231,7 @@ def other_ids() -> None:
 
 
 def groups() -> None:
-    message = said(properties={"JMSXGroupID": 5, "JMSXGroupSeq": -1})
+    message = from_event(properties={"JMSXGroupID": 5, "JMSXGroupSeq": -1})
     assert message.application == {"JMSXGroupID": 5, "JMSXGroupSeq": -1}
 
 
@@ -239,7 +239,7 @@ def groups() -> None:
 
 
 def lists() -> None:
-    message = said(properties={"l": [1], "d": {"a": 1}})
+    message = from_event(properties={"l": [1], "d": {"a": 1}})
     assert message.annotations[EXACT] == {"l": [1], "d": {"a": 1}}
     assert not message.application
 
@@ -252,8 +252,8 @@ def nested(levels: int) -> Any:
 
 
 def deep_property() -> None:
-    assert not said(properties={"x": nested(98)}).left_out
-    message = said(properties={"x": nested(99), "ok": 1})
+    assert not from_event(properties={"x": nested(98)}).left_out
+    message = from_event(properties={"x": nested(99), "ok": 1})
     assert message.left_out == ["x"]
     assert message.application == {"ok": 1}
 
@@ -266,13 +266,13 @@ def compound_property() -> None:
 def unreadable_header() -> None:
     for header in ("amqp", "mqtt"):
         for text in ("no JSON", '{"zz":' + "[" * 200 + "]" * 200 + "}", '{"body":5}'):
-            message = said(headers={header: text})
+            message = from_event(headers={header: text})
             assert [code for code, _ in message.body] == [0x75]
 
 
 def impossible_header() -> None:
     text = '{"sizes":[9,-5],"annotations":"AAAA","types":{"x":"float"}}'
-    message = said(properties={"x": 1e300}, headers={"amqp": text})
+    message = from_event(properties={"x": 1e300}, headers={"amqp": text})
     assert len(message.body) == 1
     assert not message.annotations
     assert message.application == {"x": 1e300}

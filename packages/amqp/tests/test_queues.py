@@ -52,14 +52,14 @@ def test_a_message_that_failed_comes_again_counted_and_a_released_one_is_not(
 
 @pytest.mark.spec("Q3")
 def test_what_a_lost_receiver_held_goes_to_another(connect: Connect) -> None:
-    client, other = connect(), connect()
+    client, other_client = connect(), connect()
     client.sender("jobs").send(Message(body="a"))
     receiver = client.receiver("jobs")
     assert receiver.receive(WAIT_S).body == "a"
 
     client.close()
 
-    message = other.receiver("jobs").receive(WAIT_S)
+    message = other_client.receiver("jobs").receive(WAIT_S)
     assert (message.body, message.delivery_count) == ("a", 1)
 
 
@@ -139,15 +139,15 @@ def test_a_temporary_queue_ends_with_the_link_that_wanted_it(
 def test_only_the_connection_that_made_a_temporary_destination_consumes_from_it(
     connect: Connect, kind: str
 ) -> None:
-    client, other = connect("a"), connect("b")
+    client, other_client = connect("a"), connect("b")
     receiver = client.receiver(None, f"temporary-{kind}", dynamic=True)
     address = receiver.remote_source.address
 
     with pytest.raises(LinkDetached, match="resource-locked"):
-        other.receiver(address, kind)
+        other_client.receiver(address, kind)
 
     second = client.receiver(address, kind)
-    other.sender(address, kind).send(Message(body="a"))
+    other_client.sender(address, kind).send(Message(body="a"))
     assert texts(second if kind == "topic" else receiver, 1) == ["a"]
 
 

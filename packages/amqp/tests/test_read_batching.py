@@ -78,7 +78,7 @@ async def test_no_more_is_gathered_than_its_limit() -> None:
     for _ in range(GATHERED_BYTES_MAX // MANY_BYTES):
         gathering.add(MUCH)
 
-    assert [len(each) for each in batches] == [GATHERED_BYTES_MAX]
+    assert [len(batch) for batch in batches] == [GATHERED_BYTES_MAX]
 
 
 @simulated

@@ -20,11 +20,11 @@ from packages.amqp.tests.frames import (
     TRANSFER,
     Raw,
     flow,
+    frame_of,
     message,
     opened,
     performative,
     receiver,
-    said,
     sender,
     terminus,
     transfer,
@@ -47,21 +47,21 @@ def test_an_attach_that_lists_unsettled_deliveries_is_answered_by_one_that_lists
     peer.hear(b"work")  # its attach, and with it credit
     peer.say(transfer(0, 0, message(body="first")))
     peer.hear(performative(ACCEPTED)[:3])
-    peer.say(said(DETACH, UInt(0), False))
+    peer.say(frame_of(DETACH, UInt(0), False))
     peer.hear(performative(DETACH)[:3])
     peer.heard = b""
 
     tag = b"delivery 0"
-    peer.say(said(ATTACH, "link", UInt(0), False, UByte(0), UByte(0), terminus(0x28, "c"), WORK,
-                  {tag: None}, None, UInt(0)))  # fmt: skip
+    peer.say(frame_of(ATTACH, "link", UInt(0), False, UByte(0), UByte(0), terminus(0x28, "c"), WORK,
+                      {tag: None}, None, UInt(0)))  # fmt: skip
     peer.hear(b"work")  # its attach, and with it credit
     assert performative(ATTACH)[:3] in peer.heard
     assert encode(tag) not in peer.heard
     peer.say(transfer(0, 1, message(body="again")))
-    found = [session.queues.get("work").pop(WAIT_S) for _ in range(2)]
+    events = [session.queues.get("work").pop(WAIT_S) for _ in range(2)]
     peer.hang_up()
 
-    assert [event.data for event in found if event is not None] == [b"first", b"again"]
+    assert [event.data for event in events if event is not None] == [b"first", b"again"]
 
 
 # --- subscribers that lose their connection (SEM J5; AMQP, transport, 2.6.1) --------------------
@@ -83,7 +83,7 @@ def subscribed(dial: Dial, container: str = "me", name: str = "sub", credit: int
 
 def accept(number: int) -> bytes:
     state = Raw(performative(ACCEPTED))
-    return said(DISPOSITION, True, UInt(number), UInt(number), True, state)
+    return frame_of(DISPOSITION, True, UInt(number), UInt(number), True, state)
 
 
 def body_of(peer: Peer) -> bytes:
@@ -145,7 +145,7 @@ def test_what_has_arrived_out_of_order_does_not_come_again(
 def test_what_was_sent_settled_does_not_come_again(dial: Dial, news: penstock.Channel) -> None:
     """Nobody confirms that it has arrived; events that waited for credit come."""
     peer = dial()
-    attach = said(ATTACH, "sub", UInt(0), True, UByte(1), UByte(0), NEWS, terminus(0x29, "c"))
+    attach = frame_of(ATTACH, "sub", UInt(0), True, UByte(1), UByte(0), NEWS, terminus(0x29, "c"))
     peer.say(opened("me") + attach + flow(0, 1))
     peer.next(ATTACH)
     for text in (b"a", b"b"):
@@ -158,10 +158,10 @@ def test_what_was_sent_settled_does_not_come_again(dial: Dial, news: penstock.Ch
 
 
 ORDERLY = {
-    "close": (said(CLOSE), CLOSE),
-    "end": (said(END), END),
-    "detach": (said(DETACH, UInt(0), False), DETACH),
-    "detach for good": (said(DETACH, UInt(0), True), DETACH),
+    "close": (frame_of(CLOSE), CLOSE),
+    "end": (frame_of(END), END),
+    "detach": (frame_of(DETACH, UInt(0), False), DETACH),
+    "detach for good": (frame_of(DETACH, UInt(0), True), DETACH),
 }
 
 
@@ -194,10 +194,10 @@ def test_another_container_or_link_begins_anew(
     peer.hang_up()
     news.publish(b"missed")
 
-    other = subscribed(dial, container, name)
+    other_peer = subscribed(dial, container, name)
     news.publish(b"new")
 
-    assert body_of(other) == b"new"
+    assert body_of(other_peer) == b"new"
     assert body_of(subscribed(dial)) == b"missed"
 
 
@@ -277,11 +277,11 @@ def test_a_shared_subscription_ends_with_the_window_and_at_once_in_order() -> No
         ended = news.durables
         dial = Dial(realm.listen_amqp(), stack)
         peer = sharing(dial)
-        assert [each.name for each in ended.list()] == ["me:sub@volatile"]
+        assert [durable.name for durable in ended.list()] == ["me:sub@volatile"]
         peer.hang_up()
         eventually(lambda: ended.list() == [])
 
         peer = sharing(dial)
-        peer.say(said(DETACH, UInt(0), True))
+        peer.say(frame_of(DETACH, UInt(0), True))
         peer.next(DETACH)
         assert ended.list() == []

@@ -211,18 +211,18 @@ def test_making_and_ending_a_durable_want_a_right_and_refusals_leave_all_as_it_w
         root.access.grant("ann@*", "durable", channel="news")
         with pytest.raises(LinkDetached, match=r"access-denied.*'subscribe'"):
             attach()
-        assert [each.name for each in news.durables.list()] == []
+        assert [durable.name for durable in news.durables.list()] == []
 
         root.access.revoke("ann@*", channel="news")
         root.access.grant("ann@*", "subscribe", channel="news")
         with pytest.raises(LinkDetached, match=r"access-denied.*'durable'"):
             attach()
-        assert [each.name for each in news.durables.list()] == []
+        assert [durable.name for durable in news.durables.list()] == []
 
         news.durables.create("kept", type="shared")
         receiver = attach()
         receiver.link.close()
         connection.wait(lambda: receiver.link.state & Endpoint.REMOTE_CLOSED)
         assert receiver.link.remote_condition.description.startswith("access-denied")
-        assert [each.name for each in news.durables.list()] == ["kept"]
+        assert [durable.name for durable in news.durables.list()] == ["kept"]
         connection.close()

@@ -129,7 +129,7 @@ def body_of_one(raw: bytes, sender: str = "") -> Body | None:
     return SingleMessages().body(raw, NOW_MS, sender)
 
 
-def whole(body: Body) -> Body:
+def checked(body: Body) -> Body:
     check_body(body.batch)
     return body
 
@@ -139,7 +139,7 @@ def test_a_lone_message_is_byte_for_byte_what_it_is_among_others(raw: bytes, sen
     body = body_of_one(raw, sender)
     assume(body is not None)
     assert body is not None
-    whole(body)
+    checked(body)
     batch = batch_of([row_of(0, raw, NOW_MS)], sender).batch
 
     assert (body.buffer, body.schema_bytes) == (batch_bytes(batch), schema_bytes(batch.schema))
@@ -148,10 +148,10 @@ def test_a_lone_message_is_byte_for_byte_what_it_is_among_others(raw: bytes, sen
 
 @given(messages)
 def test_a_lone_message_comes_out_as_it_went_in(raw: bytes) -> None:
-    found = body_of_one(raw)
+    body = body_of_one(raw)
     (usual,), unusable = batches_of([raw], NOW_MS)
-    alone = usual.batch if found is None else found.batch
-    events = [EventBatch(stamp(each, Span(0, 1), 0))[0] for each in (alone, usual.batch)]
+    alone = usual.batch if body is None else body.batch
+    events = [EventBatch(stamp(batch, Span(0, 1), 0))[0] for batch in (alone, usual.batch)]
 
     assert not unusable
     assert meaning(sent(stamp(alone, Span(0, 1), 0))) == meaning(
@@ -199,7 +199,9 @@ def parts(*datas: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        tuple(message(properties=[*[None] * 9, Timestamp(at)]) for at in (NOW_MS, 1 << 62)),
+        tuple(
+            message(properties=[*[None] * 9, Timestamp(time_ms)]) for time_ms in (NOW_MS, 1 << 62)
+        ),
         (parts(b"", b"x"), parts(b"", b"xy")),
         (parts(b"x", b""), parts(b"xy", b"")),
     ],
@@ -241,14 +243,14 @@ def test_of_what_one_program_sends_no_more_is_read_than_differs() -> None:
         )
         for number in range(10, 99)
     ]
-    found: list[Body | None] = []
+    bodies: list[Body | None] = []
 
     read = calls_during(
-        lambda: found.extend(link.body(raw, NOW_MS, "") for raw in raws), row_of.__name__
+        lambda: bodies.extend(link.body(raw, NOW_MS, "") for raw in raws), row_of.__name__
     )
 
     assert read == 1, "the first is read, and no other"
-    assert [*map(seen, found)] == [seen(body_of_one(raw)) for raw in raws]
+    assert [*map(seen, bodies)] == [seen(body_of_one(raw)) for raw in raws]
 
 
 def test_who_sends_something_else_each_time_is_not_learned_from() -> None:
@@ -351,12 +353,12 @@ def test_kinds_of_messages_do_not_fill_memory() -> None:
     """The first kind is forgotten in the end: it takes the work of a new one again."""
     raws = [message(durable=True, application={f"name {n}": 1}) for n in range(SHAPES_MAX + 1)]
 
-    new, known = (calls_during(lambda: body_of_one(raws[0])) for _ in range(2))
+    new, cached_calls = (calls_during(lambda: body_of_one(raws[0])) for _ in range(2))
     for raw in raws:
         assert body_of_one(raw) is not None
 
-    assert new > known
-    assert calls_during(lambda: body_of_one(raws[0])) > known
+    assert new > cached_calls
+    assert calls_during(lambda: body_of_one(raws[0])) > cached_calls
 
 
 def test_a_schema_of_any_size_is_not_remembered() -> None:
@@ -366,9 +368,9 @@ def test_a_schema_of_any_size_is_not_remembered() -> None:
     raw = message(durable=True, application=dict.fromkeys(names, 1))
     batch = pa.record_batch({"properties": [dict.fromkeys(names, 1)]})
     assert len(schema_bytes(batch.schema)) > SCHEMA_BYTES_KEPT_MAX
-    other = message(durable=True, application={"y": 1})
-    body_of_one(other)
+    other_raw = message(durable=True, application={"y": 1})
+    body_of_one(other_raw)
 
     assert body_of_one(raw) is None
     assert calls_during(lambda: body_of_one(raw), "_learn_shape") == 1
-    assert calls_during(lambda: body_of_one(other), "_learn_shape") == 0
+    assert calls_during(lambda: body_of_one(other_raw), "_learn_shape") == 0

@@ -44,9 +44,9 @@ from packages.amqp.tests.frames import (
     YES,
     Raw,
     frame,
+    frame_of,
     message,
     performative,
-    said,
     terminus,
     transfer,
 )
@@ -63,8 +63,8 @@ DECODE = "amqp:decode-error"
 @pytest.fixture
 def dialogue(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialogue]:
     session.queues.create("work")
-    with talk(realm) as found:
-        yield found
+    with talk(realm) as talking:
+        yield talking
 
 
 # --- sessions -----------------------------------------------------------------------------
@@ -72,14 +72,14 @@ def dialogue(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialo
 
 @pytest.mark.parametrize(
     "wrong",
-    [transfer(7, 0, message()), credit(7, 10), said(DETACH, UInt(7), True)],
+    [transfer(7, 0, message()), credit(7, 10), frame_of(DETACH, UInt(7), True)],
     ids=["transfer", "flow", "detach"],
 )
 def test_2_8_17_a_handle_of_no_link_ends_the_session(dialogue: Dialogue, wrong: bytes) -> None:
     dialogue.say(attach_sender("s", 0), wrong, transfer(0, 0, message()))
 
     assert dialogue.hear(END).condition == UNATTACHED
-    dialogue.say(said(END))
+    dialogue.say(frame_of(END))
     check_session_lives(dialogue)
     dialogue.say(begin())
     assert dialogue.hear(BEGIN).values[0] == 0, "its channel is free again"
@@ -116,7 +116,7 @@ def test_2_5_4_nothing_of_a_session_that_was_ended_counts(
     granted(dialogue)
 
     dialogue.say(
-        credit(9, 1), transfer(0, 0, message(body="late")), attach_sender("t", 9), said(END)
+        credit(9, 1), transfer(0, 0, message(body="late")), attach_sender("t", 9), frame_of(END)
     )
 
     dialogue.hear(END)
@@ -127,26 +127,26 @@ def test_2_5_4_nothing_of_a_session_that_was_ended_counts(
 @pytest.mark.parametrize(
     ("wrong", "condition"),
     [
-        (said(ATTACH, None, UInt(0), True), DECODE),
-        (said(ATTACH, "r", None, True), DECODE),
-        (said(ATTACH, "r", UInt(0)), DECODE),
-        (said(ATTACH, "s", UInt(0), False, UByte(2), UByte(0)), DECODE),
-        (said(ATTACH, "r", "0", True), DECODE),
-        (said(ATTACH, "r", UInt(0), True, UByte(3)), INVALID),
-        (said(ATTACH, Raw(b"\xa1\x02\xff\xfe"), UInt(0), True), None),
-        (said(ATTACH, "r" * 1_025, UInt(0), True), INVALID),
-        (said(ATTACH, "r", UInt(0), True, *[None] * 12), DECODE),
-        (said(FLOW, UInt(0)), DECODE),
-        (said(FLOW, UInt(0), UInt(1), UInt(0), UInt(1), *[None] * 8), DECODE),
-        (said(TRANSFER, None, UInt(0), b"0"), DECODE),
-        (said(TRANSFER, UInt(0), UInt(0), b"0" * 33), INVALID),
-        (said(TRANSFER, UInt(0), UInt(0)), INVALID),
-        (said(TRANSFER, UInt(0), None, b"0"), INVALID),
-        (said(DISPOSITION, None, UInt(0)), DECODE),
-        (said(DISPOSITION, True), DECODE),
-        (said(DISPOSITION, True, UInt(3), UInt(1)), INVALID),
-        (said(DETACH, None, True), DECODE),
-        (said(DETACH, UInt(0), True, Raw(performative(0x1D))), DECODE),
+        (frame_of(ATTACH, None, UInt(0), True), DECODE),
+        (frame_of(ATTACH, "r", None, True), DECODE),
+        (frame_of(ATTACH, "r", UInt(0)), DECODE),
+        (frame_of(ATTACH, "s", UInt(0), False, UByte(2), UByte(0)), DECODE),
+        (frame_of(ATTACH, "r", "0", True), DECODE),
+        (frame_of(ATTACH, "r", UInt(0), True, UByte(3)), INVALID),
+        (frame_of(ATTACH, Raw(b"\xa1\x02\xff\xfe"), UInt(0), True), None),
+        (frame_of(ATTACH, "r" * 1_025, UInt(0), True), INVALID),
+        (frame_of(ATTACH, "r", UInt(0), True, *[None] * 12), DECODE),
+        (frame_of(FLOW, UInt(0)), DECODE),
+        (frame_of(FLOW, UInt(0), UInt(1), UInt(0), UInt(1), *[None] * 8), DECODE),
+        (frame_of(TRANSFER, None, UInt(0), b"0"), DECODE),
+        (frame_of(TRANSFER, UInt(0), UInt(0), b"0" * 33), INVALID),
+        (frame_of(TRANSFER, UInt(0), UInt(0)), INVALID),
+        (frame_of(TRANSFER, UInt(0), None, b"0"), INVALID),
+        (frame_of(DISPOSITION, None, UInt(0)), DECODE),
+        (frame_of(DISPOSITION, True), DECODE),
+        (frame_of(DISPOSITION, True, UInt(3), UInt(1)), INVALID),
+        (frame_of(DETACH, None, True), DECODE),
+        (frame_of(DETACH, UInt(0), True, Raw(performative(0x1D))), DECODE),
     ],
 )  # fmt: skip
 def test_1_4_a_field_that_is_wrong_ends_the_session_it_was_said_in(
@@ -162,7 +162,7 @@ def test_1_4_a_field_that_is_wrong_ends_the_session_it_was_said_in(
 
 
 def test_1_4_the_reason_names_the_field(dialogue: Dialogue) -> None:
-    dialogue.say(said(ATTACH, "r", UInt(0), True, UByte(3)))
+    dialogue.say(frame_of(ATTACH, "r", UInt(0), True, UByte(3)))
 
     assert dialogue.hear(END).error[1] == "snd-settle-mode of attach is 3; allowed are 0 to 2"
 
@@ -173,8 +173,8 @@ def test_1_2_descriptors_may_be_long_or_names(dialogue: Dialogue) -> None:
     name = b"\x00" + encode(Symbol("amqp:attach:list"))
     named = attach_sender("named", 1).replace(b"\x00\x53\x12", name, 1)
 
-    for each in (long, named):
-        dialogue.say(len(each).to_bytes(4, "big") + each[4:])
+    for raw_frame in (long, named):
+        dialogue.say(len(raw_frame).to_bytes(4, "big") + raw_frame[4:])
 
     assert [dialogue.hear(ATTACH).values[0] for _ in range(2)] == ["long", "named"]
 
@@ -185,14 +185,14 @@ def test_1_2_descriptors_may_be_long_or_names(dialogue: Dialogue) -> None:
 @pytest.mark.parametrize(
     ("frames", "condition"),
     [
-        (AMQP + said(OPEN), DECODE),
-        (AMQP + said(OPEN, "c" * 256), INVALID),
-        (AMQP + said(OPEN, "c", "h", UInt(511)), INVALID),
-        (AMQP + said(OPEN, "c", *[None] * 10), DECODE),
-        (AMQP + on(1, said(OPEN, "c")), "amqp:connection:framing-error"),
+        (AMQP + frame_of(OPEN), DECODE),
+        (AMQP + frame_of(OPEN, "c" * 256), INVALID),
+        (AMQP + frame_of(OPEN, "c", "h", UInt(511)), INVALID),
+        (AMQP + frame_of(OPEN, "c", *[None] * 10), DECODE),
+        (AMQP + on(1, frame_of(OPEN, "c")), "amqp:connection:framing-error"),
         (AMQP + begin(), "amqp:not-allowed"),
-        (opening() + said(OPEN, "again"), "amqp:not-allowed"),
-        (opening() + said(BEGIN, None, UInt(0)), DECODE),
+        (opening() + frame_of(OPEN, "again"), "amqp:not-allowed"),
+        (opening() + frame_of(BEGIN, None, UInt(0)), DECODE),
         (opening() + begin() + begin(), "amqp:not-allowed"),
         (opening() + credit(0, 1), "amqp:not-allowed"),
         (opening() + frame(performative(0x77)), "amqp:connection:framing-error"),
@@ -226,7 +226,9 @@ def test_2_6_1_a_link_is_stolen_by_one_of_its_name(
     assert (detach.condition, detach.values[1]) == (STOLEN, True)
     by_link(dialogue, "s")
     granted(dialogue)
-    dialogue.say(said(DETACH, UInt(0), True), on(channel, transfer(5, 0, message(body="by it"))))
+    dialogue.say(
+        frame_of(DETACH, UInt(0), True), on(channel, transfer(5, 0, message(body="by it")))
+    )
     assert dialogue.hear(DISPOSITION).values[4].descriptor == 0x24
     assert session.queues.get("work").pop() is not None
 
@@ -244,7 +246,7 @@ def test_2_6_1_a_link_is_stolen_by_another_connection_of_its_container(
 
         second.hear(TRANSFER)
         assert dialogue.hear(DETACH).condition == STOLEN
-        dialogue.say(said(DETACH, UInt(0), True), attach_sender("s", 0))
+        dialogue.say(frame_of(DETACH, UInt(0), True), attach_sender("s", 0))
         by_link(dialogue, "s")
 
 
@@ -260,12 +262,12 @@ def test_2_6_1_a_durable_goes_over_to_the_link_that_takes_its_name(
 
         by_link(second, "kept")
         assert dialogue.hear(DETACH).condition == STOLEN
-        dialogue.say(said(DETACH, UInt(0), True))
+        dialogue.say(frame_of(DETACH, UInt(0), True))
         news = session.channels.get("news")
         news.publish(b"x")
         second.say(credit(0, 1))
         second.hear(TRANSFER)
-        assert [each.name for each in news.durables.list()] == ["teller:kept"]
+        assert [durable.name for durable in news.durables.list()] == ["teller:kept"]
 
 
 def test_2_6_1_nobody_steals_what_is_anothers(realm: penstock.Realm, dialogue: Dialogue) -> None:
@@ -305,7 +307,7 @@ def test_2_8_15_links_of_what_is_deleted_are_told(
 
         assert [dialogue.hear(DETACH).condition for _ in range(2)] == [DELETED, DELETED]
         dialogue.say(
-            said(DETACH, UInt(0), True), said(DETACH, UInt(1), True), attach_sender("t", 0)
+            frame_of(DETACH, UInt(0), True), frame_of(DETACH, UInt(1), True), attach_sender("t", 0)
         )
         by_link(dialogue, "t")
 
@@ -336,12 +338,14 @@ def test_2_8_16_a_message_before_there_is_credit_ends_its_link(dialogue: Dialogu
     """And it is not said to be taken."""
     dialogue.say(attach_sender("s", 0), transfer(0, 0, message()))
 
-    found = [dialogue.next() for _ in range(3)]
+    frames = [dialogue.next() for _ in range(3)]
 
-    assert {each.condition for each in found if each.code == DETACH} == {
+    assert {answer.condition for answer in frames if answer.code == DETACH} == {
         "amqp:link:transfer-limit-exceeded"
     }
-    assert [each.values[4].descriptor for each in found if each.code == DISPOSITION] == [0x26]
+    assert [answer.values[4].descriptor for answer in frames if answer.code == DISPOSITION] == [
+        0x26
+    ]
 
 
 # --- messages -----------------------------------------------------------------------------
@@ -354,18 +358,18 @@ def test_3_4_3_a_message_that_cannot_be_read_is_rejected(dialogue: Dialogue) -> 
 
     said_of = [dialogue.hear(DISPOSITION).values[4] for _ in range(2)]
 
-    assert [each.descriptor for each in said_of] == [0x25, 0x24]
+    assert [described.descriptor for described in said_of] == [0x25, 0x24]
     assert str(said_of[0].value[0].value[0]) == DECODE
 
 
 def test_3_4_3_whoever_waits_for_no_answer_loses_the_link(dialogue: Dialogue) -> None:
-    settled = said(TRANSFER, UInt(0), UInt(0), b"0", UInt(0), True, payload=BROKEN)
+    settled = frame_of(TRANSFER, UInt(0), UInt(0), b"0", UInt(0), True, payload=BROKEN)
     dialogue.say(attach_sender("s", 0))
     granted(dialogue)
     dialogue.say(settled)
 
     assert dialogue.hear(DETACH).condition == DECODE
-    dialogue.say(said(DETACH, UInt(0), True), attach_sender("t", 0))
+    dialogue.say(frame_of(DETACH, UInt(0), True), attach_sender("t", 0))
     by_link(dialogue, "t")
 
 
@@ -413,7 +417,9 @@ def test_4_3_who_takes_no_rejection_loses_the_link_to_the_coordinator(dialogue: 
 def test_3_5_3_who_takes_no_rejection_loses_the_link_with_the_message(dialogue: Dialogue) -> None:
     source = Raw(performative(0x28, *[b"\x40"] * 9, encode(Symbol("amqp:accepted:list"))))
     ends = source, terminus(0x29, "work", capability="queue")
-    dialogue.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
+    dialogue.say(
+        frame_of(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0))
+    )
     granted(dialogue)
     dialogue.say(transfer(0, 0, BROKEN))
 
@@ -428,7 +434,7 @@ def test_4_4_2_what_is_settled_in_no_transaction_comes_again(
     dialogue.say(attach_receiver("r", 0), credit(0, 1))
     dialogue.hear(TRANSFER)
 
-    dialogue.say(said(DISPOSITION, True, UInt(0), None, True, in_transaction(b"none", 0x24)))
+    dialogue.say(frame_of(DISPOSITION, True, UInt(0), None, True, in_transaction(b"none", 0x24)))
 
     assert dialogue.hear(DETACH).condition == "amqp:transaction:unknown-id"
     event = work.pop(timeout=20.0)

@@ -30,8 +30,8 @@ from packages.amqp.tests.frames import (
     SASL,
     TRANSFER,
     Raw,
+    frame_of,
     performative,
-    said,
     terminus,
 )
 from penstock_amqp.wire import sasl
@@ -66,7 +66,7 @@ def sign_in(password: bytes = b"a secret of hers") -> bytes:
 
 def test_2_4_2_a_sign_in_need_not_be_waited_for(guarded: penstock.Realm) -> None:
     with Dialogue(guarded.listen_amqp()) as dialogue:
-        dialogue.say(sign_in(), opening(), begin(), said(CLOSE))
+        dialogue.say(sign_in(), opening(), begin(), frame_of(CLOSE))
 
         assert dialogue.bytes(8) == SASL
         rest = b""
@@ -106,21 +106,21 @@ def test_the_policy_of_an_only_connection_is_told(realm: penstock.Realm) -> None
             properties = dialogue.hear(OPEN).values[9]
             assert properties[POLICY] == (policy or 0)
             assert properties[DETECTION] == 1
-            dialogue.say(said(CLOSE))
+            dialogue.say(frame_of(CLOSE))
             dialogue.hear(CLOSE)
 
 
 @pytest.mark.parametrize("second", [None, REFUSE, CLOSE_EXISTING])
 def test_a_second_one_is_refused_as_the_first_wants_it(realm: penstock.Realm, second: Any) -> None:
-    with Dialogue(realm.listen_amqp()) as dialogue, Dialogue(realm.listen_amqp()) as other:
+    with Dialogue(realm.listen_amqp()) as dialogue, Dialogue(realm.listen_amqp()) as other_dialogue:
         dialogue.say(sole(REFUSE))
         dialogue.hear(OPEN)
 
-        other.say(sole(second))
+        other_dialogue.say(sole(second))
 
-        found = other.hear(OPEN)
-        assert found.values[9][Symbol("amqp:connection-establishment-failed")] is True
-        (error,) = other.hear(CLOSE).values
+        opened = other_dialogue.hear(OPEN)
+        assert opened.values[9][Symbol("amqp:connection-establishment-failed")] is True
+        (error,) = other_dialogue.hear(CLOSE).values
         assert error.value[0] == "amqp:invalid-field"
         assert error.value[2] == {Symbol("invalid-field"): Symbol("container-id")}
         dialogue.say(begin(), attach_sender("s", 0))
@@ -132,16 +132,16 @@ def test_the_first_is_closed_where_it_wants_that(
 ) -> None:
     """What it held is the second's."""
     session.queues.create("work").push(b"x")
-    with Dialogue(realm.listen_amqp()) as dialogue, Dialogue(realm.listen_amqp()) as other:
+    with Dialogue(realm.listen_amqp()) as dialogue, Dialogue(realm.listen_amqp()) as other_dialogue:
         dialogue.say(sole(CLOSE_EXISTING), begin(), attach_receiver("r", 0), credit(0, 1))
         dialogue.hear(TRANSFER)
 
-        other.say(sole(REFUSE), begin(), attach_receiver("q", 0), credit(0, 1))
+        other_dialogue.say(sole(REFUSE), begin(), attach_receiver("q", 0), credit(0, 1))
 
         (error,) = dialogue.hear(CLOSE).values
         assert error.value[0] == "amqp:resource-locked"
         assert error.value[2] == {Symbol("sole-connection-enforcement"): True}
-        other.hear(TRANSFER)
+        other_dialogue.hear(TRANSFER)
         with Dialogue(realm.listen_amqp()) as third:
             third.say(sole(CLOSE_EXISTING))
             assert third.hear(CLOSE).condition == "amqp:invalid-field"
@@ -175,11 +175,11 @@ def test_3_5_3_a_source_without_an_address_is_answered_with_one(realm: penstock.
         target = terminus(0x29, "work", capability="queue")
         for number, source in enumerate((Raw(performative(0x28)), None)):
             values = f"s{number}", UInt(number), False, None, None, source, target
-            dialogue.say(said(ATTACH, *values, None, None, UInt(0)))
+            dialogue.say(frame_of(ATTACH, *values, None, None, UInt(0)))
 
-            found = dialogue.hear(ATTACH).values[5]
-            assert (found is None) == (source is None)
-            assert found is None or found.descriptor == 0x28
+            answered_source = dialogue.hear(ATTACH).values[5]
+            assert (answered_source is None) == (source is None)
+            assert answered_source is None or answered_source.descriptor == 0x28
 
 
 @pytest.mark.parametrize("code", [0x28, 0x29])
@@ -188,9 +188,9 @@ def test_3_5_3_what_is_made_is_named_in_the_answer(realm: penstock.Realm, code: 
     with talk(realm) as dialogue:
         dialogue.say(attached(code, dynamic))
 
-        found = dialogue.hear(ATTACH).values[5 if code == 0x28 else 6].value
-        assert str(found[0]).startswith("temp-queue-")
-        assert found[4] is True
+        error_fields = dialogue.hear(ATTACH).values[5 if code == 0x28 else 6].value
+        assert str(error_fields[0]).startswith("temp-queue-")
+        assert error_fields[4] is True
 
 
 @pytest.mark.parametrize("code", [0x28, 0x29])
@@ -221,12 +221,12 @@ def test_3_5_3_the_answer_says_how_long_what_is_made_really_lives(
     realm: penstock.Realm, code: int, policy: Any
 ) -> None:
     """It lives as long as its link, whatever was asked for."""
-    asked = None if policy is None else {Symbol("lifetime-policy"): Described(policy, [])}
+    properties = None if policy is None else {Symbol("lifetime-policy"): Described(policy, [])}
     with talk(realm) as dialogue:
-        dialogue.say(attached(code, dynamic_with(code, asked)))
+        dialogue.say(attached(code, dynamic_with(code, properties)))
 
-        found = dialogue.hear(ATTACH).values[5 if code == 0x28 else 6].value
-        assert found[5] == DELETE_ON_CLOSE
+        error_fields = dialogue.hear(ATTACH).values[5 if code == 0x28 else 6].value
+        assert error_fields[5] == DELETE_ON_CLOSE
 
 
 @pytest.mark.parametrize("code", [0x28, 0x29], ids=["source", "target"])
@@ -275,10 +275,10 @@ def test_3_5_3_a_subscription_is_looked_up_by_its_link_and_answered_with_its_add
     with talk(realm) as dialogue:
         dialogue.say(attach_receiver("kept", 0, source=kept))
         dialogue.hear(ATTACH)
-        dialogue.say(said(DETACH, UInt(0), False))
+        dialogue.say(frame_of(DETACH, UInt(0), False))
         dialogue.hear(DETACH)
 
-        dialogue.say(said(ATTACH, "kept", UInt(0), True, None, None, None, terminus(0x29, "c")))
+        dialogue.say(frame_of(ATTACH, "kept", UInt(0), True, None, None, None, terminus(0x29, "c")))
 
         assert dialogue.hear(ATTACH).values[5].value[0] == "news"
 
@@ -291,10 +291,12 @@ def refusal(dialogue: Dialogue, attach: bytes) -> tuple[tuple[str, str], list[An
     dialogue.say(attach)
     answer: Heard = dialogue.hear(ATTACH)
     condition, text = dialogue.hear(DETACH).error
-    dialogue.say(said(DETACH, UInt(0), True))
+    dialogue.say(frame_of(DETACH, UInt(0), True))
     for name in ("topics/hidden", "hidden", "topics/absent", "absent"):
         text = text.replace(name, "…")
-    ends = [each.descriptor if isinstance(each, Described) else each for each in answer.values[5:7]]
+    ends = [
+        value.descriptor if isinstance(value, Described) else value for value in answer.values[5:7]
+    ]
     return (condition, text), ends
 
 
@@ -317,7 +319,7 @@ def test_who_has_no_right_hears_the_same_of_what_there_is_and_what_there_is_not(
             for name in ("hidden", "topics/hidden", "absent", "topics/absent")
         }
 
-    assert len({str(each) for each in said_of.values()}) == 1, said_of
+    assert len({str(text) for text in said_of.values()}) == 1, said_of
     assert next(iter(said_of.values()))[0][0] == "amqp:unauthorized-access"
 
 
@@ -331,11 +333,13 @@ def test_who_has_no_right_is_not_told_of_subscriptions(guarded: penstock.Realm) 
             dialogue.bytes(int.from_bytes(dialogue.bytes(4), "big") - 4)
         dialogue.hear(OPEN)
         for name in ("kept", "none"):
-            dialogue.say(said(ATTACH, name, UInt(0), True, None, None, None, terminus(0x29, "c")))
+            dialogue.say(
+                frame_of(ATTACH, name, UInt(0), True, None, None, None, terminus(0x29, "c"))
+            )
 
             answer = dialogue.hear(ATTACH)
             condition, text = dialogue.hear(DETACH).error
-            dialogue.say(said(DETACH, UInt(0), True))
+            dialogue.say(frame_of(DETACH, UInt(0), True))
             assert answer.values[5] is None
             assert condition == "amqp:not-found"
             assert text.endswith(f"subscription {name} does not exist")

@@ -38,9 +38,9 @@ from packages.amqp.tests.frames import (
     END,
     TRANSFER,
     Raw,
+    frame_of,
     message,
     performative,
-    said,
     terminus,
     transfer,
 )
@@ -54,8 +54,8 @@ NOT_IMPLEMENTED = "amqp:not-implemented"
 @pytest.fixture
 def dialogue(realm: penstock.Realm, session: penstock.Session) -> Iterator[Dialogue]:
     session.queues.create("work")
-    with talk(realm) as found:
-        yield found
+    with talk(realm) as talking:
+        yield talking
 
 
 def waiting(session: penstock.Session) -> int:
@@ -96,7 +96,7 @@ def test_4_4_1_a_message_in_an_unknown_transaction_is_not_stored(
     granted(dialogue)
 
     fields = (UInt(0), UInt(0), b"0", UInt(0), settled, False, None, state)
-    dialogue.say(said(TRANSFER, *fields, payload=message()))
+    dialogue.say(frame_of(TRANSFER, *fields, payload=message()))
 
     if settled:
         assert dialogue.hear(DETACH).condition == UNKNOWN_TRANSACTION
@@ -116,7 +116,9 @@ def test_1_2_a_transaction_may_be_named_by_symbols(
     """From the coordinator to the discharge; what is rolled back is not stored."""
     source, target = symbolic("amqp:source:list"), symbolic("amqp:coordinator:list")
     modes = UByte(0), UByte(0)
-    dialogue.say(said(ATTACH, "tx", UInt(0), False, *modes, source, target, None, None, UInt(0)))
+    dialogue.say(
+        frame_of(ATTACH, "tx", UInt(0), False, *modes, source, target, None, None, UInt(0))
+    )
     attached = dialogue.hear(ATTACH)
     assert attached.values[6].descriptor == 0x30
     granted(dialogue)
@@ -124,8 +126,8 @@ def test_1_2_a_transaction_may_be_named_by_symbols(
     granted(dialogue)
 
     for number, fails in enumerate((True, False)):
-        asked = symbolic("amqp:declare:list").data
-        dialogue.say(transfer(0, 3 * number, section(0x77, asked)))
+        declare_fields = symbolic("amqp:declare:list").data
+        dialogue.say(transfer(0, 3 * number, section(0x77, declare_fields)))
         (txn,) = dialogue.hear(DISPOSITION).values[4].value
         state = symbolic("amqp:transactional-state:list", txn)
         dialogue.say(transfer(1, 3 * number + 1, message(), state=state))
@@ -155,7 +157,7 @@ def test_1_2_an_outcome_may_be_named_by_its_symbol(
     dead = session.queues.create("dead")
     work = session.queues.create("work", dead_event_store="dead")
     work.push(b"x")
-    fields, left, buried = OUTCOMES[outcome]
+    fields, remaining, buried = OUTCOMES[outcome]
     code = 0x24 + list(OUTCOMES).index(outcome)
     state = symbolic(f"amqp:{outcome}:list", *fields) if is_named else numeric(code, *fields)
     with talk(realm) as dialogue:
@@ -173,14 +175,14 @@ def test_1_2_an_outcome_may_be_named_by_its_symbol(
                 if is_named
                 else Raw(performative(0x34, encode(txn), state.data))
             )
-        dialogue.say(said(DISPOSITION, True, UInt(0), None, True, state))
+        dialogue.say(frame_of(DISPOSITION, True, UInt(0), None, True, state))
         if in_one:
             dialogue.say(transfer(1, 1, discharge(txn)))
             assert dialogue.hear(DISPOSITION).values[4].descriptor == 0x24
-        dialogue.say(said(DETACH, UInt(0), True))
+        dialogue.say(frame_of(DETACH, UInt(0), True))
         dialogue.hear(DETACH)
 
-    assert work.info().events == left
+    assert work.info().events == remaining
     assert dead.info().events == buried
 
 
@@ -196,12 +198,14 @@ def test_1_2_an_outcome_may_be_named_by_its_symbol(
 def test_3_5_an_end_of_an_unknown_type_is_refused(
     dialogue: Dialogue, ends: tuple[Raw, Raw], kind: str
 ) -> None:
-    dialogue.say(said(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0)))
+    dialogue.say(
+        frame_of(ATTACH, "s", UInt(0), False, UByte(0), UByte(0), *ends, None, None, UInt(0))
+    )
 
     detach = dialogue.hear(DETACH)
     assert detach.condition == NOT_IMPLEMENTED
     assert kind in detach.error[1]
-    dialogue.say(said(DETACH, UInt(0), True), attach_sender("t", 1))
+    dialogue.say(frame_of(DETACH, UInt(0), True), attach_sender("t", 1))
     by_link(dialogue, "t")
 
 
@@ -210,13 +214,13 @@ def test_3_5_an_end_of_an_unknown_type_is_refused(
 
 def parts(*further: Any, form: int = 0) -> bytes:
     """A message in two transfers; ``further`` is id, tag and format of the second."""
-    begins = said(TRANSFER, UInt(0), UInt(0), b"0", UInt(form), False, True, payload=message())
-    return begins + said(TRANSFER, UInt(0), *further, False, False)
+    begins = frame_of(TRANSFER, UInt(0), UInt(0), b"0", UInt(form), False, True, payload=message())
+    return begins + frame_of(TRANSFER, UInt(0), *further, False, False)
 
 
 def again(number: int, tag: bytes = b"1") -> bytes:
     fields = UInt(0), UInt(number), tag, UInt(0)
-    return said(TRANSFER, *fields, False, False, payload=message())
+    return frame_of(TRANSFER, *fields, False, False, payload=message())
 
 
 @pytest.mark.parametrize(
@@ -238,7 +242,7 @@ def test_2_7_5_a_delivery_id_out_of_turn_ends_the_session(dialogue: Dialogue, wr
     ended = dialogue.hear(END)
     assert ended.condition == INVALID
     assert "delivery-id of transfer" in ended.error[1]
-    dialogue.say(said(END))
+    dialogue.say(frame_of(END))
     check_session_lives(dialogue)
 
 
@@ -250,7 +254,7 @@ def test_2_5_6_a_transfer_before_there_is_a_window_ends_the_session(
         dialogue.say(opening() + begin() + attach_sender("s", 0) + transfer(0, 0, message()))
 
         assert dialogue.hear(END).condition == "amqp:session:window-violation"
-        dialogue.say(said(END))
+        dialogue.say(frame_of(END))
         check_session_lives(dialogue)
     assert waiting(session) == 0
 
@@ -261,11 +265,11 @@ def test_2_5_6_a_transfer_before_there_is_a_window_ends_the_session(
         (parts(None, b"1", None), INVALID),
         (parts(None, None, UInt(1)), INVALID),
         (parts(None, None, UInt(0x80013700)), INVALID),
-        (said(TRANSFER, UInt(0), UInt(0), b"0", UInt(1), payload=message()), NOT_IMPLEMENTED),
+        (frame_of(TRANSFER, UInt(0), UInt(0), b"0", UInt(1), payload=message()), NOT_IMPLEMENTED),
         (parts(None, None, None, form=1), NOT_IMPLEMENTED),
         (
-            said(TRANSFER, UInt(0), UInt(0), b"0", UInt(0), True, False, UByte(1),
-                 payload=message()),
+            frame_of(TRANSFER, UInt(0), UInt(0), b"0", UInt(0), True, False, UByte(1),
+                     payload=message()),
             INVALID,
         ),
     ],
@@ -282,7 +286,7 @@ def test_2_7_5_what_contradicts_its_delivery_ends_the_link(
     dialogue.say(wrong, transfer(1, 1, message()))
 
     assert dialogue.hear(DETACH).condition == condition
-    dialogue.say(said(DETACH, UInt(0), True))
+    dialogue.say(frame_of(DETACH, UInt(0), True))
     dialogue.hear(DISPOSITION, lambda each: last_of(each) == (0, 1))
     assert waiting(session) == 1
 
@@ -307,7 +311,7 @@ def test_2_7_5_a_resumed_delivery_that_is_not_known_is_ignored(
     granted(dialogue)
     fields = UInt(0), UInt(0), b"0", UInt(0), False, False, None, None, True
 
-    dialogue.say(said(TRANSFER, *fields, payload=message()), transfer(0, 1, message()))
+    dialogue.say(frame_of(TRANSFER, *fields, payload=message()), transfer(0, 1, message()))
 
     accepted = dialogue.hear(DISPOSITION, lambda each: each.values[1] == 1)
     assert accepted.values[4] == Described(ULong(0x24), [])

@@ -53,8 +53,8 @@ def frame(data: ssl.SSLSocket) -> tuple[int, list[object]]:
     """Code and fields of the next SASL frame."""
     size = int.from_bytes(exactly(data, 4), "big")
     body = exactly(data, size - 4)
-    said, _ = read(body, 4)
-    return int(said.descriptor), said.value
+    performative, _ = read(body, 4)
+    return int(performative.descriptor), performative.value
 
 
 def exactly(data: ssl.SSLSocket, count: int) -> bytes:

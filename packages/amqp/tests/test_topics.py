@@ -41,10 +41,10 @@ def test_a_topic_is_a_channel_with_the_rules_of_jms(
     client = connect()
     sender = client.sender("news", "topic")
     publish(sender, "unheard")
-    one, other = client.receiver("news", "topic"), client.receiver("news", "topic")
+    one, other_receiver = client.receiver("news", "topic"), client.receiver("news", "topic")
     publish(sender, "a", "b")
 
-    assert texts(one, 2) == texts(other, 2) == ["a", "b"]
+    assert texts(one, 2) == texts(other_receiver, 2) == ["a", "b"]
     assert session.channels.get("news").info().definition.engine == "jms"
 
 
@@ -68,7 +68,9 @@ def test_it_is_an_exclusive_durable_and_ends_when_its_link_is_closed(
 ) -> None:
     receiver = connect("me").receiver("news", "topic", name="a b", durable=True)
     durables = session.channels.get("news").durables
-    assert [(each.name, each.type) for each in durables.list()] == [("me:a#20b", "exclusive")]
+    assert [(durable.name, durable.type) for durable in durables.list()] == [
+        ("me:a#20b", "exclusive")
+    ]
 
     receiver.close()
 
@@ -174,9 +176,9 @@ def test_a_shared_subscription_gives_each_event_to_one(
     ]
     publish(connect().sender("news", "topic"), "a", "b")
 
-    assert {texts(each, 1)[0] for each in receivers} == {"a", "b"}
+    assert {texts(receiver, 1)[0] for receiver in receivers} == {"a", "b"}
     durables = session.channels.get("news").durables
-    assert [each.type for each in durables.list()] == ["shared"]
+    assert [durable.type for durable in durables.list()] == ["shared"]
     client.close()
     assert len(durables.list()) == durable
 
@@ -357,11 +359,11 @@ def test_a_durable_that_is_moved_is_consumed_from_there(
     receiver = client.receiver("news", "topic", *shared, name="sub", durable=True)
 
     def take(count: int) -> list[int]:
-        taken = []
+        payloads = []
         for _ in range(count):
-            taken.append(receiver.receive(WAIT_S).properties["n"])
+            payloads.append(receiver.receive(WAIT_S).properties["n"])
             receiver.accept()
-        return taken
+        return payloads
 
     assert take(3) == [0, 1, 2]
     client.sender("news", "topic")  # what was accepted has arrived
@@ -423,12 +425,12 @@ def test_a_start_removes_temporary_destinations_and_nothing_that_is_called_like_
     tmp_path: Path, *, serves_amqp: bool
 ) -> None:
     """Older versions let clients give any store such a name."""
-    mine, left = f"temp-queue-{'0' * 32}", f"temp-queue-{'1' * 32}"
+    mine, foreign_name = f"temp-queue-{'0' * 32}", f"temp-queue-{'1' * 32}"
     topic = f"temp-topic-{'2' * 32}"
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
         for name, definition in (
             (mine, Definition(kind="queue", type="persistent")),
-            (left, TEMPORARY["queue"]),
+            (foreign_name, TEMPORARY["queue"]),
             (topic, TEMPORARY["channel"]),
         ):
             realm.loop.call(realm.running.create_channel(name, definition, temporary=True))
@@ -444,9 +446,9 @@ def test_a_start_removes_temporary_destinations_and_nothing_that_is_called_like_
             eventually(lambda: not list(view.temporary_stores()))
 
         assert session.queues.list() == [mine]
-        for gone in (session.queues.get, session.channels.get):
+        for get in (session.queues.get, session.channels.get):
             with pytest.raises(penstock.NameDoesNotExist):
-                gone(left if gone == session.queues.get else topic)
+                get(foreign_name if get == session.queues.get else topic)
         kept = session.queues.get(mine).pop(1.0)
         assert kept is not None
         assert kept.data == b"kept"

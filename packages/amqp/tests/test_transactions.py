@@ -100,20 +100,20 @@ def test_who_does_not_wait_for_an_answer_hears_that_one_is_not_open(connect: Con
 
 
 def test_those_a_coordinator_has_declared_end_with_its_link(connect: Connect) -> None:
-    with open_one(connect) as (client, left):
-        other = Transaction(client)
+    with open_one(connect) as (client, uncommitted):
+        other_transaction = Transaction(client)
         sender, receiver = client.sender("jobs"), client.receiver("jobs", credit=1)
         sender.send(Message(body="a"))
         receiver.receive(WAIT_S)
-        left.accept(receiver)
-        left.send(sender, "never")
-        other.send(sender, "b")
+        uncommitted.accept(receiver)
+        uncommitted.send(sender, "never")
+        other_transaction.send(sender, "b")
 
-        left.leave()
+        uncommitted.leave()
 
         assert texts(receiver, 1) == ["a"]
-        assert left.send(sender, "late") == Delivery.REJECTED
-        assert other.discharge().remote_state == Delivery.ACCEPTED
+        assert uncommitted.send(sender, "late") == Delivery.REJECTED
+        assert other_transaction.discharge().remote_state == Delivery.ACCEPTED
         assert texts(receiver, 1) == ["b"]
 
 
@@ -257,6 +257,6 @@ def test_what_is_undeliverable_in_a_transaction_is_for_others_with_its_commit(
     transaction.settle(receiver, 0x27, *undeliverable_here)
     transaction.discharge()
 
-    found = client.receiver("jobs").receive(WAIT_S)
-    assert (plain(found.body), found.delivery_count) == (b"bad", 1)
-    assert found.annotations == {symbol("x"): 1}
+    message = client.receiver("jobs").receive(WAIT_S)
+    assert (plain(message.body), message.delivery_count) == (b"bad", 1)
+    assert message.annotations == {symbol("x"): 1}

@@ -108,8 +108,8 @@ def test_long_headers_are_not_remembered() -> None:
 
     for number in range(50):
         assert message_header.decode_extras(f'{{"to":"{long}{number}"}}').to == f"{long}{number}"
-        said = message_header.decode_mqtt(f'{{"content_type":"{long}{number}"}}')
-        assert said.content_type == f"{long}{number}"
+        header = message_header.decode_mqtt(f'{{"content_type":"{long}{number}"}}')
+        assert header.content_type == f"{long}{number}"
 
     assert not message_header.extras_by_text
     assert not message_header.extras_by_mqtt_text
@@ -151,9 +151,9 @@ LONG_MAX = (1 << 63) - 1
 def due(annotations: dict[Any, Any]) -> datetime:
     batches, unusable = incoming.batches_of([message(annotations=annotations)], NOW_MS, "")
     assert not unusable
-    (found,) = batches[0].batch.column("deliver_at").to_pylist()
-    assert isinstance(found, datetime)
-    return found
+    (delivery_time,) = batches[0].batch.column("deliver_at").to_pylist()
+    assert isinstance(delivery_time, datetime)
+    return delivery_time
 
 
 @pytest.mark.parametrize(

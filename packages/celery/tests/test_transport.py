@@ -148,10 +148,10 @@ def test_what_a_consumer_has_not_acknowledged_returns_when_it_closes(url: str) -
         put(first, "jobs", "unfinished")
         Inbox(first, Queue("jobs")).receive()
         first.close()
-        other = Inbox(second, Queue("jobs"))
+        second_inbox = Inbox(second, Queue("jobs"))
 
-        assert other.receive() == ["unfinished"]
-        assert other.messages[0].delivery_info["redelivered"] is True
+        assert second_inbox.receive() == ["unfinished"]
+        assert second_inbox.messages[0].delivery_info["redelivered"] is True
 
 
 def test_a_cancelled_consumer_may_still_acknowledge(url: str) -> None:
@@ -176,11 +176,11 @@ def test_a_message_returns_when_its_visibility_ends(url: str) -> None:
         put(first, "jobs", "slow")
         slow = Inbox(first, Queue("jobs"))
         slow.receive()
-        other = Inbox(second, Queue("jobs"))
+        second_inbox = Inbox(second, Queue("jobs"))
 
-        assert other.receive() == ["slow"]
+        assert second_inbox.receive() == ["slow"]
         slow.messages[0].ack()  # too late: logged, and without effect
-        other.messages[0].ack()
+        second_inbox.messages[0].ack()
         assert size(second, "jobs") == 0
 
 
@@ -350,8 +350,8 @@ def test_messages_are_fetched_together_up_to_the_prefetch_count(url: str) -> Non
             inbox.messages[0].ack()
             assert inbox.receive() == [20]
 
-        with Connection(url) as other:
-            assert Inbox(other, Queue("jobs")).receive(9) == [*range(21, 30)]
+        with Connection(url) as second:
+            assert Inbox(second, Queue("jobs")).receive(9) == [*range(21, 30)]
 
 
 def test_an_event_loop_delivers_until_the_connection_closes(url: str) -> None:

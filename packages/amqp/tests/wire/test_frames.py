@@ -25,19 +25,19 @@ WIDE = (23).to_bytes(4, "big") + b"\x03\x00\x00\x05" + bytes(4) + FLOW[8:19]
 STREAM = AMQP + TRANSFER + HEARTBEAT + FLOW + LONG + TRANSFER + NAMED + TRANSFER + FLOW + HEARTBEAT
 
 
-def told(pieces: list[bytes], frame_bytes_max: int = 1 << 16) -> tuple[list[Frame], bytes]:
-    found = Frames(frozenset({frames.FLOW}), frame_bytes_max)
-    split = [each for piece in pieces for each in found.split(piece)]
-    return [frame for _, frame in split if frame], b"".join(piece for piece, _ in split)
+def split_frames(pieces: list[bytes], frame_bytes_max: int = 1 << 16) -> tuple[list[Frame], bytes]:
+    splitter = Frames(frozenset({frames.FLOW}), frame_bytes_max)
+    split = [part for data in pieces for part in splitter.split(data)]
+    return [frame for _, frame in split if frame], b"".join(data for data, _ in split)
 
 
 @given(st.lists(st.integers(0, len(STREAM))))
 def test_what_is_wanted_is_told_whole_and_everything_passes_in_order(cuts: list[int]) -> None:
-    at = [0, *sorted(cuts), len(STREAM)]
+    offsets = [0, *sorted(cuts), len(STREAM)]
 
-    wanted, passed = told([STREAM[a:b] for a, b in pairwise(at)])
+    wanted, passed = split_frames([STREAM[a:b] for a, b in pairwise(offsets)])
 
-    assert [(each.raw, each.channel) for each in wanted] == [
+    assert [(frame.raw, frame.channel) for frame in wanted] == [
         (FLOW, 3),
         (LONG, 7),
         (NAMED, 0),
@@ -58,9 +58,9 @@ def test_nothing_is_cut_where_nothing_is_wanted() -> None:
     ids=["too short", "too long", "not whole"],
 )
 def test_what_is_no_frame_passes_for_whoever_says_what_is_wrong(wrong: bytes) -> None:
-    wanted, passed = told([AMQP + FLOW + wrong + bytes(30)])
+    wanted, passed = split_frames([AMQP + FLOW + wrong + bytes(30)])
 
-    assert [each.raw for each in wanted][:1] == [FLOW]
+    assert [frame.raw for frame in wanted][:1] == [FLOW]
     assert (AMQP + FLOW + wrong + bytes(30)).startswith(passed)
 
 
@@ -68,7 +68,7 @@ def test_a_frame_longer_than_any_may_be_is_not_waited_for() -> None:
     large = framed(FLOW[8:11] + bytes(100))
 
     for size in (8, 20):
-        assert told([AMQP + large[:size]], frame_bytes_max=64) == ([], AMQP + large[:size])
+        assert split_frames([AMQP + large[:size]], frame_bytes_max=64) == ([], AMQP + large[:size])
 
 
 def test_the_fields_of_a_frame_are_read_however_its_header_is_written() -> None:
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_no_frame(raw: bytes) -> None:
 
 
 def test_frames_of_a_kind_are_found_among_others() -> None:
-    whole = AMQP + TRANSFER + FLOW + HEARTBEAT + framed(performative(0x12, encode(ULong(1))))
+    stream = AMQP + TRANSFER + FLOW + HEARTBEAT + framed(performative(0x12, encode(ULong(1))))
 
-    assert [each.code for each in frames_in(whole, frames.FLOW)] == [frames.FLOW]
-    assert [each.fields for each in frames_in(whole, frames.ATTACH)] == [[1]]
+    assert [frame.code for frame in frames_in(stream, frames.FLOW)] == [frames.FLOW]
+    assert [frame.fields for frame in frames_in(stream, frames.ATTACH)] == [[1]]

@@ -120,7 +120,7 @@ def test_a_field_of_another_type_is_refused_and_named(given: tuple[Composite, in
             check_fields(composite, values)
         except Unfit as error:
             refusals.append(str(error))
-    assert all(field.name in each for each in refusals)
+    assert all(field.name in refusal for refusal in refusals)
     # A state of nobody's making may be anything described; a global id may be anything.
     assert len(refusals) >= (0 if field.name == "global-id" else len(OTHERS) - 2)
 
@@ -165,7 +165,7 @@ def test_states_are_looked_into(state: Any) -> None:
 
 def test_a_sender_says_how_many_deliveries_there_were() -> None:
     values = ["s", UInt(0), False]
-    attach = b"\x00\x53\x12" + encode_list([encode(each) for each in values])
+    attach = b"\x00\x53\x12" + encode_list([encode(value) for value in values])
 
     with pytest.raises(Unfit, match="initial-delivery-count"):
         check_performative(performative_of(attach, 0))

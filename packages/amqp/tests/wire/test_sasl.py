@@ -20,15 +20,15 @@ INIT = frame(Described(ULong(0x41), [Symbol("PLAIN"), b"\0u\0p"]))
 
 def test_a_sign_in_comes_byte_by_byte() -> None:
     frames = SaslFrames()
-    found: list[object] = []
+    units: list[object] = []
     for byte in sasl.SASL_PROTOCOL + INIT + frame(Described(ULong(0x43), [b"r"])) + b"rest":
         frames.feed(bytes((byte,)))
-        if not found:
-            found += [header] if (header := frames.header()) else []
-        elif len(found) < 3 and (each := frames.frame()) is not None:
-            found.append(each)
+        if not units:
+            units += [header] if (header := frames.header()) else []
+        elif len(units) < 3 and (sasl_frame := frames.frame()) is not None:
+            units.append(sasl_frame)
 
-    assert found == [sasl.SASL_PROTOCOL, Init("PLAIN", b"\0u\0p"), Response(b"r")]
+    assert units == [sasl.SASL_PROTOCOL, Init("PLAIN", b"\0u\0p"), Response(b"r")]
     assert frames.rest() == b"rest"
 
 
