@@ -60,7 +60,7 @@ class PacketClient:
         self._line.close()
 
     def send(self, *packets: Packet) -> None:
-        self.send_bytes(b"".join(packet_bytes(each, self._version) for each in packets))
+        self.send_bytes(b"".join(packet_bytes(packet, self._version) for packet in packets))
 
     def send_bytes(self, data: bytes) -> None:
         self._line.sendall(data)
@@ -80,19 +80,19 @@ class PacketClient:
 
     def receive_bytes(self) -> bytes:
         """Return all bytes until the server closes the connection."""
-        found = b""
+        data_read = b""
         while data := self._line.recv(65_536):
-            found += data
-        return found
+            data_read += data
+        return data_read
 
     def connect(self, client_id: str = "", **fields: Any) -> ConnackPacket:
         self.send(ConnectPacket(client_id, self._version, **fields))
-        found = self.receive()
-        assert isinstance(found, ConnackPacket)
-        return found
+        connack = self.receive()
+        assert isinstance(connack, ConnackPacket)
+        return connack
 
     def subscribe(self, *filters: str, qos: int = 1, **fields: Any) -> Any:
-        wanted = tuple(TopicSubscription(each, qos, **fields) for each in filters)
+        wanted = tuple(TopicSubscription(text, qos, **fields) for text in filters)
         self._last_id += 1
         self.send(SubscribePacket(self._last_id, wanted))
         return self.receive()
@@ -114,7 +114,7 @@ def connected(url: str, client_id: str = "", version: int = MQTT_5, **fields: An
 def heard(client: PacketClient) -> list[Any]:
     """Return the packets that arrive before the answer to a ping: all that were under way."""
     client.send(PingreqPacket())
-    found = []
-    while not isinstance(each := client.receive(), PingrespPacket):
-        found.append(each)
-    return found
+    packets = []
+    while not isinstance(packet := client.receive(), PingrespPacket):
+        packets.append(packet)
+    return packets

@@ -38,8 +38,8 @@ def put_into(
 ) -> None:
     """Publish events as only the realm itself can; with a ``publisher``, as users could in earlier
     versions."""
-    whole = [Event(data, properties=dict(own)) for own, data in events]
-    put_whole(realm, name, whole, publisher=publisher)
+    stored_events = [Event(data, properties=dict(properties)) for properties, data in events]
+    put_whole(realm, name, stored_events, publisher=publisher)
 
 
 def put_whole(

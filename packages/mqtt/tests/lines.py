@@ -66,7 +66,7 @@ class Line:
     def settle(
         self, text: str, channel: str, event_ids: list[int], then: Any = None, **_: bool
     ) -> None:
-        self.settled += [(text, channel, each) for each in event_ids]
+        self.settled += [(text, channel, event_id) for event_id in event_ids]
         self.settle_calls += 1
 
     def end(self, reason: PenstockError) -> None:

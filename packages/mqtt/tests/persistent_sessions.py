@@ -29,23 +29,23 @@ def back(
 
 def take(client: PacketClient, count: int) -> list[bytes]:
     """Receive messages with QoS 1, and acknowledge them."""
-    found = []
+    payloads = []
     for _ in range(count):
         message = client.receive()
         client.send(PubackPacket(message.packet_id))
-        found.append(message.payload)
-    return found
+        payloads.append(message.payload)
+    return payloads
 
 
 def durables(realm: penstock.Realm) -> list[str]:
     with realm.connect() as session:
-        return [each.name for each in session.channels.get("mqtt").durables.list()]
+        return [durable.name for durable in session.channels.get("mqtt").durables.list()]
 
 
 def stored(realm: penstock.Realm, topic: str) -> list[bytes]:
     with realm.connect() as session:
         channel = session.channels.get("mqtt")
-        return [each.data for each in channel.browse(selector=f"topic = '{topic}'")]
+        return [event.data for event in channel.browse(selector=f"topic = '{topic}'")]
 
 
 def settled(realm: penstock.Realm) -> None:

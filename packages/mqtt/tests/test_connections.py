@@ -86,8 +86,8 @@ def test_a_native_event_with_a_topic_reaches_subscribers(realm: penstock.Realm, 
         channel = session.channels.get("mqtt")
         channel.publish(b"no topic")
         channel.publish(b"1", properties={"topic": "native/+"})
-        said = {"unit": "C", "n": 5, "tags": ["a", "b"], "ok": True, "note": None}
-        channel.publish(b"x", properties={"topic": "native/a", **said})
+        values = {"unit": "C", "n": 5, "tags": ["a", "b"], "ok": True, "note": None}
+        channel.publish(b"x", properties={"topic": "native/a", **values})
 
         texts = (("unit", "C"), ("n", "5"), ("tags", "a"), ("tags", "b"), ("ok", "true"))
         user = PacketProperties(user_properties=texts)
@@ -118,13 +118,13 @@ def test_properties_reach_receivers_as_they_were_sent(realm: penstock.Realm, url
 
 
 def test_options_of_a_subscription_are_kept(url: str) -> None:
-    with connected(url, "own") as client, connected(url, "other") as other:
+    with connected(url, "own") as client, connected(url, "other") as publisher:
         ids = PacketProperties(subscription_ids=(7,))
         wanted = TopicSubscription("options", no_local=True)
         client.send(SubscribePacket(9, (wanted,), ids))
         assert client.receive().packet_id == 9
         client.publish("options", b"mine")
-        other.publish("options", b"theirs")
+        publisher.publish("options", b"theirs")
 
         got = client.receive()
         assert (got.payload, got.properties.subscription_ids) == (b"theirs", (7,))
@@ -134,11 +134,11 @@ def test_options_of_a_subscription_are_kept(url: str) -> None:
 
 
 def test_a_client_gets_no_more_than_it_takes(url: str) -> None:
-    own = PacketProperties(receive_maximum=2)
-    with connected(url, properties=own) as client, connected(url) as other:
+    flow_properties = PacketProperties(receive_maximum=2)
+    with connected(url, properties=flow_properties) as client, connected(url) as publisher:
         client.subscribe("flow")
         for number in range(3):
-            other.publish("flow", b"%d" % number)
+            publisher.publish("flow", b"%d" % number)
         first, second = client.receive(), client.receive()
         client.send(PingreqPacket())
         assert isinstance(client.receive(), PingrespPacket), "and not the third"
@@ -150,10 +150,10 @@ def test_a_client_gets_no_more_than_it_takes(url: str) -> None:
 
 def test_a_packet_that_a_client_does_not_take_counts_as_sent(url: str) -> None:
     small = PacketProperties(maximum_packet_bytes=100, receive_maximum=1)
-    with connected(url, properties=small) as client, connected(url) as other:
+    with connected(url, properties=small) as client, connected(url) as publisher:
         client.subscribe("size")
-        other.publish("size", bytes(200))
-        other.publish("size", b"small")
+        publisher.publish("size", bytes(200))
+        publisher.publish("size", b"small")
 
         assert client.receive().payload == b"small"
 
@@ -163,17 +163,17 @@ def test_what_comes_together_is_stored_in_its_order(
     realm: penstock.Realm, url: str, version: int
 ) -> None:
     topic = f"together/{version}"
-    plain = [PublishPacket(topic, b"%d" % each, 1, packet_id=each) for each in (1, 3)]
+    plain = [PublishPacket(topic, b"%d" % number, 1, packet_id=number) for number in (1, 3)]
     first, last = PublishPacket(topic, b"0"), PublishPacket(topic, b"4")
-    other = PublishPacket(topic, b"2", retain=True)
+    retained = PublishPacket(topic, b"2", retain=True)
     with connected(url, version=version) as client:
-        client.send(first, plain[0], other, plain[1], last)
+        client.send(first, plain[0], retained, plain[1], last)
         client.send(PublishPacket(topic, b"5", 1, packet_id=5))
 
         assert [client.receive().packet_id for _ in range(3)] == [1, 3, 5]
     events = stored(realm, topic)
-    assert [each.data for each in events] == [b"%d" % each for each in range(6)]
-    assert [each.persistent for each in events] == [False, True, False, True, False, True]
+    assert [event.data for event in events] == [b"%d" % number for number in range(6)]
+    assert [event.persistent for event in events] == [False, True, False, True, False, True]
 
 
 @VERSIONS
@@ -182,13 +182,15 @@ def test_more_messages_than_it_may_end_a_connection_and_the_others_are_stored(
 ) -> None:
     topic = f"hasty/{version}"
     with limited(realm, receive_maximum=2), connected(url, version=version) as client:
-        client.send(*(PublishPacket(topic, b"%d" % each, 1, packet_id=each) for each in (1, 2, 3)))
+        client.send(
+            *(PublishPacket(topic, b"%d" % number, 1, packet_id=number) for number in (1, 2, 3))
+        )
         why = Reason.RECEIVE_MAXIMUM_EXCEEDED if version == MQTT_5 else None
         assert ended(client) == why
 
     with connected(url) as client:
         client.publish(topic, b"4")
-    assert [each.data for each in stored(realm, topic)] == [b"1", b"2", b"4"]
+    assert [event.data for event in stored(realm, topic)] == [b"1", b"2", b"4"]
 
 
 def test_an_alias_stands_for_its_topic(realm: penstock.Realm, url: str) -> None:
@@ -226,7 +228,7 @@ def test_a_client_that_connects_again_takes_over(url: str) -> None:
 
 def test_a_client_without_a_name_is_given_one(url: str) -> None:
     with PacketClient(url) as one, PacketClient(url) as two:
-        names = [each.connect().properties.assigned_client_id for each in (one, two)]
+        names = [client.connect().properties.assigned_client_id for client in (one, two)]
 
     assert all(names)
     assert len(set(names)) == 2
@@ -273,11 +275,11 @@ def test_a_session_that_lasts_needs_a_client_id(url: str) -> None:
 @pytest.mark.spec("M1")
 def test_what_there_is_not_is_told_at_the_beginning(url: str) -> None:
     with PacketClient(url) as client:
-        told = client.connect("x", clean_start=False)
-        own = told.properties
-        assert own.maximum_qos is None, "each is there"
-        assert not told.session_present
-        assert (own.retain_available, own.shared_available) == (1, None)
+        connack = client.connect("x", clean_start=False)
+        properties = connack.properties
+        assert properties.maximum_qos is None, "each is there"
+        assert not connack.session_present
+        assert (properties.retain_available, properties.shared_available) == (1, None)
     with PacketClient(url) as client:
         method = PacketProperties(authentication_method="SCRAM-SHA-256")
         assert client.connect(properties=method).reason == Reason.BAD_AUTHENTICATION_METHOD
@@ -307,8 +309,11 @@ def test_another_version_is_refused_in_a_form_that_it_understands(
 
 def test_a_payload_that_says_it_is_text_has_to_be(url: str) -> None:
     with connected(url) as client:
-        own = PacketProperties(payload_format=1)
-        assert client.publish("a", b"\xff", properties=own).reason == Reason.PAYLOAD_FORMAT_INVALID
+        format_properties = PacketProperties(payload_format=1)
+        assert (
+            client.publish("a", b"\xff", properties=format_properties).reason
+            == Reason.PAYLOAD_FORMAT_INVALID
+        )
 
 
 @pytest.mark.spec("M2")
@@ -317,11 +322,14 @@ def test_what_is_refused_is_refused_by_itself() -> None:
         with connected(realm.listen_mqtt()) as client:
             payloads = (b"a", b"b" * 2_000, b"c")
             client.send(
-                *(PublishPacket("a", each, 1, packet_id=n + 1) for n, each in enumerate(payloads))
+                *(
+                    PublishPacket("a", payload, 1, packet_id=n + 1)
+                    for n, payload in enumerate(payloads)
+                )
             )
             answers = [client.receive() for _ in payloads]
 
-        failed = {each.packet_id: each.reason.is_failure for each in answers}
+        failed = {answer.packet_id: answer.reason.is_failure for answer in answers}
         assert failed == {1: False, 2: True, 3: False}
         assert [event.data for event in stored(realm, "a")] == [b"a", b"c"]
 

@@ -1,4 +1,4 @@
-"""How connections of MQTT end that are silent, or take too little; and MQTT over TLS."""
+"""Ends of MQTT connections whose clients are silent or read too slowly; and MQTT over TLS."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.access.certificates import Authority
 def looked_at(realm: penstock.Realm, later_s: float) -> None:
     """Have the realm look at its connections as if so many seconds had passed."""
 
-    async def look() -> None:
-        for each in list(realm.listener.connections):
-            each.check(asyncio.get_running_loop().time() + later_s)
+    async def check_connections() -> None:
+        for connection in list(realm.listener.connections):
+            connection.check(asyncio.get_running_loop().time() + later_s)
 
-    realm.loop.call(look())
+    realm.loop.call(check_connections())
 
 
 @pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
@@ -57,18 +57,18 @@ def test_who_lets_messages_wait_is_told_why_it_loses_its_connection() -> None:
         with (
             limited(realm, waiting_max=3),
             connected(url, "slow", properties=slow) as client,
-            connected(url) as other,
+            connected(url) as publisher,
         ):
             client.subscribe("a")
             for _ in range(5):
-                other.publish("a", bytes(STEP_BYTES))
+                publisher.publish("a", bytes(STEP_BYTES))
             assert client.receive().packet_id == 1
             last = client.receive()
             assert isinstance(last, DisconnectPacket)
             assert last.reason == Reason.QUOTA_EXCEEDED
             with pytest.raises(Hung):
                 client.receive()
-            assert not other.publish("a").reason
+            assert not publisher.publish("a").reason
 
 
 @pytest.fixture
@@ -104,10 +104,10 @@ def test_over_tls_a_password_or_a_certificate_says_who_it_is(
     url = guarded.listen_mqtt("localhost")
     assert url.startswith("mqtts://")
     plain = ssl.create_default_context(cafile=str(authority.file))
-    known = ssl.create_default_context(cafile=str(authority.file))
-    known.load_cert_chain(*authority.certificate("alice"))
+    tls = ssl.create_default_context(cafile=str(authority.file))
+    tls.load_cert_chain(*authority.certificate("alice"))
     with (
-        PacketClient(url, tls=known) as alice,
+        PacketClient(url, tls=tls) as alice,
         PacketClient(url, tls=plain) as device,
         PacketClient(url, tls=plain) as nobody,
     ):

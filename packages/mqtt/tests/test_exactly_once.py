@@ -84,8 +84,8 @@ def test_a_message_that_is_refused_has_a_reason_and_its_id_is_free(
     realm: penstock.Realm, url: str
 ) -> None:
     with connected(url) as client:
-        own = PacketProperties(payload_format=1)
-        client.send(PublishPacket("refused", b"\xff", 2, packet_id=1, properties=own))
+        format_properties = PacketProperties(payload_format=1)
+        client.send(PublishPacket("refused", b"\xff", 2, packet_id=1, properties=format_properties))
         answer = client.receive()
         assert isinstance(answer, PubrecPacket)
         assert answer.reason == Reason.PAYLOAD_FORMAT_INVALID
@@ -97,22 +97,22 @@ def test_a_message_that_is_refused_has_a_reason_and_its_id_is_free(
 @VERSIONS
 def test_a_subscriber_has_the_lower_qos(url: str, version: int) -> None:
     topic = f"lower/{version}"
-    with connected(url, version=version) as one, connected(url) as two, connected(url) as other:
+    with connected(url, version=version) as one, connected(url) as two, connected(url) as publisher:
         assert one.subscribe(topic, qos=2).reasons == (Reason.GRANTED_QOS_2,)
         two.subscribe(topic, qos=1)
-        publish_wholly(other, topic, b"2")
+        publish_wholly(publisher, topic, b"2")
         assert take(one) == b"2"
-        other.publish(topic, b"1")
+        publisher.publish(topic, b"1")
         assert one.receive().qos == 1
         assert [two.receive().qos for _ in range(2)] == [1, 1]
 
 
 def test_what_is_in_flight_takes_room_until_it_is_complete(url: str) -> None:
     one = PacketProperties(receive_maximum=1)
-    with connected(url, properties=one) as client, connected(url) as other:
+    with connected(url, properties=one) as client, connected(url) as publisher:
         client.subscribe("room", qos=2)
-        publish_wholly(other, "room", b"1")
-        publish_wholly(other, "room", b"2")
+        publish_wholly(publisher, "room", b"1")
+        publish_wholly(publisher, "room", b"2")
         first = client.receive()
         client.send(PubrecPacket(first.packet_id))
         assert heard(client) == [PubrelPacket(first.packet_id)]
@@ -121,9 +121,9 @@ def test_what_is_in_flight_takes_room_until_it_is_complete(url: str) -> None:
 
 
 def test_a_client_that_refuses_a_message_does_not_get_it_again(url: str) -> None:
-    with back(url, "refuses", present=False) as client, connected(url) as other:
+    with back(url, "refuses", present=False) as client, connected(url) as publisher:
         client.subscribe("refuses", qos=2)
-        publish_wholly(other, "refuses", b"1")
+        publish_wholly(publisher, "refuses", b"1")
         message = client.receive()
         client.send(PubrecPacket(message.packet_id, Reason.QUOTA_EXCEEDED))
         assert heard(client) == []
@@ -142,20 +142,24 @@ def test_too_many_messages_that_are_not_released_end_the_connection(
 
 @pytest.fixture(params=["connection", "server"])
 def realms(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Again]:
-    """What comes to its end between two connections: the connection alone, or the server."""
-    found = Again(tmp_path, restarts=request.param == "server")
-    yield found
-    found.close()
+    """Return a realm that is interrupted between two connections: only the connection ends, or the
+    server restarts."""
+    realms_of_test = Again(tmp_path, restarts=request.param == "server")
+    yield realms_of_test
+    realms_of_test.close()
 
 
 @VERSIONS
 def test_a_message_to_a_client_is_the_same_one_until_it_is_released(
     realms: Again, version: int
 ) -> None:
-    with back(realms.url, "c", version, present=False) as client, connected(realms.url) as other:
+    with (
+        back(realms.url, "c", version, present=False) as client,
+        connected(realms.url) as publisher,
+    ):
         client.subscribe("a", qos=2)
-        publish_wholly(other, "a", b"1")
-        publish_wholly(other, "a", b"2")
+        publish_wholly(publisher, "a", b"1")
+        publish_wholly(publisher, "a", b"2")
         first, second = client.receive(), client.receive()
     with back(realms.come_back(), "c", version) as client:
         assert [client.receive(), client.receive()] == [
@@ -166,7 +170,7 @@ def test_a_message_to_a_client_is_the_same_one_until_it_is_released(
         assert client.receive() == PubrelPacket(first.packet_id)
     with back(realms.come_back(), "c", version) as client:
         got = [client.receive(), client.receive()]
-        assert sorted(got, key=lambda each: type(each).__name__) == [
+        assert sorted(got, key=lambda packet: type(packet).__name__) == [
             PublishPacket("a", b"2", 2, packet_id=second.packet_id, is_duplicate=True),
             PubrelPacket(first.packet_id),
         ]
@@ -174,9 +178,9 @@ def test_a_message_to_a_client_is_the_same_one_until_it_is_released(
         assert client.receive() == PubrelPacket(second.packet_id)
         client.send(PubcompPacket(second.packet_id))
         assert heard(client) == []
-    with back(realms.come_back(), "c", version) as client, connected(realms.url) as other:
+    with back(realms.come_back(), "c", version) as client, connected(realms.url) as publisher:
         assert heard(client) == []
-        publish_wholly(other, "a", b"3")
+        publish_wholly(publisher, "a", b"3")
         assert take(client) == b"3"
 
 
@@ -208,9 +212,9 @@ def test_a_new_session_knows_nothing_of_an_old_one(realms: Again) -> None:
 
 
 def test_retained_messages_come_once(realms: Again) -> None:
-    with connected(realms.url) as other:
+    with connected(realms.url) as publisher:
         for number in range(3):
-            publish_wholly(other, f"r/{number}", b"%d" % number, retain=True)
+            publish_wholly(publisher, f"r/{number}", b"%d" % number, retain=True)
     one = PacketProperties(session_expiry_s=3_600, receive_maximum=1)
     with back(realms.url, "c", present=False, properties=one) as client:
         client.subscribe("r/#", qos=2)
@@ -241,16 +245,16 @@ def test_a_will_of_qos_2_comes_with_it(url: str) -> None:
 
 
 def test_what_is_in_flight_is_completed_when_its_subscription_is_given_up(url: str) -> None:
-    with back(url, "given-up", present=False) as client, connected(url) as other:
+    with back(url, "given-up", present=False) as client, connected(url) as publisher:
         client.subscribe("given/#", qos=2)
-        publish_wholly(other, "given/2", b"2")
-        other.publish("given/1", b"1")
+        publish_wholly(publisher, "given/2", b"2")
+        publisher.publish("given/1", b"1")
         two, one = client.receive(), client.receive()
         client.send(UnsubscribePacket(5, ("given/#",)))
         assert client.receive().reasons == (Reason.SUCCESS,)
     with back(url, "given-up") as client:
         got = [client.receive(), client.receive()]
-        assert [(each.payload, each.packet_id, each.is_duplicate) for each in got] == [
+        assert [(message.payload, message.packet_id, message.is_duplicate) for message in got] == [
             (b"2", two.packet_id, True),
             (b"1", one.packet_id, True),
         ]

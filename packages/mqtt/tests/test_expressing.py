@@ -64,7 +64,7 @@ def counts_of(realm: penstock.Realm) -> MessageCounts:
     return running.connections.mqtt.counts
 
 
-def taken(client: PacketClient, count: int) -> Iterator[Any]:
+def receive_and_ack(client: PacketClient, count: int) -> Iterator[Any]:
     """The next messages, each acknowledged to the end."""
     while count:
         packet = client.receive()
@@ -89,12 +89,12 @@ def test_what_mqtt_cannot_say_is_left_out_and_the_message_comes(
         before = counts.left_out
         publish(realm, "mqtt", topic, **INEXPRESSIBLE[name])
 
-        (message,) = taken(newer, 1)
+        (message,) = receive_and_ack(newer, 1)
         assert (message.payload, message.properties.message_expiry_s) == (b"odd", None)
         assert message.properties.content_type is None
         assert message.properties.correlation_data is None
         assert set(message.properties.user_properties) <= {("kept", "k")}
-        assert [each.payload for each in taken(older, 1)] == [b"odd"]
+        assert [message.payload for message in receive_and_ack(older, 1)] == [b"odd"]
         assert (counts.left_out > before) == (name in COUNTED)
 
 
@@ -105,22 +105,24 @@ def test_what_mqtt_cannot_say_is_left_out_and_the_message_comes(
 def test_no_event_takes_the_place_of_others_in_a_window(
     realm: penstock.Realm, url: str, qos: int, expiry_s: int, version: int, topic: str
 ) -> None:
-    own: dict[str, Any] = {"clean_start": not expiry_s}
+    connect_fields: dict[str, Any] = {"clean_start": not expiry_s}
     if version == MQTT_5:
-        own["properties"] = PacketProperties(session_expiry_s=expiry_s, receive_maximum=2)
-    with connected(url, topic[2:], version, **own) as client:
+        connect_fields["properties"] = PacketProperties(
+            session_expiry_s=expiry_s, receive_maximum=2
+        )
+    with connected(url, topic[2:], version, **connect_fields) as client:
         client.subscribe(topic, qos=qos)
         for parts in list(INEXPRESSIBLE.values()):
             publish(realm, "mqtt", topic, **parts)
         publish(realm, "mqtt", topic, properties={"last": "1"})
 
         if qos:
-            found = list(taken(client, len(INEXPRESSIBLE) + 1))
+            messages = list(receive_and_ack(client, len(INEXPRESSIBLE) + 1))
         else:
-            found = [client.receive() for _ in range(len(INEXPRESSIBLE) + 1)]
-        assert {each.payload for each in found} == {b"odd"}
+            messages = [client.receive() for _ in range(len(INEXPRESSIBLE) + 1)]
+        assert {message.payload for message in messages} == {b"odd"}
         if version == MQTT_5:
-            assert found[-1].properties.user_properties == (("kept", "k"), ("last", "1"))
+            assert messages[-1].properties.user_properties == (("kept", "k"), ("last", "1"))
 
 
 @pytest.mark.spec("M5")
@@ -129,18 +131,20 @@ def test_no_event_takes_the_place_of_others_in_a_window(
 def test_retained_messages_come_without_what_mqtt_cannot_say(
     realm: penstock.Realm, url: str, qos: int, expiry_s: int, topic: str
 ) -> None:
-    for at, parts in enumerate(INEXPRESSIBLE.values()):
-        properties = {"topic": f"{topic}/{at}", **parts.get("properties", {})}
+    for number, parts in enumerate(INEXPRESSIBLE.values()):
+        properties = {"topic": f"{topic}/{number}", **parts.get("properties", {})}
         put_whole(realm, "mqtt-retained", [Event(b"odd", **{**parts, "properties": properties})])
-    own = PacketProperties(session_expiry_s=expiry_s, receive_maximum=2)
-    with connected(url, topic[2:], clean_start=not expiry_s, properties=own) as client:
+    limits = PacketProperties(session_expiry_s=expiry_s, receive_maximum=2)
+    with connected(url, topic[2:], clean_start=not expiry_s, properties=limits) as client:
         client.subscribe(f"{topic}/#", qos=qos)
 
         if qos:
-            found = list(taken(client, len(INEXPRESSIBLE)))
+            messages = list(receive_and_ack(client, len(INEXPRESSIBLE)))
         else:
-            found = [client.receive() for _ in INEXPRESSIBLE]
-        assert {each.topic for each in found} == {f"{topic}/{n}" for n in range(len(found))}
+            messages = [client.receive() for _ in INEXPRESSIBLE]
+        assert {message.topic for message in messages} == {
+            f"{topic}/{n}" for n in range(len(messages))
+        }
 
 
 @pytest.mark.spec("M6")
@@ -148,8 +152,10 @@ def test_a_message_that_a_lasting_session_cannot_be_sent_is_counted(
     realm: penstock.Realm, url: str, topic: str
 ) -> None:
     counts = counts_of(realm)
-    own = PacketProperties(session_expiry_s=3_600, maximum_packet_bytes=200, receive_maximum=1)
-    with connected(url, topic[2:], clean_start=False, properties=own) as client:
+    properties = PacketProperties(
+        session_expiry_s=3_600, maximum_packet_bytes=200, receive_maximum=1
+    )
+    with connected(url, topic[2:], clean_start=False, properties=properties) as client:
         client.subscribe(topic)
         before = counts.unsent
         with realm.connect() as session:
@@ -157,7 +163,7 @@ def test_a_message_that_a_lasting_session_cannot_be_sent_is_counted(
             channel.publish(b"x" * 300, properties={"topic": topic})
             channel.publish(b"1", properties={"topic": topic})
 
-        assert [each.payload for each in taken(client, 1)] == [b"1"]
+        assert [message.payload for message in receive_and_ack(client, 1)] == [b"1"]
         assert counts.unsent == before + 1
 
 
@@ -190,8 +196,8 @@ async def test_the_log_has_a_line_a_minute_of_parts_that_are_left_out() -> None:
 
 
 def test_a_payload_that_is_encoded_says_so_and_is_no_text() -> None:
-    said = '{"body":"text","content_encoding":"gzip"}'
-    event = Event(b"", properties={"topic": "a", "p": "1"}, headers={"amqp": said})
+    header = '{"body":"text","content_encoding":"gzip"}'
+    event = Event(b"", properties={"topic": "a", "p": "1"}, headers={"amqp": header})
 
     message = message_of(event)
 
@@ -228,8 +234,8 @@ def test_a_user_property_without_a_name_is_handed_on(
         client.subscribe(topic)
         answer = client.publish(topic, b"", properties=PacketProperties(user_properties=pairs))
 
-        found = [answer, client.receive()]
-        (message,) = (each for each in found if hasattr(each, "topic"))
+        packets = [answer, client.receive()]
+        (message,) = (packet for packet in packets if hasattr(packet, "topic"))
         assert message.properties.user_properties == pairs
     with realm.connect() as session:
         channel = session.channels.get("mqtt")

@@ -1,4 +1,4 @@
-"""What is published goes to whoever wants it, in bytes that are made once."""
+"""A message is sent to all clients that want it, in bytes that are encoded once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Client:
         self.rights = self
         self.packet_bytes_max = 100
         self.may_have_messages = True
-        for each in wanted:
-            made = Filter(self, self, each, None)  # type: ignore[arg-type]
+        for text in wanted:
+            made = Filter(self, self, text, None)  # type: ignore[arg-type]
             fan_out.add(made)
 
     def may_read(self, text: str, channel: object, *, makes_durable: bool) -> bool:
@@ -54,8 +54,8 @@ def test_all_who_want_the_same_are_written_the_same_bytes() -> None:
 
     fan_out.distribute([message("a/b", b"1"), message("a/b", b"2"), message("c", b"3")])
 
-    assert {len(each.written) for each in clients} == {1}
-    assert all(each.written[0] is clients[0].written[0] for each in clients)
+    assert {len(client.written) for client in clients} == {1}
+    assert all(client.written[0] is clients[0].written[0] for client in clients)
     assert clients[0].written == [b"\x30\7\0\3a/b\x001\x30\7\0\3a/b\x002"]
 
 
@@ -105,7 +105,7 @@ def test_who_does_not_read_is_left_out() -> None:
 
     fan_out.distribute([message("a", b"1"), message("a", b"2")])
 
-    assert [len(each.written) for each in clients] == [0, 1, 1]
+    assert [len(client.written) for client in clients] == [0, 1, 1]
     assert (counts.dropped, counts.sent) == (2, [4, 0, 0])
 
 
@@ -134,15 +134,15 @@ def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:
 def test_who_may_have_a_topic_is_asked_again_when_rights_change() -> None:
     access: Any = SimpleNamespace(is_open=False, version=0)
     fan_out = FanOut(access, MessageCounts())
-    one, other = (Client(fan_out, TopicSubscription("a", 0)) for _ in range(2))
-    other.may_have_messages = False
+    one, second = (Client(fan_out, TopicSubscription("a", 0)) for _ in range(2))
+    second.may_have_messages = False
 
     fan_out.distribute([message("a", b"1")])
-    assert (len(one.written), len(other.written)) == (1, 0)
+    assert (len(one.written), len(second.written)) == (1, 0)
     one.may_have_messages, access.version = False, 1
     fan_out.distribute([message("a", b"2")])
-    assert (len(one.written), len(other.written)) == (1, 0)
-    other.may_have_messages = True
+    assert (len(one.written), len(second.written)) == (1, 0)
+    second.may_have_messages = True
     fan_out.forget()
     fan_out.distribute([message("a", b"3")])
-    assert (len(one.written), len(other.written)) == (1, 1)
+    assert (len(one.written), len(second.written)) == (1, 1)

@@ -1,4 +1,4 @@
-"""What the MQTT side of a realm is handed out, and when it says that it takes more."""
+"""The MQTT side of a realm requests credit in batches."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Subscriptions:
 
 
 def test_the_realm_is_not_told_of_each_message_and_never_runs_out() -> None:
-    known: Any = Subscriptions()
-    credit = CreditGrant(known)
-    left = CREDIT
+    subscriptions: Any = Subscriptions()
+    credit = CreditGrant(subscriptions)
+    unused = CREDIT
     for count in [1] * CREDIT + [CREDIT // 3] * 30:
-        left -= count
-        assert left >= 0
-        before = len(known.granted)
+        unused -= count
+        assert unused >= 0
+        before = len(subscriptions.granted)
         credit.sent(7, count)
-        left += sum(each for _, each in known.granted[before:])
+        unused += sum(count for _, count in subscriptions.granted[before:])
 
-    assert len(known.granted) < 30
-    assert {number for number, _ in known.granted} == {7}
+    assert len(subscriptions.granted) < 30
+    assert {number for number, _ in subscriptions.granted} == {7}
 
 
 def test_the_next_subscription_begins_with_all_of_its_credit() -> None:
-    known: Any = Subscriptions()
-    credit = CreditGrant(known)
+    subscriptions: Any = Subscriptions()
+    credit = CreditGrant(subscriptions)
     credit.sent(7, CREDIT // 2 - 1)
     credit.end()
     credit.sent(8, 1)
 
-    assert known.granted == []
+    assert subscriptions.granted == []

@@ -33,7 +33,7 @@ def ids_in_use(realm: penstock.Realm, client_id: str) -> list[str]:
     """The entries of ids of QoS 2 that are stored for a client."""
     settled(realm)
     stored = stored_in(realm, "mqtt-sessions")
-    entries = [(str(each.properties["entry"]), each.data) for each in stored]
+    entries = [(str(event.properties["entry"]), event.data) for event in stored]
     return [
         name
         for name, data in entries
@@ -43,9 +43,9 @@ def ids_in_use(realm: penstock.Realm, client_id: str) -> list[str]:
 
 def in_flight(url: str, name: str, qos: int) -> int:
     """Have a message in flight to a client that goes; gives its packet id."""
-    with back(url, name, present=False) as client, connected(url) as other:
+    with back(url, name, present=False) as client, connected(url) as publisher:
         client.subscribe(f"{name}/#", qos=qos)
-        publish_wholly(other, f"{name}/1", b"goes")
+        publish_wholly(publisher, f"{name}/1", b"goes")
         message = client.receive()
         assert isinstance(message, PublishPacket)
         assert (message.payload, message.qos) == (b"goes", qos)
@@ -61,9 +61,9 @@ def purge(realm: penstock.Realm, name: str) -> None:
 
 @pytest.fixture(params=["connection", "server"])
 def realms(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Again]:
-    found = Again(tmp_path, restarts=request.param == "server")
-    yield found
-    found.close()
+    realms_of_test = Again(tmp_path, restarts=request.param == "server")
+    yield realms_of_test
+    realms_of_test.close()
 
 
 @pytest.mark.slow
@@ -71,11 +71,11 @@ def realms(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Again]:
 def test_a_client_lets_go_of_a_message_that_is_gone(realms: Again, reason: Reason) -> None:
     packet_id = in_flight(realms.url, "c", 2)
     purge(realms.realm, "c")
-    with back(realms.come_back(), "c") as client, connected(realms.url) as other:
+    with back(realms.come_back(), "c") as client, connected(realms.url) as publisher:
         assert client.receive() == PubrelPacket(packet_id)
         assert ids_in_use(realms.realm, "c") == [f"sent/{packet_id}/c"]
         client.send(PubcompPacket(packet_id, reason))
-        publish_wholly(other, "c/2", b"next")
+        publish_wholly(publisher, "c/2", b"next")
         assert take(client) == b"next"
         assert heard(client) == []
         assert ids_in_use(realms.realm, "c") == []
@@ -102,11 +102,11 @@ def test_ids_of_what_is_gone_are_used_again(realm: penstock.Realm, url: str, qos
     with limited(realm, packet_ids=1):
         packet_id = in_flight(url, name, qos)
     purge(realm, name)
-    with back(url, name) as client, connected(url) as other:
+    with back(url, name) as client, connected(url) as publisher:
         if qos == 2:
             assert client.receive() == PubrelPacket(packet_id)
             client.send(PubcompPacket(packet_id))
-        publish_wholly(other, f"{name}/2", b"next")
+        publish_wholly(publisher, f"{name}/2", b"next")
         message = client.receive()
         assert (message.payload, message.packet_id) == (b"next", packet_id)
         assert not message.is_duplicate
@@ -119,9 +119,9 @@ def test_what_has_expired_or_was_evicted_is_gone(attributes: Any) -> None:
         packet_id = in_flight(url, "c", 2)
         channel = session.channels.get("mqtt")
         channel.edit(**attributes)
-        with connected(url) as other:
-            publish_wholly(other, "last", b"")
-        while any(each.data for each in channel.browse()):
+        with connected(url) as publisher:
+            publish_wholly(publisher, "last", b"")
+        while any(event.data for event in channel.browse()):
             pass
         with back(url, "c") as client:
             assert client.receive() == PubrelPacket(packet_id)
@@ -130,9 +130,9 @@ def test_what_has_expired_or_was_evicted_is_gone(attributes: Any) -> None:
 def test_what_is_purged_in_the_hands_of_a_client_comes_to_its_end(
     realm: penstock.Realm, url: str
 ) -> None:
-    with back(url, "hands", present=False) as client, connected(url) as other:
+    with back(url, "hands", present=False) as client, connected(url) as publisher:
         client.subscribe("hands/#", qos=2)
-        publish_wholly(other, "hands/1", b"1")
+        publish_wholly(publisher, "hands/1", b"1")
         message = client.receive()
         purge(realm, "hands")
         completed(client, message.packet_id)
@@ -143,18 +143,18 @@ def test_what_is_purged_in_the_hands_of_a_client_comes_to_its_end(
 def test_what_a_seek_skips_in_the_hands_of_a_client_comes_to_its_end(
     realm: penstock.Realm, url: str
 ) -> None:
-    with back(url, "sought", present=False) as client, connected(url) as other:
+    with back(url, "sought", present=False) as client, connected(url) as publisher:
         client.subscribe("sought/#", qos=2)
-        publish_wholly(other, "sought/1", b"1")
+        publish_wholly(publisher, "sought/1", b"1")
         message = client.receive()
         with realm.connect() as session:
             durables = session.channels.get("mqtt").durables
-            (name,) = [each.name for each in durables.list() if ":sought:" in each.name]
+            (name,) = [durable.name for durable in durables.list() if ":sought:" in durable.name]
             durables.get(name).seek("latest")
         settled(realm)
         completed(client, message.packet_id)
         assert ids_in_use(realm, "sought") == []
-        publish_wholly(other, "sought/2", b"2")
+        publish_wholly(publisher, "sought/2", b"2")
         assert take(client) == b"2"
 
 
@@ -175,8 +175,8 @@ def test_what_is_in_flight_from_a_channel_that_is_deleted_comes_to_its_end(
         session.channels.create(name, topics=f"{name}/#")
         client = back(url, name, present=False)
         client.subscribe(f"{name}/#", qos=2)
-        with connected(url) as other:
-            publish_wholly(other, f"{name}/1", b"1")
+        with connected(url) as publisher:
+            publish_wholly(publisher, f"{name}/1", b"1")
         packet_id = client.receive().packet_id
         if not is_connected:
             client.close()
@@ -198,9 +198,9 @@ def test_what_was_in_flight_by_a_subscription_that_was_given_up_is_let_go_of_aft
     tmp_path: Path,
 ) -> None:
     realms = Again(tmp_path, restarts=True)
-    with back(realms.url, "c", present=False) as client, connected(realms.url) as other:
+    with back(realms.url, "c", present=False) as client, connected(realms.url) as publisher:
         client.subscribe("a", qos=2)
-        publish_wholly(other, "a", b"1")
+        publish_wholly(publisher, "a", b"1")
         message = client.receive()
         client.send(UnsubscribePacket(5, ("a",)))
         assert client.receive().reasons == (Reason.SUCCESS,)
@@ -215,24 +215,24 @@ def test_what_was_in_flight_by_a_subscription_that_was_given_up_is_let_go_of_aft
 @pytest.mark.slow
 @pytest.mark.spec("M5")
 def test_a_retained_message_that_was_replaced_is_let_go_of(realms: Again) -> None:
-    with connected(realms.url) as other:
-        publish_wholly(other, "r/1", b"older", retain=True)
+    with connected(realms.url) as publisher:
+        publish_wholly(publisher, "r/1", b"older", retain=True)
         with back(realms.url, "c", present=False) as client:
             client.subscribe("r/#", qos=2)
             older = client.receive()
             assert older.payload == b"older"
         settled(realms.realm)
-        publish_wholly(other, "r/1", b"newer", retain=True)
+        publish_wholly(publisher, "r/1", b"newer", retain=True)
     with back(realms.come_back(), "c") as client:
-        came, released = list[bytes](), list[int]()
-        while not came or older.packet_id not in released or len(released) <= len(came):
-            each = client.receive()
-            if isinstance(each, PublishPacket):
-                came.append(each.payload)
-                client.send(PubrecPacket(each.packet_id))
+        payloads, released = list[bytes](), list[int]()
+        while not payloads or older.packet_id not in released or len(released) <= len(payloads):
+            packet = client.receive()
+            if isinstance(packet, PublishPacket):
+                payloads.append(packet.payload)
+                client.send(PubrecPacket(packet.packet_id))
             else:
-                released.append(each.packet_id)
-                client.send(PubcompPacket(each.packet_id))
-        assert set(came) == {b"newer"}
+                released.append(packet.packet_id)
+                client.send(PubcompPacket(packet.packet_id))
+        assert set(payloads) == {b"newer"}
         assert heard(client) == []
         assert ids_in_use(realms.realm, "c") == []

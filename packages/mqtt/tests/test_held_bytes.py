@@ -1,4 +1,4 @@
-"""What is kept for clients that do not acknowledge is bounded in bytes."""
+"""Bytes kept for clients that do not acknowledge are limited."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def test_bytes_are_counted_as_long_as_messages_are_kept(seed: int) -> None:
             outbox.resume()
         elif step == 9 and chance.random() < 0.2:
             chance.choice((outbox.end_subscription, outbox.end_retained))("a")
-        kept = [*outbox._waiting, *(each.waiting for each in outbox.in_flight.values())]
+        kept = [*outbox._waiting, *(flight.waiting for flight in outbox.in_flight.values())]
 
-        assert outbox.bytes.held == sum(each.size for each in kept if each is not None)
+        assert outbox.bytes.held == sum(message.size for message in kept if message is not None)
         assert outbox.bytes.counted == line.counted_bytes
         assert abs(outbox.bytes.held - line.counted_bytes) < STEP_BYTES
 
@@ -111,27 +111,29 @@ class Client:
 def test_of_a_users_clients_the_one_with_most_is_disconnected() -> None:
     clients: list[Client] = []
     users = UserBytes(
-        lambda user: [HeldMessages(each.bytes, each.end) for each in clients if each.user == user],
+        lambda user: [
+            HeldMessages(client.bytes, client.end) for client in clients if client.user == user
+        ],
         bytes_max=10 * STEP_BYTES,
     )
-    clients += [Client(users, each) for each in ("ann", "ann", "ann", "bob")]
-    small, large, late, other = clients
+    clients += [Client(users, user) for user in ("ann", "ann", "ann", "bob")]
+    small, large, late, small_again = clients
     small.bytes.add(2 * STEP_BYTES)
-    other.bytes.add(9 * STEP_BYTES)
+    small_again.bytes.add(9 * STEP_BYTES)
     large.bytes.add(6 * STEP_BYTES)
     late.bytes.add(2 * STEP_BYTES)
-    assert not any(each.is_ended for each in clients)
+    assert not any(client.is_ended for client in clients)
     late.bytes.add(STEP_BYTES)
 
-    assert [each.is_ended for each in clients] == [False, True, False, False]
+    assert [client.is_ended for client in clients] == [False, True, False, False]
     late.bytes.add(4 * STEP_BYTES)
     assert not late.is_ended, "what the other held is given back"
 
 
 def test_the_size_of_a_message_includes_its_properties() -> None:
-    own = PacketProperties(user_properties=(("n", "v" * 100),), correlation_data=b"c" * 50)
+    properties = PacketProperties(user_properties=(("n", "v" * 100),), correlation_data=b"c" * 50)
     message = TopicMessage("a", b"x" * 10, 1, client_id="", ends_us=0, properties=NO_PROPERTIES)
-    larger = TopicMessage("a", b"x" * 10, 1, client_id="", ends_us=0, properties=own)
+    larger = TopicMessage("a", b"x" * 10, 1, client_id="", ends_us=0, properties=properties)
 
     assert size_of(larger) - size_of(message) == 151
 
@@ -142,28 +144,30 @@ def test_a_lasting_session_is_given_events_by_their_bytes(
     realm: penstock.Realm, url: str, filters: list[str]
 ) -> None:
     """All of its subscriptions share the room, and what is acknowledged makes room for the rest."""
-    own = PacketProperties(session_expiry_s=3_600)
+    properties = PacketProperties(session_expiry_s=3_600)
     name = f"bytes-{len(filters)}"
-    with connected(url, name, clean_start=False, properties=own) as client:
+    with connected(url, name, clean_start=False, properties=properties) as client:
         client.subscribe(*filters)
     with realm.connect() as publishing:
         channel = publishing.channels.get("mqtt")
-        for at in range(60):
-            channel.publish(b"%02d" % at + KIB * 4, properties={"topic": "b/c"})
+        for number in range(60):
+            channel.publish(b"%02d" % number + KIB * 4, properties={"topic": "b/c"})
     with (
         limited(realm, seat_bytes_max=40 * 1_024),
-        connected(url, name, clean_start=False, properties=own) as client,
+        connected(url, name, clean_start=False, properties=properties) as client,
     ):
         first = client.receive()
         held = [first, *heard(client)]
         assert len(held) < 60
-        found: list[Any] = []
-        while len(found) + len(held) < 60 * len(filters):
-            found += held
-            client.send(*[PubackPacket(each.packet_id) for each in held])
+        messages: list[Any] = []
+        while len(messages) + len(held) < 60 * len(filters):
+            messages += held
+            client.send(*[PubackPacket(message.packet_id) for message in held])
             held = [client.receive()]
-        found += held
+        messages += held
 
-    assert all(isinstance(each, PublishPacket) and not each.is_duplicate for each in found)
-    payloads = sorted(each.payload[:2] for each in found)
-    assert payloads == sorted([b"%02d" % at for at in range(60)] * len(filters))
+    assert all(
+        isinstance(message, PublishPacket) and not message.is_duplicate for message in messages
+    )
+    payloads = sorted(message.payload[:2] for message in messages)
+    assert payloads == sorted([b"%02d" % index for index in range(60)] * len(filters))

@@ -1,4 +1,4 @@
-"""What the realm keeps for MQTT is its own: nobody opens it, and nothing in it stops a start."""
+"""Clients cannot open the internal stores of MQTT, and no content of these stops a start."""
 
 from __future__ import annotations
 

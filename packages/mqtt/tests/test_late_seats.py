@@ -134,20 +134,20 @@ class Stage:
 async def stage(qos: int, filters: Sequence[str] = ("t",)) -> AsyncIterator[Stage]:
     journal = StepwiseJournal()
     async with living(journal, MemoryBlobs()) as realm:
-        found = Stage(realm, journal, qos, filters=filters)
-        await found.begin()
-        await found.subscribed()
-        yield found
+        late = Stage(realm, journal, qos, filters=filters)
+        await late.begin()
+        await late.subscribed()
+        yield late
         journal.go_on()
-        await found.end()
+        await late.end()
 
 
 def heard(client: Client, qos: int) -> list[bytes]:
     """The messages that a client has heard behind its CONNACK, none of which it had heard of."""
     answer, *messages = client.heard
     assert isinstance(answer, ConnackPacket)
-    assert not any(each.is_duplicate or each.qos != qos for each in messages)
-    return [each.payload for each in messages]
+    assert not any(message.is_duplicate or message.qos != qos for message in messages)
+    return [message.payload for message in messages]
 
 
 @pytest.mark.spec("M6")
@@ -157,13 +157,13 @@ async def test_a_client_that_comes_again_gets_nothing_from_a_seat_that_it_has_le
     qos: int,
 ) -> None:
     """What the seat is given while nobody is there would come behind what it is given later."""
-    async with stage(qos) as found:
-        client = await found.let_in()
-        await found.leave(client)
-        found.publish(b"1")
-        await found.journal.step()  # the seat is given the first message, and its block waits
-        client = await found.come()
-        found.journal.go_on()
+    async with stage(qos) as late:
+        client = await late.let_in()
+        await late.leave(client)
+        late.publish(b"1")
+        await late.journal.step()  # the seat is given the first message, and its block waits
+        client = await late.come()
+        late.journal.go_on()
         await pass_time(1)
 
         assert heard(client, qos) == [b"0", b"1"]
@@ -174,12 +174,12 @@ async def test_a_client_that_comes_again_gets_nothing_from_a_seat_that_it_has_le
 @simulated
 async def test_a_session_goes_on_by_the_connection_that_it_has_and_once(qos: int) -> None:
     """The first client of an owner waits for what it follows; it may be gone by then."""
-    async with stage(qos) as found:
-        await found.begin()
-        client = await found.let_in()
-        await found.leave(client)
-        client = await found.come()
-        found.journal.go_on()
+    async with stage(qos) as late:
+        await late.begin()
+        client = await late.let_in()
+        await late.leave(client)
+        client = await late.come()
+        late.journal.go_on()
         await pass_time(1)
 
         assert heard(client, qos) == [b"0"]
@@ -189,17 +189,17 @@ async def test_a_session_goes_on_by_the_connection_that_it_has_and_once(qos: int
 @simulated
 async def test_a_client_that_subscribes_again_before_its_seat_is_taken_has_one_seat() -> None:
     """As many do whenever they have connected. Of another seat nobody would know."""
-    async with stage(1, ("a", "t")) as found:
-        client = await found.let_in()  # the seat of the first filter is about to be taken
+    async with stage(1, ("a", "t")) as late:
+        client = await late.let_in()  # the seat of the first filter is about to be taken
         client.say(SubscribePacket(1, (TopicSubscription("t", 1),)))
         await pass_time(0.1)
-        found.journal.go_on()
+        late.journal.go_on()
         message = await client.hears(PublishPacket)
         client.say(PubackPacket(message.packet_id))
         await pass_time(1)
-        await found.leave(client)
-        client = await found.come()
-        found.publish(b"1")
+        await late.leave(client)
+        client = await late.come()
+        late.publish(b"1")
         await pass_time(1)
 
         assert heard(client, 1) == [b"1"]
@@ -208,20 +208,20 @@ async def test_a_client_that_subscribes_again_before_its_seat_is_taken_has_one_s
 @pytest.mark.spec("M6", "M3")
 @simulated
 async def test_what_a_lost_connection_has_not_subscribed_to_yet_the_next_one_does_not() -> None:
-    async with stage(1) as found:
-        client = await found.come()
+    async with stage(1) as late:
+        client = await late.come()
         await client.hears(ConnackPacket)
         await pass_time(1)
-        found.journal.hold()
-        wanted = tuple(TopicSubscription(each, 1) for each in ("u", "v"))
+        late.journal.hold()
+        wanted = tuple(TopicSubscription(text, 1) for text in ("u", "v"))
         client.say(SubscribePacket(1, wanted))
         await pass_time(0.1)
-        await found.leave(client)
-        client = await found.come()
-        found.journal.go_on()
+        await late.leave(client)
+        client = await late.come()
+        late.journal.go_on()
         await client.hears(ConnackPacket)
         await pass_time(1)
 
-        (connection,) = found.hub.connections()
+        (connection,) = late.hub.connections()
         assert "v" not in connection.client.filters
         assert not client.heard

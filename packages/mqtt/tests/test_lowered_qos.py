@@ -30,35 +30,35 @@ def has_durable(realm: penstock.Realm, name: str) -> Callable[[], bool]:
     return lambda: durable_of(name, name) in durables(realm)
 
 
-def gone(realm: penstock.Realm, name: str) -> None:
+def wait_until_deleted(realm: penstock.Realm, name: str) -> None:
     until(lambda: not has_durable(realm, name)())
 
 
 def payloads(client: PacketClient, count: int) -> list[tuple[bytes, int]]:
     """Receive messages, and acknowledge those of QoS 1."""
-    found = []
+    received = []
     for _ in range(count):
         message: Any = client.receive()
         if message.qos:
             client.send(PubackPacket(message.packet_id))
-        found.append((message.payload, int(message.qos)))
-    return found
+        received.append((message.payload, int(message.qos)))
+    return received
 
 
 def test_a_durable_without_messages_goes_at_once(realm: penstock.Realm, url: str) -> None:
-    with back(url, "lower", present=False) as client, connected(url) as other:
+    with back(url, "lower", present=False) as client, connected(url) as publisher:
         client.subscribe("lower")
-        other.publish("lower", b"1")
+        publisher.publish("lower", b"1")
         assert take(client, 1) == [b"1"]
         assert heard(client) == []
         lower(client, "lower")
-        gone(realm, "lower")
-        other.publish("lower", b"2")
+        wait_until_deleted(realm, "lower")
+        publisher.publish("lower", b"2")
         assert payloads(client, 1) == [(b"2", 0)]
-    with connected(url) as other:
-        other.publish("lower", b"nobody is there")
-    with back(url, "lower") as client, connected(url) as other:
-        other.publish("lower", b"3")
+    with connected(url) as publisher:
+        publisher.publish("lower", b"nobody is there")
+    with back(url, "lower") as client, connected(url) as publisher:
+        publisher.publish("lower", b"3")
         assert payloads(client, 1) == [(b"3", 0)]
         assert not has_durable(realm, "lower")()
 
@@ -69,20 +69,20 @@ def test_messages_that_wait_come_in_order_before_the_durable_goes(
     count = 300  # more than are given out at once
     with (
         back(url, "waits", present=False, properties=ONE_AT_A_TIME) as client,
-        connected(url) as other,
+        connected(url) as publisher,
     ):
         client.subscribe("waits")
         for number in range(count):
-            other.publish("waits", b"%d" % number)
+            publisher.publish("waits", b"%d" % number)
         first = client.receive()
         lower(client, "waits")
-        other.publish("waits", b"later")
+        publisher.publish("waits", b"later")
         assert has_durable(realm, "waits")()
         client.send(PubackPacket(first.packet_id))
         come = [payload for payload, _ in payloads(client, count)]
         assert come == [*(b"%d" % number for number in range(1, count)), b"later"]
-        gone(realm, "waits")
-        other.publish("waits", b"live")
+        wait_until_deleted(realm, "waits")
+        publisher.publish("waits", b"live")
         assert payloads(client, 1) == [(b"live", 0)]
         assert heard(client) == []
 
@@ -92,16 +92,16 @@ def test_messages_that_wait_outlive_the_connection_and_the_server(tmp_path: Path
         url = realm.listen_mqtt()
         with (
             back(url, "stays", present=False, properties=ONE_AT_A_TIME) as client,
-            connected(url) as other,
+            connected(url) as publisher,
         ):
             client.subscribe("stays")
             for number in range(3):
-                other.publish("stays", b"%d" % number)
+                publisher.publish("stays", b"%d" % number)
             assert client.receive().payload == b"0"
             lower(client, "stays")
     with penstock.Realm(tmp_path) as realm, back(realm.listen_mqtt(), "stays") as client:
         assert [payload for payload, _ in payloads(client, 3)] == [b"0", b"1", b"2"]
-        gone(realm, "stays")
+        wait_until_deleted(realm, "stays")
         assert heard(client) == []
 
 
@@ -110,19 +110,19 @@ def test_a_client_that_raises_the_qos_again_keeps_its_durable(
 ) -> None:
     with (
         back(url, "raised", present=False, properties=ONE_AT_A_TIME) as client,
-        connected(url) as other,
+        connected(url) as publisher,
     ):
         client.subscribe("raised")
-        other.publish("raised", b"1")
+        publisher.publish("raised", b"1")
         first = client.receive()
         lower(client, "raised")
         assert client.subscribe("raised").reasons == (Reason.GRANTED_QOS_1,)
         client.send(PubackPacket(first.packet_id))
-        other.publish("raised", b"2")
+        publisher.publish("raised", b"2")
         assert payloads(client, 1) == [(b"2", 1)]
         assert has_durable(realm, "raised")()
-    with connected(url) as other:
-        other.publish("raised", b"3")
+    with connected(url) as publisher:
+        publisher.publish("raised", b"3")
     with back(url, "raised") as client:
         assert payloads(client, 1) == [(b"3", 1)]
 
@@ -132,10 +132,10 @@ def test_a_client_that_unsubscribes_meanwhile_leaves_nothing(
 ) -> None:
     with (
         back(url, "ends", present=False, properties=ONE_AT_A_TIME) as client,
-        connected(url) as other,
+        connected(url) as publisher,
     ):
         client.subscribe("ends")
-        other.publish("ends", b"1")
+        publisher.publish("ends", b"1")
         client.receive()
         lower(client, "ends")
         client.send(UnsubscribePacket(5, ("ends",)))
@@ -150,11 +150,11 @@ def test_messages_of_channels_with_topics_come_before_their_durables_go(
         channel = session.channels.create("lowered", topics="site/+/temp")
         with (
             back(url, "sites", present=False, properties=ONE_AT_A_TIME) as client,
-            connected(url) as other,
+            connected(url) as publisher,
         ):
             client.subscribe("site/#")
             for topic in ("site/1/temp", "site/1/state", "site/2/temp"):
-                other.publish(topic, topic.encode())
+                publisher.publish(topic, topic.encode())
             first = client.receive()
             lower(client, "site/#")
             client.send(PubackPacket(first.packet_id))
@@ -165,8 +165,8 @@ def test_messages_of_channels_with_topics_come_before_their_durables_go(
                 b"site/2/temp",
             ]
             until(lambda: not channel.durables.list())
-            other.publish("site/3/temp", b"live")
-            other.publish("site/3/state", b"live")
+            publisher.publish("site/3/temp", b"live")
+            publisher.publish("site/3/state", b"live")
             assert payloads(client, 2) == [(b"live", 0)] * 2
             assert heard(client) == []
         assert durable_of("sites", "site/#") not in durables(realm)

@@ -50,24 +50,24 @@ def one_by_one(batch: pa.RecordBatch, by: Reading = ALL_TOPICS) -> list[object]:
 
 @pytest.mark.parametrize("qos", [(1, 1, 1), (0, 1, 0), (0,) * 12])
 def test_plain_messages_become_the_body_that_any_publisher_would_make(qos: tuple[int, ...]) -> None:
-    messages = [received(f"a/{n}", b"x" * n, each) for n, each in enumerate(qos)]
+    messages = [received(f"a/{n}", b"x" * n, level) for n, level in enumerate(qos)]
 
     made = body_of_messages(messages)
 
     assert made.equals(
         body_of_columns(
-            [each.packet.payload for each in messages],
+            [message.packet.payload for message in messages],
             None,
-            [{"topic": each.topic} for each in messages],
+            [{"topic": message.topic} for message in messages],
             headers=[{"application_id": "sensor"} for _ in messages],
-            persistents=[each > 0 for each in qos],
+            persistents=[level > 0 for level in qos],
         )
     )
 
 
 BATCHES = {
     "plain": body_of_messages([received("a", b"1"), received("b", b"", 0), received("c", b"3")]),
-    "a part of it": body_of_messages([received(each, b"1") for each in "abcd"]).slice(1, 2),
+    "a part of it": body_of_messages([received(topic, b"1") for topic in "abcd"]).slice(1, 2),
     "properties": body_of_messages(
         [
             received("a", b"1"),
@@ -80,7 +80,7 @@ BATCHES = {
     "native": body_of_columns([b"1", b"2", b"3"], None, [{"topic": "a"}, {"x": 1}, None]),
     "native, no header": body_of_columns([b"1", b"2"], ["t", None], [{"topic": "a"}] * 2),
     "names that are none": body_of_columns(
-        [b"1"] * 4, None, [{"topic": each} for each in ("a", "a/#", "", "b")]
+        [b"1"] * 4, None, [{"topic": topic} for topic in ("a", "a/#", "", "b")]
     ),
     "a topic of two types": body_of_columns([b"1", b"2"], None, [{"topic": "a"}, {"topic": 2}]),
 }
@@ -108,15 +108,15 @@ def test_events_of_a_channel_with_topics_are_read_by_column_as_one_by_one(
     name: str, payload: Literal["bytes", "json"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     definition = Definition(topics=("p/{n}",), payload=payload)
-    by = TopicChannel(
+    reading = TopicChannel(
         cast("RunningRealm", None), ChannelId(1), "own", definition=definition
     ).reading
-    wanted = one_by_one(OWN_TOPICS[name], by)
+    wanted = one_by_one(OWN_TOPICS[name], reading)
 
-    assert messages_of(OWN_TOPICS[name], by) == wanted
+    assert messages_of(OWN_TOPICS[name], reading) == wanted
     if name == "with topics" or (name == "fields" and payload == "json"):
         monkeypatch.setattr(messages, "message_of", None)  # nothing is read one by one
-        assert messages_of(OWN_TOPICS[name], by) == wanted
+        assert messages_of(OWN_TOPICS[name], reading) == wanted
 
 
 @pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
@@ -137,7 +137,7 @@ def test_a_message_is_written_once_for_all_who_are_sent_the_same() -> None:
 
     parts = [published_parts(message, MQTT_5, 1) for _ in range(100)]
 
-    assert all(each is parts[0] for each in parts)
+    assert all(part is parts[0] for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_a_message_is_written_once_for_all_who_are_sent_the_same() -> None:
     ],
 )
 def test_a_publish_is_read_with_and_without_properties(version: int, body: bytes) -> None:
-    found = packet_of(0x32, body, version)
+    packet = packet_of(0x32, body, version)
 
     properties = PacketProperties(payload_format=1) if b"\2\1\1" in body else NO_PROPERTIES
-    assert found == PublishPacket("a", b"payload", 1, packet_id=7, properties=properties)
+    assert packet == PublishPacket("a", b"payload", 1, packet_id=7, properties=properties)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_what_an_amqp_client_has_said_of_a_message_is_told(
 
 def test_names_are_right_or_wrong_however_many_there_are() -> None:
     names = ["a", "a/+", "b" * 300, "#", "c/\u00e4"] * 2
-    for topics in (names, [*names, *(f"d/{each}" for each in range(300)), "e/#"]):
-        batch = body_of_columns([b"1"] * len(topics), None, [{"topic": each} for each in topics])
+    for topics in (names, [*names, *(f"d/{number}" for number in range(300)), "e/#"]):
+        batch = body_of_columns([b"1"] * len(topics), None, [{"topic": topic} for topic in topics])
 
         assert messages_of(batch) == one_by_one(batch)
     assert messages_of(BATCHES["plain"].slice(0, 0)) == []
@@ -229,8 +229,8 @@ def test_what_was_published_together_is_read_as_what_is_stored_of_it(
 ) -> None:
     span, at_us = Span(5, 5 + batch.num_rows), 1_700_000_000_000_000
     body = memoryview(batch_bytes(batch))
-    piece = TailBatch(span, at_us, 0, schema=batch.schema, body=body, batch=batch)
+    tail = TailBatch(span, at_us, 0, schema=batch.schema, body=body, batch=batch)
 
-    found = messages_in(OutgoingBatch((span,), tail_batch=piece))
+    split_messages = messages_in(OutgoingBatch((span,), tail_batch=tail))
 
-    assert found == messages_of(stamp(batch, span, at_us))
+    assert split_messages == messages_of(stamp(batch, span, at_us))

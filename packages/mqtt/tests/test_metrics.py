@@ -1,4 +1,4 @@
-"""What the metrics tell of MQTT."""
+"""Metrics of MQTT."""
 
 from __future__ import annotations
 
@@ -32,20 +32,23 @@ def test_what_there_is_of_mqtt_is_told() -> None:
             new.publish("plant/1/temp", b"21", retain=True)
             new.publish("plant/1/temp", b"\xff", properties=PacketProperties(payload_format=1))
             assert [old.receive().payload for _ in range(2)] == [b"20", b"21"]
-            found = scraped(web)
+            sample = scraped(web)
         with connected(url, "lost", properties=hour, clean_start=False):
             later = scraped(web)
 
-    def told(metric: str, /, **labels: str) -> float:
-        return value_of(found, f"penstock_mqtt_{metric}", **labels)
+    def metric_value(metric: str, /, **labels: str) -> float:
+        return value_of(sample, f"penstock_mqtt_{metric}", **labels)
 
-    assert [told("connections", version=each) for each in ("3.1.1", "5")] == [1, 1]
-    assert [told("sessions", state=each) for each in ("connected", "away")] == [2, 1]
-    assert [told("received_messages_total", qos=each) for each in "012"] == [1, 2, 0]
-    assert [told("sent_messages_total", qos=each) for each in "012"] == [1, 1, 0]
-    assert (told("refused_messages_total"), told("dropped_messages_total")) == (1, 0)
-    assert (told("subscriptions"), told("in_flight_messages")) == (3, 1)
-    assert (told("retained_topics"), told("wills_waiting")) == (1, 1)
-    found = later
-    assert [told("sessions", state=each) for each in ("connected", "away")] == [1, 0]
-    assert [told(each) for each in ("subscriptions", "wills_waiting")] == [2, 0]
+    assert [metric_value("connections", version=version) for version in ("3.1.1", "5")] == [1, 1]
+    assert [metric_value("sessions", state=state) for state in ("connected", "away")] == [2, 1]
+    assert [metric_value("received_messages_total", qos=level) for level in "012"] == [1, 2, 0]
+    assert [metric_value("sent_messages_total", qos=level) for level in "012"] == [1, 1, 0]
+    assert (metric_value("refused_messages_total"), metric_value("dropped_messages_total")) == (
+        1,
+        0,
+    )
+    assert (metric_value("subscriptions"), metric_value("in_flight_messages")) == (3, 1)
+    assert (metric_value("retained_topics"), metric_value("wills_waiting")) == (1, 1)
+    sample = later
+    assert [metric_value("sessions", state=state) for state in ("connected", "away")] == [1, 0]
+    assert [metric_value(metric) for metric in ("subscriptions", "wills_waiting")] == [2, 0]

@@ -1,4 +1,5 @@
-"""What one client of MQTT gets, and when, without a socket and on a clock that moves when told."""
+"""Deliveries to one MQTT client and their order, without a socket and with a clock that the test
+moves."""
 
 from __future__ import annotations
 
@@ -91,25 +92,25 @@ def test_while_a_client_does_not_read_qos_1_waits_and_qos_0_is_left_out(version:
     line.is_writable = True
     line.outbox.send_waiting()
 
-    assert [each.payload for each in line.got()] == [b"1"]
+    assert [message.payload for message in line.got()] == [b"1"]
     assert (line.counts.dropped, line.counts.sent) == (1, [0, 1, 0])
 
 
 @VERSIONS
 def test_what_is_given_together_is_sent_and_settled_as_what_is_given_alone(version: int) -> None:
     together, alone = Line(version), Line(version)
-    messages = [plain(b"%d" % each) for each in range(3)]
+    messages = [plain(b"%d" % number) for number in range(3)]
     together.give_of_durable(*messages)
     for event_id, message in enumerate(messages, start=7):
         alone.give_of_durable(message, first_id=event_id)
 
     sent = together.got()
     assert sent == alone.got()
-    assert [each.payload for each in sent] == [b"0", b"1", b"2"]
-    packet_ids = [each.packet_id for each in sent]
+    assert [message.payload for message in sent] == [b"0", b"1", b"2"]
+    packet_ids = [message.packet_id for message in sent]
     together.outbox.acknowledged([*packet_ids, *packet_ids, 99])
-    for each in packet_ids:
-        alone.outbox.acknowledged([each])
+    for packet_id in packet_ids:
+        alone.outbox.acknowledged([packet_id])
     assert together.settled == alone.settled == [("a", "c", 7), ("a", "c", 8), ("a", "c", 9)]
     assert (together.settle_calls, alone.settle_calls) == (1, 3)
     assert not together.outbox.in_flight
@@ -136,7 +137,7 @@ def test_messages_of_a_durable_wait_for_a_client_that_has_lowered_its_filter_to_
     line.outbox.acknowledged([second.packet_id])
     (third,) = line.got()
 
-    assert [(each.payload, each.qos) for each in (second, third)] == [(b"2", 1), (b"3", 0)]
+    assert [(message.payload, message.qos) for message in (second, third)] == [(b"2", 1), (b"3", 0)]
     assert sorted(event_id for _, _, event_id in line.settled) == [7, 8, 9, 10]
     assert line.counts.dropped == 1, "a message that was published with QoS 0"
     assert line.counted_bytes == 0
@@ -155,17 +156,17 @@ def test_events_that_a_durable_recalls_leave_retained_messages_with_their_ids_in
     (first,) = line.got()
     line.outbox.acknowledged([first.packet_id])
 
-    assert [each.payload for each in line.got()] == [b"1"]
+    assert [message.payload for message in line.got()] == [b"1"]
 
 
 def test_acknowledgements_together_make_room_for_what_waits() -> None:
     line = Line(MQTT_5)
     line.outbox.in_flight_max = 2
-    for each in range(5):
-        line.give(b"%d" % each)
-    line.outbox.acknowledged([each.packet_id for each in line.got()])
+    for number in range(5):
+        line.give(b"%d" % number)
+    line.outbox.acknowledged([message.packet_id for message in line.got()])
 
-    assert [each.payload for each in line.got()] == [b"2", b"3"]
+    assert [message.payload for message in line.got()] == [b"2", b"3"]
     assert line.settled == []
 
 
@@ -186,7 +187,7 @@ def test_messages_given_together_are_sent_in_their_order_whatever_they_are(
     line.packet_bytes_max = 50
     line.give_of_durable(plain(b"first"), message, plain(b"last"))
 
-    assert [each.payload for each in line.got()] == [b"first", *[b""] * is_sent, b"last"]
+    assert [message.payload for message in line.got()] == [b"first", *[b""] * is_sent, b"last"]
     assert line.settled == ([] if is_sent and message.qos else [("a", "c", 8)])
     assert len(line.outbox.in_flight) == 2 + (is_sent and message.qos)
 
@@ -194,7 +195,7 @@ def test_messages_given_together_are_sent_in_their_order_whatever_they_are(
 def test_messages_given_together_take_what_room_there_is_behind_what_waits() -> None:
     line = Line(MQTT_5)
     line.outbox.in_flight_max = 2
-    line.give_of_durable(*[plain(b"%d" % each) for each in range(3)])
+    line.give_of_durable(*[plain(b"%d" % number) for number in range(3)])
     first, second = line.got()
     line.give_of_durable(plain(b"0"))  # it is on its way already
     line.give(b"waits")
@@ -203,7 +204,7 @@ def test_messages_given_together_take_what_room_there_is_behind_what_waits() -> 
     line.outbox.acknowledged([second.packet_id])
 
     assert (first.payload, second.payload) == (b"0", b"1")
-    assert [each.payload for each in line.got()] == [b"2", b"waits"]
+    assert [message.payload for message in line.got()] == [b"2", b"waits"]
     line.is_writable = False
     line.give_of_durable(plain(b"later"), first_id=99)
     assert line.got() == []

@@ -1,4 +1,4 @@
-"""What a client may send at once, and what a server keeps of clients that are not signed in."""
+"""Limits of the packets of a client, and of the memory for clients that are not signed in."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_only_a_publish_may_be_large(url: str, first: int, most: int) -> None:
 
 
 @pytest.mark.spec("M1")
-@pytest.mark.parametrize("packet", WITH_PROPERTIES, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("packet", WITH_PROPERTIES, ids=lambda packet: type(packet).__name__)
 def test_properties_of_every_packet_are_bounded(url: str, packet: Packet) -> None:
     with connected(url) as client:
         client.send(packet)
@@ -97,11 +97,14 @@ def test_as_many_properties_as_may_be_are_taken(realm: penstock.Realm, url: str)
     largest = PacketProperties(correlation_data=b"c" * 65_535, content_type="t")
     with connected(url) as client:
         client.subscribe("most/#")
-        found: list[Any] = []
-        for own in (many, largest):
-            found += [client.publish("most/a", b"", properties=own), client.receive()]
+        packets: list[Any] = []
+        for properties in (many, largest):
+            packets += [client.publish("most/a", b"", properties=properties), client.receive()]
 
-    assert [each.properties for each in found if isinstance(each, PublishPacket)] == [many, largest]
+    assert [packet.properties for packet in packets if isinstance(packet, PublishPacket)] == [
+        many,
+        largest,
+    ]
     with realm.connect() as session:
         events = list(session.channels.get("mqtt").browse(selector="topic = 'most/a'"))
     assert events[0].properties["n"] == ["v"] * USER_PROPERTIES_MAX
@@ -110,14 +113,14 @@ def test_as_many_properties_as_may_be_are_taken(realm: penstock.Realm, url: str)
 @pytest.mark.spec("M1")
 @pytest.mark.parametrize("most", [5, 30, 100])
 def test_a_refusal_is_no_larger_than_its_client_takes(url: str, most: int) -> None:
-    own = PacketProperties(maximum_packet_bytes=most, authentication_method="UNKNOWN-METHOD")
+    properties = PacketProperties(maximum_packet_bytes=most, authentication_method="UNKNOWN-METHOD")
     with PacketClient(url) as client:
-        client.send(ConnectPacket("a", properties=own))
+        client.send(ConnectPacket("a", properties=properties))
 
-        told = client.receive_bytes()
-        assert told[:2] == bytes((0x20, len(told) - 2))
-        assert told[3] == Reason.BAD_AUTHENTICATION_METHOD
-        assert len(told) <= most
+        first_bytes = client.receive_bytes()
+        assert first_bytes[:2] == bytes((0x20, len(first_bytes) - 2))
+        assert first_bytes[3] == Reason.BAD_AUTHENTICATION_METHOD
+        assert len(first_bytes) <= most
 
 
 def test_a_client_that_takes_no_connack_is_closed(url: str) -> None:
@@ -175,7 +178,7 @@ async def test_clients_that_are_not_signed_in_share_a_bounded_memory() -> None:
     async with hub() as made:
         size = 200_000
         count = UNKNOWN_BYTES_MAX // size + 10
-        lines = [come(made, f"10.0.0.{at}") for at in range(count)]
+        lines = [come(made, f"10.0.0.{number}") for number in range(count)]
         for connection, _ in lines:
             connection.data_received(BEGINNING + bytes(size))
         held = size - UNKNOWN_SMALL_BYTES
@@ -205,7 +208,7 @@ async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_other
         made.mqtt.listener.incomplete = Buffers(8 << 20, INCOMPLETE_SMALL_BYTES)
         size = 1 << 20
         beginning = b"\x30" + variable_bytes(2 * size) + bytes(size + INCOMPLETE_SMALL_BYTES)
-        lines = [signed_in(made, f"c{at}", "low") for at in range(10)]
+        lines = [signed_in(made, f"c{number}", "low") for number in range(10)]
         await pass_time(1)
         for connection, _ in lines:
             connection.data_received(beginning)
@@ -215,8 +218,8 @@ async def test_packets_of_one_user_that_do_not_end_leave_room_for_those_of_other
         others, line = signed_in(made, "other", "high")
         await pass_time(1)
         message = packet_bytes(PublishPacket("a", bytes(size), 1, packet_id=1), MQTT_5)
-        for at in range(0, len(message), 100_000):
-            others.data_received(message[at : at + 100_000])
+        for offset in range(0, len(message), 100_000):
+            others.data_received(message[offset : offset + 100_000])
         await pass_time(1)
         assert line.written.endswith(b"\x40\x02\x00\x01")
 

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.spec("M16")
 
 
 def test_a_payload_has_the_type_of_its_channel(realm: penstock.Realm, url: str) -> None:
-    with realm.connect() as session, connected(url) as other:
+    with realm.connect() as session, connected(url) as subscriber:
         channel = session.channels.create("times", topics="times/{of}", descriptors=duration_pb2)
-        other.subscribe("times/#")
+        subscriber.subscribe("times/#")
         with connected(url) as client:
             for seconds in (3, 7):
                 duration = duration_pb2.Duration(seconds=seconds)
@@ -25,9 +25,9 @@ def test_a_payload_has_the_type_of_its_channel(realm: penstock.Realm, url: str) 
         (event,) = channel.browse(selector="seconds > 5 AND of = '7'")
         decoded: object = channel.messages().decode(event)  # a text, as JSON has durations
         assert decoded == "7s"
-        types = [each.headers.get("message_type") for each in channel.browse()]
+        types = [event.headers.get("message_type") for event in channel.browse()]
         assert types == ["google.protobuf.Duration"] * 3 + [None]
-        assert len(heard(other)) == 4
+        assert len(heard(subscriber)) == 4
 
 
 @pytest.mark.parametrize("descriptors", [struct_pb2, api_pb2])

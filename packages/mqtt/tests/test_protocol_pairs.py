@@ -63,8 +63,8 @@ def long_ttl() -> None:
 
 
 def time() -> None:
-    at = datetime(2030, 1, 2, hour=3, minute=4, second=5, microsecond=6, tzinfo=UTC)
-    assert user_pairs(at=at) == (("at", "2030-01-02T03:04:05.000006+00:00"),)
+    moment = datetime(2030, 1, 2, hour=3, minute=4, second=5, microsecond=6, tzinfo=UTC)
+    assert user_pairs(at=moment) == (("at", "2030-01-02T03:04:05.000006+00:00"),)
 
 
 def no_numbers() -> None:

@@ -1,4 +1,4 @@
-"""Retained messages of MQTT: what is published once, and given to everybody who comes later."""
+"""Retained messages of MQTT: published once, and delivered to every later subscriber."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 pytestmark = pytest.mark.spec("M5")
 
 
-def given(client: PacketClient, last: str = "last") -> list[tuple[str, bytes, bool]]:
-    """What a client is given before a live message that is published now, with its retain flag."""
-    found = []
+def receive_retained(client: PacketClient, last: str = "last") -> list[tuple[str, bytes, bool]]:
+    """Return the messages that a client receives before a live message that is published now, each
+    with its retain flag."""
+    messages = []
     client.send(PublishPacket(last, b"."))
-    while (each := client.receive()).topic != last:
-        found.append((each.topic, each.payload, each.retain))
-        if each.packet_id:
-            client.send(PubackPacket(each.packet_id))
-    return found
+    while (message := client.receive()).topic != last:
+        messages.append((message.topic, message.payload, message.retain))
+        if message.packet_id:
+            client.send(PubackPacket(message.packet_id))
+    return messages
 
 
 def retain(
@@ -62,9 +63,9 @@ def got(client: PacketClient, number: int) -> list[Any]:
 def kept(realm: penstock.Realm, under: str) -> dict[str, bytes]:
     """The events of the channel of retained messages, by topic."""
     with realm.connect() as session:
-        found = list(session.mqtt.retained(f"{under}/#"))
-    assert len({each.properties["topic"] for each in found}) == len(found)
-    return {each.properties["topic"]: each.data for each in found}
+        retained_events = list(session.mqtt.retained(f"{under}/#"))
+    assert len({event.properties["topic"] for event in retained_events}) == len(retained_events)
+    return {event.properties["topic"]: event.data for event in retained_events}
 
 
 @VERSIONS
@@ -79,8 +80,11 @@ def test_the_newest_of_each_topic_is_given_to_whoever_subscribes_later(
 
     with connected(url, version=version) as client:
         client.subscribe(f"{under}/+")
-        found = sorted((each.topic, each.payload, each.qos, each.retain) for each in got(client, 2))
-        assert found == [(f"{under}/a", b"new", 1, True), (f"{under}/b", b"1", 1, True)]
+        messages = sorted(
+            (message.topic, message.payload, message.qos, message.retain)
+            for message in got(client, 2)
+        )
+        assert messages == [(f"{under}/a", b"new", 1, True), (f"{under}/b", b"1", 1, True)]
         client.subscribe(f"{under}/b/c", qos=0)
         assert got(client, 1) == [PublishPacket(f"{under}/b/c", b"2", retain=True)]
         assert heard(client) == []
@@ -95,7 +99,7 @@ def test_one_turn_may_retain_a_topic_twice(realm: penstock.Realm, url: str) -> N
                 for n in range(100)
             )
         )
-        assert [each.packet_id for each in got(client, 100)] == list(range(1, 101))
+        assert [message.packet_id for message in got(client, 100)] == list(range(1, 101))
 
     assert kept(realm, "turn") == {"turn/0": b"98", "turn/1": b"99"}
 
@@ -113,11 +117,11 @@ def test_an_empty_message_removes_what_is_retained_and_is_given_as_any_other(
         assert (watcher.receive().payload, heard(client)) == (b"", [])
     with connected(url, version=version) as late:
         late.subscribe(topic, "last")
-        assert given(late) == []
+        assert receive_retained(late) == []
     removals = [
-        each for each in stored_in(realm, "mqtt-retained") if each.properties["topic"] == topic
+        event for event in stored_in(realm, "mqtt-retained") if event.properties["topic"] == topic
     ]
-    assert all((each.data, each.ttl) == (b"", 1_000) for each in removals)
+    assert all((removal.data, removal.ttl) == (b"", 1_000) for removal in removals)
 
 
 def test_retain_handling_says_when_they_are_given(url: str) -> None:
@@ -125,9 +129,9 @@ def test_retain_handling_says_when_they_are_given(url: str) -> None:
     with connected(url) as client:
         client.subscribe("last", retain_handling=2)
         client.subscribe("handling", retain_handling=2)
-        assert given(client) == []
+        assert receive_retained(client) == []
         client.subscribe("handling", retain_handling=1)
-        assert given(client) == []
+        assert receive_retained(client) == []
         for _ in range(2):
             client.subscribe("handling", retain_handling=0)
             (first,) = got(client, 1)
@@ -152,7 +156,7 @@ def test_the_retain_flag_is_as_published_only_where_that_was_asked_for(url: str)
             (old, [False] * 2),
             (keeping, [True, False]),
         ):
-            assert [each.retain for each in got(client, 2)] == flags
+            assert [message.retain for message in got(client, 2)] == flags
 
 
 def test_the_qos_of_a_retained_message_is_the_lower_one_too(
@@ -162,10 +166,13 @@ def test_the_qos_of_a_retained_message_is_the_lower_one_too(
         client.send(PublishPacket("qos/0", b"0", retain=True))
         client.publish("qos/1", b"1", retain=True)
         client.subscribe("qos/+", qos=1)
-        assert sorted((each.payload, each.qos) for each in got(client, 2)) == [(b"0", 0), (b"1", 1)]
+        assert sorted((message.payload, message.qos) for message in got(client, 2)) == [
+            (b"0", 0),
+            (b"1", 1),
+        ]
     with realm.connect() as session:
-        found = list(session.mqtt.retained("qos/+"))
-    assert [each.persistent for each in found] == [True, True]
+        retained_events = list(session.mqtt.retained("qos/+"))
+    assert [event.persistent for event in retained_events] == [True, True]
 
 
 def test_properties_of_a_retained_message_reach_who_comes_later(url: str) -> None:
@@ -174,20 +181,20 @@ def test_properties_of_a_retained_message_reach_who_comes_later(url: str) -> Non
     retain(url, {"properties": b"1"}, sent)
     with connected(url) as client:
         client.subscribe("properties")
-        own = client.receive().properties
+        properties = client.receive().properties
 
-    assert own.message_expiry_s in (3_599, 3_600)
-    assert (own.content_type, own.user_properties) == ("x/y", user)
+    assert properties.message_expiry_s in (3_599, 3_600)
+    assert (properties.content_type, properties.user_properties) == ("x/y", user)
 
 
 def test_overlapping_filters_are_as_subscriptions_one_after_the_other(url: str) -> None:
     retain(url, {"both/a": b"1"})
-    with connected(url, "thermometer") as same, connected(url) as other:
+    with connected(url, "thermometer") as same, connected(url) as second:
         same.subscribe("both/#", no_local=True)
         assert heard(same) == []
-        other.subscribe("both/a", "both/+", "both/b")
-        assert [each.payload for each in got(other, 2)] == [b"1", b"1"]
-        assert heard(other) == []
+        second.subscribe("both/a", "both/+", "both/b")
+        assert [message.payload for message in got(second, 2)] == [b"1", b"1"]
+        assert heard(second) == []
 
 
 @pytest.mark.parametrize("text", ["it's/+", "ü ''/#", '\\\n%_"/+', "$private/+"])
@@ -203,7 +210,7 @@ def test_a_wildcard_at_the_beginning_finds_no_private_topics(url: str) -> None:
     retain(url, {"$hidden/a": b"1", "a/$shown": b"2"})
     with connected(url) as client:
         client.subscribe("+/a", "#", "last")
-        topics = {topic for topic, _, _ in given(client)}
+        topics = {topic for topic, _, _ in receive_retained(client)}
 
     assert "a/$shown" in topics
     assert not {topic for topic in topics if topic.startswith("$")}
@@ -220,13 +227,13 @@ def test_topics_are_found_without_a_search(
     monkeypatch.setattr(retained, "batches_of", searched)
     with connected(url) as client:
         client.subscribe("exact/2", "exact/4", "exact/3", "exact/none")
-        assert [each.payload for each in got(client, 2)] == [b"2", b"4"]
+        assert [message.payload for message in got(client, 2)] == [b"2", b"4"]
         client.subscribe("exact/+", "none/#")
-        assert [each.payload for each in got(client, 4)] == [b"0", b"1", b"2", b"4"]
+        assert [message.payload for message in got(client, 4)] == [b"0", b"1", b"2", b"4"]
     retain(url, {"exact/2": b"22", "exact/9": b"9"})
     with connected(url) as client:  # what is new is found, too
         client.subscribe("exact/#")
-        assert [each.payload for each in got(client, 5)] == [b"0", b"1", b"4", b"22", b"9"]
+        assert [message.payload for message in got(client, 5)] == [b"0", b"1", b"4", b"22", b"9"]
 
 
 def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
@@ -240,13 +247,13 @@ def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
         connected(url, properties=slow) as client,
     ):
         client.subscribe("many/+")
-        found = []
+        messages = []
         for _ in topics:
-            found.append(client.receive())
-            if len(found) % 2 == 0:
-                client.send(*(PubackPacket(each.packet_id) for each in found[-2:]))
+            messages.append(client.receive())
+            if len(messages) % 2 == 0:
+                client.send(*(PubackPacket(message.packet_id) for message in messages[-2:]))
 
-    assert [each.topic for each in found] == list(topics)
+    assert [message.topic for message in messages] == list(topics)
 
 
 @VERSIONS
@@ -255,35 +262,37 @@ def test_whoever_wants_everything_with_qos_0_is_given_it(
 ) -> None:
     with penstock.Realm() as realm:
         url = realm.listen_mqtt()
-        messages = {f"all/{each}": b"%d" % each for each in range(8)}
+        messages = {f"all/{number}": b"%d" % number for number in range(8)}
         retain(url, messages | {"all/removed": b"x", "all/large": b"x" * 300})
         retain(url, {"all/removed": b""})
         retain(url, {"all/typed": b"t"}, PacketProperties(content_type="text"))
         retain(url, {"all/brief": b"b"}, PacketProperties(message_expiry_s=3_600))
         put_into(realm, "mqtt-retained", [({"topic": "$own/1"}, b"private")])
-        own = PacketProperties(maximum_packet_bytes=200) if version == MQTT_5 else NO_PROPERTIES
+        properties = (
+            PacketProperties(maximum_packet_bytes=200) if version == MQTT_5 else NO_PROPERTIES
+        )
         large = {} if version == MQTT_5 else {"all/large": b"x" * 300}
         wanted = messages | large | {"all/typed": b"t", "all/brief": b"b"}
         with (
             limited(realm, together=3),
-            connected(url, version=version, properties=own) as client,
+            connected(url, version=version, properties=properties) as client,
         ):
             client.subscribe("#", qos=0)
-            found = {each.topic: each for each in got(client, len(wanted))}
+            message_by_topic = {message.topic: message for message in got(client, len(wanted))}
             assert heard(client) == []
 
-    assert {topic: each.payload for topic, each in found.items()} == wanted
-    assert all(each.retain and each.qos == 0 for each in found.values())
+    assert {topic: message.payload for topic, message in message_by_topic.items()} == wanted
+    assert all(message.retain and message.qos == 0 for message in message_by_topic.values())
     if version == MQTT_5:
-        assert found["all/typed"].properties.content_type == "text"
-        assert found["all/brief"].properties.message_expiry_s
+        assert message_by_topic["all/typed"].properties.content_type == "text"
+        assert message_by_topic["all/brief"].properties.message_expiry_s
 
 
 def test_several_filters_find_them_too(url: str) -> None:
     retain(url, {"wide/a": b"1", "wide/b": b"2", "wide/c": b"3"})
     with connected(url) as client:
         client.subscribe("wide/a", "wide/c")
-        assert sorted(each.payload for each in got(client, 2)) == [b"1", b"3"]
+        assert sorted(message.payload for message in got(client, 2)) == [b"1", b"3"]
         assert heard(client) == []
 
 
@@ -298,17 +307,17 @@ def test_a_newer_message_that_came_meanwhile_is_not_followed_by_the_older_one(
         connected(url) as watcher,
     ):
         client.subscribe("order/+")
-        found = got(client, 1)
+        messages = got(client, 1)
         watcher.subscribe("order/d", retain_handling=2)
         retain(url, {"order/d": b"2"})
         assert watcher.receive().payload == b"2"  # so the newer one waits for the client, too
-        while len(found) < 4:
-            client.send(PubackPacket(found[-1].packet_id))
-            found.append(client.receive())
-        client.send(PubackPacket(found[-1].packet_id))
+        while len(messages) < 4:
+            client.send(PubackPacket(messages[-1].packet_id))
+            messages.append(client.receive())
+        client.send(PubackPacket(messages[-1].packet_id))
         assert heard(client) == []
 
-    assert sorted((each.topic, each.payload) for each in found) == [
+    assert sorted((message.topic, message.payload) for message in messages) == [
         ("order/a", b"1"),
         ("order/b", b"1"),
         ("order/c", b"1"),
@@ -342,9 +351,11 @@ def test_retained_messages_survive_a_restart(tmp_path: Path) -> None:
             assert heard(client) == []
     with penstock.Realm(tmp_path) as realm, connected(realm.listen_mqtt()) as client:
         client.subscribe("#")
-        found = sorted((each.topic, each.payload, each.qos) for each in got(client, 2))
+        messages = sorted(
+            (message.topic, message.payload, message.qos) for message in got(client, 2)
+        )
 
-    assert found == [("b", b"QoS 0", 0), ("c", b"3", 1)]
+    assert messages == [("b", b"QoS 0", 0), ("c", b"3", 1)]
 
 
 def test_a_message_is_published_and_retained_or_neither() -> None:
@@ -353,13 +364,13 @@ def test_a_message_is_published_and_retained_or_neither() -> None:
             payloads = (b"a", b"b" * 2_000, b"c")
             client.send(
                 *(
-                    PublishPacket(f"t/{n}", each, 1, packet_id=n + 1, retain=True)
-                    for n, each in enumerate(payloads)
+                    PublishPacket(f"t/{n}", payload, 1, packet_id=n + 1, retain=True)
+                    for n, payload in enumerate(payloads)
                 )
             )
-            answers = {each.packet_id: each.reason.is_failure for each in got(client, 3)}
+            answers = {answer.packet_id: answer.reason.is_failure for answer in got(client, 3)}
         with realm.connect() as session:
-            published = [each.data for each in session.channels.get("mqtt").browse()]
+            published = [event.data for event in session.channels.get("mqtt").browse()]
 
         assert answers == {1: False, 2: True, 3: False}
         assert published == [b"a", b"c"]
@@ -373,7 +384,7 @@ def test_where_nothing_can_be_retained_nothing_is_published_and_the_store_is_mad
             take_away(realm, "mqtt-retained")
             assert client.publish("a", b"1", retain=True).reason.is_failure
             assert client.publish("a", b"2") == PubackPacket(2)
-            published = [each.data for each in session.channels.get("mqtt").browse()]
+            published = [event.data for event in session.channels.get("mqtt").browse()]
             assert client.publish("b", b"3", retain=True).reason == Reason.SUCCESS
 
         assert published == [b"2"]
@@ -390,7 +401,7 @@ def test_so_many_topics_have_a_retained_message_and_the_rest_goes_on() -> None:
             assert client.publish("c", b"2").reason == Reason.SUCCESS
             assert client.publish("b", b"3", retain=True).reason == Reason.SUCCESS
 
-        published = [each.data for each in session.channels.get("mqtt").browse()]
+        published = [event.data for event in session.channels.get("mqtt").browse()]
         assert published == [b"1", b"1", b"1", b"2", b"3"]
 
 
@@ -421,14 +432,14 @@ def test_the_channel_is_as_the_channel_of_all_topics(
     with penstock.Realm() as realm, realm.connect() as session:
         session.channels.create("mqtt", **attributes)
         url = realm.listen_mqtt()
-        found = definition_of(realm, "mqtt-retained")
+        definition = definition_of(realm, "mqtt-retained")
         retain(url, {"a": b"1"}, PacketProperties(message_expiry_s=60))
         with connected(url) as client:
             client.subscribe("a")
             assert client.receive().properties.message_expiry_s in (59, 60)
 
-    assert (found.type, found.keys, found.event_ttl) == (type_, {"topic": 1}, True)
-    assert (found.storage.sync, found.retain_consumed) == (sync, True)
+    assert (definition.type, definition.keys, definition.event_ttl) == (type_, {"topic": 1}, True)
+    assert (definition.storage.sync, definition.retain_consumed) == (sync, True)
 
 
 def test_retained_messages_need_no_more_than_the_rights_of_the_channel() -> None:

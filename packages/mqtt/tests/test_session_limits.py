@@ -1,4 +1,4 @@
-"""What a user's sessions of MQTT may take."""
+"""Limits of the MQTT sessions of a user."""
 
 from __future__ import annotations
 

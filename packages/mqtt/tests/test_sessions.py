@@ -41,10 +41,10 @@ def test_what_comes_while_a_client_is_away_waits_for_it(
     name = f"away-{version}"
     with back(url, name, version, present=False) as client:
         assert client.subscribe(f"{name}/+").reasons == (Reason.GRANTED_QOS_1,)
-    with connected(url) as other:
+    with connected(url) as publisher:
         for number in range(150):  # more than are given out at once
-            other.publish(f"{name}/a", b"%d" % number)
-        other.publish("elsewhere", b"not for it")
+            publisher.publish(f"{name}/a", b"%d" % number)
+        publisher.publish("elsewhere", b"not for it")
     with back(url, name, version) as client:
         assert take(client, 150) == [b"%d" % number for number in range(150)]
         assert heard(client) == []
@@ -55,10 +55,10 @@ def test_what_comes_while_a_client_is_away_waits_for_it(
 @VERSIONS
 def test_what_was_not_acknowledged_comes_again_in_order_with_its_id(url: str, version: int) -> None:
     name = f"again-{version}"
-    with back(url, name, version, present=False) as client, connected(url) as other:
+    with back(url, name, version, present=False) as client, connected(url) as publisher:
         client.subscribe(name)
         for number in range(4):
-            other.publish(name, b"%d" % number)
+            publisher.publish(name, b"%d" % number)
         first = [client.receive() for _ in range(4)]
         client.send(PubackPacket(first[1].packet_id))
         assert heard(client) == []
@@ -66,18 +66,18 @@ def test_what_was_not_acknowledged_comes_again_in_order_with_its_id(url: str, ve
         second = [client.receive() for _ in range(3)]
         assert heard(client) == []
 
-    assert not any(each.is_duplicate for each in first)
-    assert [(each.payload, each.packet_id, each.is_duplicate) for each in second] == [
-        (each.payload, each.packet_id, True) for each in (first[0], *first[2:])
+    assert not any(message.is_duplicate for message in first)
+    assert [(message.payload, message.packet_id, message.is_duplicate) for message in second] == [
+        (message.payload, message.packet_id, True) for message in (first[0], *first[2:])
     ]
 
 
 def test_a_client_gets_no_more_than_it_takes_when_it_comes_back(url: str) -> None:
     with back(url, "few", present=False) as client:
         client.subscribe("few")
-    with connected(url) as other:
+    with connected(url) as publisher:
         for number in range(5):
-            other.publish("few", b"%d" % number)
+            publisher.publish("few", b"%d" % number)
     two = PacketProperties(session_expiry_s=3_600, receive_maximum=2)
     with back(url, "few", properties=two) as client:
         first = [client.receive() for _ in range(2)]
@@ -92,8 +92,8 @@ def test_a_clean_start_forgets_the_session(realm: penstock.Realm, url: str, vers
     with back(url, name, version, present=False) as client:
         client.subscribe(name)
     assert durable_of(name, name) in durables(realm)
-    with connected(url) as other:
-        other.publish(name, b"never")
+    with connected(url) as publisher:
+        publisher.publish(name, b"never")
     with connected(url, name, version) as client:
         assert heard(client) == []
         assert durable_of(name, name) not in durables(realm)
@@ -118,39 +118,39 @@ def test_a_session_that_ends_with_its_connection_cannot_be_made_to_last(url: str
 
 
 def test_who_connects_again_takes_over_with_what_is_in_flight(url: str) -> None:
-    with back(url, "twin", present=False) as older, connected(url) as other:
+    with back(url, "twin", present=False) as older, connected(url) as publisher:
         older.subscribe("twin")
-        other.publish("twin", b"1")
+        publisher.publish("twin", b"1")
         assert older.receive().payload == b"1"
         with back(url, "twin") as newer:
             assert older.receive().reason == Reason.SESSION_TAKEN_OVER
             assert take(newer, 1) == [b"1"]
-            other.publish("twin", b"2")
+            publisher.publish("twin", b"2")
             assert take(newer, 1) == [b"2"]
 
 
 def test_a_subscription_that_is_made_again_loses_nothing(url: str) -> None:
     with back(url, "again", present=False) as client:
         client.subscribe("again/#")
-    with connected(url) as other:
-        other.publish("again/1", b"1")
+    with connected(url) as publisher:
+        publisher.publish("again/1", b"1")
         with back(url, "again", properties=PacketProperties(session_expiry_s=60)) as client:
             assert client.receive().payload == b"1"
             number = PacketProperties(subscription_ids=(9,))
             client.send(SubscribePacket(7, (TopicSubscription("again/#", 1),), number))
             assert client.receive().reasons == (Reason.GRANTED_QOS_1,)
-            other.publish("again/2", b"2")
+            publisher.publish("again/2", b"2")
             second = client.receive()
             assert (second.payload, second.properties.subscription_ids) == (b"2", (9,))
 
 
 def test_a_subscription_that_is_given_up_leaves_nothing(realm: penstock.Realm, url: str) -> None:
-    with back(url, "leaves", present=False) as client, connected(url) as other:
+    with back(url, "leaves", present=False) as client, connected(url) as publisher:
         client.subscribe("leaves")
         client.send(UnsubscribePacket(5, ("leaves", "other")))
         codes = (Reason.SUCCESS, Reason.NO_SUBSCRIPTION_EXISTED)
         assert client.receive().reasons == codes
-        other.publish("leaves")
+        publisher.publish("leaves")
         assert heard(client) == []
         assert durable_of("leaves", "leaves") not in durables(realm)
     with back(url, "leaves") as client:
@@ -158,35 +158,38 @@ def test_a_subscription_that_is_given_up_leaves_nothing(realm: penstock.Realm, u
 
 
 def test_qos_0_is_for_who_is_there(realm: penstock.Realm, url: str) -> None:
-    with back(url, "zero", present=False) as client, connected(url) as other:
+    with back(url, "zero", present=False) as client, connected(url) as publisher:
         client.subscribe("zero", qos=0)
-        other.publish("zero", b"1")
+        publisher.publish("zero", b"1")
         assert client.receive() == PublishPacket("zero", b"1")
-    with connected(url) as other:
-        other.publish("zero", b"2")
-    with back(url, "zero") as client, connected(url) as other:
-        other.publish("zero", b"3")
+    with connected(url) as publisher:
+        publisher.publish("zero", b"2")
+    with back(url, "zero") as client, connected(url) as publisher:
+        publisher.publish("zero", b"3")
         assert client.receive() == PublishPacket("zero", b"3")
         assert durable_of("zero", "zero") not in durables(realm)
 
 
 def test_filters_that_overlap_each_have_a_copy_with_their_number(url: str) -> None:
-    with back(url, "overlap", present=False) as client, connected(url) as other:
+    with back(url, "overlap", present=False) as client, connected(url) as publisher:
         for number, (text, qos) in enumerate((("overlap/+", 0), ("overlap/a", 1)), 1):
-            own = PacketProperties(subscription_ids=(number,))
-            client.send(SubscribePacket(number, (TopicSubscription(text, qos),), own))
+            properties = PacketProperties(subscription_ids=(number,))
+            client.send(SubscribePacket(number, (TopicSubscription(text, qos),), properties))
             assert client.receive().reasons == (Reason(qos),)
-        other.publish("overlap/a")
-        got = sorted((client.receive() for _ in range(2)), key=lambda each: int(each.qos))
+        publisher.publish("overlap/a")
+        got = sorted((client.receive() for _ in range(2)), key=lambda message: int(message.qos))
 
-    assert [(each.qos, each.properties.subscription_ids) for each in got] == [(0, (1,)), (1, (2,))]
+    assert [(message.qos, message.properties.subscription_ids) for message in got] == [
+        (0, (1,)),
+        (1, (2,)),
+    ]
 
 
 def test_no_local_holds_in_a_session(url: str) -> None:
-    with back(url, "own", present=False) as client, connected(url) as other:
+    with back(url, "own", present=False) as client, connected(url) as publisher:
         client.subscribe("own", no_local=True)
         client.publish("own", b"mine")
-        other.publish("own", b"theirs")
+        publisher.publish("own", b"theirs")
         assert take(client, 1) == [b"theirs"]
         assert heard(client) == []
 
@@ -207,9 +210,9 @@ def test_a_native_event_that_no_message_can_be_is_passed_over(
 def test_retained_messages_are_owed_until_the_client_has_them(
     realm: penstock.Realm, url: str
 ) -> None:
-    with connected(url) as other:
+    with connected(url) as publisher:
         for number in range(3):
-            other.publish(f"owed/{number}", b"%d" % number, retain=True)
+            publisher.publish(f"owed/{number}", b"%d" % number, retain=True)
     one = PacketProperties(session_expiry_s=3_600, receive_maximum=1)
     with back(url, "owed", present=False, properties=one) as client:
         client.subscribe("owed/#")
@@ -257,7 +260,7 @@ def test_a_session_expires_and_its_will_comes_first() -> None:
                 client.subscribe("a")
             assert watcher.receive().payload == b"bye"
         with back(url, "short", present=False):
-            assert not [each for each in durables(realm) if is_of_session(each)]
+            assert not [durable for durable in durables(realm) if is_of_session(durable)]
 
 
 @pytest.mark.spec("M8")
@@ -288,9 +291,9 @@ def test_durables_that_no_session_has_are_deleted_at_the_start(tmp_path: Path) -
     with penstock.Realm(tmp_path) as realm:
         realm.listen_mqtt()
         with realm.connect() as session:
-            found = session.channels.get("mqtt").durables
-            found.create(durable_of("nobody", "a"), type="serial")
-            found.create("mqtt:mine", type="serial")
+            durable_list = session.channels.get("mqtt").durables
+            durable_list.create(durable_of("nobody", "a"), type="serial")
+            durable_list.create("mqtt:mine", type="serial")
     with penstock.Realm(tmp_path) as realm:
         realm.listen_mqtt()
         assert durables(realm) == ["mqtt:mine"]
@@ -306,10 +309,10 @@ def test_a_second_port_has_the_same_sessions(realm: penstock.Realm, url: str) ->
 def test_a_restart_keeps_sessions_and_what_waits_for_them(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path) as realm:
         url = realm.listen_mqtt()
-        with back(url, "kept", present=False) as client, connected(url) as other:
+        with back(url, "kept", present=False) as client, connected(url) as publisher:
             client.subscribe("kept")
-            other.publish("kept", b"1")
-            other.publish("kept", b"2")
+            publisher.publish("kept", b"1")
+            publisher.publish("kept", b"2")
             assert take(client, 1) == [b"1"]
             assert heard(client) == [PublishPacket("kept", b"2", 1, packet_id=2)]
             settled(realm)
@@ -350,11 +353,11 @@ def test_a_kill_keeps_sessions_and_publishes_the_wills_of_who_was_there(tmp_path
             while b"2" not in seen:  # two wills, of which one may have been before the watcher
                 seen.add(watcher.receive().payload)
         with back(url_of(server), "lasting") as client:
-            found = sorted({(each.topic, each.payload) for each in heard_all(client)})
+            messages = sorted({(message.topic, message.payload) for message in heard_all(client)})
         assert server.terminate() == 0
 
     expected = [("a/1", b"%d" % number) for number in range(1, 5)]
-    assert [each for each in found if each != ("a/1", b"0")] == [
+    assert [message for message in messages if message != ("a/1", b"0")] == [
         *expected,
         ("w/1", b"1"),
         ("w/2", b"2"),
@@ -362,8 +365,8 @@ def test_a_kill_keeps_sessions_and_publishes_the_wills_of_who_was_there(tmp_path
 
 
 def heard_all(client: PacketClient) -> list[Any]:
-    """What a client is given until it has heard of both wills."""
-    found: list[Any] = []
-    while {"w/1", "w/2"} - {each.topic for each in found}:
-        found.append(client.receive())
-    return found + heard(client)
+    """Return the topics of the messages that a client receives until it has received both wills."""
+    messages: list[Any] = []
+    while {"w/1", "w/2"} - {message.topic for message in messages}:
+        messages.append(client.receive())
+    return messages + heard(client)

@@ -37,9 +37,9 @@ class Publisher:
         self.refused.append(error)
 
     def publish(self, hub: MqttHub, topic: str, *payloads: bytes) -> None:
-        for at, payload in enumerate(payloads, 1):
+        for packet_id, payload in enumerate(payloads, 1):
             message = Received(
-                topic, PublishPacket(topic, payload, 1, packet_id=at), self.client_id
+                topic, PublishPacket(topic, payload, 1, packet_id=packet_id), self.client_id
             )
             hub.mqtt.publisher.gather(self.client_id, Gathered(self, message))
 
@@ -57,7 +57,7 @@ class Unreachable(Publisher):
 
 
 class FailingRealm(RunningRealm):
-    """Publishes for everybody but the user ``failing``."""
+    """Publishes for all users except ``failing``."""
 
     def publish(self, *args: Any, publisher: str = "", **more: Any) -> None:
         if publisher == "failing":
@@ -75,13 +75,13 @@ async def test_a_payload_that_is_nested_too_deep_is_refused_by_itself(
     levels: int, opens: bytes, closes: bytes
 ) -> None:
     payload = b'{"a":' + opens * levels + b"1" + closes * levels + b"}"
-    nested, other = Publisher("dev"), Publisher("other")
+    nested, second = Publisher("dev"), Publisher("other")
     async with hub(temps=Definition(topics=("t/#",), payload="json")) as made:
         nested.publish(made, "t/1", payload, *[b'{"b":1}'] * FEW)
-        other.publish(made, "o", b"1")
+        second.publish(made, "o", b"1")
         await pass_time(1)
 
-        assert other.stored_ids == [1]
+        assert second.stored_ids == [1]
         assert nested.stored_ids == list(range(2, FEW + 2))
         (refusal,) = nested.refused
         assert isinstance(refusal, MqttViolation)
@@ -103,14 +103,14 @@ async def test_a_hundred_levels_are_taken_however_many_come_together() -> None:
 @pytest.mark.parametrize("is_plain", [False, True])
 @simulated
 async def test_a_failure_of_the_realm_is_shared_by_nobody_else(is_plain: bool) -> None:
-    failing, other = Publisher("failing"), Publisher("other")
+    failing, second = Publisher("failing"), Publisher("other")
     say = Publisher.publish_plain if is_plain else Publisher.publish
     async with hub(FailingRealm) as made:
         say(failing, made, "f", b"1")
-        say(other, made, "o", b"1")
+        say(second, made, "o", b"1")
         await pass_time(1)
 
-        assert (failing.stored_ids, other.stored_ids) == ([], [1])
+        assert (failing.stored_ids, second.stored_ids) == ([], [1])
         (refusal,) = failing.refused
         assert "incident" in str(refusal)
         assert made.listener.pending_bytes == 0
@@ -119,15 +119,15 @@ async def test_a_failure_of_the_realm_is_shared_by_nobody_else(is_plain: bool) -
 @pytest.mark.parametrize("is_plain", [False, True])
 @simulated
 async def test_a_client_that_cannot_be_answered_keeps_no_other_waiting(is_plain: bool) -> None:
-    gone, other = Unreachable("gone"), Publisher("other")
+    unreachable, second = Unreachable("gone"), Publisher("other")
     say = Publisher.publish_plain if is_plain else Publisher.publish
     async with hub() as made:
-        for each in (gone, other):
-            each.client_id = "same user"  # so that their messages are published together
-            say(each, made, "a", b"1")
+        for publisher in (unreachable, second):
+            publisher.client_id = "same user"  # so that their messages are published together
+            say(publisher, made, "a", b"1")
         await pass_time(1)
 
-        assert other.stored_ids == [1]
+        assert second.stored_ids == [1]
         assert made.listener.pending_bytes == 0
 
 

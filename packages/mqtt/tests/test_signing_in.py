@@ -1,4 +1,4 @@
-"""Who comes in over MQTT, and shows it again: SCRAM, tokens and certificates (SEM M11)."""
+"""Sign-in and repeated sign-in over MQTT: SCRAM, tokens and certificates (SEM M11)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ FUTURE_S = 4_000_000_000
 
 
 def token(**claims: Any) -> bytes:
-    said = {"iss": "sso", "aud": "penstock", "sub": "ann", "exp": FUTURE_S, **claims}
-    return jwt.encode(said, KEY, algorithm="ES256", headers={"kid": "k"}).encode()
+    claim_set = {"iss": "sso", "aud": "penstock", "sub": "ann", "exp": FUTURE_S, **claims}
+    return jwt.encode(claim_set, KEY, algorithm="ES256", headers={"kid": "k"}).encode()
 
 
 def bearer(shown: bytes, user: bytes = b"") -> bytes:
@@ -50,13 +50,13 @@ def bearer(shown: bytes, user: bytes = b"") -> bytes:
 @pytest.fixture(scope="module")
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Realm]:
     """``ann`` and ``bob`` have passwords, and there is an issuer of tokens."""
-    known = {**json.loads(ECAlgorithm.to_jwk(KEY.public_key())), "kid": "k", "alg": "ES256"}
+    key = {**json.loads(ECAlgorithm.to_jwk(KEY.public_key())), "kid": "k", "alg": "ES256"}
     keys = tmp_path_factory.mktemp("keys") / "keys.json"
-    keys.write_text(json.dumps({"keys": [known]}))
+    keys.write_text(json.dumps({"keys": [key]}))
     rules = {"token_keys": str(keys), "token_issuer": "sso", "token_audience": "penstock"}
-    given: dict[str, Any] = {f"access__{name}": value for name, value in rules.items()}
+    settings: dict[str, Any] = {f"access__{name}": value for name, value in rules.items()}
     with penstock.Realm(
-        access__mode="mandatory", access__lockout_failures=1_000, **QUICK, **given
+        access__mode="mandatory", access__lockout_failures=1_000, **QUICK, **settings
     ) as running:
         running.listen_mqtt()
         with running.connect() as root:
@@ -73,25 +73,25 @@ def step(
     reason: Reason = Reason.CONTINUE_AUTHENTICATION,
     method: str | None = MECHANISM,
 ) -> AuthPacket:
-    own = PacketProperties(authentication_method=method, authentication_data=data)
-    return AuthPacket(reason, own)
+    properties = PacketProperties(authentication_method=method, authentication_data=data)
+    return AuthPacket(reason, properties)
 
 
 def begun(client: PacketClient, data: bytes | None, method: str = MECHANISM, **fields: Any) -> Any:
-    own = PacketProperties(authentication_method=method, authentication_data=data)
-    client.send(ConnectPacket("device", properties=own, **fields))
+    properties = PacketProperties(authentication_method=method, authentication_data=data)
+    client.send(ConnectPacket("device", properties=properties, **fields))
     return client.receive()
 
 
 def scram_connected(url: str, user: str = "ann", password: str = "ann's secret") -> PacketClient:
     """A client that has shown its password, and seen that the realm knows it."""
     client, scram = PacketClient(url), ScramClient(user, password, "nonce")
-    asked = begun(client, scram.first())
-    assert asked == step(asked.properties.authentication_data)
-    client.send(step(scram.final(asked.properties.authentication_data)))
-    told = client.receive()
-    assert (told.reason, told.properties.authentication_method) == (0, MECHANISM)
-    scram.check(told.properties.authentication_data)
+    challenge = begun(client, scram.first())
+    assert challenge == step(challenge.properties.authentication_data)
+    client.send(step(scram.final(challenge.properties.authentication_data)))
+    answer = client.receive()
+    assert (answer.reason, answer.properties.authentication_method) == (0, MECHANISM)
+    scram.check(answer.properties.authentication_data)
     return client
 
 
@@ -99,9 +99,9 @@ def again(client: PacketClient, user: str = "ann", password: str = "ann's secret
     """What ends a sign-in that a client begins anew."""
     scram = ScramClient(user, password, "nonce2")
     client.send(step(scram.first(), Reason.RE_AUTHENTICATE))
-    asked = client.receive()
-    assert asked == step(asked.properties.authentication_data)
-    client.send(step(scram.final(asked.properties.authentication_data)))
+    challenge = client.receive()
+    assert challenge == step(challenge.properties.authentication_data)
+    client.send(step(scram.final(challenge.properties.authentication_data)))
     last = client.receive()
     if isinstance(last, AuthPacket):
         scram.check(last.properties.authentication_data or b"")
@@ -145,8 +145,8 @@ def test_a_client_that_says_nothing_at_first_is_asked(realm: penstock.Realm) -> 
 def test_a_wrong_proof_is_refused(realm: penstock.Realm, user: str, password: str) -> None:
     scram = ScramClient(user, password, "nonce")
     with PacketClient(realm.listen_mqtt()) as client:
-        asked = begun(client, scram.first())
-        client.send(step(scram.final(asked.properties.authentication_data)))
+        challenge = begun(client, scram.first())
+        client.send(step(scram.final(challenge.properties.authentication_data)))
         refused = client.receive()
 
         assert refused.reason == Reason.BAD_USER_OR_PASSWORD
@@ -167,13 +167,13 @@ def test_a_method_that_there_is_not_is_refused(realm: penstock.Realm, method: st
 
 @pytest.mark.spec("M1")
 def test_a_challenge_is_no_larger_than_its_client_takes(realm: penstock.Realm) -> None:
-    own = PacketProperties(
+    properties = PacketProperties(
         authentication_method=MECHANISM,
         authentication_data=ScramClient("ann", "ann's secret", "nonce").first(),
         maximum_packet_bytes=30,
     )
     with PacketClient(realm.listen_mqtt()) as client:
-        client.send(ConnectPacket("device", properties=own))
+        client.send(ConnectPacket("device", properties=properties))
         refused = client.receive()
 
         assert isinstance(refused, ConnackPacket)
@@ -191,8 +191,8 @@ def test_what_is_no_first_message_is_refused(realm: penstock.Realm, data: bytes)
 def test_who_acts_as_somebody_else_is_refused(realm: penstock.Realm) -> None:
     scram = ScramClient("ann", "ann's secret", "nonce")
     with PacketClient(realm.listen_mqtt()) as client:
-        asked = begun(client, scram.first(), user="bob")
-        client.send(step(scram.final(asked.properties.authentication_data)))
+        challenge = begun(client, scram.first(), user="bob")
+        client.send(step(scram.final(challenge.properties.authentication_data)))
         assert client.receive().reason == Reason.BAD_USER_OR_PASSWORD
 
 
@@ -258,12 +258,12 @@ def test_a_client_shows_again_who_it_is_and_goes_on_meanwhile(realm: penstock.Re
         scram = ScramClient("ann", "ann's secret", "nonce2")
         client.send(step(scram.first(), Reason.RE_AUTHENTICATE), PingreqPacket())
         first, second = client.receive(), client.receive()
-        asked: Any = first if isinstance(first, AuthPacket) else second
+        challenge: Any = first if isinstance(first, AuthPacket) else second
         assert {type(first), type(second)} == {AuthPacket, PingrespPacket}
         client.send(PublishPacket("while/asked", b"", 1, packet_id=9))
         got = {type(client.receive()) for _ in range(2)}
         assert got == {PublishPacket, PubackPacket}
-        client.send(step(scram.final(asked.properties.authentication_data)))
+        client.send(step(scram.final(challenge.properties.authentication_data)))
         last = client.receive()
 
         assert (last.reason, last.properties.authentication_method) == (0, MECHANISM)
@@ -317,9 +317,9 @@ def test_without_a_method_there_is_no_auth(realm: penstock.Realm) -> None:
 
 def test_a_client_without_a_method_is_sent_none(realm: penstock.Realm) -> None:
     with PacketClient(realm.listen_mqtt()) as client:
-        told = client.connect(user="ann", password=b"ann's secret")
-        assert told.reason == 0
-        assert told.properties.authentication_method is None
+        connack = client.connect(user="ann", password=b"ann's secret")
+        assert connack.reason == 0
+        assert connack.properties.authentication_method is None
 
 
 def test_a_session_that_lasts_goes_on_as_who_has_shown_it_again(realm: penstock.Realm) -> None:
@@ -376,12 +376,12 @@ def test_a_user_may_be_called_token() -> None:
 
 def test_a_token_is_shown_by_auth_and_a_newer_one_later(realm: penstock.Realm) -> None:
     with PacketClient(realm.listen_mqtt()) as client:
-        told = begun(client, bearer(token(exp=FUTURE_S), b"ann"), TOKENS)
-        assert (told.reason, told.properties.authentication_method) == (0, TOKENS)
+        answer = begun(client, bearer(token(exp=FUTURE_S), b"ann"), TOKENS)
+        assert (answer.reason, answer.properties.authentication_method) == (0, TOKENS)
         newer = bearer(token(exp=FUTURE_S + 600))
         client.send(step(newer, Reason.RE_AUTHENTICATE, TOKENS))
-        own = PacketProperties(authentication_method=TOKENS)
-        assert client.receive() == AuthPacket(Reason.SUCCESS, own)
+        properties = PacketProperties(authentication_method=TOKENS)
+        assert client.receive() == AuthPacket(Reason.SUCCESS, properties)
         until_s = realm.loop.call(_expired(realm, "device")) // 1_000_000
         last = client.receive()
 
@@ -393,7 +393,9 @@ def test_a_token_is_shown_by_auth_and_a_newer_one_later(realm: penstock.Realm) -
 async def _expired(realm: penstock.Realm, client_id: str) -> int:
     """Have the token of a client be over; gives until when it was good, in microseconds."""
     hub: Any = realm.listener.services["mqtt"]
-    (connection,) = [each for each in hub.connections() if each.client_id == client_id]
+    (connection,) = [
+        connection for connection in hub.connections() if connection.client_id == client_id
+    ]
     until_us: int = connection.principal.until_us
     connection.principal = replace(connection.principal, until_us=1)
     connection.check(connection.heard_s)

@@ -42,15 +42,15 @@ def stored(realm: penstock.Realm, topic: str) -> list[bytes]:
 
 @pytest.mark.parametrize("most", [None, 0, 5])
 def test_no_topic_is_sent_as_an_alias(url: str, most: int | None) -> None:
-    own = PacketProperties(topic_alias_maximum=most)
-    with connected(url, properties=own) as client:
+    properties = PacketProperties(topic_alias_maximum=most)
+    with connected(url, properties=properties) as client:
         client.subscribe("alias/+", qos=0)
         for _ in range(3):
             client.send(PublishPacket("alias/never"))
-        got = [each for each in heard(client) if isinstance(each, PublishPacket)]
+        got = [packet for packet in heard(client) if isinstance(packet, PublishPacket)]
         got += [client.receive() for _ in range(3 - len(got))]
 
-    assert [(each.topic, each.properties.topic_alias) for each in got] == [
+    assert [(message.topic, message.properties.topic_alias) for message in got] == [
         ("alias/never", None)
     ] * 3
 
@@ -85,16 +85,16 @@ def test_an_alias_above_the_largest_is_refused(url: str) -> None:
 def test_where_answers_may_go_is_told_to_whoever_asks(
     url: str, client_id: str, wanted: int | None, told: str | None
 ) -> None:
-    own = PacketProperties(request_response_information=wanted)
+    properties = PacketProperties(request_response_information=wanted)
     with PacketClient(url) as client:
-        answer = client.connect(client_id, properties=own)
+        answer = client.connect(client_id, properties=properties)
         assert answer.properties.response_information == told
 
 
 @pytest.mark.parametrize("wanted", [None, 1, 0])
 def test_explanations_are_for_those_who_want_them(url: str, wanted: int | None) -> None:
-    own = PacketProperties(request_problem_information=wanted)
-    with connected(url, properties=own) as client:
+    properties = PacketProperties(request_problem_information=wanted)
+    with connected(url, properties=properties) as client:
         refused = client.publish("a", b"\xff", properties=PacketProperties(payload_format=1))
         client.send(PublishPacket("", properties=PacketProperties(topic_alias=99)))
         last = client.receive()
@@ -119,20 +119,20 @@ def test_a_client_whose_id_is_refused_is_closed(url: str) -> None:
 
 
 def test_user_properties_of_a_will_keep_their_order(url: str) -> None:
-    said = (("b", "1"), ("a", "2"), ("b", "0"))
-    will = Will("last/words", properties=PacketProperties(user_properties=said))
+    user_properties = (("b", "1"), ("a", "2"), ("b", "0"))
+    will = Will("last/words", properties=PacketProperties(user_properties=user_properties))
     with connected(url) as watcher:
         watcher.subscribe("last/words", qos=0)
         with connected(url, will=will):
             pass
-        assert watcher.receive().properties.user_properties == said
+        assert watcher.receive().properties.user_properties == user_properties
 
 
 def test_the_first_packet_of_all_is_the_connack_and_there_is_one(url: str) -> None:
     with connected(url, "first", properties=HOUR) as client:
         client.subscribe("first/#")
-    with connected(url) as other:
-        other.publish("first/waits")
+    with connected(url) as publisher:
+        publisher.publish("first/waits")
     with PacketClient(url) as client:
         wanted = SubscribePacket(1, (TopicSubscription("more"),))
         connect = ConnectPacket("first", clean_start=False, properties=HOUR)
@@ -140,7 +140,7 @@ def test_the_first_packet_of_all_is_the_connack_and_there_is_one(url: str) -> No
         got = [client.receive() for _ in range(4)]
 
     assert isinstance(got[0], ConnackPacket)
-    assert {type(each) for each in got[1:]} == {PublishPacket, SubackPacket}
+    assert {type(packet) for packet in got[1:]} == {PublishPacket, SubackPacket}
 
 
 def test_the_keep_alive_is_the_clients(url: str) -> None:
@@ -162,7 +162,7 @@ def test_several_filters_are_as_one_after_the_other(url: str) -> None:
         got = [client.receive() for _ in range(2)]
 
     assert (granted.packet_id, granted.reasons) == (3, (2, 0, 1, 1))
-    (message,) = (each for each in got if isinstance(each, PublishPacket))
+    (message,) = (packet for packet in got if isinstance(packet, PublishPacket))
     assert message.qos == 1, "the later one has replaced the first"
 
 
@@ -179,12 +179,12 @@ def test_a_filter_is_given_up_by_its_very_characters(url: str) -> None:
 
 
 def test_a_disconnect_of_the_server_says_nothing_of_expiry_and_is_the_last(url: str) -> None:
-    with connected(url, "twice", properties=HOUR) as older, connected(url) as other:
+    with connected(url, "twice", properties=HOUR) as older, connected(url) as publisher:
         older.subscribe("twice/#")
         with connected(url, "twice", properties=HOUR) as newer:
             last = older.receive()
             newer.subscribe("twice/#")
-            other.publish("twice/a")
+            publisher.publish("twice/a")
             assert newer.receive().topic == "twice/a"
         with pytest.raises(Hung):
             older.receive()
@@ -219,15 +219,15 @@ def test_messages_are_acknowledged_in_their_order(url: str) -> None:
         )
         got = [client.receive() for _ in range(20)]
         for kind in (PubackPacket, PubrecPacket):
-            ids = [each.packet_id for each in got if isinstance(each, kind)]
+            ids = [packet.packet_id for packet in got if isinstance(packet, kind)]
             assert len(ids) == 10
             assert ids == sorted(ids)
 
 
 def test_messages_of_a_topic_come_in_their_order(url: str) -> None:
-    with connected(url) as client, connected(url) as other:
+    with connected(url) as client, connected(url) as publisher:
         client.subscribe("row", qos=2)
-        other.send(
+        publisher.send(
             *(
                 PublishPacket("row", b"%d" % n, n % 3, packet_id=n + 1 if n % 3 else 0)
                 for n in range(30)
@@ -235,13 +235,13 @@ def test_messages_of_a_topic_come_in_their_order(url: str) -> None:
         )
         got: list[Any] = []
         while len(got) < 30:
-            each = client.receive()
-            if isinstance(each, PublishPacket):
-                got.append(each)
+            packet = client.receive()
+            if isinstance(packet, PublishPacket):
+                got.append(packet)
 
     for qos in range(3):
-        own = [int(each.payload) for each in got if each.qos == qos]
-        assert own == [n for n in range(30) if n % 3 == qos]
+        numbers = [int(message.payload) for message in got if message.qos == qos]
+        assert numbers == [n for n in range(30) if n % 3 == qos]
 
 
 def test_qos_2_is_completed_when_its_event_is_gone(realm: penstock.Realm, url: str) -> None:

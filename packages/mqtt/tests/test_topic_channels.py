@@ -39,7 +39,7 @@ def test_a_message_goes_to_the_channel_of_its_topic(realm: penstock.Realm, url: 
     assert event.data == b"21.5"
     assert event.properties == {"topic": "a/ulm/3/temp", "site": "ulm", "line": "3"}
     assert event.headers["application_id"] == "sensor"
-    assert [each.properties["topic"] for each in events(realm, "mqtt")][-1] == "a/ulm/3/state"
+    assert [event.properties["topic"] for event in events(realm, "mqtt")][-1] == "a/ulm/3/state"
 
 
 @pytest.mark.spec("M12")
@@ -55,11 +55,11 @@ def test_the_most_specific_filter_has_a_topic(realm: penstock.Realm, url: str) -
         for topic in ("b/3", "b/4", "b", "b/4/y/x", "b/4/y/z", "b/4/z"):
             client.publish(topic)
 
-    found = {
-        name: [each.properties["topic"] for each in events(realm, name)]
+    topics_by_channel = {
+        name: [event.properties["topic"] for event in events(realm, name)]
         for name in ("all-b", "lines", "third", "below")
     }
-    assert found == {
+    assert topics_by_channel == {
         "all-b": ["b", "b/4/z"],
         "lines": ["b/4"],
         "third": ["b/3"],
@@ -113,12 +113,12 @@ def test_a_native_event_has_the_topic_of_its_levels(realm: penstock.Realm, url: 
         channel.publish(b"4", properties={"site": "ulm", "cell": "7/8"})
         channel.publish(b"5", properties={"topic": "d/ulm/9"})
 
-        found = [client.receive(), client.receive()]
-        assert [(each.topic, each.payload) for each in found] == [
+        messages = [client.receive(), client.receive()]
+        assert [(message.topic, message.payload) for message in messages] == [
             ("d/ulm/7", b"1"),
             ("d/ulm/9", b"5"),
         ]
-        assert found[0].properties.user_properties == (("unit", "C"),)
+        assert messages[0].properties.user_properties == (("unit", "C"),)
         assert heard(client) == []
 
 
@@ -131,15 +131,15 @@ def test_who_has_subscribed_hears_of_a_channel_that_comes_later(
         channel = session.channels.create("later", topics="e/{n}")
         channel.publish(b"native", properties={"n": "1"})
         assert client.receive().topic == "e/1"
-        with connected(url) as other:
-            other.publish("e/2", b"x")
+        with connected(url) as publisher:
+            publisher.publish("e/2", b"x")
         assert client.receive().payload == b"x"
 
         channel.edit(topics=[])
-        with connected(url) as other:
-            other.publish("e/3", b"y")
+        with connected(url) as publisher:
+            publisher.publish("e/3", b"y")
         assert client.receive().payload == b"y"
-    assert [each.properties.get("topic") for each in events(realm, "later")] == [None, "e/2"]
+    assert [event.properties.get("topic") for event in events(realm, "later")] == [None, "e/2"]
 
 
 @pytest.mark.spec("M6", "M12")
@@ -150,13 +150,20 @@ def test_what_waits_for_a_session_comes_from_all_channels(realm: penstock.Realm,
     with realm.connect() as session:
         channel = session.channels.create("late", topics="f/late/{n}")
         channel.publish(b"1", properties={"n": "1"})
-    with connected(url) as other:
+    with connected(url) as publisher:
         for topic in ("f/early/1", "f/late/2", "f/x"):
-            other.publish(topic, b"2")
+            publisher.publish(topic, b"2")
 
     with connected(url, "sleeper", clean_start=False) as client:
-        found = sorted((each.topic, each.payload) for each in (client.receive() for _ in range(4)))
-        assert found == [("f/early/1", b"2"), ("f/late/1", b"1"), ("f/late/2", b"2"), ("f/x", b"2")]
+        messages = sorted(
+            (message.topic, message.payload) for message in (client.receive() for _ in range(4))
+        )
+        assert messages == [
+            ("f/early/1", b"2"),
+            ("f/late/1", b"1"),
+            ("f/late/2", b"2"),
+            ("f/x", b"2"),
+        ]
     with realm.connect() as session:
         session.channels.get("late").edit(topics=[])
     with connected(url, "sleeper", clean_start=True):
@@ -169,7 +176,7 @@ def test_what_waits_for_a_session_comes_from_all_channels(realm: penstock.Realm,
 # --- JSON ----------------------------------------------------------------------------------
 
 
-def said(number: int, **fields: Any) -> bytes:
+def json_payload(number: int, **fields: Any) -> bytes:
     return json.dumps({"temp": number + 0.5, "unit": "C", **fields}).encode()
 
 
@@ -178,13 +185,13 @@ def sent(url: str, topic: str, payloads: list[bytes], version: int = MQTT_5) -> 
     with connected(url, "json", version) as client:
         client.send(
             *(
-                PublishPacket(f"{topic}/{at}", each, 1, packet_id=at + 1)
-                for at, each in enumerate(payloads)
+                PublishPacket(f"{topic}/{number}", payload, 1, packet_id=number + 1)
+                for number, payload in enumerate(payloads)
             )
         )
         answers = [client.receive() for _ in payloads]
-    assert [each.packet_id for each in answers] == [*range(1, len(payloads) + 1)]
-    return [int(each.reason) for each in answers]
+    assert [answer.packet_id for answer in answers] == [*range(1, len(payloads) + 1)]
+    return [int(answer.reason) for answer in answers]
 
 
 @pytest.mark.spec("M14")
@@ -193,14 +200,14 @@ def test_fields_are_typed_properties(realm: penstock.Realm, url: str, count: int
     name = f"typed{count}"
     make(realm, name, topics=f"{name}/{{n}}", payload="json")
     nested = {"at": "2026-11-26T00:00:00Z", "tags": ["a", "b"], "gps": {"lat": 1, "ok": True}}
-    assert set(sent(url, name, [said(at, **nested) for at in range(count)])) == {0}
+    assert set(sent(url, name, [json_payload(number, **nested) for number in range(count)])) == {0}
 
-    found = events(realm, name)
-    assert [each.properties for each in found] == [
-        {"temp": at + 0.5, "unit": "C", **nested, "topic": f"{name}/{at}", "n": str(at)}
-        for at in range(count)
+    stored_events = events(realm, name)
+    assert [event.properties for event in stored_events] == [
+        {"temp": number + 0.5, "unit": "C", **nested, "topic": f"{name}/{number}", "n": str(number)}
+        for number in range(count)
     ]
-    assert json.loads(found[0].data) == {"temp": 0.5, "unit": "C", **nested}
+    assert json.loads(stored_events[0].data) == {"temp": 0.5, "unit": "C", **nested}
 
 
 @pytest.mark.spec("M14")
@@ -218,13 +225,13 @@ def test_how_many_come_together_changes_nothing(
     ]
     sent(url, name, payloads + [b'{"temp": 1}'] * (count - 4))
 
-    assert [each.properties for each in events(realm, name)][:4] == [
+    assert [event.properties for event in events(realm, name)][:4] == [
         {"temp": 21.0, "n": "0", "topic": f"{name}/0"},
         {"temp": 21.5, "more": {"b": 1.0}, "n": "1", "topic": f"{name}/1"},
         {"n": "2", "topic": f"{name}/2"},
         {"other": "2026-11-26", "list": [1.0, None, 2.5], "n": "3", "topic": f"{name}/3"},
     ]
-    assert {type(each.properties.get("temp")) for each in events(realm, name)} == {
+    assert {type(event.properties.get("temp")) for event in events(realm, name)} == {
         float,
         type(None),
     }
@@ -258,7 +265,7 @@ def test_what_is_no_object_is_refused_by_itself(
 
     refused = [Reason.PAYLOAD_FORMAT_INVALID] * len(WRONG)
     assert reasons == [0, *refused, *([0] * count), 0]
-    assert [each.properties["a"] for each in events(realm, name)] == [1.0, *([1.0] * count), 2.0]
+    assert [event.properties["a"] for event in events(realm, name)] == [1.0, *([1.0] * count), 2.0]
     with connected(url, "old", MQTT_3) as client:
         client.send(PublishPacket(f"{name}/x", b"no", 1, packet_id=1))
         with pytest.raises(Hung):
@@ -276,9 +283,9 @@ def test_whole_numbers_stay_whole_where_the_channel_has_them(
         session.channels.get(name).publish(b"", properties={"n": "native", "count": 1})
     sent(url, name, [b'{"count": 2, "other": 3}'] * count)
 
-    _, *found = events(realm, name)
-    assert {type(each.properties["count"]) for each in found} == {int}
-    assert {type(each.properties["other"]) for each in found} == {float}
+    _, *later = events(realm, name)
+    assert {type(event.properties["count"]) for event in later} == {int}
+    assert {type(event.properties["other"]) for event in later} == {float}
 
 
 @pytest.mark.spec("M14", "E10")
@@ -291,9 +298,11 @@ def test_a_whole_number_without_an_exact_double_stays_what_it_is(
     sent(url, name, [b'{"v": 0.5, "id": 9007199254740993}', b'{"v": 9007199254740993}'])
     sent(url, name, [b'{"v": 20, "w": [1, 2.5]}'] * count)
 
-    first, second, *others = (each.properties for each in events(realm, name))
+    first, second, *others = (event.properties for event in events(realm, name))
     assert (first["v"], first["id"], second["v"]) == (0.5, (1 << 53) + 1, (1 << 53) + 1)
-    assert {type(each["v"]) for each in others} == {float}, "one message decides for no other"
+    assert {type(properties["v"]) for properties in others} == {float}, (
+        "one message decides for no other"
+    )
     assert others[-1]["w"] == [1.0, 2.5]
 
 
@@ -305,9 +314,12 @@ def test_a_native_event_without_data_is_json_to_subscribers(
     with connected(url) as client, realm.connect() as session:
         client.subscribe("twin/+")
         session.channels.get("twin").publish(b"", properties={"n": "1", "temp": 2.5, "unit": "C"})
-        found = client.receive()
-        assert (found.topic, json.loads(found.payload)) == ("twin/1", {"temp": 2.5, "unit": "C"})
-        assert found.properties.user_properties == ()
+        message = client.receive()
+        assert (message.topic, json.loads(message.payload)) == (
+            "twin/1",
+            {"temp": 2.5, "unit": "C"},
+        )
+        assert message.properties.user_properties == ()
 
 
 @pytest.mark.spec("M5", "M12", "M14")
@@ -320,7 +332,7 @@ def test_what_is_retained_is_removed_by_nothing(realm: penstock.Realm, url: str)
         assert client.publish("kept/1", b"wrong", retain=True).reason == 0x99
     with connected(url) as client:
         client.subscribe("kept/+", qos=0)
-        found = client.receive()
+        message = client.receive()
         assert heard(client) == []
-        assert (found.topic, found.payload, found.retain) == ("kept/1", b'{"a": 1}', True)
-    assert [each.properties.get("a") for each in events(realm, "kept")] == [1.0, 2.0, None]
+        assert (message.topic, message.payload, message.retain) == ("kept/1", b'{"a": 1}', True)
+    assert [event.properties.get("a") for event in events(realm, "kept")] == [1.0, 2.0, None]

@@ -14,9 +14,9 @@ def test_what_is_remembered_of_topics_is_bounded() -> None:
     index: TopicIndex[int] = TopicIndex(matches_max=100)
     for whose in range(10):
         index.add("#", whose)
-    for at in range(50):
-        assert len(index.find(f"a/{at}")) == 10
-        assert len(index.find("x" * 1_000 + str(at))) == 10
+    for number in range(50):
+        assert len(index.find(f"a/{number}")) == 10
+        assert len(index.find("x" * 1_000 + str(number))) == 10
         assert sum(map(len, index.cached.values())) <= 100
     assert all(len(topic) < 300 for topic in index.cached)
 
@@ -36,15 +36,17 @@ def test_whose_filters_take_a_topic(
     texts: list[str], topics: list[str], data: st.DataObject
 ) -> None:
     index: TopicIndex[int] = TopicIndex()
-    there = dict(enumerate(texts))
-    for whose, text in there.items():
+    text_by_value = dict(enumerate(texts))
+    for whose, text in text_by_value.items():
         index.add(text, whose)
     for topic in topics:
-        assert sorted(index.find(topic)) == [w for w, t in there.items() if topic_matches(t, topic)]
-    for whose in data.draw(st.permutations(list(there))):
-        index.remove(there.pop(whose), whose)
+        assert sorted(index.find(topic)) == [
+            w for w, t in text_by_value.items() if topic_matches(t, topic)
+        ]
+    for whose in data.draw(st.permutations(list(text_by_value))):
+        index.remove(text_by_value.pop(whose), whose)
         for topic in topics:
-            found = sorted(index.find(topic))
-            assert found == [w for w, t in there.items() if topic_matches(t, topic)]
+            matches = sorted(index.find(topic))
+            assert matches == [w for w, t in text_by_value.items() if topic_matches(t, topic)]
 
     assert index.is_empty, "nothing is left of what was removed"

@@ -130,8 +130,11 @@ def test_who_loses_a_topic_loses_the_connection(guarded: penstock.Realm, line: s
 def test_granting_is_checked_and_audited(guarded: penstock.Realm) -> None:
     with guarded.connect() as session:
         access = session.access
-        for wrong, said in (("a/#/b", "not a topic filter"), ("$SYS/#", "reserved for the realm")):
-            with pytest.raises(InvalidArgument, match=said):
+        for wrong, message in (
+            ("a/#/b", "not a topic filter"),
+            ("$SYS/#", "reserved for the realm"),
+        ):
+            with pytest.raises(InvalidArgument, match=message):
                 access.grant("device@*", "publish", topic=wrong)
         with pytest.raises(InvalidArgument, match="'push' is not a right on a topic"):
             access.grant("device@*", "push", topic="a")
@@ -157,8 +160,8 @@ def test_the_cost_is_what_is_granted_to_a_client() -> None:
         acl.put("topic", f"{number}/%u", [Entry(f"user{number}@*", ("publish",))])
     acl.put("topic", "host/#", [Entry("*@10.0.0.1", ("full",))])
 
-    found = acl.on_topics(Principal("user7", "10.0.0.2"), "c")
-    assert found == [("7/user7", frozenset(("publish",)))]
+    grants = acl.on_topics(Principal("user7", "10.0.0.2"), "c")
+    assert grants == [("7/user7", frozenset(("publish",)))]
     ((text, rights),) = acl.on_topics(Principal("nobody", "10.0.0.1"), "c")
     assert (text, "durable" in rights) == ("host/#", True)
     acl.put("topic", "7/%u", [])
@@ -185,7 +188,7 @@ def test_a_will_needs_the_right_to_its_topic(guarded: penstock.Realm, line: str)
         assert heard(watcher) == []
 
     with guarded.connect() as session, session.channels.get("mqtt").browse() as stored:
-        topics = [each.properties.get("topic") for each in stored]
+        topics = [event.properties.get("topic") for event in stored]
     assert "dev/d8/gone" in topics
     assert "dev/d9/gone" not in topics
 
@@ -200,20 +203,20 @@ def test_a_filter_that_is_lowered_to_qos_0_does_not_wait_for_messages_without_a_
         session.access.grant("lowering@*", "subscribe", "durable", topic="low/#")
 
     def come() -> PacketClient:
-        own: dict[str, Any] = {"properties": LASTING, "clean_start": False}
-        return connected(line, "low", user="lowering", password=b"pw", **own)
+        connect_fields: dict[str, Any] = {"properties": LASTING, "clean_start": False}
+        return connected(line, "low", user="lowering", password=b"pw", **connect_fields)
 
     with come() as client:
         assert client.subscribe("low/#").reasons == (1,)
-    with connected(line, "o", user="other", password=b"pw") as other:
-        other.publish("low/1", b"before")
+    with connected(line, "o", user="other", password=b"pw") as publisher:
+        publisher.publish("low/1", b"before")
         with guarded.connect() as session:
             session.access.revoke("lowering@*", "durable", topic="low/#")
         with come() as client:
             assert heard(client) == []
             assert client.subscribe("low/#", qos=0).reasons == (0,)
-            other.publish("low/2", b"after")
+            publisher.publish("low/2", b"after")
             assert client.receive() == PublishPacket("low/2", b"after")
     with guarded.connect() as session:
-        names = [each.name for each in session.channels.get("mqtt").durables.list()]
-    assert not any("low" in each for each in names)
+        names = [durable.name for durable in session.channels.get("mqtt").durables.list()]
+    assert not any("low" in name for name in names)

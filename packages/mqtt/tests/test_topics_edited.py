@@ -32,7 +32,7 @@ def edit(realm: penstock.Realm, name: str, **attributes: Any) -> None:
 def durables(realm: penstock.Realm, name: str) -> list[str]:
     settled(realm)
     with realm.connect() as session:
-        return [each.name for each in session.channels.get(name).durables.list()]
+        return [durable.name for durable in session.channels.get(name).durables.list()]
 
 
 def publish(url: str, *topics: str) -> None:
@@ -55,7 +55,7 @@ def test_what_waits_in_a_channel_comes_though_its_topics_are_others_now(
     assert len(durables(realm, name)) == 1
 
     with back(url, name) as client:
-        assert sorted(take(client, 3)) == [f"{name}/{at}".encode() for at in (1, 2, 3)]
+        assert sorted(take(client, 3)) == [f"{name}/{number}".encode() for number in (1, 2, 3)]
         assert heard(client) == []
         assert durables(realm, name) == []
         publish(url, f"{name}/4")
@@ -65,9 +65,9 @@ def test_what_waits_in_a_channel_comes_though_its_topics_are_others_now(
 
 def test_what_a_client_has_in_hand_comes_to_its_end(realm: penstock.Realm, url: str) -> None:
     make(realm, "hand", topics="hand/#")
-    with back(url, "hand", present=False) as client, connected(url) as other:
+    with back(url, "hand", present=False) as client, connected(url) as publisher:
         client.subscribe("hand/#", qos=2)
-        publish_wholly(other, "hand/1", b"1")
+        publish_wholly(publisher, "hand/1", b"1")
         assert client.receive().payload == b"1"
         edit(realm, "hand", topics=[])
     with back(url, "hand") as client:
@@ -98,21 +98,23 @@ def test_a_group_takes_what_waits_for_it(realm: penstock.Realm, url: str) -> Non
     with back(url, "group-1", present=False) as one, back(url, "group-2", present=False) as two:
         one.subscribe(text, qos=1)
         two.subscribe(text, qos=1)
-    publish(url, *(f"group/{at}" for at in range(30)))
+    publish(url, *(f"group/{number}" for number in range(30)))
     edit(realm, "group", topics=[])
     with back(url, "group-1") as one, back(url, "group-2") as two:
-        came = {each.payload for client in (one, two) for each in taken(client)}
-        while len(came) < 30:
-            came |= {each.payload for client in (one, two) for each in taken(client)}
+        payloads = {message.payload for client in (one, two) for message in hear_and_ack(client)}
+        while len(payloads) < 30:
+            payloads |= {
+                message.payload for client in (one, two) for message in hear_and_ack(client)
+            }
         assert durables(realm, "group") == []
         assert heard(one) == heard(two) == []
 
 
-def taken(client: PacketClient) -> list[Any]:
-    """What a client hears, which it acknowledges."""
-    found = heard(client)
-    client.send(*(PubackPacket(each.packet_id) for each in found))
-    return found
+def hear_and_ack(client: PacketClient) -> list[Any]:
+    """Return the messages that a client receives, after acknowledging them."""
+    messages = heard(client)
+    client.send(*(PubackPacket(message.packet_id) for message in messages))
+    return messages
 
 
 @pytest.mark.slow

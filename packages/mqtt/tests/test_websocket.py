@@ -78,8 +78,8 @@ class WebClient:
     def _take(self, count: int) -> bytes:
         while len(self._data) < count:
             self._more()
-        found, self._data = self._data[:count], self._data[count:]
-        return found
+        taken_data, self._data = self._data[:count], self._data[count:]
+        return taken_data
 
     def frame(self) -> tuple[int, bytes]:
         first, size = self._take(2)
@@ -128,10 +128,10 @@ def test_clients_of_mqtt_find_it_where_they_look_by_themselves(url: str) -> None
 
 
 def test_messages_of_a_client_that_has_a_socket_reach_it(realm: penstock.Realm, url: str) -> None:
-    with WebClient(url) as client, connected(realm.listen_mqtt(), "browser") as other:
+    with WebClient(url) as client, connected(realm.listen_mqtt(), "browser") as displaced:
         client.send(masked(BINARY, packet_bytes(ConnectPacket("browser"), 5)))
         assert client.packet().reason == 0
-        assert other.receive().reason == 0x8E, "it is the same client"
+        assert displaced.receive().reason == 0x8E, "it is the same client"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_page_of_the_realm_may_open_one(url: str) -> None:
 
 
 def test_without_mqtt_there_is_none_and_elsewhere_neither(url: str) -> None:
-    with penstock.Realm() as other, WebClient(other.listen_http()) as client:
+    with penstock.Realm() as other_realm, WebClient(other_realm.listen_http()) as client:
         assert client.status == 400
         assert b"penstock" in client._take(int(client.headers["content-length"]))
     with WebClient(url, path="/elsewhere") as client:
@@ -184,17 +184,17 @@ def test_without_mqtt_there_is_none_and_elsewhere_neither(url: str) -> None:
 
 def test_the_native_protocol_is_spoken_there_too(url: str) -> None:
     hello = wire.encode(wire.Hello("raw", "web-session"))
-    said = PREFACE + b"".join(frame(hello))
+    message = PREFACE + b"".join(frame(hello))
     with WebClient(url, sec_websocket_protocol="soap, penstock, mqtt") as client:
         assert client.headers["sec-websocket-protocol"] == "penstock"
-        client.send(masked(BINARY, said[:11]), masked(BINARY, said[11:]))
-        reader, found = FrameReader(), None
-        while found is None:
+        client.send(masked(BINARY, message[:11]), masked(BINARY, message[11:]))
+        reader, native_frame = FrameReader(), None
+        while native_frame is None:
             opcode, data = client.frame()
             assert opcode == BINARY
             reader.receive(data)
-            found = reader.next_frame()
-        assert isinstance(wire.decode_from_server(found[0]), wire.Welcome)
+            native_frame = reader.next_frame()
+        assert isinstance(wire.decode_from_server(native_frame[0]), wire.Welcome)
         client.send(masked(BINARY, b"".join(frame(wire.encode(wire.Bye())))))
         opcode, data = client.frame()
         while opcode == BINARY:
@@ -223,12 +223,12 @@ def test_a_page_that_does_not_identify_itself_is_closed_in_time(
 ) -> None:
     with WebClient(url) as client:
 
-        async def look() -> None:
-            for each in list(realm.listener.connections):
-                if each.protocol == "mqtt" and not each.session:
-                    each.check(each.heard_s + 1_000)
+        async def check_connections() -> None:
+            for connection in list(realm.listener.connections):
+                if connection.protocol == "mqtt" and not connection.session:
+                    connection.check(connection.heard_s + 1_000)
 
         client.send(masked(PING, b""))
         assert client.frame() == (PONG, b"")
-        realm.loop.call(look())
+        realm.loop.call(check_connections())
         assert client.frame()[0] == CLOSE

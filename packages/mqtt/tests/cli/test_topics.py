@@ -54,8 +54,8 @@ def test_the_list_is_of_the_topics_for_which_something_is_retained(penstock_comm
 def test_what_is_retained_is_printed_by_filter(penstock_command: Run) -> None:
     printed = penstock_command("topic", "retained", "plant/+/temp", "--format", "json")
 
-    found = [json.loads(line)["properties"]["topic"] for line in printed.stdout.splitlines()]
-    assert found == ["plant/1/temp", "plant/2/temp"]
+    topics = [json.loads(line)["properties"]["topic"] for line in printed.stdout.splitlines()]
+    assert topics == ["plant/1/temp", "plant/2/temp"]
 
 
 @pytest.mark.usefixtures("url")
@@ -129,8 +129,8 @@ def test_channels_with_topics_of_their_own_are_counted_in_and_named(
         client.publish("plant/1/state", b"on")
         client.publish("plant/9/temp", b"23", retain=True)
 
-    (found,) = json.loads(_sessions(penstock_command))
-    assert (found["filter"], found["waiting"]) == ("plant/#", 3)
+    (session_row,) = json.loads(_sessions(penstock_command))
+    assert (session_row["filter"], session_row["waiting"]) == ("plant/#", 3)
     listed = penstock_command("topic", "list", "plant/9/#", "--depth", "3", "--format", "json")
     assert {"topic": "plant/9/temp", "retained": 1} in json.loads(listed.stdout)
 
@@ -148,9 +148,9 @@ def test_channels_with_topics_of_their_own_are_counted_in_and_named(
         return running.done()
 
     channel = session.channels.get("temperatures")
-    own = (*tail[:3], "--channel", "temperatures", "--count", "1", "--format", "json")
+    arguments = (*tail[:3], "--channel", "temperatures", "--count", "1", "--format", "json")
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(penstock_command, *own)
+        running = pool.submit(penstock_command, *arguments)
         until(published)
     assert json.loads(running.result().stdout.splitlines()[0])["properties"] == {"line": "1"}
 

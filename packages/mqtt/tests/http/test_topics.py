@@ -44,14 +44,14 @@ def retained(realm: penstock.Realm, session: penstock.Session) -> None:
 
 def pages(web: Web, path: str, **query: Any) -> list[Any]:
     """All items, page by page."""
-    found: list[Any] = []
+    items: list[Any] = []
     while True:
-        told = web.get(path, **query)
-        assert len(told["items"]) <= query.get("limit", 100)
-        found += told["items"]
-        if told["next"] is None:
-            return found
-        query["after"] = told["next"]
+        answer = web.get(path, **query)
+        assert len(answer["items"]) <= query.get("limit", 100)
+        items += answer["items"]
+        if answer["next"] is None:
+            return items
+        query["after"] = answer["next"]
 
 
 @pytest.mark.slow
@@ -61,46 +61,46 @@ def test_topics_are_counted_by_level_page_by_page(web: Web) -> None:
     for prefix, depth in product(("plant", "", "deep/1", "nothing", None), (1, 2, 16)):
         above = () if prefix is None else tuple(prefix.split("/"))
         counts: Counter[tuple[str, ...]] = Counter()
-        for levels in (tuple(each.split("/")) for each in NAMES):
+        for levels in (tuple(topic.split("/")) for topic in NAMES):
             if levels[: len(above)] == above:
                 ends = range(len(above) + 1, min(len(levels), len(above) + depth) + 1)
                 counts.update(levels[:end] for end in ends)
-        asked = {} if prefix is None else {"prefix": prefix}
+        query = {} if prefix is None else {"prefix": prefix}
 
         for limit in (2, 100):
-            found = pages(web, TOPICS, **asked, depth=depth, limit=limit)
+            topics = pages(web, TOPICS, **query, depth=depth, limit=limit)
 
-            assert [(each["topic"], each["retained"]) for each in found] == [
+            assert [(item["topic"], item["retained"]) for item in topics] == [
                 ("/".join(levels), count) for levels, count in sorted(counts.items())
             ]
 
-    found = web.get(TOPICS, depth=16)["items"]
-    assert len(found) > len(NAMES)
-    for each in found:
-        below = each["topic"] + "/"
-        assert each["name"] == each["topic"].rpartition("/")[2]
-        assert (each["event_id"] is not None) == (each["topic"] in NAMES)
-        assert each["is_open"] == any(name.startswith(below) for name in NAMES)
+    topics = web.get(TOPICS, depth=16)["items"]
+    assert len(topics) > len(NAMES)
+    for item in topics:
+        below = item["topic"] + "/"
+        assert item["name"] == item["topic"].rpartition("/")[2]
+        assert (item["event_id"] is not None) == (item["topic"] in NAMES)
+        assert item["is_open"] == any(name.startswith(below) for name in NAMES)
 
 
 FOUND = {
-    "#": [each for each in NAMES if not each.startswith("$")],
+    "#": [topic for topic in NAMES if not topic.startswith("$")],
     "plant/+/temp": ["plant/1/temp", "plant/2/temp"],
-    "plant/#": [each for each in NAMES if each.split("/")[0] == "plant"],
+    "plant/#": [topic for topic in NAMES if topic.split("/")[0] == "plant"],
     "plant/1/temp": ["plant/1/temp"],
     "$own/#": ["$own/1"],
     "nothing/+": [],
 }
-"""What filters find."""
+"""Topics of the retained messages that each filter finds, which are also their payloads."""
 
 
 @pytest.mark.spec("M5", "F6")
 @pytest.mark.usefixtures("retained")
 def test_what_is_retained_is_read_by_filter(web: Web) -> None:
-    for (wanted, found), limit in product(FOUND.items(), (2, 100)):
+    for (wanted, topics), limit in product(FOUND.items(), (2, 100)):
         read = pages(web, RETAINED, filter=wanted, limit=limit)
-        assert [each["properties"]["topic"] for each in read] == found
-        assert [each["data"] for each in read] == found
+        assert [event["properties"]["topic"] for event in read] == topics
+        assert [event["data"] for event in read] == topics
 
 
 @pytest.mark.spec("M5")
@@ -111,7 +111,7 @@ def test_what_was_removed_is_not_shown(web: Web, realm: penstock.Realm) -> None:
         client.publish("a", b"", retain=True)
 
     for wanted in ("#", "+"):
-        assert [each["data"] for each in web.get(RETAINED, filter=wanted)["items"]] == ["21"]
+        assert [item["data"] for item in web.get(RETAINED, filter=wanted)["items"]] == ["21"]
 
 
 def test_what_is_no_filter_or_keeps_no_topics_is_refused(
@@ -146,19 +146,30 @@ def test_sessions_are_told_with_what_waits_for_them(web: Web, realm: penstock.Re
         client.publish("plant/1/temp", b"22")
         client.publish("x", b"23")
 
-        both = pages(web, "mqtt/sessions", limit=1)
-        told = {each["client_id"]: each for each in both}
+        session_pages = pages(web, "mqtt/sessions", limit=1)
+        sessions = {session["client_id"]: session for session in session_pages}
 
-    assert list(told) == ["meter", "other"]
-    meter, other = told.values()
-    assert [(each["filter"], each["qos"], each["waiting"]) for each in meter["subscriptions"]] == [
+    assert list(sessions) == ["meter", "other"]
+    meter, other_session = sessions.values()
+    assert [
+        (subscription["filter"], subscription["qos"], subscription["waiting"])
+        for subscription in meter["subscriptions"]
+    ] == [
         ("plant/#", 1, 1),
         ("office", 0, 0),
     ]
     assert (meter["version"], meter["expiry_s"], meter["waiting"]) == (None, 3_600, 1)
     assert meter["ended"] < meter["will_due"] < meter["expires"]
-    assert (other["version"], other["in_flight"], other["subscription_count"]) == ("3.1.1", 1, 1)
-    assert (other["ended"], other["expires"], other["will_due"]) == (None, None, None)
+    assert (
+        other_session["version"],
+        other_session["in_flight"],
+        other_session["subscription_count"],
+    ) == ("3.1.1", 1, 1)
+    assert (other_session["ended"], other_session["expires"], other_session["will_due"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.spec("M6")
@@ -183,18 +194,18 @@ def test_how_a_filter_is_tailed_is_told_for_each_channel(
     for line in ("1", "2"):
         temps.publish(b"21", properties={"line": line})
 
-    told = web.get("mqtt", filter="plant/1/#")
+    answer = web.get("mqtt", filter="plant/1/#")
     elsewhere = web.get("mqtt", filter="office")
 
-    assert (told["channel"], told["retained"]) == ("mqtt", "mqtt")
-    assert [(each["name"], each["topics"]) for each in told["channels"]] == [
+    assert (answer["channel"], answer["retained"]) == ("mqtt", "mqtt")
+    assert [(channel["name"], channel["topics"]) for channel in answer["channels"]] == [
         ("mqtt", []),
         ("temps", ["plant/{line}/temp"]),
     ]
-    chosen = told["channels"][1]["selector"]
-    found = web.get("channels/temps/events", selector=chosen)["items"]
-    assert [each["properties"] for each in found] == [{"line": "1"}]
-    assert [each["selector"] for each in elsewhere["channels"]] == ["topic = 'office'", None]
+    chosen = answer["channels"][1]["selector"]
+    events = web.get("channels/temps/events", selector=chosen)["items"]
+    assert [event["properties"] for event in events] == [{"line": "1"}]
+    assert [channel["selector"] for channel in elsewhere["channels"]] == ["topic = 'office'", None]
 
 
 @pytest.mark.spec("A3")
@@ -212,6 +223,6 @@ def test_who_may_not_read_a_channel_is_not_told_of_it() -> None:
             admin.send("POST", "acl/grant", grant)
         ann = Known(web.url, "ann", "a long password")
 
-        assert [each["name"] for each in ann.get("mqtt")["channels"]] == ["temps"]
-        assert [each["name"] for each in admin.get("mqtt")["channels"]] == ["mqtt", "temps"]
+        assert [channel["name"] for channel in ann.get("mqtt")["channels"]] == ["temps"]
+        assert [channel["name"] for channel in admin.get("mqtt")["channels"]] == ["mqtt", "temps"]
         assert [ann.ask("GET", path).status for path in (TOPICS, RETAINED)] == [403, 403]

@@ -41,32 +41,36 @@ def _values(known: Property) -> st.SearchStrategy[Any]:
     }
     if known.name == "response_topic":
         return NAMES
-    whole = st.integers(known.minimum, known.maximum)
-    found = kinds.get(known.type, whole)
-    if found is not whole and known.type in (PROPERTIES[0].type, PROPERTIES[8].type):
-        found = found.filter(lambda value: known.minimum <= value <= known.maximum)
+    numbers = st.integers(known.minimum, known.maximum)
+    values = kinds.get(known.type, numbers)
+    if values is not numbers and known.type in (PROPERTIES[0].type, PROPERTIES[8].type):
+        values = values.filter(lambda value: known.minimum <= value <= known.maximum)
     if known.maximum == 1:
-        found = st.integers(0, 1)
-    return found
+        values = st.integers(0, 1)
+    return values
 
 
 @st.composite
 def properties_of(draw: st.DrawFn, packet: int) -> PacketProperties:
-    found: dict[str, Any] = {}
-    for known in PROPERTIES:
-        if packet not in known.packets or not draw(st.booleans()):
+    strategies: dict[str, Any] = {}
+    for property_ in PROPERTIES:
+        if packet not in property_.packets or not draw(st.booleans()):
             continue
-        if known.is_repeated:
-            most = 1 if packet == properties.SUBSCRIBE and known.name == "subscription_ids" else 3
-            found[known.name] = tuple(draw(st.lists(_values(known), min_size=1, max_size=most)))
+        if property_.is_repeated:
+            most = (
+                1 if packet == properties.SUBSCRIBE and property_.name == "subscription_ids" else 3
+            )
+            strategies[property_.name] = tuple(
+                draw(st.lists(_values(property_), min_size=1, max_size=most))
+            )
         else:
-            found[known.name] = draw(_values(known))
-    if "authentication_data" in found or packet == properties.AUTH:
-        found.setdefault("authentication_method", "SCRAM-SHA-256")
-    return PacketProperties(**found) if found else NO_PROPERTIES
+            strategies[property_.name] = draw(_values(property_))
+    if "authentication_data" in strategies or packet == properties.AUTH:
+        strategies.setdefault("authentication_method", "SCRAM-SHA-256")
+    return PacketProperties(**strategies) if strategies else NO_PROPERTIES
 
 
-def _own(version: int, packet: int) -> st.SearchStrategy[PacketProperties]:
+def _properties_strategy(version: int, packet: int) -> st.SearchStrategy[PacketProperties]:
     return properties_of(packet) if version == MQTT_5 else st.just(NO_PROPERTIES)
 
 
@@ -86,7 +90,7 @@ def _connects(draw: st.DrawFn, version: int) -> packets.ConnectPacket:
             draw(st.binary(max_size=20)),
             draw(st.integers(0, 2)),
             retain=draw(st.booleans()),
-            properties=draw(_own(version, properties.WILL)),
+            properties=draw(_properties_strategy(version, properties.WILL)),
         )
     return packets.ConnectPacket(
         client_id=draw(TEXTS),
@@ -96,7 +100,7 @@ def _connects(draw: st.DrawFn, version: int) -> packets.ConnectPacket:
         user=user,
         password=draw(st.none() | st.binary(max_size=20)) if has_password else None,
         will=will,
-        properties=draw(_own(version, properties.CONNECT)),
+        properties=draw(_properties_strategy(version, properties.CONNECT)),
     )
 
 
@@ -105,14 +109,16 @@ def _connacks(draw: st.DrawFn, version: int) -> packets.ConnackPacket:
     codes = sorted(reasons.ALLOWED[reasons.CONNACK]) if version == MQTT_5 else range(6)
     reason = draw(st.sampled_from(list(codes)))
     present = draw(st.booleans()) and not reason
-    return packets.ConnackPacket(reason, present, draw(_own(version, properties.CONNACK)))
+    return packets.ConnackPacket(
+        reason, present, draw(_properties_strategy(version, properties.CONNACK))
+    )
 
 
 @st.composite
 def publishes(draw: st.DrawFn, version: int) -> packets.PublishPacket:
     qos = draw(st.integers(0, 2))
-    own = draw(_own(version, properties.PUBLISH))
-    topic = draw(NAMES if own.topic_alias is None else NAMES | st.just(""))
+    publish_properties = draw(_properties_strategy(version, properties.PUBLISH))
+    topic = draw(NAMES if publish_properties.topic_alias is None else NAMES | st.just(""))
     return packets.PublishPacket(
         topic,
         draw(st.binary(max_size=300)),
@@ -120,7 +126,7 @@ def publishes(draw: st.DrawFn, version: int) -> packets.PublishPacket:
         packet_id=draw(_IDS) if qos else 0,
         retain=draw(st.booleans()),
         is_duplicate=draw(st.booleans()) and qos > 0,
-        properties=own,
+        properties=publish_properties,
     )
 
 
@@ -147,7 +153,7 @@ def _subscriptions(version: int) -> st.SearchStrategy[packets.TopicSubscription]
 def drawn(version: int) -> st.SearchStrategy[Any]:
     """Return a strategy for all packets of a version."""
     answers = [
-        st.builds(make, _IDS, _reasons(version, group), _own(version, packet))
+        st.builds(make, _IDS, _reasons(version, group), _properties_strategy(version, packet))
         for make, group, packet in (
             (packets.PubackPacket, reasons.PUBLISHED, properties.PUBACK),
             (packets.PubrecPacket, reasons.PUBLISHED, properties.PUBREC),
@@ -160,8 +166,8 @@ def drawn(version: int) -> st.SearchStrategy[Any]:
         if version == MQTT_5
         else st.sampled_from([Reason(0), Reason(1), Reason(2), Reason(0x80)])
     )
-    left = st.lists(_reasons(version, reasons.UNSUBACK), min_size=1, max_size=3).map(tuple)
-    found = [
+    reason_lists = st.lists(_reasons(version, reasons.UNSUBACK), min_size=1, max_size=3).map(tuple)
+    packets_drawn = [
         *answers,
         _connects(version),
         _connacks(version),
@@ -170,40 +176,40 @@ def drawn(version: int) -> st.SearchStrategy[Any]:
             packets.SubscribePacket,
             _IDS,
             st.lists(_subscriptions(version), min_size=1, max_size=3).map(tuple),
-            _own(version, properties.SUBSCRIBE),
+            _properties_strategy(version, properties.SUBSCRIBE),
         ),
         st.builds(
             packets.SubackPacket,
             _IDS,
             st.lists(granted, min_size=1, max_size=3).map(tuple),
-            _own(version, properties.SUBACK),
+            _properties_strategy(version, properties.SUBACK),
         ),
         st.builds(
             packets.UnsubscribePacket,
             _IDS,
             st.lists(filters(), min_size=1, max_size=3).map(tuple),
-            _own(version, properties.UNSUBSCRIBE),
+            _properties_strategy(version, properties.UNSUBSCRIBE),
         ),
         st.builds(
             packets.UnsubackPacket,
             _IDS,
-            left if version == MQTT_5 else st.just(()),
-            _own(version, properties.UNSUBACK),
+            reason_lists if version == MQTT_5 else st.just(()),
+            _properties_strategy(version, properties.UNSUBACK),
         ),
         st.just(packets.PingreqPacket()),
         st.just(packets.PingrespPacket()),
         st.builds(
             packets.DisconnectPacket,
             _reasons(version, reasons.DISCONNECT),
-            _own(version, properties.DISCONNECT),
+            _properties_strategy(version, properties.DISCONNECT),
         ),
     ]
     if version == MQTT_5:
-        found.append(
+        packets_drawn.append(
             st.builds(
                 packets.AuthPacket,
                 _reasons(version, reasons.AUTH),
                 properties_of(properties.AUTH),
             )
         )
-    return st.one_of(found)
+    return st.one_of(packets_drawn)

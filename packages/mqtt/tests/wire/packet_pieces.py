@@ -12,10 +12,10 @@ from penstock_mqtt.wire.reading import packet_of
 
 
 def read(data: bytes, version: int, pieces: list[int] | None = None) -> list[Packet]:
-    reader, found = PacketReader(), []
-    places = [0, *sorted(at for at in pieces or [] if at <= len(data)), len(data)]
+    reader, packets = PacketReader(), []
+    places = [0, *sorted(cut for cut in pieces or [] if cut <= len(data)), len(data)]
     for begin, end in pairwise(places):
         reader.receive(data[begin:end])
-        found += [packet_of(first, body, version) for first, body in reader.packets()]
+        packets += [packet_of(first, body, version) for first, body in reader.packets()]
     assert reader.held_bytes == 0
-    return found
+    return packets

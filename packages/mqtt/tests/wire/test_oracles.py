@@ -42,7 +42,8 @@ USUAL = {
     "subscription_ids_available": 1,
     "shared_available": 1,
 }
-"""What a property that is left out means; the other codec leaves these out, or writes them."""
+"""Values that stand for a property that is left out; the other codec leaves these out, or writes
+them."""
 
 
 def usual(properties: PacketProperties) -> PacketProperties:
@@ -66,9 +67,9 @@ def _has_any(packet: Any) -> bool:
 @settings(max_examples=examples(300))
 @pytest.mark.slow
 def test_another_codec_reads_and_writes_the_same(packet: Any) -> None:
-    found, size = mqtt5.read(memoryview(packet_bytes(packet, MQTT_5)))
+    oracle_packet, size = mqtt5.read(memoryview(packet_bytes(packet, MQTT_5)))
     assert size == len(packet_bytes(packet, MQTT_5))
-    (back,) = read(found.write(), MQTT_5)
+    (back,) = read(oracle_packet.write(), MQTT_5)
 
     assert meant(back) == meant(packet)
 

@@ -43,14 +43,14 @@ VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 @pytest.mark.slow
 def test_what_is_written_is_read_again(version: int, data: st.DataObject) -> None:
     given_packets = data.draw(st.lists(drawn(version), min_size=1, max_size=4))
-    written = b"".join(packet_bytes(each, version) for each in given_packets)
+    written = b"".join(packet_bytes(given_packet, version) for given_packet in given_packets)
 
     assert read(written, version, data.draw(st.lists(st.integers(0, 400)))) == given_packets
 
 
 def test_there_are_27_properties_and_each_has_a_field() -> None:
-    assert len(PROPERTIES) == len({each.number for each in PROPERTIES}) == 27
-    assert {each.name for each in PROPERTIES} == set(PacketProperties.__struct_fields__)
+    assert len(PROPERTIES) == len({property_.number for property_ in PROPERTIES}) == 27
+    assert {property_.name for property_ in PROPERTIES} == set(PacketProperties.__struct_fields__)
 
 
 _CONNECT_5 = "10 0d 0004 4d515454 05 02 003c 00 0000"
@@ -192,13 +192,13 @@ def test_what_is_too_large_is_refused_before_it_has_come() -> None:
 
 
 def test_a_packet_that_comes_in_many_pieces_is_put_together_once() -> None:
-    reader, found = PacketReader(), []
+    reader, packets = PacketReader(), []
     written = packet_bytes(PublishPacket("a", bytes(1 << 17)), MQTT_5)
-    for at in range(0, len(written), 16):
-        reader.receive(written[at : at + 16])
-        found += list(reader.packets())
+    for offset in range(0, len(written), 16):
+        reader.receive(written[offset : offset + 16])
+        packets += list(reader.packets())
 
-    assert [len(body) for _, body in found] == [(1 << 17) + 4]
+    assert [len(body) for _, body in packets] == [(1 << 17) + 4]
 
 
 def test_who_stops_after_a_packet_gets_the_next_whatever_its_length() -> None:
@@ -217,7 +217,7 @@ def test_who_stops_after_a_packet_gets_the_next_whatever_its_length() -> None:
 
 
 def acknowledgements(*packet_ids: int) -> bytes:
-    return b"".join(packet_bytes(PubackPacket(each), MQTT_5) for each in packet_ids)
+    return b"".join(packet_bytes(PubackPacket(packet_id), MQTT_5) for packet_id in packet_ids)
 
 
 @pytest.mark.parametrize(
@@ -263,10 +263,12 @@ def plain_or_nearly(draw: st.DrawFn) -> bytes:
     )
     size = len(body)
     length = bytes((size,)) if size < 0x80 else bytes((size & 0x7F | 0x80, size >> 7))
-    found = bytearray(bytes((first,)) + length + body)
+    damaged = bytearray(bytes((first,)) + length + body)
     if draw(st.integers(0, 3)) == 0:
-        found[draw(st.integers(0, min(8, len(found) - 1)))] = draw(st.integers(0, 255))
-    return bytes(found[: draw(st.integers(len(found) - 2, len(found)))] if first == 0x3A else found)
+        damaged[draw(st.integers(0, min(8, len(damaged) - 1)))] = draw(st.integers(0, 255))
+    return bytes(
+        damaged[: draw(st.integers(len(damaged) - 2, len(damaged)))] if first == 0x3A else damaged
+    )
 
 
 @VERSIONS
@@ -275,28 +277,30 @@ def plain_or_nearly(draw: st.DrawFn) -> bytes:
 def test_plain_messages_are_read_together_as_they_are_one_by_one(
     version: int, data: bytes, most: int
 ) -> None:
-    found, end = plain_messages(data, version, most, packet_bytes_max=1 << 20)
+    messages, end = plain_messages(data, version, most, packet_bytes_max=1 << 20)
 
-    assert len(found) <= most
-    if found:
+    assert len(messages) <= most
+    if messages:
         expected = read(data[:end], version)
-        assert expected == [PublishPacket(t, p, int(i > 0), packet_id=i) for t, p, i in found]
+        assert expected == [PublishPacket(t, p, int(i > 0), packet_id=i) for t, p, i in messages]
     else:
         assert end == 0
 
 
 @VERSIONS
 def test_plain_messages_are_read_as_far_as_they_go(version: int) -> None:
-    plain = [PublishPacket("a", b"x" * 200, each % 2, packet_id=each % 2) for each in range(5)]
-    other = PublishPacket("a", b"", retain=True)
-    data = b"".join(packet_bytes(each, version) for each in (*plain, other))
+    plain = [
+        PublishPacket("a", b"x" * 200, number % 2, packet_id=number % 2) for number in range(5)
+    ]
+    retained = PublishPacket("a", b"", retain=True)
+    data = b"".join(packet_bytes(packet, version) for packet in (*plain, retained))
     reader = PacketReader()
     reader.receive(data)
 
     assert len(reader.publishes(version, 3)) == 3
     assert [packet_id for _, _, packet_id in reader.publishes(version, 3)] == [1, 0]
     assert reader.publishes(version, 3) == []
-    assert [packet_of(*each, version) for each in reader.packets()] == [other]
+    assert [packet_of(*packet, version) for packet in reader.packets()] == [retained]
     assert reader.held_bytes == 0
     reader.receive(data[:20])
     assert reader.publishes(version, 3) == []
