@@ -37,10 +37,10 @@ class ObjectStore:
             f"s3://somebody:very-secret@{place}?endpoint_override={address}&scheme=http&region=here"
         )
 
-    def asked(self, method: str, part: str) -> list[tuple[str, str]]:
+    def requests_of(self, method: str, part: str) -> list[tuple[str, str]]:
         """Return name and range of the requests with this method whose name contains ``part``."""
-        found = [(name, span) for did, name, span in self.requests if did == method]
-        return [(name, span) for name, span in found if part in name]
+        spans = [(name, span) for did, name, span in self.requests if did == method]
+        return [(name, span) for name, span in spans if part in name]
 
 
 @contextmanager
@@ -101,8 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
         if content is None:
             return self._answer(404, _error("NoSuchKey"), with_body=with_body)
         total, status, more = len(content), 200, {}
-        if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            first, last = int(asked[1]), min(int(asked[2] or total - 1), total - 1)
+        if byte_range := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            first, last = int(byte_range[1]), min(int(byte_range[2] or total - 1), total - 1)
             content, status = content[first : last + 1], 206
             more = {"Content-Range": f"bytes {first}-{last}/{total}"}
         self._answer(status, content, with_body=with_body, **more)
@@ -147,35 +147,36 @@ class _Handler(BaseHTTPRequestHandler):
         files: dict[str, int] = {}
         folders: dict[str, None] = {}
         for name in sorted(self.objects.objects):
-            own = name.removeprefix(f"{bucket}/")
-            if own == name or not own.startswith(prefix):
+            key = name.removeprefix(f"{bucket}/")
+            if key == name or not key.startswith(prefix):
                 continue
-            rest = own[len(prefix) :]
+            rest = key[len(prefix) :]
             if delimiter and delimiter in rest:
-                own = prefix + rest.partition(delimiter)[0] + delimiter
-            if own <= after or own in folders:
+                key = prefix + rest.partition(delimiter)[0] + delimiter
+            if key <= after or key in folders:
                 continue
             if len(files) + len(folders) == limit:
                 more = max([*files, *folders])
                 break
-            if own.endswith(delimiter or "\0"):
-                folders[own] = None
+            if key.endswith(delimiter or "\0"):
+                folders[key] = None
             else:
-                files[own] = len(self.objects.objects[name])
+                files[key] = len(self.objects.objects[name])
         else:
             more = ""
-        found = "".join(
-            f"<Contents><Key>{escape(own)}</Key><Size>{size}</Size>"
+        contents = "".join(
+            f"<Contents><Key>{escape(object_key)}</Key><Size>{size}</Size>"
             "<LastModified>2013-01-01T00:00:00.000Z</LastModified></Contents>"
-            for own, size in files.items()
+            for object_key, size in files.items()
         ) + "".join(
-            f"<CommonPrefixes><Prefix>{escape(own)}</Prefix></CommonPrefixes>" for own in folders
+            f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
+            for folder in folders
         )
         elements = {"Name": bucket, "KeyCount": f"{len(files) + len(folders)}"}
         elements["IsTruncated"] = "true" if more else "false"
         if more:
             elements["NextContinuationToken"] = more
-        return _xml("ListBucketResult", found, **elements)
+        return _xml("ListBucketResult", contents, **elements)
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "") == "chunked":
@@ -214,14 +215,14 @@ class _Handler(BaseHTTPRequestHandler):
 def _unpacked(body: bytes) -> bytes:
     """Return the data in a body of the encoding ``aws-chunked``."""
     parts: list[bytes] = []
-    at = 0
+    offset = 0
     while True:
-        end = body.index(b"\r\n", at)
-        size = int(body[at:end].split(b";")[0], 16)
+        end = body.index(b"\r\n", offset)
+        size = int(body[offset:end].split(b";")[0], 16)
         if not size:
             return b"".join(parts)
         parts.append(body[end + 2 : end + 2 + size])
-        at = end + 2 + size + 2
+        offset = end + 2 + size + 2
 
 
 def _error(code: str) -> bytes:

@@ -54,7 +54,8 @@ def store() -> Iterator[ObjectStore]:
 
 
 def publish(session: Session, files: int, name: str = "orders") -> Channel:
-    """That many more files."""
+    """Publish events that fill ``files`` more files, and wait until these are sealed. Return the
+    channel."""
     if name not in session.channels.list():
         session.channels.create(name, type="persistent", storage={"events_per_spindle": PER_FILE})
     channel = session.channels.get(name)
@@ -69,34 +70,36 @@ def sealed(channel: Channel, files: int) -> None:
     until(lambda: channel.info().storage.sealed_files == files)
 
 
-def own(data: Path) -> dict[str, bytes]:
+def sealed_files(data: Path) -> dict[str, bytes]:
     """The sealed files of a data directory."""
     return {f"{p.relative_to(data)}": p.read_bytes() for p in data.glob("segments/**/*.arrow")}
 
 
 def copied(store: ObjectStore, place: str) -> dict[str, bytes]:
-    found = {name.removeprefix(f"{place}/"): each for name, each in store.objects.items()}
-    found.pop(LABEL, None)
-    return {name: content for name, content in found.items() if name.endswith(".arrow")}
+    content_by_name = {
+        name.removeprefix(f"{place}/"): content for name, content in store.objects.items()
+    }
+    content_by_name.pop(LABEL, None)
+    return {name: content for name, content in content_by_name.items() if name.endswith(".arrow")}
 
 
 def test_only_what_is_new_is_copied(session: Session, store: ObjectStore, tmp_path: Path) -> None:
     uri = store.uri("bucket/realm")
     publish(session, 3)
     first = copy_files(session, uri)
-    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+    assert copied(store, "bucket/realm") == sealed_files(tmp_path / "data")
     assert (first.files, first.files_copied, first.bytes_copied) == (3, 3, first.bytes)
 
     store.requests.clear()
     again = copy_files(session, uri)
     assert (again.files, again.files_copied, again.bytes_copied) == (3, 0, 0)
-    assert store.asked("PUT", "") == []
-    assert [n for n, _ in store.asked("GET", ".arrow")] == [], "known by their stamps"
+    assert store.requests_of("PUT", "") == []
+    assert [n for n, _ in store.requests_of("GET", ".arrow")] == [], "known by their stamps"
 
     publish(session, 2)
     more = copy_files(session, uri)
     assert (more.files, more.files_copied) == (5, 2)
-    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+    assert copied(store, "bucket/realm") == sealed_files(tmp_path / "data")
 
 
 def test_a_file_that_has_grown_is_exchanged_as_a_whole(
@@ -109,7 +112,7 @@ def test_a_file_that_has_grown_is_exchanged_as_a_whole(
     store.objects[f"bucket/realm/{name}"] = store.objects[f"bucket/realm/{name}"][:-100]
 
     assert copy_files(session, uri).files_copied == 1
-    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+    assert copied(store, "bucket/realm") == sealed_files(tmp_path / "data")
 
 
 def test_a_file_that_is_another_one_of_the_same_length_is_noticed_without_its_stamp(
@@ -125,7 +128,7 @@ def test_a_file_that_is_another_one_of_the_same_length_is_noticed_without_its_st
     store.objects[f"bucket/realm/{name}"] = content[:-20] + bytes(20)
 
     assert copy_files(session, uri).files_copied == 1, "the other one is known by its end"
-    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+    assert copied(store, "bucket/realm") == sealed_files(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
@@ -154,31 +157,31 @@ def test_files_the_realm_has_no_more_are_removed_when_that_is_said(
     copy_files(session, uri)
     orders.purge(end=2 * PER_FILE - 1)
     sealed(orders, 1)
-    while len(own(tmp_path / "data")) > 1:  # bytes leave after the facts
+    while len(sealed_files(tmp_path / "data")) > 1:  # bytes leave after the facts
         session.info()
 
-    left = copy_files(session, uri)
-    assert (left.files, left.files_left, left.files_removed) == (1, 2, 0)
+    unpruned = copy_files(session, uri)
+    assert (unpruned.files, unpruned.files_left, unpruned.files_removed) == (1, 2, 0)
     pruned = copy_files(session, uri, prune=True)
     assert (pruned.files, pruned.files_left, pruned.files_removed) == (1, 0, 2)
-    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+    assert copied(store, "bucket/realm") == sealed_files(tmp_path / "data")
 
 
 def test_a_copy_that_was_broken_off_goes_on(
     session: Session, store: ObjectStore, tmp_path: Path
 ) -> None:
     class Breaks(FileSystemBlobs):
-        left = 4  # the label, and three files
+        files_left = 4  # the label, and three files
 
         async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
-            if not self.left:
+            if not self.files_left:
                 raise StorageFailed("the network is gone")
-            self.left -= 1
+            self.files_left -= 1
             await super().put(name, chunks)
 
     blobs = blobs_at(store.uri("bucket/realm"), "--to")
-    found = place(store.uri("bucket/realm"), "--to")
-    breaks = Breaks(*found, offload=asyncio.to_thread)
+    destination = place(store.uri("bucket/realm"), "--to")
+    breaks = Breaks(*destination, offload=asyncio.to_thread)
     publish(session, 5)
     with pytest.raises(StorageFailed, match="network is gone"):
         session.copy_files(breaks)
@@ -186,7 +189,7 @@ def test_a_copy_that_was_broken_off_goes_on(
 
     done = session.copy_files(blobs)
     assert (done.files, done.files_copied) == (5, 2)
-    assert copied(store, "bucket/realm") == own(tmp_path / "data")
+    assert copied(store, "bucket/realm") == sealed_files(tmp_path / "data")
     assert session.back_up(tmp_path / "backup").files > 5, "the copy that failed is over"
 
 
@@ -197,7 +200,7 @@ def test_a_place_that_is_something_else_is_left_alone(
     publish(session, 1)
     copy_files(session, uri)
     before = dict(store.objects)
-    with penstock.Realm(tmp_path / "other") as other, other.connect() as own_session:
+    with penstock.Realm(tmp_path / "other") as other_realm, other_realm.connect() as own_session:
         publish(own_session, 1)
         with pytest.raises(InvalidArgument, match=r"a copy of another realm, .* its own folder"):
             copy_files(own_session, uri, prune=True)
@@ -243,7 +246,7 @@ def test_the_command_says_what_it_did(
     assert first.output.startswith("2 files, ")
     assert "; 2 files of " in first.output
     assert json.loads(second.output)["files_copied"] == 0
-    assert own(tmp_path / "copy") == own(tmp_path / "data")
+    assert sealed_files(tmp_path / "copy") == sealed_files(tmp_path / "data")
 
 
 @pytest.mark.process
@@ -265,4 +268,4 @@ def test_a_copy_that_follows_takes_what_is_sealed_later(
             assert process.wait(30) == INTERRUPTED
         finally:
             process.kill()
-    assert own(tmp_path / "copy") == own(tmp_path / "data")
+    assert sealed_files(tmp_path / "copy") == sealed_files(tmp_path / "data")

@@ -89,12 +89,12 @@ class Tagged(NamedTuple):
 
 def rules_in(page: str) -> dict[str, Rule]:
     """Return all rules of a page, by id."""
-    found = {}
+    rules_by_id = {}
     for match in _RULE.finditer(page):
         rule_id, text = match.groups()
-        assert rule_id not in found, f"{rule_id} stands on the page twice"
-        found[rule_id] = _rule(rule_id, text)
-    return found
+        assert rule_id not in rules_by_id, f"{rule_id} stands on the page twice"
+        rules_by_id[rule_id] = _rule(rule_id, text)
+    return rules_by_id
 
 
 def _rule(rule_id: str, text: str) -> Rule:
@@ -130,8 +130,8 @@ def anchor_of(cited: str) -> str:
 
 def cited_in(text: str) -> Iterator[str]:
     """Return the ids that a text cites: ``SEM D7``, ``SEM J2-J4, J6``, ``SEM C1c-f``, ``SEM D``."""
-    for found in _CITED.finditer(text):
-        for part in _RANGE.finditer(found[1]):
+    for citation in _CITED.finditer(text):
+        for part in _RANGE.finditer(citation[1]):
             yield from _spelled_out(*part.groups())
 
 
@@ -206,26 +206,26 @@ def _of_function(
 ) -> Iterator[tuple[str, Tagged]]:
     if not node.name.startswith("test"):
         return
-    own = list(chain.from_iterable(map(tags_in, node.decorator_list)))
-    if not own and not outer:
+    tags = list(chain.from_iterable(map(tags_in, node.decorator_list)))
+    if not tags and not outer:
         return
     marks = " ".join(map(ast.unparse, node.decorator_list))
     uses = {argument.arg for argument in node.args.args}
     is_heavy = any(mark in marks for mark in _HEAVY) or not _HEAVY_FIXTURES.isdisjoint(uses)
-    for tag in dict.fromkeys((*own, *outer)):
-        yield tag, Tagged(path, name, tag in own, others=len(own), is_heavy=is_heavy)
+    for tag in dict.fromkeys((*tags, *outer)):
+        yield tag, Tagged(path, name, tag in tags, others=len(tags), is_heavy=is_heavy)
 
 
 @cache
 def tagged() -> dict[str, list[Tagged]]:
     """Return all rules in the tags of tests, with these tests."""
-    found = defaultdict(list)
+    tests_by_tag = defaultdict(list)
     for path in (path for path in files_of_tests() if path.name.startswith("test_")):
         source = path.read_text(encoding="utf-8")
         if "mark.spec" in source:
             for tag, test in tests_in(tree_of(outline(source)), path.relative_to(ROOT).as_posix()):
-                found[tag].append(test)
-    return found
+                tests_by_tag[tag].append(test)
+    return tests_by_tag
 
 
 # --- both ----------------------------------------------------------------------------------
@@ -234,9 +234,11 @@ def tagged() -> dict[str, list[Tagged]]:
 def shown_for(shown: Iterable[str], tests: Iterable[Tagged]) -> list[str]:
     """Return the tests to show with a rule: those shown now, if they are still tagged with it, and
     then the plainest of the others, from as many files as possible."""
-    known = {test.test_id: test for test in tests if test.name}
-    kept = [test_id for test_id in shown if test_id in known]
-    rest = sorted((test for test in known.values() if test.test_id not in kept), key=_plainness)
+    tests_by_id = {test.test_id: test for test in tests if test.name}
+    kept = [test_id for test_id in shown if test_id in tests_by_id]
+    rest = sorted(
+        (test for test in tests_by_id.values() if test.test_id not in kept), key=_plainness
+    )
     while rest and len(kept) < SHOWN:
         files = [test_id.partition("::")[0] for test_id in kept]
         best = min(rest, key=lambda test: (files.count(test.path), _plainness(test)))

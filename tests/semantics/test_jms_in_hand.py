@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packages.core.tests.plays import left, outstanding, play_of
+from packages.core.tests.plays import outstanding, play_of, removals
 from penstock_core.messages.delivery import ConfirmRecall, SetDemand
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.seats import Detach, TakeLease, TakeSeat
@@ -36,13 +36,14 @@ def live(play: Play) -> list[int]:
 
 
 def pass_by(play: Play, ms: int) -> dict[int, list[int]]:
-    """What comes because of the time alone, to clients that confirm what is recalled."""
+    """Let time pass, and return the events that clients receive because of that. The clients
+    confirm recalls."""
     play.wait(ms)
     play.sweep()
-    told = [each for each in play.channel.recalls() if isinstance(each, Recall)]
+    recalls = [effect for effect in play.channel.recalls() if isinstance(effect, Recall)]
     effects = play.offers()
-    for each in told:
-        effects += play.do(ConfirmRecall(each.subscription))
+    for recall in recalls:
+        effects += play.do(ConfirmRecall(recall.subscription))
     return delivered(effects)
 
 
@@ -61,7 +62,7 @@ def test_what_is_not_acknowledged_in_time_goes_to_another_client_and_leaves_with
     assert live(play) == [0]
     play.do(Ack(2, (span(0),)))
     assert live(play) == []
-    assert left(play) == [(Cause.CONSUMED, [0], [])]
+    assert removals(play) == [(Cause.CONSUMED, [0], [])]
 
 
 @pytest.mark.spec("D19")
@@ -123,7 +124,7 @@ def test_what_is_rejected_is_dead_although_the_engine_buries_nothing_else() -> N
     play.do(BuryEvents(1, (span(0),)))
     play.do(Ack(1, (span(1),)))
 
-    assert left(play) == [(Cause.REJECTED, [0], [0]), (Cause.CONSUMED, [1], [])]
+    assert removals(play) == [(Cause.REJECTED, [0], [0]), (Cause.CONSUMED, [1], [])]
     assert live(play) == []
 
 

@@ -1,4 +1,5 @@
-"""On the JMS engine a subscriber waits for what its selector matches, and for nothing else."""
+"""Subscribers of the JMS engine wait for the events that their selectors match, and for no
+others."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packages.core.tests.engines.jms_channels import conserved, gone, jms, live
+from packages.core.tests.engines.jms_channels import conserved, jms, live, removed_by_cause
 from packages.core.tests.plays import play_of
 from penstock_core.ids.ids import IdSet
 from penstock_core.messages.durables import AddDurable
@@ -92,7 +93,7 @@ def test_what_only_a_durable_wants_leaves_with_its_acknowledgement() -> None:
     play.do(Ack(2, (span(0, 2),)))
 
     assert live(play) == [1]
-    assert gone(play) == {"consumed": 2}
+    assert removed_by_cause(play) == {"consumed": 2}
     assert conserved(play)
 
 
@@ -119,7 +120,7 @@ def test_while_it_is_absent_what_matches_waits_and_comes_once() -> None:
     assert delivered(back) == {2: [1, 2, 5]}
     play.do(GrantCredit(2, 0, 6))
     assert live(play) == []
-    assert gone(play) == {"dropped": 4}
+    assert removed_by_cause(play) == {"dropped": 4}
     assert conserved(play)
 
 

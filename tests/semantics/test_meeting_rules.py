@@ -1,4 +1,4 @@
-"""Where several rules meet: one test for each line of ``docs/guide/meeting-rules.md``."""
+"""Combinations of rules: one test for each line of ``docs/guide/meeting-rules.md``."""
 
 from __future__ import annotations
 
@@ -181,12 +181,12 @@ def test_what_all_durables_have_acknowledged_takes_no_place() -> None:
 
 @pytest.mark.spec("T7")
 def test_a_circle_of_dead_event_stores_is_refused() -> None:
-    found = Directory(rules())
-    found.apply(found.decide_create("a", Definition()))
-    found.apply(found.decide_create("b", Definition(dead_event_store="a")))
+    directory = Directory(rules())
+    directory.apply(directory.decide_create("a", Definition()))
+    directory.apply(directory.decide_create("b", Definition(dead_event_store="a")))
 
     with pytest.raises(InvalidArgument, match="a -> b -> a; dead events would move in a circle"):
-        found.checked("a", Definition(dead_event_store="b"))
+        directory.checked("a", Definition(dead_event_store="b"))
 
 
 @pytest.mark.spec("T4", "T7")
@@ -413,13 +413,13 @@ def test_what_had_come_of_a_deleted_channel_of_a_pattern_is_handed_out() -> None
             first = subscription.next_batch(30)
             session.channels.delete("a/1")
             session.channels.create("a/1").publish(b"new")
-            found = [event.data for event in first or ()]
-            while found[-1] != b"new":
+            payloads = [event.data for event in first or ()]
+            while payloads[-1] != b"new":
                 batch = subscription.next_batch(30)
                 assert batch is not None
-                found += [event.data for event in batch]
+                payloads += [event.data for event in batch]
 
-    assert found == [b"old"] * 600 + [b"new"]
+    assert payloads == [b"old"] * 600 + [b"new"]
 
 
 @pytest.mark.spec("D21", "D15")

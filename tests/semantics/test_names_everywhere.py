@@ -84,7 +84,7 @@ def test_any_name_comes_out_of_every_way_as_it_went_in(everywhere: Everywhere, n
         assert everywhere.labels() == {name}
         assert everywhere.command_line(name) == name
         listed = everywhere.command("channel", "list", "--format", "json")
-        assert [each["name"] for each in msgspec.json.decode(listed)] == [name]
+        assert [document["name"] for document in msgspec.json.decode(listed)] == [name]
     finally:
         channels.delete(name)
     assert everywhere.labels() == set()
@@ -132,17 +132,17 @@ def test_names_outlive_the_realm_with_their_files(tmp_path: Path) -> None:
             channel = session.channels.get(name)
             assert [event.data.decode() for event in channel.browse()] == [name] * 5
             session.channels.delete(name)
-            taken = session.channels.import_from(tmp_path / "exports" / str(names.index(name)))
-            assert taken.name == name
-            assert [event.event_id for event in taken.browse()] == [0, 1, 2, 3, 4]
+            imported = session.channels.import_from(tmp_path / "exports" / str(names.index(name)))
+            assert imported.name == name
+            assert [event.event_id for event in imported.browse()] == [0, 1, 2, 3, 4]
     assert len(_folders(data)) == len(names)
 
 
 def _folders(data: Path) -> set[str]:
     """The channels' folders; no channel lies in another's."""
-    found = {path.parent.relative_to(data / "segments") for path in data.rglob("*.arrow")}
-    assert all(len(folder.parts) == 1 for folder in found)
-    return set(map(str, found))
+    folders = {path.parent.relative_to(data / "segments") for path in data.rglob("*.arrow")}
+    assert all(len(folder.parts) == 1 for folder in folders)
+    return set(map(str, folders))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packages.core.tests.plays import dying, left, outstanding, play_of, reader
+from packages.core.tests.plays import dying, outstanding, play_of, reader, removals
 from penstock_core.messages.definitions import Edit
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.retention import PurgeEvents
@@ -41,7 +41,7 @@ def test_an_event_dies_at_its_last_delivery_however_it_comes_back(limit: int, ho
         else:
             play.do(RollBack(client, (span(0),)))
 
-    assert left(play) == [(Cause.UNDELIVERABLE, [0], [0])]
+    assert removals(play) == [(Cause.UNDELIVERABLE, [0], [0])]
     assert play.channel.state.counters.dead == 1
     assert not play.channel.state.stored
 
@@ -69,7 +69,7 @@ def test_while_another_durable_wants_it_the_event_is_dead_for_the_one_alone() ->
     assert outstanding(play, "other") == [0, 1]
 
     play.do(Ack(2, (span(0),)))
-    assert left(play) == [(Cause.CONSUMED, [0], [])]
+    assert removals(play) == [(Cause.CONSUMED, [0], [])]
     play.do(PurgeEvents((span(1),)))
     counters = play.channel.state.counters
     assert counters.published == counters.departed_count == 2
@@ -98,7 +98,7 @@ def test_the_limit_and_the_count_survive_a_restart(how: str) -> None:
     assert redelivered(effects) == {0: 2}
     play.do(RollBack(2, (span(0),)))
 
-    assert left(play) == [(Cause.UNDELIVERABLE, [0], [0])]
+    assert removals(play) == [(Cause.UNDELIVERABLE, [0], [0])]
 
 
 @pytest.mark.spec("T10")
@@ -108,7 +108,7 @@ def test_acknowledged_in_time_it_is_consumed() -> None:
     play.do(RollBack(1, (span(0),)))
     play.do(Ack(1, (span(0),)))
 
-    assert left(play) == [(Cause.CONSUMED, [0], [])]
+    assert removals(play) == [(Cause.CONSUMED, [0], [])]
 
 
 @pytest.mark.spec("T10", "Q3")
@@ -118,10 +118,10 @@ def test_a_queue_has_the_limit_itself(limit: int) -> None:
     play.do(TakeSeat("", 1, "s"))
     play.do(publish(1))
     for _ in range(limit):
-        assert left(play) == []
+        assert removals(play) == []
         play.do(RollBack(1, (span(0),)))
 
-    assert left(play) == [(Cause.UNDELIVERABLE, [0], [0])]
+    assert removals(play) == [(Cause.UNDELIVERABLE, [0], [0])]
 
 
 @pytest.mark.spec("T10", "C3")
@@ -136,7 +136,7 @@ def test_a_queues_limit_can_be_edited(how: str) -> None:
     play.do(TakeSeat("", 1, "s"))
     play.do(RollBack(1, (span(0),)))
 
-    assert left(play) == [(Cause.UNDELIVERABLE, [0], [0])]
+    assert removals(play) == [(Cause.UNDELIVERABLE, [0], [0])]
 
 
 @pytest.mark.spec("T10")

@@ -26,7 +26,7 @@ INVALID = "amqp:invalid-field"
 
 def granted(dialogue: Dialogue) -> None:
     """Wait until the realm has given credit to a sender."""
-    dialogue.hear(FLOW, lambda each: each.values[4] is not None)
+    dialogue.hear(FLOW, lambda frame: frame.values[4] is not None)
 
 
 def check_session_lives(dialogue: Dialogue, channel: int = 1) -> None:
@@ -38,7 +38,7 @@ def check_session_lives(dialogue: Dialogue, channel: int = 1) -> None:
 
 def by_link(dialogue: Dialogue, name: str) -> tuple[int, int]:
     """Return channel and handle of the realm's attach of a link."""
-    attach = dialogue.hear(ATTACH, lambda each: each.values[0] == name)
+    attach = dialogue.hear(ATTACH, lambda frame: frame.values[0] == name)
     return attach.channel, attach.handle
 
 

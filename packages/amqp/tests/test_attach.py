@@ -1,5 +1,5 @@
-"""What the ends of a link agree on, and keep to: how deliveries are settled (AMQP 1.0, transport,
-2.8.2, 2.8.3), and how large a message may be (2.7.3)."""
+"""Agreements of the two ends of a link: how deliveries are settled (AMQP 1.0, transport, 2.8.2,
+2.8.3), and how large a message may be (2.7.3)."""
 
 from __future__ import annotations
 

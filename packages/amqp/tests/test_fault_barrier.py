@@ -1,4 +1,4 @@
-"""What goes wrong where the realm tells a connection something is that connection's end alone."""
+"""A failure while the realm notifies a connection ends only that connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What receivers do not settle is bounded in bytes: for a connection, and for a user."""
+"""Bytes of messages that receivers do not settle are limited, for a connection and for a user."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ KINDS = (AmqpConnection, AmqpEngine, IncomingLink, OutgoingLink)
 
 
 def leaked_types() -> list[str]:
-    """What there is still of connections that are over."""
+    """Return the types of the objects that closed connections have left in memory."""
     gc.collect()
     return [type(instance).__name__ for instance in gc.get_objects() if type(instance) in KINDS]
 

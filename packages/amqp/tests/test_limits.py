@@ -34,7 +34,7 @@ from penstock_testing.loop import simulated
 
 
 def answers(url: str, data: bytes) -> bytes:
-    """All the realm says to somebody until it hangs up."""
+    """Return all bytes that the realm sends until it closes the connection."""
     where = urlsplit(url)
     assert where.port is not None
     received = b""

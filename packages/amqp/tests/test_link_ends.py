@@ -1,4 +1,4 @@
-"""What is left of links and sessions that are over: nothing, and not too soon."""
+"""Ended links and sessions are freed completely, and not too soon."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from penstock_server.runtime.realm import RunningRealm
 
 
 async def sessions_of(realm: penstock.Realm) -> int:
-    """How many sessions the engine of the only AMQP connection has. Only its own thread may look:
-    it changes the list."""
+    """Return the number of sessions of the engine of the only AMQP connection. Only the engine's
+    thread may read the list, because it changes it."""
     (connection,) = (
         connection
         for connection in realm.listener.connections
@@ -45,7 +45,7 @@ def test_sessions_that_are_over_take_no_memory(realm: penstock.Realm, connect: C
         link.open()
         wait(lambda link=link: link.state & Endpoint.REMOTE_ACTIVE)
         session.close()
-        wait(lambda own=session: own.state & Endpoint.REMOTE_CLOSED)
+        wait(lambda ended_session=session: ended_session.state & Endpoint.REMOTE_CLOSED)
     client.sender("jobs").send(Message(body="b"))  # whatever was said is done
 
     assert realm.loop.call(sessions_of(realm)) == 1

@@ -79,7 +79,7 @@ def modified(
 
 
 def message_in(transfer: Any) -> bytes:
-    """What comes behind the performative."""
+    """Return the message of a transfer: the bytes after the performative."""
     raw: bytes = transfer.raw
     begins = [
         raw.index(section_start)

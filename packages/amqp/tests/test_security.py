@@ -1,4 +1,4 @@
-"""Who comes in over AMQP, and what they may do: the realm's own accounts and rights (SEM A)."""
+"""Sign-in and access rights of AMQP clients: the accounts and rights of the realm (SEM A)."""
 
 from __future__ import annotations
 

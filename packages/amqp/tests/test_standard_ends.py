@@ -1,5 +1,5 @@
-"""What is wrong ends what the standard says it ends: a link, a session or the connection (OASIS
-AMQP 1.0, transport, 2.4 to 2.8)."""
+"""An error ends the object that the standard names: a link, a session or the connection (OASIS AMQP
+1.0, transport, 2.4 to 2.8)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What transfers and their states say, and what is wrong with them (OASIS AMQP 1.0, transport 2.5
-to 2.8, messaging 3.4, transactions 4.4)."""
+"""Transfers and delivery states, and the errors in them (OASIS AMQP 1.0, transport 2.5 to 2.8,
+messaging 3.4, transactions 4.4)."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_2_7_5_what_contradicts_its_delivery_ends_the_link(
 
     assert dialogue.hear(DETACH).condition == condition
     dialogue.say(frame_of(DETACH, UInt(0), True))
-    dialogue.hear(DISPOSITION, lambda each: last_of(each) == (0, 1))
+    dialogue.hear(DISPOSITION, lambda answer: last_of(answer) == (0, 1))
     assert waiting(session) == 1
 
 
@@ -299,7 +299,7 @@ def test_2_7_5_the_rest_of_a_delivery_may_say_what_its_first_transfer_said(
 
     dialogue.say(parts(UInt(0), b"0", UInt(0)), transfer(0, 1, message()))
 
-    answer = dialogue.hear(DISPOSITION, lambda each: 1 in (each.values[1], each.values[2]))
+    answer = dialogue.hear(DISPOSITION, lambda answer: 1 in (answer.values[1], answer.values[2]))
     assert answer.values[4].descriptor == 0x24
     assert waiting(session) == 2
 
@@ -313,7 +313,7 @@ def test_2_7_5_a_resumed_delivery_that_is_not_known_is_ignored(
 
     dialogue.say(frame_of(TRANSFER, *fields, payload=message()), transfer(0, 1, message()))
 
-    accepted = dialogue.hear(DISPOSITION, lambda each: each.values[1] == 1)
+    accepted = dialogue.hear(DISPOSITION, lambda answer: answer.values[1] == 1)
     assert accepted.values[4] == Described(ULong(0x24), [])
     assert waiting(session) == 1
 

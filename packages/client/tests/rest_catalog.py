@@ -35,8 +35,8 @@ class RestCatalog(ThreadingHTTPServer):
         self.catalog: Catalog = catalog_in(folder)
         self.statuses: list[int] = []
         self.moment: Literal["before", "during", "after"] = "after"
-        """When a commit fails whose answer is not 200: before it is stored, afterwards, or before
-        but with the next commit storing it first."""
+        """Point at which a commit fails with a status other than 200: before it is stored,
+        afterwards, or before but with the next commit storing it first."""
         self.delayed: list[tuple[list[str], bytes]] = []
         """Commits that the next commit stores first."""
         self.commits = 0

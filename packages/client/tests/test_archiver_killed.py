@@ -50,11 +50,11 @@ def test_an_archiver_that_is_killed_at_any_step_keeps_each_event_once(
         last = [sys.executable, "-m", "penstock", "archive", "run", "orders", "--table", table]
         last += ["--durable", "lake", "--once", "--url", server.url]
         subprocess.run(last, env=environment, check=True)
-        left = orders.info().events
+        remaining = orders.info().events
         read = orders.read(start=0)
 
     assert int(killed.stdout) > KILLS // 3
-    assert left == 0
+    assert remaining == 0
     expected = list(range(BATCHES * EVENTS))
     assert read.column("n").to_pylist() == expected
     theirs = catalog_in(tmp_path).load_table(("lake", "orders")).scan().to_arrow()

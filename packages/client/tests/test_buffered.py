@@ -138,7 +138,7 @@ async def test_a_bound_of_nothing_is_refused(world: World) -> None:
 
 
 def held(seat: aio.DurableSubscription) -> int:
-    """Bytes in the client that nobody has taken."""
+    """Return the bytes in the client that the application has not taken."""
     return seat._seat.inbox.buffered.size
 
 

@@ -173,7 +173,7 @@ async def test_an_unclosed_session_ends_in_order_with_its_loop(world: World, see
         await orders.publish(b"0")
         others = asyncio.all_tasks()
         session = await aio.connect(URL)
-        (root,) = (each for each in asyncio.all_tasks() - others if "session" in each.get_name())
+        (root,) = (task for task in asyncio.all_tasks() - others if "session" in task.get_name())
         durable = await (await session.channels.get("orders")).durables.get("billing")
         subscription = await durable.subscribe(window=2).open()
         batch = await subscription.next_batch(5.0)

@@ -1,4 +1,4 @@
-"""Who has which event, over a session (SEM D23)."""
+"""Delivery states of events, read over a session (SEM D23)."""
 
 from __future__ import annotations
 

@@ -224,8 +224,8 @@ def test_ten_events_are_shared_one_by_one_by_two_clients_that_set_no_window(
 
         got = [first.next_batch(WAIT_S), second.next_batch(WAIT_S)]
 
-        taken = sorted(batch.event_ids.tolist() for batch in got if batch is not None)
-        assert taken == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+        ids_by_batch = sorted(batch.event_ids.tolist() for batch in got if batch is not None)
+        assert ids_by_batch == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 
 
 @pytest.mark.slow

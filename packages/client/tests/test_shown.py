@@ -136,9 +136,9 @@ def test_what_publishes_shows_its_counts(session: Session) -> None:
 def test_a_closed_session_and_its_objects_say_so(realm: penstock.Realm) -> None:
     with realm.connect() as session:
         shown = of_each_kind(session)
-    for each in shown:
-        assert ", closed" in repr(each), each
-        assert "incomplete" not in repr(each)
+    for handle in shown:
+        assert ", closed" in repr(handle), handle
+        assert "incomplete" not in repr(handle)
 
 
 def test_a_session_without_its_connection_says_so(relay: Relay) -> None:
@@ -148,7 +148,7 @@ def test_a_session_without_its_connection_says_so(relay: Relay) -> None:
         relay.cut()
         until(lambda: not session.is_connected)
 
-        assert {", reconnecting" in repr(each) for each in shown} == {True}
+        assert {", reconnecting" in repr(handle) for handle in shown} == {True}
         relay.open_door()
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_asked_of_the_realm(session: Session, monkeypatch: pytest.Mon
 
     for name in ("request", "ask", "tell", "send"):
         monkeypatch.setattr(session.connection, name, refuse)
-    assert [text for each in shown if "incomplete" in (text := repr(each))] == []
+    assert [text for handle in shown if "incomplete" in (text := repr(handle))] == []
     monkeypatch.undo()
 
 
@@ -176,20 +176,20 @@ def test_an_object_whose_constructor_has_failed_is_shown(kind: type) -> None:
 
 def test_hostile_and_long_names_stay_on_one_short_line(session: Session) -> None:
     shown = of_each_kind(session)
-    for each in shown:
-        inner = getattr(each, "_inner", each)
+    for handle in shown:
+        inner = getattr(handle, "_inner", handle)
         for owner in (inner, getattr(inner, "_seat", None)):
             for name in ("name", "_name", "_channel_name", "channel_name", "durable", "_durable"):
                 if isinstance(getattr(owner, name, None), str):
                     setattr(owner, name, HOSTILE)
-        if hasattr(each, "name"):
-            each.name = HOSTILE
-        texts = [repr(each)]
-        if hasattr(each, "_repr_html_"):
-            texts.append(each._repr_html_())
+        if hasattr(handle, "name"):
+            handle.name = HOSTILE
+        texts = [repr(handle)]
+        if hasattr(handle, "_repr_html_"):
+            texts.append(handle._repr_html_())
             assert "<script" not in texts[1]
         for text in texts:
-            assert text.isprintable(), each
+            assert text.isprintable(), handle
             assert "incomplete" not in text
         assert len(texts[0]) < 500
 
@@ -197,9 +197,9 @@ def test_hostile_and_long_names_stay_on_one_short_line(session: Session) -> None
 def test_no_secret_of_a_url_is_shown(realm: penstock.Realm) -> None:
     hosts = realm.listen().removeprefix("penstock://")
     with penstock.connect(f"penstock://ann:{SECRET}@{hosts}") as session:
-        for each in of_each_kind(session):
-            assert SECRET not in repr(each)
-            assert SECRET not in getattr(each, "_repr_html_", str)()
+        for handle in of_each_kind(session):
+            assert SECRET not in repr(handle)
+            assert SECRET not in getattr(handle, "_repr_html_", str)()
         archived = session.channels.create("archived", archive=f"s3://key:{SECRET}@lake/a")
         assert SECRET not in archived._repr_html_()
         assert SECRET not in archived.info()._repr_html_()

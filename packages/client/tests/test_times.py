@@ -196,8 +196,8 @@ def test_no_duration_takes_what_is_not_one(stocked: Session, wrong: Any) -> None
     for name, call in (WAITS | SENT).items():
         parameter, _, _ = name.partition(" of ")
         unit = "milliseconds" if parameter == "linger_ms" else "seconds"
-        said = f"{parameter} is {wrong!r}; give {unit}, 0 or more, a text such as '500ms'"
-        with pytest.raises(penstock.InvalidArgument, match=re.escape(said)):
+        message = f"{parameter} is {wrong!r}; give {unit}, 0 or more, a text such as '500ms'"
+        with pytest.raises(penstock.InvalidArgument, match=re.escape(message)):
             call(stocked, wrong)
     for call in LIVES.values():
         with pytest.raises(

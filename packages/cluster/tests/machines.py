@@ -257,8 +257,8 @@ async def owner_and_others(
     machines = [
         NodeMachine(servers, n, call, secret=secret, asks_who=asks_who) for n in range(1, count + 1)
     ]
-    await until(lambda: any(each.serves for each in machines))
-    (owner,) = [each for each in machines if each.serves]
-    others = [each for each in machines if each is not owner]
-    await until(lambda: all(each.told[-1:] == [owner.name] for each in others))
+    await until(lambda: any(machine.serves for machine in machines))
+    (owner,) = [machine for machine in machines if machine.serves]
+    others = [machine for machine in machines if machine is not owner]
+    await until(lambda: all(standby.told[-1:] == [owner.name] for standby in others))
     return owner, others

@@ -50,20 +50,24 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.receive(data)
-        self.heard += [packet_of(*each, self.version) for each in self._reader.packets()]
+        self.heard += [packet_of(*packet, self.version) for packet in self._reader.packets()]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.has_ended = True
 
     def say(self, *packets: Packet) -> None:
-        self.transport.write(b"".join(packet_bytes(each, self.version) for each in packets))
+        self.transport.write(b"".join(packet_bytes(packet, self.version) for packet in packets))
 
     async def hears(self, kind: type[Any]) -> Any:
         """Return the next packet of a kind; skip others before it."""
-        await until(lambda: any(isinstance(each, kind) for each in self.heard) or self.has_ended)
+        await until(
+            lambda: (
+                any(isinstance(heard_packet, kind) for heard_packet in self.heard) or self.has_ended
+            )
+        )
         while self.heard:
-            if isinstance(found := self.heard.pop(0), kind):
-                return found
+            if isinstance(packet := self.heard.pop(0), kind):
+                return packet
         raise AssertionError(f"the connection has ended without {kind.__name__}")
 
 
@@ -105,7 +109,7 @@ async def welcome(port: int, client_id: str = "d", **fields: Any) -> tuple[Clien
 
 
 async def subscribe(client: Client, *filters: str, qos: int = 1) -> None:
-    wanted = tuple(TopicSubscription(each, qos) for each in filters)
+    wanted = tuple(TopicSubscription(text, qos) for text in filters)
     client.say(SubscribePacket(1, wanted))
     await until(lambda: bool(client.heard))
     client.heard.pop(0)

@@ -76,7 +76,7 @@ async def three() -> tuple[EngineServers, Machine, list[Machine]]:
     """Return an engine, the owner, and the other nodes."""
     servers = EngineServers()
     machines = [Machine(servers, n) for n in (1, 2, 3)]
-    await until(lambda: any(each.server.opened for each in machines))
+    await until(lambda: any(machine.server.opened for machine in machines))
     await pass_time(3)
-    (owner,) = [each for each in machines if each.owns]
-    return servers, owner, [each for each in machines if each is not owner]
+    (owner,) = [machine for machine in machines if machine.owns]
+    return servers, owner, [machine for machine in machines if machine is not owner]

@@ -64,7 +64,9 @@ def refusal(process: ServerProcess) -> str:
 
 
 def addresses(*nodes: ServerProcess) -> str:
-    return "penstock://somebody@" + ",".join(each.url.partition("://")[2] for each in nodes)
+    return "penstock://somebody@" + ",".join(
+        cluster_node.url.partition("://")[2] for cluster_node in nodes
+    )
 
 
 def command(
@@ -105,7 +107,7 @@ def check_there_and_back(node: Node, tell: Callable[..., Any], folder: Path) -> 
         orders.durables.create("billing", type="shared")
         orders.publish_many([penstock.Event(b"%d" % n) for n in range(PUBLISHED)])
         until(lambda: orders.info().storage.sealed_files == 2)
-    one, two, three = (str(folder / each) for each in ("one", "two", "three"))
+    one, two, three = (str(folder / name) for name in ("one", "two", "three"))
 
     assert "nothing was changed" in tell("import", one, "--dry-run").stderr
     plan = done(tell("import", one, "--format", "json"))["plan"]
@@ -120,18 +122,18 @@ def check_there_and_back(node: Node, tell: Callable[..., Any], folder: Path) -> 
         session.close()
     restore(folder / "backup", three)
     assert "orders > next_id: 100 and 101" in compared(folder / "one", folder / "three")
-    with ServerProcess(folder / "three") as alone, penstock.connect(alone.url) as there:
-        durable = there.channels.get("orders").durables.get("billing").info()
+    with ServerProcess(folder / "three") as alone, penstock.connect(alone.url) as other_session:
+        durable = other_session.channels.get("orders").durables.get("billing").info()
         assert durable.outstanding == PUBLISHED + 1
-        assert there.channels.get("orders").publish(b"and on") == PUBLISHED + 1
+        assert other_session.channels.get("orders").publish(b"and on") == PUBLISHED + 1
 
 
 async def check_a_takeover(node: Node, folder: Path) -> None:
     """Kill the owner while a client publishes; then stop the node that took over."""
-    with node(folder / "n1") as owner, node(folder / "n2") as other:
-        (told,) = other.logged("realm.standing_by")
-        assert (told["owner"], told["owner_url"]) == ("n1", owner.url)
-        session = await aio.connect(addresses(other, owner))
+    with node(folder / "n1") as owner, node(folder / "n2") as standby:
+        (standing_by,) = standby.logged("realm.standing_by")
+        assert (standing_by["owner"], standing_by["owner_url"]) == ("n1", owner.url)
+        session = await aio.connect(addresses(standby, owner))
         channel = await session.channels.create("orders", type="persistent")
         ids = []
         for number in range(PUBLISHED):
@@ -143,15 +145,15 @@ async def check_a_takeover(node: Node, folder: Path) -> None:
         stored = [event.data async for event in channel.browse()]
         assert stored == [b"%d" % number for number in range(PUBLISHED)]
         await session.close()
-        until(lambda: other.logged("shard.claimed"))
-        (claimed,) = other.logged("shard.claimed")
+        until(lambda: standby.logged("shard.claimed"))
+        (claimed,) = standby.logged("shard.claimed")
         assert claimed["epoch"] == 2
 
         with node(folder / "n1") as again:
-            (told,) = again.logged("realm.standing_by")
-            assert told["owner"] == "n2"
-            await asyncio.to_thread(other.terminate)
-            assert other.logged("shard.given_up")
+            (standing_by,) = again.logged("realm.standing_by")
+            assert standing_by["owner"] == "n2"
+            await asyncio.to_thread(standby.terminate)
+            assert standby.logged("shard.given_up")
             session = await aio.connect(addresses(again))
             assert await session.channels.list() == ["orders"]
             await session.close()

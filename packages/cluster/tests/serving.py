@@ -26,7 +26,7 @@ async def serve_clients(
     ready = asyncio.Event()
     try:
         async with asyncio.TaskGroup() as tasks:
-            aside = [tasks.create_task(each) for each in beside]
+            aside = [tasks.create_task(coroutine) for coroutine in beside]
             tasks.create_task(realm.run())
             aside.append(tasks.create_task(listener.run(ready)))
             await ready.wait()
@@ -36,8 +36,8 @@ async def serve_clients(
             await stopping.wait()
             await listener.close()
             await realm.close()
-            for each in aside:
-                each.cancel()
+            for task in aside:
+                task.cancel()
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):

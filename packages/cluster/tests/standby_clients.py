@@ -56,7 +56,7 @@ async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, obje
     heard = await call(port, f"{line} HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode())
     head, _, body = heard.decode().partition("\r\n\r\n")
     first, *lines = head.split("\r\n")
-    headers = dict(each.split(": ", 1) for each in lines)
+    headers = dict(line.split(": ", 1) for line in lines)
     assert int(headers["content-length"]) == len(body) or line.startswith("HEAD")
     return first, headers, msgspec.json.decode(body) if body else {}
 
@@ -64,10 +64,10 @@ async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, obje
 def performatives(heard: bytes) -> list[Described]:
     """Return the performatives of the AMQP frames in the received bytes, without the protocol
     header."""
-    found, at = [], heard.rindex(sasl.PROTOCOL) + len(sasl.PROTOCOL)
-    while at < len(heard):
-        value, _ = read(heard, at + 8)
+    frames, offset = [], heard.rindex(sasl.PROTOCOL) + len(sasl.PROTOCOL)
+    while offset < len(heard):
+        value, _ = read(heard, offset + 8)
         assert isinstance(value, Described)
-        found.append(value)
-        at += int.from_bytes(heard[at : at + 4], "big")
-    return found
+        frames.append(value)
+        offset += int.from_bytes(heard[offset : offset + 4], "big")
+    return frames

@@ -106,7 +106,7 @@ async def test_the_first_owner_gives_the_place_of_blobs_an_identity() -> None:
     assert record is not None
     identity = msgspec.json.decode(record.value, type=BlobIdentity)
     assert identity.is_written
-    assert [each.name for each in await servers.blobs(0).list(IDENTITY_BLOBS)] == [identity.blob]
+    assert [blob.name for blob in await servers.blobs(0).list(IDENTITY_BLOBS)] == [identity.blob]
     await end(first)
 
 
@@ -123,7 +123,7 @@ async def test_a_node_that_does_not_see_the_files_claims_nothing_and_says_why_un
         blind = Machine(servers, 3, engine=unmounted)
         await pass_time(60)
 
-    assert [each["event"] for each in logged] == ["node.unfit"]
+    assert [line["event"] for line in logged] == ["node.unfit"]
     assert not blind.server.opened
     assert servers.log(0).last == before, "the journal is untouched"
     assert "Mount the folder" in (await shown(servers, "n3")).unfit
@@ -141,15 +141,15 @@ async def test_a_node_without_the_files_is_passed_over_when_the_owner_hands_over
     await until(lambda: owner.owns)
     await pass_time(1)
     blind = Machine(servers, 3, engine=EngineWithPlace(servers, empty()))
-    other = Machine(servers, 2)
+    second = Machine(servers, 2)
     await pass_time(10)
 
     owner.kill()
-    took_s = await until(lambda: other.owns)
+    took_s = await until(lambda: second.owns)
 
     assert took_s < 6.0, "the other one does not wait for the node that cannot serve"
     assert not blind.server.opened
-    await end(blind, other)
+    await end(blind, second)
 
 
 @pytest.mark.spec("N3")
@@ -176,10 +176,10 @@ async def test_a_realm_of_the_first_version_gets_an_identity_from_a_node_that_ha
 
 @simulated
 async def test_a_new_realm_is_not_begun_among_the_files_of_another() -> None:
-    other = EngineServers()
-    await served(other, Machine(other, 1))
+    other_servers = EngineServers()
+    await served(other_servers, Machine(other_servers, 1))
     servers = EngineServers()
-    second = Machine(servers, 2, engine=EngineWithPlace(servers, other.blobs(0)))
+    second = Machine(servers, 2, engine=EngineWithPlace(servers, other_servers.blobs(0)))
     await pass_time(30)
 
     assert not second.server.opened
@@ -199,7 +199,7 @@ async def test_an_identity_that_an_owner_began_to_write_is_finished_by_the_next(
     record = await servers.records.get(IDENTITY_KEY)
     assert record is not None
     assert msgspec.json.decode(record.value) == {"token": "begun", "is_written": True}
-    assert [each.name for each in await servers.blobs(0).list(IDENTITY_BLOBS)] == [begun.blob]
+    assert [blob.name for blob in await servers.blobs(0).list(IDENTITY_BLOBS)] == [begun.blob]
     await end(machine)
 
 

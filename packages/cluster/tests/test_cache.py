@@ -19,7 +19,8 @@ DATA = b"columns"
 
 
 async def put_and_got(tmp_path: Path, cache_bytes: int) -> tuple[bytes, Blobs]:
-    """What an owner reads of a segment that it has written, and the blobs of the engine."""
+    """Return the content that an owner reads of a segment that it has written, and the blobs of the
+    engine."""
     engine = MemoryEngine(EngineServers())
     blobs = await engine.blobs(0)
     realm = await open_shard(
@@ -41,9 +42,9 @@ async def put_and_got(tmp_path: Path, cache_bytes: int) -> tuple[bytes, Blobs]:
 
 @on_a_loop
 async def test_an_owner_keeps_copies_of_segments_in_its_data_directory(tmp_path: Path) -> None:
-    found, blobs = await put_and_got(tmp_path, cache_bytes=1 << 20)
+    content, blobs = await put_and_got(tmp_path, cache_bytes=1 << 20)
 
-    assert found == bytes(await blobs.get(SEGMENT)) == DATA
+    assert content == bytes(await blobs.get(SEGMENT)) == DATA
     assert (tmp_path / "cache" / SEGMENT).read_bytes() == DATA
 
 
@@ -52,9 +53,9 @@ async def test_an_owner_keeps_copies_of_segments_in_its_data_directory(tmp_path:
 async def test_what_is_larger_than_the_cache_is_on_the_engine_alone(
     tmp_path: Path, cache_bytes: int
 ) -> None:
-    found, _ = await put_and_got(tmp_path, cache_bytes)
+    content, _ = await put_and_got(tmp_path, cache_bytes)
 
-    assert found == DATA
+    assert content == DATA
     assert not (tmp_path / "cache" / SEGMENT).exists()
 
 

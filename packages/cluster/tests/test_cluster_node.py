@@ -50,7 +50,7 @@ class Machines:
         (folder / "cluster.secret").write_text(text)
 
     def node(self, name: str, *arguments: str, peers: str = "", secret: str = "") -> ServerProcess:
-        wanted = ",".join(f"{each}={self.host}:{port}" for each, port in self.peers.items())
+        wanted = ",".join(f"{peer}={self.host}:{port}" for peer, port in self.peers.items())
         file = self.folder / "cluster.secret"
         if secret:
             file = self.folder / f"{name}.secret"
@@ -79,8 +79,9 @@ class Machines:
             assert node.url, f"{name}: {node.log}"
         return nodes
 
-    def told(self, what: str, name: str = "n1") -> Any:
-        """What a command says that finds the cluster by the file which a node has written."""
+    def output_of(self, what: str, name: str = "n1") -> Any:
+        """Return the JSON output of a command that finds the cluster through the file that a node
+        has written."""
         ran = self.tell(what, name)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert not ran.stderr
@@ -147,8 +148,8 @@ async def test_three_commands_make_a_cluster_that_survives_the_owner_and_its_ser
     assert stored == [b"%d" % number for number in range(PUBLISHED)]
     await session.close()
     until(lambda: not is_there(engine))
-    other = next(name for name in NAMES if name != first)
-    seen = {each["node"]: each for each in machines.told("status", other)["members"]}
+    follower = next(name for name in NAMES if name != first)
+    seen = {member["node"]: member for member in machines.output_of("status", follower)["members"]}
     assert seen[first]["condition"] == "gone"
 
     again = machines.node(first)
@@ -157,7 +158,7 @@ async def test_three_commands_make_a_cluster_that_survives_the_owner_and_its_ser
     os.kill(engine, signal.SIGKILL)
     until(lambda: len(again.logged("engine.started")) == 2)
     assert again.logged("engine.ended")[0]["status"] == -signal.SIGKILL
-    until(lambda: machines.told("status", other)["engine"]["present"] == 3)
+    until(lambda: machines.output_of("status", follower)["engine"]["present"] == 3)
 
 
 @pytest.mark.spec("N3")
@@ -240,7 +241,7 @@ def test_a_machine_that_is_alone_waits_and_others_that_differ_are_refused(
     first.begin()
     until(lambda: bool(first.logged("engine.waiting")))
     (waiting,) = first.logged("engine.waiting")[:1]
-    assert [each.partition(" at ")[0] for each in waiting["peers"]] == ["n2", "n3"]
+    assert [peer.partition(" at ")[0] for peer in waiting["peers"]] == ["n2", "n3"]
     assert "Connection refused" in waiting["peers"][0]
 
     reason = refusal(machines.node("n2", secret="another secret".ljust(32, ".")))
@@ -251,8 +252,8 @@ def test_a_machine_that_is_alone_waits_and_others_that_differ_are_refused(
     assert "the engine's server 'n1' answers there: --peers must be the same" in reason
     reason = refusal(machines.node("n1", peers=swapped.replace("n3=", "x=").replace("n1=", "n3=")))
     assert "--name is 'n1', and --peers has n3, n2, x" in reason
-    taken = f"n1={LOOPBACK}:{ports['n2']},n2={LOOPBACK}:{ports['n1'] - 1},n3={LOOPBACK}:1"
-    reason = refusal(machines.node("n2", peers=taken))
+    wrong_peers = f"n1={LOOPBACK}:{ports['n2']},n2={LOOPBACK}:{ports['n1'] - 1},n3={LOOPBACK}:1"
+    reason = refusal(machines.node("n2", peers=wrong_peers))
     assert f"port {ports['n1']} of 127.0.0.1 is in use" in reason
     first.signal(signal.SIGTERM)
     assert first.wait() != 0

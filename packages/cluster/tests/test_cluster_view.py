@@ -18,14 +18,14 @@ ANSWER_S = 10.0
 class CountedInspector(MemoryInspector):
     """Counts the questions."""
 
-    asked = 0
+    queries = 0
 
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
-        self.asked += 1
+        self.queries += 1
         return await super().records(prefix)
 
 
-async def looked(servers: EngineServers) -> ClusterSeen:
+async def inspect_cluster(servers: EngineServers) -> ClusterSeen:
     seen = await observe(MemoryInspector(servers), the_loop(), LEASE_S)
     assert seen is not None
     return seen
@@ -36,7 +36,7 @@ async def examined(servers: EngineServers) -> ClusterExamined:
 
 
 def conditions(seen: ClusterSeen) -> dict[str, str]:
-    return {each.node: each.condition for each in seen.members}
+    return {member.node: member.condition for member in seen.members}
 
 
 @simulated
@@ -45,7 +45,7 @@ async def test_nodes_that_renew_are_there_and_it_takes_no_longer_than_their_rene
     owner, others = await owner_and_others(servers, 3)
     began_s = the_loop().time()
 
-    seen = await looked(servers)
+    seen = await inspect_cluster(servers)
 
     assert the_loop().time() - began_s <= LEASE_S / 3 + 1
     assert (seen.owner, seen.epoch, seen.format) == (owner.name, 1, 1)
@@ -53,10 +53,10 @@ async def test_nodes_that_renew_are_there_and_it_takes_no_longer_than_their_rene
     assert 0 < seen.lease_left_s <= LEASE_S - 1
     assert conditions(seen) == {
         owner.name: "owner",
-        **{each.name: "stands by" for each in others},
+        **{standby.name: "stands by" for standby in others},
     }
-    assert {each.serves["native"] for each in seen.members} == {
-        f"penstock://127.0.0.1:{each.native}" for each in (owner, *others)
+    assert {member.serves["native"] for member in seen.members} == {
+        f"penstock://127.0.0.1:{machine.native}" for machine in (owner, *others)
     }
     await end(owner, *others)
 
@@ -69,7 +69,7 @@ async def test_a_look_changes_nothing_and_nobody_becomes_a_member() -> None:
     before = {key: await servers.records.get(key) for key in await servers.records.list("")}
     frames = servers.log(0).snapshot()
 
-    await looked(servers)
+    await inspect_cluster(servers)
     await examined(servers)
     await state_of(MemoryInspector(servers), the_loop(), LEASE_S)
 
@@ -83,12 +83,15 @@ async def test_a_killed_owner_is_gone_and_the_next_one_is_seen() -> None:
     owner, others = await owner_and_others(servers, 3)
     owner.kill()
 
-    seen = await looked(servers)
+    seen = await inspect_cluster(servers)
     assert conditions(seen)[owner.name] == "gone"
 
-    await until(lambda: any(each.serves for each in others))
-    seen = await looked(servers)
-    assert (seen.epoch, seen.owner) == (2, next(each.name for each in others if each.serves))
+    await until(lambda: any(standby.serves for standby in others))
+    seen = await inspect_cluster(servers)
+    assert (seen.epoch, seen.owner) == (
+        2,
+        next(standby.name for standby in others if standby.serves),
+    )
     assert conditions(seen)[owner.name] == "gone"
     await end(*others)
 
@@ -99,7 +102,7 @@ async def test_an_engine_without_a_cluster_has_nothing_to_look_at() -> None:
 
     assert await observe(inspector, the_loop(), LEASE_S) is None
 
-    assert inspector.asked == 3
+    assert inspector.queries == 3
     state = await state_of(inspector, the_loop(), LEASE_S)
     assert (state.seen, state.health.kind, len(state.servers)) == (None, "memory", 3)
 
@@ -107,17 +110,17 @@ async def test_an_engine_without_a_cluster_has_nothing_to_look_at() -> None:
 @simulated
 async def test_ports_that_nobody_reaches_are_told() -> None:
     servers = EngineServers()
-    owner, (other,) = await owner_and_others(servers)
-    found = await examined(servers)
+    owner, (standby,) = await owner_and_others(servers)
+    examined_cluster = await examined(servers)
 
-    reached = {each.url: each.failure for each in found.ports}
+    reached = {port.url: port.failure for port in examined_cluster.ports}
     assert reached[f"penstock://127.0.0.1:{owner.native}"] == ""
-    assert reached[f"penstock://127.0.0.1:{other.native}"] == ""
-    assert reached[f"http://127.0.0.1:{other.http}"] == ""
+    assert reached[f"penstock://127.0.0.1:{standby.native}"] == ""
+    assert reached[f"http://127.0.0.1:{standby.http}"] == ""
     assert reached[f"amqp://127.0.0.1:{owner.amqp}"], "these machines serve no AMQP when they own"
     assert reached[f"mqtt://127.0.0.1:{owner.mqtt}"], "nor MQTT"
-    assert len(found.ports) == 8
-    await end(owner, other)
+    assert len(examined_cluster.ports) == 8
+    await end(owner, standby)
 
 
 @simulated
@@ -126,11 +129,11 @@ async def test_an_engine_without_a_majority_is_told_and_not_waited_for() -> None
     owner, others = await owner_and_others(servers)
     servers.running = 1
 
-    found = await examined(servers)
+    examined_cluster = await examined(servers)
 
-    assert found.seen is None
-    assert found.failure == "the engine in memory has no majority of its servers"
-    assert [check.is_ok for check in found.checks] == [False]
+    assert examined_cluster.seen is None
+    assert examined_cluster.failure == "the engine in memory has no majority of its servers"
+    assert [check.is_ok for check in examined_cluster.checks] == [False]
     await end(owner, *others)
 
 
@@ -156,7 +159,7 @@ async def test_servers_that_are_down_are_waited_for_once() -> None:
     servers.running = 1
     began_s = the_loop().time()
 
-    found = await examine(DeadInspector(servers), the_loop(), LEASE_S)
+    examined_cluster = await examine(DeadInspector(servers), the_loop(), LEASE_S)
 
-    assert found.failure == "the engine in memory has no majority of its servers"
+    assert examined_cluster.failure == "the engine in memory has no majority of its servers"
     assert the_loop().time() - began_s < 1.5 * ANSWER_S

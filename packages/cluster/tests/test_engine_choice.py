@@ -132,15 +132,15 @@ async def test_a_bad_place_is_refused_before_or_with_the_engine(
 def test_the_password_of_an_engine_is_not_shown() -> None:
     shown = in_force(overrides={"cluster.engine": "postgresql://u:secret@a:1,b:2/db?password=x"})
 
-    (engine,) = [each for each in shown if each.option == "cluster.engine"]
+    (engine,) = [option for option in shown if option.option == "cluster.engine"]
     assert engine.value == "postgresql://***@a:1,b:2/db?***"
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [each for each in sys.modules if each.partition(".")[0] == "nats"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "nats"]:
         monkeypatch.delitem(sys.modules, name)
     for name in [
-        each for each in sys.modules if each.startswith("penstock_cluster.storage.jetstream")
+        module for module in sys.modules if module.startswith("penstock_cluster.storage.jetstream")
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "nats", None)
@@ -201,15 +201,15 @@ def test_an_address_that_nobody_reaches_is_refused(given: dict[str, str], named:
 
 
 def test_a_node_shows_the_urls_of_its_front_ends() -> None:
-    given = {"listen.host": "::1", "listen.port": 9_001, "http.port": 9_081}
+    addresses = {"listen.host": "::1", "listen.port": 9_001, "http.port": 9_081}
 
-    plain = member("n1", "nonce", load(overrides=given), secret=b"s" * 32)
+    plain = member("n1", "nonce", load(overrides=addresses), secret=b"s" * 32)
     safe = member(
         "n1",
         "nonce",
         load(
             overrides={
-                **given,
+                **addresses,
                 "listen.tls_certificate": "c.pem",
                 "listen.amqp_port": 5_671,
                 "http.enabled": False,
@@ -239,9 +239,9 @@ def test_a_node_shows_the_urls_of_its_front_ends() -> None:
 def test_a_node_shows_the_settings_that_must_agree(name: str, value: object) -> None:
     usual = {"listen.host": "10.0.0.1"}
     one = member("n1", "nonce", load(overrides=usual), secret=b"s" * 32)
-    other = member("n2", "nonce", load(overrides={**usual, name: value}), secret=b"s" * 32)
+    other_member = member("n2", "nonce", load(overrides={**usual, name: value}), secret=b"s" * 32)
 
-    assert differing(one.settings, other.settings) == [name]
+    assert differing(one.settings, other_member.settings) == [name]
 
 
 def test_the_settings_that_must_agree_are_those_of_the_guide() -> None:

@@ -89,10 +89,10 @@ def test_a_plan_needs_a_secret_and_an_address_that_fits(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
 
         three = f"({port - 2}|{port - 1}|{port})"  # another program may have one of them as well
         with pytest.raises(AddressInUse, match=f"port {three} of 127.0.0.1 .* of the engine here"):
@@ -162,10 +162,10 @@ def test_machines_know_each_other_by_the_secret_alone(tmp_path: Path, secret: by
 
 def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> None:
     """Raises ``SSLError`` where one of them does not know the other."""
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    to_server, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
-        client.wrap_bio(back, there, server_hostname=name),
-        server.wrap_bio(there, back, server_side=True),
+        client.wrap_bio(back, to_server, server_hostname=name),
+        server.wrap_bio(to_server, back, server_side=True),
     ]
     for _ in range(4):
         for end in ends:

@@ -47,14 +47,14 @@ class Client(asyncio.Protocol):
 async def client_at(machine: NodeMachine, *said: wire.Message) -> Client:
     client = Client()
     await the_loop().create_connection(lambda: client, HOST, machine.native)
-    for each in said:
-        client.say(each)
+    for message in said:
+        client.say(message)
     await until(lambda: len(client.heard) == len(said))
     return client
 
 
 async def know_each_other(*machines: NodeMachine) -> None:
-    await until(lambda: all(len(each.node.present()) == len(machines) for each in machines))
+    await until(lambda: all(len(machine.node.present()) == len(machines) for machine in machines))
 
 
 def place(machine: NodeMachine) -> str:
@@ -68,10 +68,10 @@ def place(machine: NodeMachine) -> str:
 @simulated
 async def test_a_client_that_asks_hears_of_all_nodes_and_of_each_change() -> None:
     servers = EngineServers()
-    owner, (other,) = await owner_and_others(servers)
-    await know_each_other(owner, other)
+    owner, (standby,) = await owner_and_others(servers)
+    await know_each_other(owner, standby)
     client = await client_at(owner, wire.Hello("a client", "session"), wire.Follow())
-    nodes = tuple(sorted(map(place, (owner, other))))
+    nodes = tuple(sorted(map(place, (owner, standby))))
 
     welcome, owners = client.heard
     assert isinstance(welcome, wire.ClusterWelcome)
@@ -81,46 +81,46 @@ async def test_a_client_that_asks_hears_of_all_nodes_and_of_each_change() -> Non
     third = NodeMachine(servers, 3)
     await until(lambda: len(client.heard) == 3)
     assert client.heard[2] == wire.Owners(1, {0: place(owner)}, (*nodes, place(third)))
-    await end(owner, other, third)
+    await end(owner, standby, third)
 
 
 @simulated
 async def test_an_older_client_hears_nothing_that_it_does_not_know() -> None:
     servers = EngineServers()
-    owner, (other,) = await owner_and_others(servers)
+    owner, (standby,) = await owner_and_others(servers)
     client = await client_at(owner, wire.Hello("an old client", "session"))
 
     third = NodeMachine(servers, 3)
     await until(lambda: third.told == [owner.name])
     await pass_time(2)
 
-    assert [type(each) for each in client.heard] == [wire.ClusterWelcome]
-    await end(owner, other, third)
+    assert [type(message) for message in client.heard] == [wire.ClusterWelcome]
+    await end(owner, standby, third)
 
 
 @simulated
 async def test_who_follows_at_a_node_that_stands_by_hears_who_owns_and_who_does_then() -> None:
-    owner, (other, third) = await owner_and_others(EngineServers(), 3)
-    await know_each_other(owner, other, third)
-    clients = [await client_at(each, wire.Follow()) for each in (other, third)]
-    nodes = tuple(sorted(map(place, (owner, other, third))))
-    assert [each.heard for each in clients] == [[wire.Owners(1, {0: place(owner)}, nodes)]] * 2
+    owner, (standby, third) = await owner_and_others(EngineServers(), 3)
+    await know_each_other(owner, standby, third)
+    clients = [await client_at(machine, wire.Follow()) for machine in (standby, third)]
+    nodes = tuple(sorted(map(place, (owner, standby, third))))
+    assert [client.heard for client in clients] == [[wire.Owners(1, {0: place(owner)}, nodes)]] * 2
 
     owner.kill()
-    await until(lambda: other.serves or third.serves)
-    served_by = other if other.serves else third
-    left = tuple(sorted(map(place, (other, third))))
+    await until(lambda: standby.serves or third.serves)
+    served_by = standby if standby.serves else third
+    nodes = tuple(sorted(map(place, (standby, third))))
 
     for client in clients:
-        await until(lambda: client.heard[-1] == wire.Owners(2, {0: place(served_by)}, left))  # noqa: B023  waited for at once
+        await until(lambda: client.heard[-1] == wire.Owners(2, {0: place(served_by)}, nodes))  # noqa: B023  waited for at once
     assert clients[served_by is third].has_ended, "an owner has others to tell it"
-    await end(other, third)
+    await end(standby, third)
 
 
 @simulated
 async def test_who_follows_and_pings_stays_and_who_is_silent_is_dropped() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
-    alive, silent = [await client_at(other, wire.Follow()) for _ in range(2)]
+    owner, (standby,) = await owner_and_others(EngineServers())
+    alive, silent = [await client_at(standby, wire.Follow()) for _ in range(2)]
 
     for number in range(1, 13):
         await pass_time(5)
@@ -129,26 +129,26 @@ async def test_who_follows_and_pings_stays_and_who_is_silent_is_dropped() -> Non
     await until(lambda: silent.has_ended and len(alive.heard) == 13)
     assert not alive.has_ended
     assert alive.heard[1:] == [wire.Done(number) for number in range(1, 13)]
-    await end(owner, other)
+    await end(owner, standby)
 
 
 @simulated
 async def test_who_follows_at_the_owner_is_told_once() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
+    owner, (standby,) = await owner_and_others(EngineServers())
 
     client = await client_at(owner, wire.Follow())
 
     await until(lambda: client.has_ended)
-    (told,) = client.heard
-    assert isinstance(told, wire.Owners)
-    assert told.owners == {0: place(owner)}
+    (message,) = client.heard
+    assert isinstance(message, wire.Owners)
+    assert message.owners == {0: place(owner)}
     assert not owner.listener or not owner.listener.connections
-    await end(owner, other)
+    await end(owner, standby)
 
 
 @simulated
 async def test_a_realm_in_no_cluster_has_no_owners_to_follow() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
+    owner, (standby,) = await owner_and_others(EngineServers())
     assert owner.listener is not None
     owner.listener.owners = None
 
@@ -156,7 +156,7 @@ async def test_a_realm_in_no_cluster_has_no_owners_to_follow() -> None:
 
     await until(lambda: client.has_ended)
     assert client.heard == [wire.Owners(0, {})]
-    await end(owner, other)
+    await end(owner, standby)
 
 
 # --- what sessions do with it -------------------------------------------------------------
@@ -167,24 +167,24 @@ async def test_a_realm_in_no_cluster_has_no_owners_to_follow() -> None:
 async def test_a_session_that_was_given_one_address_finds_the_others_when_that_one_is_killed() -> (
     None
 ):
-    owner, (other,) = await owner_and_others(EngineServers())
-    await know_each_other(owner, other)
+    owner, (standby,) = await owner_and_others(EngineServers())
+    await know_each_other(owner, standby)
     session = await aio.connect(owner.url)
     channel = await session.channels.create("orders", type="persistent")
 
     owner.kill()
 
     assert await channel.publish(b"a") == 0
-    assert other.serves
+    assert standby.serves
     await session.close()
-    await end(other)
+    await end(standby)
 
 
 async def pause_at_a_freeze(after_s: float) -> tuple[float, float]:
-    """How long nothing is acknowledged after the owner freezes, and how long it takes until another
-    node serves."""
-    owner, (other,) = await owner_and_others(EngineServers())
-    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    """Return the seconds without acknowledgements after the owner freezes, and the seconds until
+    another node serves."""
+    owner, (standby,) = await owner_and_others(EngineServers())
+    session = await aio.connect(f"{owner.url},{HOST}:{standby.native}")
     channel = await session.channels.create("orders", type="persistent")
     await pass_time(after_s)
     await channel.publish(b"a")
@@ -193,12 +193,12 @@ async def pause_at_a_freeze(after_s: float) -> tuple[float, float]:
     the_loop().kill(owner.machine)
     began_s = the_loop().time()
     publishing = the_loop().create_task(channel.publish(b"b"))
-    served_s = await until(lambda: other.serves)
+    served_s = await until(lambda: standby.serves)
     assert await publishing == 1
     pause_s = the_loop().time() - began_s
 
     await session.close()
-    await end(other)
+    await end(standby)
     return pause_s, served_s
 
 
@@ -230,8 +230,8 @@ async def test_whenever_an_owner_freezes_its_clients_pause_for_a_lease_and_two_s
 
 @simulated
 async def test_a_session_on_one_node_leaves_nothing_behind_when_it_ends() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
-    await know_each_other(owner, other)
+    owner, (standby,) = await owner_and_others(EngineServers())
+    await know_each_other(owner, standby)
     session = await aio.connect(owner.url)
     await until(lambda: bool(the_loop().network.connections()))
 
@@ -239,4 +239,4 @@ async def test_a_session_on_one_node_leaves_nothing_behind_when_it_ends() -> Non
 
     await until(lambda: not the_loop().network.connections())
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("penstock-")]
-    await end(owner, other)
+    await end(owner, standby)

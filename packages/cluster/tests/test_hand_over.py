@@ -47,10 +47,10 @@ class Pair:
         servers, engine = EngineServers(), SlowEngine()
         owner = NodeMachine(servers, 1, call=engine)
         await until(lambda: owner.serves)
-        other = NodeMachine(servers, 2)
-        await until(lambda: other.told[-1:] == [owner.name])
-        pair = cls(engine, owner, other)
-        pair.session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+        standby = NodeMachine(servers, 2)
+        await until(lambda: standby.told[-1:] == [owner.name])
+        pair = cls(engine, owner, standby)
+        pair.session = await aio.connect(f"{owner.url},{HOST}:{standby.native}")
         return pair
 
     async def throughout(self, ask: Callable[[int], Awaitable[Any]]) -> list[Any]:
@@ -60,17 +60,17 @@ class Pair:
         while not self.other.serves or len(asking) < 40:
             if len(asking) == 10:
                 self.owner.node.hand_over(0)
-            asking.append(the_loop().create_task(_of(ask(len(asking)))))
+            asking.append(the_loop().create_task(_answer_of(ask(len(asking)))))
             await pass_time(0.02)
         self.engine.is_slow = False
-        return [await each for each in asking]
+        return [await request for request in asking]
 
     async def ends(self) -> None:
         await self.session.close()
         await end(self.owner, self.other)
 
 
-async def _of(asked: Awaitable[Any]) -> Any:
+async def _answer_of(asked: Awaitable[Any]) -> Any:
     return await asked
 
 
@@ -84,7 +84,7 @@ async def test_what_is_created_while_the_owner_hands_over_is_answered() -> None:
 
     made = await pair.throughout(create)
 
-    assert [each.name for each in made] == [f"orders {n}" for n in range(len(made))]
+    assert [channel.name for channel in made] == [f"orders {n}" for n in range(len(made))]
     await pair.ends()
 
 
@@ -127,7 +127,7 @@ async def test_so_is_every_other_change() -> None:
     answers = await pair.throughout(change)
 
     assert answers == [None] * len(answers)
-    assert [each.name for each in await orders.durables.list()] == ["all"]
+    assert [durable.name for durable in await orders.durables.list()] == ["all"]
     assert await pair.session.queues.list() == []
     assert await pair.session.joins.list() == []
     await pair.ends()
@@ -151,18 +151,18 @@ async def test_what_was_stored_by_an_owner_that_was_killed_before_it_could_say_s
     ]
 
     pair.engine.is_slow = True
-    asked = [the_loop().create_task(_of(each)) for each in changes]
+    tasks = [the_loop().create_task(_answer_of(change)) for change in changes]
     purging = the_loop().create_task(orders.purge())
     await pass_time(SLOW_S / 2)
     pair.owner.kill()
-    for each in asked:
-        await each
+    for task in tasks:
+        await task
     with pytest.raises(ConnectionLost, match="it is unknown whether it was done"):
         await purging  # a second one might remove what came after the first
 
     assert await pair.session.channels.list() == ["more", "orders"]
     assert await pair.session.queues.list() == ["jobs", "work"]
-    assert [each.name for each in await orders.durables.list()] == ["new"]
+    assert [durable.name for durable in await orders.durables.list()] == ["new"]
     assert (await orders.info()).definition.capacity == 7
     await pair.session.close()
     await end(pair.other)
@@ -177,11 +177,11 @@ async def test_what_has_other_attributes_was_created_by_somebody_else() -> None:
     async def create() -> aio.Channel:
         return await pair.session.channels.create("orders", type="persistent", ttl=5_000)
 
-    asked = the_loop().create_task(create())
+    task = the_loop().create_task(create())
     await asyncio.sleep(0)
     pair.owner.kill()
     with pytest.raises(NameAlreadyBound, match="ttl is 1000, not 5000"):
-        await asked
+        await task
 
     await pair.session.close()
     await end(pair.other)
@@ -220,9 +220,11 @@ async def test_an_acknowledgement_the_owner_has_not_begun_is_told_that_nothing_w
         assert listener is not None
         pair.engine.is_slow = True
         pair.owner.node.hand_over(0)
-        asked: list[asyncio.Task[Any]] = []
+        tasks: list[asyncio.Task[Any]] = []
         while not listener.is_draining:  # what it has begun it answers before it ends
-            asked.append(the_loop().create_task(_of(channel.durables.create(f"{len(asked)}"))))
+            tasks.append(
+                the_loop().create_task(_answer_of(channel.durables.create(f"{len(tasks)}")))
+            )
             await pass_time(0.02)
 
         with pytest.raises(ConnectionLost, match="before Settle was begun: nothing was done"):
@@ -233,8 +235,8 @@ async def test_an_acknowledgement_the_owner_has_not_begun_is_told_that_nothing_w
         assert again is not None
         assert (batch.is_stale, again.event_ids.tolist()) == (True, [0])
         await again.ack()
-    for each in asked:
-        await each
+    for task in tasks:
+        await task
     assert (await durable.info()).outstanding == 0
     await pair.ends()
 

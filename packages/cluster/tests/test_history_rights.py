@@ -1,4 +1,5 @@
-"""Who may read sealed history: those whom the cluster knew last, and nobody where it knows none."""
+"""Rights on sealed history: the last known rights of the cluster decide; without known rights
+nobody may read."""
 
 from __future__ import annotations
 
@@ -56,13 +57,15 @@ async def test_users_and_rights_are_those_that_were_known_last(tmp_path: Path) -
     running.cancel()
     await asyncio.wait([running])
     await realm.release()
-    known = LastKnownRights(registry)
+    last_known = LastKnownRights(registry)
 
     with pytest.raises(Unavailable, match="no users are known yet"):
-        await open_history(SETTINGS, tmp_path, "i", rights=known.records, on_failure=lambda: None)
-    await known.refresh()
+        await open_history(
+            SETTINGS, tmp_path, "i", rights=last_known.records, on_failure=lambda: None
+        )
+    await last_known.refresh()
     history = await open_history(
-        SETTINGS, tmp_path, "i", rights=known.records, on_failure=lambda: None
+        SETTINGS, tmp_path, "i", rights=last_known.records, on_failure=lambda: None
     )
     shown = history.realm.access
     ann = await shown.password("ann", "a long password", "127.0.0.1", secure=True)

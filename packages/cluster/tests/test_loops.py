@@ -1,4 +1,5 @@
-"""Background loops of a node outlive what nobody foresaw: it is an incident, and they go on."""
+"""Background loops of a node survive unexpected errors: these are reported as incidents, and the
+loops continue."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ from tests.loops import the_loop
 
 
 class Faulty:
-    """What machines ask of the engine fails as nobody foresaw, while it is set to."""
+    """A function that runs calls to the engine; while ``fails`` is set, they raise an unexpected
+    error."""
 
     fails = False
 
@@ -51,7 +53,7 @@ class Faulty:
 
 
 def tasks_of(incidents: Incidents) -> list[str]:
-    return sorted(each.task for each in incidents.open())
+    return sorted(incident.task for incident in incidents.open())
 
 
 # --- the register -------------------------------------------------------------------------
@@ -89,9 +91,9 @@ async def test_an_owner_whose_record_has_no_address_is_waited_for_and_replaced(
     await servers.records.cas(f"{MEMBERS}n9", 0, msgspec.json.encode(stray))
     await servers.records.cas(f"{SHARDS}0", claim.version, msgspec.json.encode(claimed))
 
-    await until(lambda: any(each.owns for each in others))
+    await until(lambda: any(standby.owns for standby in others))
 
-    assert not any(each.task.done() for each in others)
+    assert not any(standby.task.done() for standby in others)
     session = await aio.connect(URL)
     assert (await session.channels.create("orders")).name == "orders"
     await session.close()
@@ -131,15 +133,15 @@ async def test_a_node_that_cannot_find_out_whether_it_is_fit_claims_nothing_and_
 
 @simulated
 async def test_a_node_goes_on_standing_by_when_it_could_not_tell_who_serves() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
-    told: list[str] = other.told
+    owner, (standby,) = await owner_and_others(EngineServers())
+    owners: list[str] = standby.told
 
     class Failing(list[str]):
         def append(self, owner: str) -> None:
             raise LookupError("nobody foresaw this")
 
-    assert not other.aside.done()
-    other.aside.cancel()
+    assert not standby.aside.done()
+    standby.aside.cancel()
     standing = NodeMachine(owner.servers, 3)
     standing.aside.cancel()
     standing.aside = standing.on_machine(
@@ -149,8 +151,8 @@ async def test_a_node_goes_on_standing_by_when_it_could_not_tell_who_serves() ->
     await pass_time(10)
 
     assert not standing.aside.done()
-    assert told == [owner.name]
-    await end_all(owner, other, standing)
+    assert owners == [owner.name]
+    await end_all(owner, standby, standing)
 
 
 def cannot_tell() -> wire.Owners:
@@ -159,7 +161,7 @@ def cannot_tell() -> wire.Owners:
 
 @simulated
 async def test_clients_are_told_of_owners_again_after_a_failure() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
+    owner, (standby,) = await owner_and_others(EngineServers())
     assert owner.listener is not None
     assert owner.realm is not None
     well, listener = owner.listener.owners, owner.listener
@@ -173,7 +175,7 @@ async def test_clients_are_told_of_owners_again_after_a_failure() -> None:
 
     assert owner.listener is listener, "it has served all the while"
     assert owner.realm.incidents.open() == []
-    await end_all(owner, other)
+    await end_all(owner, standby)
 
 
 class Uncertain(Owning):
@@ -253,10 +255,10 @@ class FaultyRegistry(MemoryRegistry):
 async def test_a_part_of_the_register_is_followed_again_after_a_failure() -> None:
     registry, incidents, seen = FaultyRegistry(), Incidents(), []
 
-    async def look() -> None:
+    async def list_names() -> None:
         seen.append(await registry.list("names/"))
 
-    following = partial(poll_forever, registry, "names/", look, incidents, "names")
+    following = partial(poll_forever, registry, "names/", list_names, incidents, "names")
     task = the_loop().create_task(following(every_s=1_000.0))
     await pass_time(1)
     registry.fails = True
@@ -276,11 +278,13 @@ async def test_a_part_of_the_register_is_followed_again_after_a_failure() -> Non
 
 @simulated
 async def test_a_later_owner_ends_what_an_earlier_one_follows() -> None:
-    async def look() -> None:
+    async def raise_deposed() -> None:
         raise Deposed("another epoch rules")
 
     with pytest.raises(ExceptionGroup) as failure:
-        await poll_forever(MemoryRegistry(), "names/", look, incidents=Incidents(), task="names")
+        await poll_forever(
+            MemoryRegistry(), "names/", raise_deposed, incidents=Incidents(), task="names"
+        )
 
     assert failure.group_contains(Deposed)
 

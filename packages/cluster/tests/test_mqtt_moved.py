@@ -57,8 +57,8 @@ async def test_a_session_goes_on_in_the_cluster_and_behind_it(tmp_path: Path) ->
         await publish(realm, hub.mqtt.topics.channel_id(), body([b"of the cluster"], topic="t/3"))
     await moved_out(servers, tmp_path / "two")
 
-    with penstock.Realm(tmp_path / "two") as there:
-        url = there.listen_mqtt()
+    with penstock.Realm(tmp_path / "two") as target:
+        url = target.listen_mqtt()
         with back(url, "writer") as writer:
             writer.send(
                 PublishPacket("t/2", b"once", 2, packet_id=7, retain=False, is_duplicate=True),
@@ -66,8 +66,10 @@ async def test_a_session_goes_on_in_the_cluster_and_behind_it(tmp_path: Path) ->
             )
             assert [writer.receive() for _ in range(2)] == [PubrecPacket(7), PubcompPacket(7)]
         with back(url, "reader") as reader:
-            found = {reader.receive().payload for _ in range(3)}  # each QoS is in order for itself
-            assert found == {b"state", b"once", b"of the cluster"}
+            payloads = {
+                reader.receive().payload for _ in range(3)
+            }  # each QoS is in order for itself
+            assert payloads == {b"state", b"once", b"of the cluster"}
         with connected(url, "late") as late:
             late.subscribe("t/1")
             assert late.receive().payload == b"state"

@@ -33,9 +33,9 @@ EVENTS: Final = 30
 TOGETHER_MAX: Final = 3
 """Most events that are published together."""
 SLOW_S: Final = 0.2
-"""How long the engine takes for some of what it is asked, on average."""
+"""Average duration of a slow request to the engine, in seconds."""
 STAYS_S: Final = 0.2
-"""How long a connection lives, on average."""
+"""Average lifetime of a connection, in seconds."""
 
 
 class Visit:
@@ -56,8 +56,8 @@ class Visit:
                     self._is_welcome = True
                 case PublishPacket(_, payload, qos, packet_id):
                     self._take(int(payload))
-                    said = PubackPacket if qos == 1 else PubrecPacket
-                    self._client.say(said(packet_id))
+                    packet_type = PubackPacket if qos == 1 else PubrecPacket
+                    self._client.say(packet_type(packet_id))
                 case PubrelPacket(packet_id):
                     self._client.say(PubcompPacket(packet_id))
                 case other:
@@ -91,7 +91,7 @@ async def storm(random: Random, machines: Sequence[NodeMachine]) -> None:
 
 
 async def publish(random: Random, urls: str, qos: int) -> None:
-    """Publish all events, each once, whoever owns the realm."""
+    """Publish all events, each once, through all changes of the owner."""
     headers = {"mqtt": '{"qos":2}'} if qos == 2 else {}
     session = await aio.connect(urls)
     channel = await session.channels.get("mqtt")
@@ -112,8 +112,8 @@ async def change_owners(random: Random, machines: list[NodeMachine]) -> None:
     """Have one owner after the other killed, or hand over."""
     while len(machines) > 2:
         await pass_time(random.uniform(1, 4))
-        await until(lambda: any(each.serves for each in machines))
-        (owner,) = [each for each in machines if each.serves]
+        await until(lambda: any(machine.serves for machine in machines))
+        (owner,) = [machine for machine in machines if machine.serves]
         if random.random() < 0.5:
             owner.node.hand_over(0)
         else:
@@ -122,7 +122,7 @@ async def change_owners(random: Random, machines: list[NodeMachine]) -> None:
 
 
 def taking_its_time(random: Random) -> Offload:
-    """What asks the engine, and waits for an answer now and then."""
+    """Return a function that runs calls to the engine, some of them after a delay."""
 
     async def call(do: Any) -> Any:
         if random.random() < 0.3:
@@ -144,9 +144,9 @@ async def test_a_client_that_comes_again_within_moments_gets_everything_in_order
     call = taking_its_time(random)
     owner, others = await owner_and_others(EngineServers(), 4, call, secret=SECRET)
     machines = [owner, *others]
-    for each in machines:
-        each.relays.relays_max = 1_000
-    urls = ",".join(f"{HOST}:{each.native}" for each in machines)
+    for machine in machines:
+        machine.relays.relays_max = 1_000
+    urls = ",".join(f"{HOST}:{node_machine.native}" for node_machine in machines)
     first, _ = await welcome(owner.mqtt, "reader", properties=HOUR)
     await subscribe(first, "t", qos=qos)
     first.transport.abort()

@@ -22,8 +22,8 @@ from penstock_testing.loop import pass_time, simulated
 from tests.loops import the_loop
 
 
-def taken(machine: Machine) -> dict[str, int]:
-    """How often a process has taken the realm over, and why it could."""
+def takeovers_by_reason(machine: Machine) -> dict[str, int]:
+    """Return how often a process has taken over the realm, by reason."""
     return {why: count for why, count in machine.node.tenures.claims.items() if count}
 
 
@@ -35,7 +35,7 @@ async def test_one_node_serves_and_the_others_stand_by() -> None:
 
     assert await channel.publish(b"a") == 0
 
-    assert [each.server.opened for each in others] == [[], []]
+    assert [standby.server.opened for standby in others] == [[], []]
     await session.close()
     await end(owner, *others)
 
@@ -48,13 +48,13 @@ async def test_a_node_that_is_handed_a_shard_serves_what_was_acknowledged() -> N
     await channel.publish(b"a")
 
     leaving = the_loop().create_task(owner.node.leave())
-    took_s = await until(lambda: any(each.owns for each in others))
+    took_s = await until(lambda: any(standby.owns for standby in others))
 
     assert took_s < 6.0, "nobody waits for a lease"
-    (next_owner,) = [each for each in others if each.owns]
-    await until(lambda: taken(next_owner) == {"released": 1})
+    (next_owner,) = [standby for standby in others if standby.owns]
+    await until(lambda: takeovers_by_reason(next_owner) == {"released": 1})
     await leaving
-    assert taken(owner) == {"first": 1}
+    assert takeovers_by_reason(owner) == {"first": 1}
     assert owner.node.tenures.deposed == 0, "it has handed over"
     await asyncio.wait([owner.task])
     assert await channel.publish(b"b") == 1
@@ -69,7 +69,7 @@ async def test_a_shard_moves_while_its_node_stays() -> None:
     _, owner, others = await three()
 
     owner.node.hand_over(0)
-    await until(lambda: any(each.owns for each in others))
+    await until(lambda: any(standby.owns for standby in others))
     await pass_time(30)
 
     assert not owner.owns
@@ -82,11 +82,11 @@ async def test_a_killed_owner_is_followed_before_its_lease_is_over() -> None:
     _, owner, others = await three()
 
     owner.kill()
-    took_s = await until(lambda: any(each.owns for each in others))
+    took_s = await until(lambda: any(standby.owns for standby in others))
 
     assert took_s < 6.0, "its address refuses connections"
-    (next_owner,) = [each for each in others if each.owns]
-    await until(lambda: taken(next_owner) == {"refused": 1})
+    (next_owner,) = [standby for standby in others if standby.owns]
+    await until(lambda: takeovers_by_reason(next_owner) == {"refused": 1})
     assert next_owner.node.tenures.deposed == 0
     await end(*others)
 
@@ -96,7 +96,7 @@ async def test_an_owner_that_is_cut_off_says_nothing_and_ends_when_it_comes_back
     servers, valve = EngineServers(), Valve()
     owner = Machine(servers, 1, call=valve)
     await until(lambda: owner.owns)
-    other = Machine(servers, 2)
+    second = Machine(servers, 2)
     session = await aio.connect(URL)
     await session.channels.create("orders", type="persistent")
     valve.open.clear()
@@ -104,7 +104,7 @@ async def test_an_owner_that_is_cut_off_says_nothing_and_ends_when_it_comes_back
 
     silent_s = await until(lambda: not owner.owns)
     looking = the_loop().create_task(session.channels.list())
-    took_s = silent_s + await until(lambda: other.owns)
+    took_s = silent_s + await until(lambda: second.owns)
     assert took_s >= 6.0, "it may be there still"
     await pass_time(5)
     assert not looking.done()
@@ -112,11 +112,11 @@ async def test_an_owner_that_is_cut_off_says_nothing_and_ends_when_it_comes_back
 
     assert await looking == ["orders"], "the next owner says so"
     assert owner.node.claims.owned == {}
-    assert taken(other) == {"silent": 1}
-    assert other.node.tenures.deposed == 0
+    assert takeovers_by_reason(second) == {"silent": 1}
+    assert second.node.tenures.deposed == 0
     assert owner.node.tenures.deposed == 1
     await session.close()
-    await end(owner, other)
+    await end(owner, second)
 
 
 @simulated
@@ -136,11 +136,11 @@ async def test_nothing_is_recovered_before_the_fence() -> None:
 async def test_a_recovery_under_which_files_are_removed_begins_anew() -> None:
     machine = Machine(EngineServers(), 1)
 
-    def gone() -> None:
+    def fail_twice() -> None:
         if len(machine.server.opened) < 3:
             raise NameDoesNotExist("there is no blob snapshots/1.snap")
 
-    machine.server.before = gone
+    machine.server.before = fail_twice
     await until(lambda: len(machine.server.opened) == 3)
 
     await pass_time(1)
@@ -156,14 +156,14 @@ async def test_a_node_that_cannot_recover_a_shard_lets_others_try() -> None:
         raise Damaged("no whole copy is left")
 
     def broken_before_others() -> None:
-        if not all(each.server.opened for each in others):
+        if not all(follower.server.opened for follower in others):
             broken()
 
-    for each in others:
-        each.server.before = broken
+    for standby in others:
+        standby.server.before = broken
     owner.server.before = broken_before_others
     owner.node.hand_over(0)
-    await until(lambda: all(each.server.opened for each in others))
+    await until(lambda: all(follower.server.opened for follower in others))
 
     await until(lambda: owner.owns)
     assert servers.log(0).frames
@@ -207,7 +207,7 @@ async def test_a_process_whose_name_was_taken_while_it_was_cut_off_ends() -> Non
 
 
 class Wall:
-    """The clock of a machine, which somebody sets."""
+    """The clock of a machine, which an operator sets."""
 
     def __init__(self) -> None:
         self.ahead_s = 0
@@ -226,22 +226,22 @@ async def test_an_owner_whose_clock_is_set_wrong_hands_over(ahead_s: int) -> Non
     servers = EngineServers()
     walls = {n: Wall() for n in (1, 2, 3)}
     machines = {n: Machine(servers, n, clock=wall) for n, wall in walls.items()}
-    await until(lambda: any(each.owns for each in machines.values()))
-    (owner,) = [n for n, each in machines.items() if each.owns]
+    await until(lambda: any(machine.owns for machine in machines.values()))
+    (owner,) = [n for n, machine in machines.items() if machine.owns]
 
     walls[owner].ahead_s = 30
     await pass_time(30)
     assert machines[owner].owns, "it goes on with what it has"
     walls[owner].ahead_s = ahead_s
-    took_s = await until(lambda: any(each.owns for n, each in machines.items() if n != owner))
+    took_s = await until(lambda: any(machine.owns for n, machine in machines.items() if n != owner))
 
     assert took_s < 10.0
     walls[owner].ahead_s = 0
     await pass_time(30)
-    (following,) = [n for n, each in machines.items() if each.owns]
+    (following,) = [n for n, machine in machines.items() if machine.owns]
     machines[following].node.hand_over(0)
     await until(lambda: machines[following].node.claims.owned == {})
-    await until(lambda: any(each.owns for each in machines.values()))
+    await until(lambda: any(machine.owns for machine in machines.values()))
     await end(*machines.values())
 
 

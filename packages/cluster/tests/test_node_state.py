@@ -1,4 +1,4 @@
-"""What a node tells of its process."""
+"""Metrics and figures of a node's process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock_cluster.nodes.node_state import process_figures
 def test_figures_of_a_process_are_those_that_the_client_of_prometheus_tells() -> None:
     figures = process_figures()
     families = ProcessCollector(registry=None).collect()
-    told = {sample.name: sample.value for family in families for sample in family.samples}
+    value_by_name = {sample.name: sample.value for family in families for sample in family.samples}
 
-    assert set(figures) == set(told)
+    assert set(figures) == set(value_by_name)
     for name in ("process_start_time_seconds", "process_max_fds"):
-        assert figures[name] == told[name]
+        assert figures[name] == value_by_name[name]
     for name in ("process_resident_memory_bytes", "process_virtual_memory_bytes"):
-        assert figures[name] == pytest.approx(told[name], rel=0.5)
+        assert figures[name] == pytest.approx(value_by_name[name], rel=0.5)
 
 
 def test_a_system_that_does_not_tell_them_has_none(tmp_path: Path) -> None:

@@ -27,31 +27,31 @@ from tests.loops import the_loop
 async def condition(servers: EngineServers, node: str) -> str:
     seen = await observe(MemoryInspector(servers), the_loop(), LEASE_S)
     assert seen is not None
-    return {each.node: each.condition for each in seen.members}.get(node, "not shown")
+    return {member.node: member.condition for member in seen.members}.get(node, "not shown")
 
 
 def urls(*machines: NodeMachine) -> str:
-    return "penstock://somebody@" + ",".join(f"127.0.0.1:{each.native}" for each in machines)
+    return "penstock://somebody@" + ",".join(f"127.0.0.1:{machine.native}" for machine in machines)
 
 
 @simulated
 async def test_a_drained_owner_hands_over_and_takes_nothing_until_it_is_admitted() -> None:
     servers = EngineServers()
-    owner, (other,) = await owner_and_others(servers)
-    session = await aio.connect(urls(owner, other))
+    owner, (standby,) = await owner_and_others(servers)
+    session = await aio.connect(urls(owner, standby))
     channel = await session.channels.create("orders", type="persistent")
     await channel.publish(b"a")
 
     done = await orders(servers).drain(owner.name)
 
-    assert (done.owner, done.epoch) == (other.name, 2)
+    assert (done.owner, done.epoch) == (standby.name, 2)
     assert done.took_s < 1.0
     assert await channel.publish(b"b") == 1
     assert await condition(servers, owner.name) == "drained"
-    assert await orders(servers).drain(owner.name) == done.__class__(other.name, 2, 0.0)
+    assert await orders(servers).drain(owner.name) == done.__class__(standby.name, 2, 0.0)
     with pytest.raises(IllegalState, match=f"{owner.name} is drained: it cannot own the realm"):
         await orders(servers).move(owner.name)
-    other.kill()
+    standby.kill()
     await pass_time(5 * LEASE_S)
     assert not owner.owns
 
@@ -113,7 +113,7 @@ async def test_a_handover_pauses_acknowledgements_for_less_than_half_a_second() 
 @simulated
 async def test_by_force_the_realm_is_taken_from_an_owner_that_does_not_close() -> None:
     servers = EngineServers()
-    owner, (other,) = await owner_and_others(servers)
+    owner, (standby,) = await owner_and_others(servers)
     stuck = the_loop().create_future()
 
     async def never() -> None:
@@ -121,24 +121,24 @@ async def test_by_force_the_realm_is_taken_from_an_owner_that_does_not_close() -
 
     assert owner.realm is not None
     vars(owner.realm)["prepare_to_close"] = never
-    moving = the_loop().create_task(orders(servers).move(other.name))
+    moving = the_loop().create_task(orders(servers).move(standby.name))
     await pass_time(20.0)
     assert owner.owns, "it was asked to, and does not come to it"
     moving.cancel()
 
-    done = await orders(servers).move(other.name, by_force=True)
+    done = await orders(servers).move(standby.name, by_force=True)
 
-    assert (done.owner, done.epoch) == (other.name, 2)
+    assert (done.owner, done.epoch) == (standby.name, 2)
     assert done.took_s < LEASE_S
-    await until(lambda: other.serves)
+    await until(lambda: standby.serves)
     assert not owner.owns
-    await end(owner, other)
+    await end(owner, standby)
 
 
 @simulated
 async def test_a_frozen_owner_is_followed_by_force_before_its_lease_is_over() -> None:
     servers, valve = EngineServers(), Valve()
-    owner, (other,) = await owner_and_others(servers)
+    owner, (standby,) = await owner_and_others(servers)
     silent = NodeMachine(servers, 9, valve)
     await until(lambda: silent.told[-1:] == [owner.name])
     await orders(servers).move(silent.name)
@@ -146,35 +146,35 @@ async def test_a_frozen_owner_is_followed_by_force_before_its_lease_is_over() ->
     valve.open.clear()
     began_s = the_loop().time()
 
-    done = await orders(servers).move(other.name, by_force=True)
+    done = await orders(servers).move(standby.name, by_force=True)
 
-    assert done.owner == other.name
+    assert done.owner == standby.name
     assert the_loop().time() - began_s < LEASE_S
     valve.open.set()
-    await until(lambda: other.serves)
-    await end(owner, other, silent)
+    await until(lambda: standby.serves)
+    await end(owner, standby, silent)
 
 
 @simulated
 async def test_a_node_that_is_gone_is_removed_and_one_that_comes_back_is_there_again() -> None:
     servers = EngineServers()
-    owner, (other,) = await owner_and_others(servers)
+    owner, (standby,) = await owner_and_others(servers)
     with pytest.raises(IllegalState, match=r"n\d is running \(stands by\): stop it first"):
-        await orders(servers).remove(other.name)
-    other.kill()
-    assert await condition(servers, other.name) == "gone"
+        await orders(servers).remove(standby.name)
+    standby.kill()
+    assert await condition(servers, standby.name) == "gone"
 
-    await orders(servers).remove(other.name)
+    await orders(servers).remove(standby.name)
 
-    assert await condition(servers, other.name) == "not shown"
+    assert await condition(servers, standby.name) == "not shown"
     with pytest.raises(
-        NameDoesNotExist, match=f"no node '{other.name}'; its nodes are: {owner.name}"
+        NameDoesNotExist, match=f"no node '{standby.name}'; its nodes are: {owner.name}"
     ):
-        await orders(servers).remove(other.name)
-    again = NodeMachine(servers, int(other.name[1:]))
+        await orders(servers).remove(standby.name)
+    again = NodeMachine(servers, int(standby.name[1:]))
     await until(lambda: again.told[-1:] == [owner.name])
-    assert await condition(servers, other.name) == "stands by"
-    assert (await orders(servers).move(other.name)).owner == other.name
+    assert await condition(servers, standby.name) == "stands by"
+    assert (await orders(servers).move(standby.name)).owner == standby.name
     await end(owner, again)
 
 
@@ -202,21 +202,21 @@ async def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
     servers = EngineServers()
     with pytest.raises(NameDoesNotExist, match="the engine has no cluster of this name"):
         await orders(servers).move("n1")
-    owner, (other,) = await owner_and_others(servers)
+    owner, (standby,) = await owner_and_others(servers)
 
     with pytest.raises(
         NameDoesNotExist, match="this cluster has no node 'n7'; its nodes are: n1, n2"
     ):
         await orders(servers).drain("n7")
-    await orders(servers).drain(other.name)
+    await orders(servers).drain(standby.name)
     with pytest.raises(IllegalState, match="no other node could own the realm: start one before"):
         await orders(servers).drain(owner.name)
-    await orders(servers).admit(other.name)
+    await orders(servers).admit(standby.name)
     owner.kill()
     with pytest.raises(IllegalState, match=f"{owner.name} is gone: start it first"):
         await orders(servers).drain(owner.name)
-    await until(lambda: other.serves)
-    await end(other)
+    await until(lambda: standby.serves)
+    await end(standby)
 
 
 @simulated
@@ -233,9 +233,9 @@ async def test_a_node_that_leaves_does_not_wait_for_an_engine_that_says_nothing(
     assert the_loop().time() - began_s < 5.0
     owner.task.result()
     owner.aside.cancel()
-    other = NodeMachine(servers, 2)
-    await until(lambda: other.serves)
-    await end(other)
+    standby = NodeMachine(servers, 2)
+    await until(lambda: standby.serves)
+    await end(standby)
 
 
 @simulated
@@ -263,19 +263,19 @@ async def test_a_node_with_other_settings_takes_nothing_and_the_cluster_tells_wh
     servers = EngineServers()
     owner = NodeMachine(servers, 1, settings={"access.mode": "mandatory"})
     await until(lambda: owner.serves)
-    other = NodeMachine(servers, 2, settings={"access.mode": "off"})
-    await until(lambda: other.told == [owner.name])
+    standby = NodeMachine(servers, 2, settings={"access.mode": "off"})
+    await until(lambda: standby.told == [owner.name])
 
     for by_force in (False, True):
         with pytest.raises(IllegalState, match=r"access.mode is 'off' at n2, and was 'mandatory'"):
-            await orders(servers).move(other.name, by_force=by_force)
+            await orders(servers).move(standby.name, by_force=by_force)
     with pytest.raises(IllegalState, match="no other node could own the realm"):
         await orders(servers).drain(owner.name)
 
     seen = await observe(MemoryInspector(servers), the_loop(), LEASE_S)
     assert seen is not None
-    assert ["access.mode" in each.unfit for each in seen.members] == [False, True]
+    assert ["access.mode" in member.unfit for member in seen.members] == [False, True]
     owner.kill()
     await pass_time(30)
-    assert not other.serves
-    await end(other)
+    assert not standby.serves
+    await end(standby)

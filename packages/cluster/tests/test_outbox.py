@@ -74,8 +74,8 @@ class Local:
 
     async def kill_the_owner(self) -> None:
         """Kill the node that serves the realm of the cluster."""
-        await until(lambda: any(each.serves for each in self.machines))
-        (owner,) = [each for each in self.machines if each.serves]
+        await until(lambda: any(machine.serves for machine in self.machines))
+        (owner,) = [machine for machine in self.machines if machine.serves]
         self.machines.remove(owner)
         owner.kill()
 
@@ -85,13 +85,13 @@ class Local:
         )
 
     async def info(self) -> JoinInfo:
-        (found,) = await self.lives.realm.joins.list()
-        return found
+        (join,) = await self.lives.realm.joins.list()
+        return join
 
     async def empty(self) -> None:
         """Wait until nothing is on its way."""
         outboxes = self.lives.realm.joins.outboxes
-        await until(lambda: not any(each.waiting for each in outboxes.now()))
+        await until(lambda: not any(outbox.waiting for outbox in outboxes.now()))
 
 
 @asynccontextmanager
@@ -135,11 +135,11 @@ async def test_what_a_selector_matches_is_copied_into_the_cluster_with_its_origi
             await local.lives.put("readings", *named("c", properties={"n": 3}), publisher="bob@two")
             await local.empty()
 
-            found = await stored(wide, "orders")
-            assert [each.data for each in found] == [b"a", b"c"]
-            assert [each.headers["publisher"] for each in found] == ["ann", "bob"]
-            assert (found[0].tag, found[0].ttl, found[0].properties) == ("t", 70_000, {"n": 2})
-            assert (found[0].origin.store, found[0].origin.event_id) == ("readings", 1)
+            events = await stored(wide, "orders")
+            assert [event.data for event in events] == [b"a", b"c"]
+            assert [event.headers["publisher"] for event in events] == ["ann", "bob"]
+            assert (events[0].tag, events[0].ttl, events[0].properties) == ("t", 70_000, {"n": 2})
+            assert (events[0].origin.store, events[0].origin.event_id) == ("readings", 1)
             info = await local.info()
             assert (info.source, info.destination, info.copied) == ("readings", "orders", 2)
             assert (info.leads_out, info.waiting, info.waits_for) == (True, 0, "")
@@ -154,7 +154,9 @@ async def test_each_event_comes_once_and_in_order_whoever_is_killed(seed: int) -
     random, servers = Random(seed), EngineServers()
     owner, others = await owner_and_others(servers, 3, secret=SECRET)
     published = 0
-    async with aio.connect(",".join([owner.url, *(each.url[20:] for each in others)])) as wide:
+    async with aio.connect(
+        ",".join([owner.url, *(address.url[20:] for address in others)])
+    ) as wide:
         await wide.channels.create("orders", type="persistent")
         local = Local(owner, *others, seed=seed)
         async with local.life():
@@ -174,8 +176,8 @@ async def test_each_event_comes_once_and_in_order_whoever_is_killed(seed: int) -
             await local.empty()
             assert (await local.info()).waits_for == ""
 
-        found = [int(each.data) for each in await stored(wide, "orders")]
-        assert found == list(range(published))
+        numbers = [int(event.data) for event in await stored(wide, "orders")]
+        assert numbers == list(range(published))
     await end(*local.machines)
 
 
@@ -200,7 +202,7 @@ async def test_without_a_quorum_events_wait_and_leave_by_themselves_when_it_is_b
                 await local.join("readings", "others")
             valve.open.set()
             await local.empty()
-        assert [each.data for each in await stored(wide, "orders")] == [b"a", b"b"]
+        assert [event.data for event in await stored(wide, "orders")] == [b"a", b"b"]
 
 
 @pytest.mark.spec("N9")
@@ -250,8 +252,8 @@ async def test_two_routes_bring_an_event_once_and_an_archive_keeps_both() -> Non
             await local.empty()
 
             assert datas(await local.lives.stored("b")) == ["x"]
-        found = await stored(wide, "orders")
-        assert [each.data for each in found] == [b"x"]
+        events = await stored(wide, "orders")
+        assert [event.data for event in events] == [b"x"]
         assert (await archive.info()).events == 2
     await end(owner, *others)
 
@@ -284,7 +286,7 @@ async def test_what_was_copied_before_the_end_of_a_join_or_its_channel_still_lea
             await until(lambda: not local.lives.realm.joins.outboxes.now())
             assert await local.lives.realm.joins.list() == ()
             assert "orders" not in local.lives.realm.directory.names("channel")
-        assert [each.data for each in await stored(wide, "orders")] == [b"a", b"b"]
+        assert [event.data for event in await stored(wide, "orders")] == [b"a", b"b"]
 
 
 @pytest.mark.spec("N9")
@@ -325,7 +327,7 @@ async def test_a_destination_that_is_gone_is_told_and_waited_for() -> None:
 
             await wide.channels.create("orders", type="persistent")
             await local.empty()
-            assert [each.data for each in await stored(wide, "orders")] == [b"a"]
+            assert [event.data for event in await stored(wide, "orders")] == [b"a"]
 
             await wide.channels.delete("orders")
             await local.lives.put("readings", *named("b"))
@@ -360,7 +362,7 @@ async def test_an_outbox_is_bounded_and_what_it_would_get_is_refused() -> None:
             await local.empty()
             await local.lives.put("a", *named("z"))
             await local.empty()
-        assert [len(each.data) for each in await stored(wide, "orders")] == [2_000, 1]
+        assert [len(event.data) for event in await stored(wide, "orders")] == [2_000, 1]
     await end(owner, *others)
 
 
@@ -418,7 +420,7 @@ async def test_a_node_that_was_restored_does_not_take_new_events_for_those_it_br
             await local.join("readings", "orders")
             await local.lives.put("readings", *named("e"))
             await local.empty()
-        assert [each.data for each in await stored(wide, "orders")] == [b"a", b"b", b"c", b"e"]
+        assert [event.data for event in await stored(wide, "orders")] == [b"a", b"b", b"c", b"e"]
     await end(owner, *others)
 
 
@@ -476,9 +478,9 @@ async def test_an_outbox_that_cannot_be_read_keeps_no_other_from_being_sent() ->
         await local.lives.put("good", *named("b"))
         await pass_time(5.0)
 
-        assert [each.data for each in await stored(wide, "orders")] == [b"b"]
-        assert [each.task for each in local.lives.realm.incidents.open()] == ["outboxes"]
+        assert [event.data for event in await stored(wide, "orders")] == [b"b"]
+        assert [incident.task for incident in local.lives.realm.incidents.open()] == ["outboxes"]
         outboxes.is_failing = False
         await local.empty()
-        assert [each.data for each in await stored(wide, "orders")] == [b"b", b"a"]
+        assert [event.data for event in await stored(wide, "orders")] == [b"b", b"a"]
         assert not local.lives.realm.incidents.open()

@@ -1,4 +1,4 @@
-"""Whether somebody is at an address is told apart from whether the machine says anything."""
+"""A probe distinguishes a machine without a listener from a machine that does not answer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def test_a_machine_that_says_nothing_does_not_refuse() -> None:
 
 @simulated
 async def test_somebody_who_accepts_is_no_failure() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
+    owner, (standby,) = await owner_and_others(EngineServers())
 
     assert await failure_at("127.0.0.1", owner.native) is None
-    assert not await is_refused(f"127.0.0.1:{other.native}")
-    await end(owner, other)
+    assert not await is_refused(f"127.0.0.1:{standby.native}")
+    await end(owner, standby)

@@ -26,27 +26,29 @@ from tests.loops import the_loop
 @simulated
 async def test_a_session_that_asks_all_nodes_is_told_once_and_when_it_goes_on() -> None:
     valve = Valve()
-    owner, (other,) = await owner_and_others(EngineServers(), call=valve)
-    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    owner, (standby,) = await owner_and_others(EngineServers(), call=valve)
+    session = await aio.connect(f"{owner.url},{HOST}:{standby.native}")
     channel = await session.channels.create("orders", type="persistent")
-    told: list[PenstockError | None] = []
-    session.on_interruption(told.append)
+    interruptions: list[PenstockError | None] = []
+    session.on_interruption(interruptions.append)
 
     valve.open.clear()
     publishing = the_loop().create_task(channel.publish(b"a"))
     await until(lambda: not session.is_connected)
     await pass_time(20)
-    assert [each and each.code for each in told] == ["no-quorum"], "the other node knows nothing"
+    assert [error and error.code for error in interruptions] == ["no-quorum"], (
+        "the other node knows nothing"
+    )
     assert "no majority of its servers" in str(session.interruption)
     assert not publishing.done()
     valve.open.set()
 
     assert await publishing == 0
-    assert [each and each.code for each in told] == ["no-quorum", None]
+    assert [error and error.code for error in interruptions] == ["no-quorum", None]
     assert session.interruption is None
     assert [event.data async for event in channel.browse()] == [b"a"]
     await session.close()
-    await end(owner, other)
+    await end(owner, standby)
 
 
 @pytest.mark.spec("N2")
@@ -55,13 +57,13 @@ async def test_a_node_that_stands_by_and_knows_nobody_who_serves_says_so_in_ever
     None
 ):
     valve = Valve()
-    owner, (other,) = await owner_and_others(EngineServers(), call=valve)
+    owner, (standby,) = await owner_and_others(EngineServers(), call=valve)
 
     valve.open.clear()
     await pass_time(20)
-    native = await say_hello(other)
-    status, headers, document = await ask(other.http, "GET /api/v1/channels")
-    heard = await call(other.amqp, sasl.PROTOCOL + encode_open("a client"))
+    native = await say_hello(standby)
+    status, headers, document = await ask(standby.http, "GET /api/v1/channels")
+    heard = await call(standby.amqp, sasl.PROTOCOL + encode_open("a client"))
 
     assert isinstance(native, wire.Goodbye)
     assert (native.code, type(native)) == ("no-quorum", wire.Goodbye)
@@ -71,14 +73,14 @@ async def test_a_node_that_stands_by_and_knows_nobody_who_serves_says_so_in_ever
     assert (error["code"], error["retryable"]) == ("no-quorum", True)
     condition, text, *_ = performatives(heard)[1].value[0].value
     assert (condition, text.partition(":")[0]) == ("amqp:connection:forced", "no-quorum")
-    look = await ask(other.http, "GET /health")
-    assert (look[0], look[2]["status"]) == ("HTTP/1.1 503 Service Unavailable", "no-quorum")
+    answer = await ask(standby.http, "GET /health")
+    assert (answer[0], answer[2]["status"]) == ("HTTP/1.1 503 Service Unavailable", "no-quorum")
     valve.open.set()
 
-    await until(lambda: owner.serves or other.serves)
-    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    await until(lambda: owner.serves or standby.serves)
+    session = await aio.connect(f"{owner.url},{HOST}:{standby.native}")
     await session.close()
-    await end(owner, other)
+    await end(owner, standby)
 
 
 @pytest.mark.spec("N2")
@@ -97,9 +99,9 @@ async def test_a_session_that_waits_no_longer_ends_with_the_reason() -> None:
     await until(lambda: not session.is_connected)
     waiting = the_loop().create_task(channel.info())
 
-    for asked in (publishing, waiting, the_loop().create_task(channel.publish(b"b"))):
+    for task in (publishing, waiting, the_loop().create_task(channel.publish(b"b"))):
         with pytest.raises(NoQuorum, match="no majority of its servers"):
-            await asked
+            await task
     assert [error.code for error in reported] == ["no-quorum"]
     with pytest.raises(NoQuorum):
         await channel.publish(b"c")

@@ -1,4 +1,4 @@
-"""What a node does with a register that refuses, or that has what no node can read."""
+"""A node keeps running when the register refuses, or has records that the node cannot read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def test_a_record_that_is_not_one_of_a_node_is_passed_over_and_told_once(
     session = await aio.connect(URL)
 
     assert (await session.channels.create("orders")).name == "orders"
-    told = [line["reason"] for line in logs if line["event"] == "register.not_read"]
-    assert told == ["node/n9 is not the record of a node"] * 3
+    reasons = [line["reason"] for line in logs if line["event"] == "register.not_read"]
+    assert reasons == ["node/n9 is not the record of a node"] * 3
     await session.close()
     await end(owner, *others)
 

@@ -99,8 +99,8 @@ class OneRelay:
 
     async def client(self, said: bytes = b"hello") -> Wire:
         """A client that has come to the node and said something."""
-        given: Any = self
-        chooser = RelayChooser(given, "amqp", lambda _: True, local=self._local, places=given)
+        relay: Any = self
+        chooser = RelayChooser(relay, "amqp", lambda _: True, local=self._local, places=relay)
         wire = Wire(chooser)
         chooser.connection_made(wire)
         chooser.data_received(said)
@@ -179,7 +179,7 @@ async def test_a_client_whose_owner_drops_it_without_a_word_is_answered_here(end
     assert client.written == b"here: hello"
     assert (client.is_closed, client.is_aborted, client.has_eof) == (False, False, False)
     assert relay.near in relay.left
-    assert [each["event"] for each in logs] == ["relay.no_owner"]
+    assert [line["event"] for line in logs] == ["relay.no_owner"]
 
 
 @pytest.mark.parametrize("why", ["it was answered", "it has said too much"])

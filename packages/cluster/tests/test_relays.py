@@ -58,10 +58,10 @@ class Echo(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        peer, own = (transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+        peer, local = (transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
         shown = transport.get_extra_info("peercert") or {}
         name = dict(part[0] for part in shown.get("subject", ())).get("commonName", "")
-        self._transport.write(f"{peer[0]}:{peer[1]} at {own[1]} as {name or 'nobody'}\n".encode())
+        self._transport.write(f"{peer[0]}:{peer[1]} at {local[1]} as {name or 'nobody'}\n".encode())
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(data)
@@ -78,7 +78,7 @@ def serving(port: int, process: str = "start 1", secret: bytes = SECRET) -> Serv
 
 
 class Waiting:
-    """Everybody may wait, except for those from one address."""
+    """Admits all waiting clients, except those from one address."""
 
     patience_s = PATIENT_S
 
@@ -117,39 +117,41 @@ class Nodes:
     async def running(self) -> AsyncIterator[tuple[int, int]]:
         """The ports of the owner and of the other node."""
         nobody = Waiting()
-        counts = [(each.enter, each.leave) for each in (self.waiting, nobody)]
-        owner, other = [await self._ports.hold(HOST, 0) for _ in range(2)]
+        counts = [(protocol.enter, protocol.leave) for protocol in (self.waiting, nobody)]
+        owner, standby_port = [await self._ports.hold(HOST, 0) for _ in range(2)]
         self.owner = serving(owner, "start 1")
         if self.tls is None:
             make: Any = partial(PrefaceSniffer, self.gate, Echo, PATIENT_S, *counts[0])
             self._servers.append(await open_server(make, HOST, owner, held_ports=self._ports))
             make = partial(RelayChooser, self.relays, "amqp", lambda _: True, Echo, nobody)
-            self._servers.append(await open_server(make, HOST, other, held_ports=self._ports))
+            self._servers.append(
+                await open_server(make, HOST, standby_port, held_ports=self._ports)
+            )
         else:
             before: Any = self.gate.before_tls
-            for port, count in zip((owner, other), counts, strict=True):
+            for port, count in zip((owner, standby_port), counts, strict=True):
                 server = TlsServer(self.tls.context, PATIENT_S, Echo, *count, before)
                 await server.listen(HOST, port, self._ports)
                 self._servers.append(server)
                 before = partial(relay_before_tls, self.relays, "amqp")
         try:
-            yield owner, other
+            yield owner, standby_port
         finally:
             self.relays.cut(all_of_them=True)
-            for each in self._servers:
-                each.close()
+            for open_server_ in self._servers:
+                open_server_.close()
             self._ports.close()
 
 
 def context(folder: Path, authority: Authority) -> ssl.SSLContext:
-    """What a client shows, who is ``alice``."""
+    """Return a TLS context with the certificate of ``alice``."""
     made = ssl.create_default_context(cafile=str(authority.file))
     made.check_hostname = False
     made.load_cert_chain(folder / "alice.pem", folder / "alice.key")
     return made
 
 
-async def told(reader: asyncio.StreamReader) -> str:
+async def read_text_line(reader: asyncio.StreamReader) -> str:
     return (await reader.readline()).decode().strip()
 
 
@@ -160,13 +162,13 @@ async def test_the_owner_sees_the_client_and_every_byte_of_it(
 ) -> None:
     nodes = Nodes(tls(folder, authority) if is_safe else None)
     secure = context(folder, authority) if is_safe else None
-    async with nodes.running() as (_, other):
-        reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
+    async with nodes.running() as (_, standby_port):
+        reader, writer = await asyncio.open_connection(HOST, standby_port, ssl=secure)
         writer.write(b"begin\n")
         host, port = writer.get_extra_info("sockname")[:2]
         who = "alice" if is_safe else "nobody"
 
-        assert await told(reader) == f"{host}:{port} at {other} as {who}"
+        assert await read_text_line(reader) == f"{host}:{port} at {standby_port} as {who}"
         assert await reader.readexactly(6) == b"begin\n"
         assert nodes.gate.open_by_node() == {"n2": 1}
         assert len(nodes.relays) == 1
@@ -192,15 +194,17 @@ async def test_a_handshake_that_is_relayed_is_counted_for_the_client(
 
     nodes = Nodes(tls(folder, authority))
     nodes.waiting.full_for = client if is_full else ""
-    secure, at = context(folder, authority), (client, 0)
-    async with nodes.running() as (_, other):
+    secure, port = context(folder, authority), (client, 0)
+    async with nodes.running() as (_, standby_port):
         if is_full:
             with pytest.raises((OSError, EOFError)):
-                await asyncio.open_connection(HOST, other, ssl=secure, local_addr=at)
+                await asyncio.open_connection(HOST, standby_port, ssl=secure, local_addr=port)
             assert nodes.waiting.counted == [HOST]
         else:
-            reader, writer = await asyncio.open_connection(HOST, other, ssl=secure, local_addr=at)
-            assert (await told(reader)).startswith(client)
+            reader, writer = await asyncio.open_connection(
+                HOST, standby_port, ssl=secure, local_addr=port
+            )
+            assert (await read_text_line(reader)).startswith(client)
             assert nodes.waiting.counted == [HOST, client]
             writer.close()
         assert nodes.waiting.here == 0
@@ -217,7 +221,7 @@ async def test_who_comes_without_a_preface_is_served_as_ever(
         reader, writer = await asyncio.open_connection(HOST, owner, ssl=secure)
         writer.write(b"begin\n")
 
-        assert (await told(reader)).startswith(f"{HOST}:")
+        assert (await read_text_line(reader)).startswith(f"{HOST}:")
         assert await reader.readexactly(6) == b"begin\n"
         assert nodes.gate.open_by_node() == {}
         writer.close()
@@ -235,11 +239,11 @@ async def test_a_preface_that_nobody_has_signed_and_one_that_is_relayed_on_are_r
     unsigned = SIGNATURE + b"\x21\x11\x00\x0c" + bytes(12)
 
     nodes = Nodes(tls(folder, authority) if is_safe else None)
-    async with nodes.running() as (owner, other):
-        said = [(owner, forged), (owner, unsigned), (owner, SIGNATURE + b"\xff" * 4)]
+    async with nodes.running() as (owner, standby_port):
+        attempts = [(owner, forged), (owner, unsigned), (owner, SIGNATURE + b"\xff" * 4)]
         assert nodes.gate.admit(good, HOST) == origin
-        said += [(owner, good)]  # a second time
-        for port, preface in (*said, (other, good)):
+        attempts += [(owner, good)]  # a second time
+        for port, preface in (*attempts, (standby_port, good)):
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(preface)
             with suppress(ConnectionError):
@@ -255,12 +259,12 @@ async def test_where_the_owner_cannot_be_reached_the_node_answers_itself(
 ) -> None:
     nodes = Nodes(tls(folder, authority) if is_safe else None)
     secure = context(folder, authority) if is_safe else None
-    async with nodes.running() as (_, other):
+    async with nodes.running() as (_, standby_port):
         nodes.owner = serving(1, "start 1")
-        reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
+        reader, writer = await asyncio.open_connection(HOST, standby_port, ssl=secure)
         writer.write(b"begin\n")
 
-        assert (await told(reader)).startswith(f"{HOST}:")
+        assert (await read_text_line(reader)).startswith(f"{HOST}:")
         assert await reader.readexactly(6) == b"begin\n"
         assert len(nodes.relays) == 0
         writer.close()
@@ -269,10 +273,10 @@ async def test_where_the_owner_cannot_be_reached_the_node_answers_itself(
 @on_each_loop
 async def test_a_relay_is_cut_when_its_owner_owns_no_more() -> None:
     nodes = Nodes(None)
-    async with nodes.running() as (owner, other):
-        reader, writer = await asyncio.open_connection(HOST, other)
+    async with nodes.running() as (owner, standby_port):
+        reader, writer = await asyncio.open_connection(HOST, standby_port)
         writer.write(b"begin\n")
-        await told(reader)
+        await read_text_line(reader)
         assert await reader.readexactly(6) == b"begin\n"
 
         nodes.relays.cut()
@@ -295,16 +299,16 @@ async def test_a_connection_that_says_nothing_is_not_logged_as_refused(
     nodes = Nodes(tls(folder, authority) if is_safe else None)
     secure = context(folder, authority) if is_safe else None
     with capture_logs() as logs:
-        async with nodes.running() as (_, other):
+        async with nodes.running() as (_, standby_port):
             for _ in range(3):
-                reader, writer = await asyncio.open_connection(HOST, other)
+                reader, writer = await asyncio.open_connection(HOST, standby_port)
                 writer.write_eof()
                 with suppress(ConnectionError):
                     await reader.read()
                 writer.close()
-            reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
+            reader, writer = await asyncio.open_connection(HOST, standby_port, ssl=secure)
             writer.write(b"begin\n")
-            assert await told(reader)
+            assert await read_text_line(reader)
             writer.close()
 
     assert not [line for line in logs if line["event"] == "relay.refused"]

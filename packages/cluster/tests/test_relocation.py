@@ -91,8 +91,8 @@ def fill(here: Session) -> None:
         reader.commit()
     with orders.transaction() as tx:
         tx.publish(b"together")
-    gone = here.channels.create("gone", type="persistent")
-    gone.publish_many(events(3))
+    deleted = here.channels.create("gone", type="persistent")
+    deleted.publish_many(events(3))
     here.channels.delete("gone")
 
 
@@ -150,11 +150,11 @@ async def test_what_happens_in_the_cluster_comes_back_too(filled: Path, tmp_path
             opened = await realm.open_channel(name)
             await publish(realm, opened.channel, body([b"of the cluster"]))
     await moved_out(servers, tmp_path / "two")
-    found = await contents(tmp_path / "two")
+    stores = await contents(tmp_path / "two")
 
     with penstock.Realm(tmp_path / "two") as back, back.connect() as here:
         for name in ("reliable", "off_heap", "paged", "mixed"):
-            assert found[name]["events"] == here.channels.get(name).info().events
+            assert stores[name]["events"] == here.channels.get(name).info().events
             assert [event.data for event in here.channels.get(name).browse()][-1:] == [
                 b"of the cluster"
             ]
@@ -166,14 +166,14 @@ class BrokenOff(Exception):
 
 def breaking_after(puts: int | None) -> type[EngineBlobs]:
     """Blobs that fail after so many files, or when all but the snapshot is there."""
-    left = puts
+    puts_left = puts
 
     class Breaking(EngineBlobs):
         async def put(self, name: str, chunks: Any) -> None:
-            nonlocal left
-            if left is not None:
-                left -= 1
-            if name.startswith("snapshots/") if left is None else left < 0:
+            nonlocal puts_left
+            if puts_left is not None:
+                puts_left -= 1
+            if name.startswith("snapshots/") if puts_left is None else puts_left < 0:
                 raise BrokenOff(name)
             await super().put(name, chunks)
 
@@ -198,9 +198,9 @@ async def test_an_import_that_was_broken_off_is_served_by_nobody_and_goes_on(
     with pytest.raises(IllegalState, match="was not finished"):
         await moved_out(servers, tmp_path / "two")
 
-    there = {info.name for info in await servers.blobs(0).list("segments/")}
+    first_names = {info.name for info in await servers.blobs(0).list("segments/")}
     await moved_in(filled, servers)
-    assert there <= {info.name for info in await servers.blobs(0).list("segments/")}
+    assert first_names <= {info.name for info in await servers.blobs(0).list("segments/")}
     async with owned(servers, 3) as realm:
         assert not realm.recovered.damage
     await moved_out(servers, tmp_path / "two")
@@ -288,8 +288,8 @@ def test_a_realm_that_runs_or_is_none_is_refused(filled: Path, tmp_path: Path) -
 def test_a_damaged_realm_is_refused_before_anything_is_written(filled: Path) -> None:
     (journal,) = sorted((filled / "journal").iterdir())[-1:]
     content = bytearray(journal.read_bytes())
-    at = content.index(b"for later")
-    content[at] ^= 1
+    offset = content.index(b"for later")
+    content[offset] ^= 1
     journal.write_bytes(content)
     for snapshot in (filled / "snapshots").iterdir():
         snapshot.unlink()
@@ -347,12 +347,12 @@ async def test_an_export_looks_again_when_its_files_are_removed_meanwhile(
 ) -> None:
     servers = EngineServers()
     await moved_in(filled, servers)
-    asked: list[str] = []
+    names: list[str] = []
 
     class Removing(EngineBlobs):
         async def get(self, name: str, offset: int = 0, length: int | None = None) -> Any:
-            if name.startswith("segments/single") and not asked:
-                asked.append(name)
+            if name.startswith("segments/single") and not names:
+                names.append(name)
                 async with owned(servers, 2) as realm:
                     await realm.delete_channel("single")
             return await super().get(name, offset, length)

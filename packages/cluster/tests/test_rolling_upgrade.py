@@ -85,8 +85,8 @@ async def test_nodes_and_engine_servers_are_replaced_one_after_the_other_under_l
 
         with ExitStack() as running:
             nodes = {name: node(name, OLDER) for name in ports}
-            for each in nodes.values():
-                await asyncio.to_thread(running.enter_context, each)
+            for node_process in nodes.values():
+                await asyncio.to_thread(running.enter_context, node_process)
             session = await aio.connect(addresses(*nodes.values()))
             load = Load(await session.channels.create("orders", type="persistent"))
             async with asyncio.TaskGroup() as tasks:

@@ -90,7 +90,7 @@ async def filled(realm: RunningRealm, name: str, times: int, definition: Definit
     return channel
 
 
-def told(times: int, begin: int = 0) -> dict[int, bytes]:
+def expected_payloads(times: int, begin: int = 0) -> dict[int, bytes]:
     return {2 * n + i: b"%d" % n for n in range(begin, times) for i in range(2)}
 
 
@@ -106,7 +106,7 @@ async def test_history_is_what_the_newest_snapshot_says_and_nothing_newer() -> N
         await publish(realm, orders, body([b"newer"]))
 
         async with cluster.history() as history:
-            assert await events(history.realm, orders) == told(3)
+            assert await events(history.realm, orders) == expected_payloads(3)
             assert history.as_of_us == pytest.approx(before_us, abs=1_000_000)
             assert history.realm.name == "realm, sealed history as of 2023-11-14T22:13:20Z"
             assert history.missing == {}
@@ -131,7 +131,7 @@ async def test_what_expires_meanwhile_is_not_shown_and_goes_nowhere() -> None:
     files = [info.name for info in await cluster.disk.list()]
 
     async with cluster.history() as history:
-        assert await events(history.realm, orders) == told(2)
+        assert await events(history.realm, orders) == expected_payloads(2)
         await pass_time(90)
         assert await events(history.realm, orders) == {}
         assert await events(history.realm, dead) == {}, "its ids are the realm's to give"
@@ -149,11 +149,11 @@ async def test_a_store_begins_behind_a_file_that_cannot_be_read_from_here() -> N
     await cluster.disk.delete(names[1])
 
     async with cluster.history() as history:
-        assert await events(history.realm, orders) == told(4, begin=2)
+        assert await events(history.realm, orders) == expected_payloads(4, begin=2)
         assert history.missing == {"orders": 4}
     shared = await MemoryEngine(cluster.servers).blobs(0)
     async with cluster.history(shared) as history:
-        assert await events(history.realm, orders) == told(4)
+        assert await events(history.realm, orders) == expected_payloads(4)
 
 
 @pytest.mark.spec("N10")
@@ -170,12 +170,12 @@ async def test_a_file_with_other_bytes_is_read_elsewhere_or_ends_what_is_shown()
 
     shared = await MemoryEngine(cluster.servers).blobs(0)
     async with cluster.history(shared) as history:
-        assert await events(history.realm, orders) == told(2)
+        assert await events(history.realm, orders) == expected_payloads(2)
     async with cluster.history() as history:
         failures: list[PenstockError] = []
         cluster.read.on_failure = failures.append
         await events(history.realm, orders)
-        assert [type(each) for each in failures] == [NameDoesNotExist]
+        assert [type(failure) for failure in failures] == [NameDoesNotExist]
 
 
 @pytest.mark.spec("N10")

@@ -33,7 +33,7 @@ async def holder_and_rival(
     return session, seat, await (await rival.channels.get("orders")).durables.get("alone")
 
 
-async def taken(durable: aio.Durable) -> aio.DurableSubscription | None:
+async def take_seat(durable: aio.Durable) -> aio.DurableSubscription | None:
     try:
         return await durable.subscribe().open()
     except DurableInUse:
@@ -44,31 +44,31 @@ async def taken(durable: aio.Durable) -> aio.DurableSubscription | None:
 @pytest.mark.parametrize("how", ["is killed", "hands over"])
 @simulated
 async def test_the_holder_keeps_an_exclusive_seat_however_its_owner(how: str) -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
-    urls = f"{owner.url},{HOST}:{other.native}"
+    owner, (standby,) = await owner_and_others(EngineServers())
+    urls = f"{owner.url},{HOST}:{standby.native}"
     session, seat, rivals = await holder_and_rival(urls)
 
     if how == "is killed":
         owner.kill()
     else:
         owner.node.hand_over(0)
-    assert await taken(rivals) is None, "it waits for the holder"
+    assert await take_seat(rivals) is None, "it waits for the holder"
     batch = await seat.next_batch(timeout=60)
 
     assert batch is not None
     assert batch.event_ids.tolist() == [0]
     await pass_time(2 * REATTACH_S)
-    assert await taken(rivals) is None
+    assert await take_seat(rivals) is None
     await session.close()
-    assert await taken(rivals) is not None
-    await end(other)
+    assert await take_seat(rivals) is not None
+    await end(standby)
 
 
 @pytest.mark.spec("N6")
 @simulated
 async def test_a_holder_that_is_gone_together_with_the_owner_is_waited_for_and_then_not() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
-    urls = f"{owner.url},{HOST}:{other.native}"
+    owner, (standby,) = await owner_and_others(EngineServers())
+    urls = f"{owner.url},{HOST}:{standby.native}"
     context = copy_context()
     context.run(MACHINE.set, "holder")
     begun = the_loop().create_task(holder_and_rival(urls), context=context)
@@ -79,9 +79,9 @@ async def test_a_holder_that_is_gone_together_with_the_owner_is_waited_for_and_t
     owner.kill()
     the_loop().network.kill("holder")
     the_loop().kill("holder")
-    await until(lambda: other.serves)
+    await until(lambda: standby.serves)
     began_s = the_loop().time()
-    while (seat := await taken(rivals)) is None:
+    while (seat := await take_seat(rivals)) is None:
         await pass_time(0.1)
     waited_s = the_loop().time() - began_s
 
@@ -90,14 +90,14 @@ async def test_a_holder_that_is_gone_together_with_the_owner_is_waited_for_and_t
     assert batch is not None
     assert batch.event_ids.tolist() == [0]
     await rival.close()
-    await end(other)
+    await end(standby)
 
 
 @pytest.mark.spec("N6")
 @simulated
 async def test_owners_that_change_every_few_seconds_do_not_wait_for_ever() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
-    urls = f"{owner.url},{HOST}:{other.native}"
+    owner, (standby,) = await owner_and_others(EngineServers())
+    urls = f"{owner.url},{HOST}:{standby.native}"
     context = copy_context()
     context.run(MACHINE.set, "holder")
     await the_loop().create_task(holder_and_rival(urls), context=context)
@@ -110,11 +110,11 @@ async def test_owners_that_change_every_few_seconds_do_not_wait_for_ever() -> No
     began_s = the_loop().time()
     seat = None
     while seat is None:
-        now, then = (other, owner) if other.serves else (owner, other)
+        now, then = (standby, owner) if standby.serves else (owner, standby)
         await until(lambda now=now: now.serves)  # type: ignore[misc]
         handed_s = the_loop().time()
         while the_loop().time() < handed_s + 3 and seat is None:
-            seat = await taken(rivals)
+            seat = await take_seat(rivals)
             await pass_time(0.1)
         if seat is None:
             now.node.hand_over(0)
@@ -127,14 +127,14 @@ async def test_owners_that_change_every_few_seconds_do_not_wait_for_ever() -> No
     assert batch.event_ids.tolist() == [0]
     await rival.close()
     await end(owner)
-    await end(other)
+    await end(standby)
 
 
 @pytest.mark.spec("N6", "D14")
 @simulated
 async def test_an_administrator_frees_a_seat_that_waits() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
-    urls = f"{owner.url},{HOST}:{other.native}"
+    owner, (standby,) = await owner_and_others(EngineServers())
+    urls = f"{owner.url},{HOST}:{standby.native}"
     context = copy_context()
     context.run(MACHINE.set, "holder")
     await the_loop().create_task(holder_and_rival(urls), context=context)
@@ -144,12 +144,12 @@ async def test_an_administrator_frees_a_seat_that_waits() -> None:
     owner.kill()
     the_loop().network.kill("holder")
     the_loop().kill("holder")
-    assert await taken(rivals) is None
+    assert await take_seat(rivals) is None
     await rivals.unbind()
 
-    assert await taken(rivals) is not None
+    assert await take_seat(rivals) is not None
     await rival.close()
-    await end(other)
+    await end(standby)
 
 
 @pytest.mark.spec("N2", "N6")
@@ -165,12 +165,12 @@ async def test_a_seat_waits_for_its_holder_as_well_while_there_is_no_quorum() ->
     await until(lambda: not session.is_connected)
     await pass_time(3 * REATTACH_S)
     valve.open.set()
-    assert await taken(rivals) is None, "the time without a quorum does not count"
+    assert await take_seat(rivals) is None, "the time without a quorum does not count"
     batch = await seat.next_batch(timeout=60)
 
     assert batch is not None
     assert owner.listener is listener, "nobody has taken over"
     await pass_time(2 * REATTACH_S)
-    assert await taken(rivals) is None
+    assert await take_seat(rivals) is None
     await session.close()
     await end(owner)

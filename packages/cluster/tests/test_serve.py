@@ -66,7 +66,7 @@ def test_a_realm_moves_into_a_cluster_and_out_of_it(servers: NatsServers, tmp_pa
 
 
 def command(servers: NatsServers, what: str, name: str) -> dict[str, Any]:
-    """What a command says of a cluster that is well."""
+    """Return the output of a command about a healthy cluster."""
     ran = subprocess.run(
         [sys.executable, "-m", "penstock", "cluster", what, "--cluster", servers.engine, "--json"],
         capture_output=True,
@@ -79,8 +79,8 @@ def command(servers: NatsServers, what: str, name: str) -> dict[str, Any]:
         },
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
+    outcome: dict[str, Any] = json.loads(ran.stdout)
+    return outcome
 
 
 def test_commands_show_owner_nodes_and_engine(servers: NatsServers, tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_commands_show_owner_nodes_and_engine(servers: NatsServers, tmp_path: Pa
         assert {check["status"] for check in checks} == {"ok"}, checks
         state = command(servers, "status", "shown")
         assert (state["owner"], state["epoch"], state["engine"]["present"]) == ("n1", 1, 3)
-        nodes = {each["node"]: each["serves"]["native"] for each in state["members"]}
+        nodes = {member["node"]: member["serves"]["native"] for member in state["members"]}
         assert nodes == {"n1": first.url, "n2": second.url}
 
         first.kill()
         killed = command(servers, "status", "shown")["members"]
-        assert {each["node"]: each["condition"] for each in killed}["n1"] == "gone"
+        assert {member["node"]: member["condition"] for member in killed}["n1"] == "gone"
 
 
 @on_a_loop
@@ -134,20 +134,20 @@ async def test_a_node_refuses_a_stream_that_has_one_replica_or_was_made_anew(
     connection = await nats.connect(servers.urls[0], connect_timeout=int(PATIENCE_S))
     streams = connection.jetstream(timeout=PATIENCE_S)
 
-    found = (await streams.stream_info("anew-shard-0")).config
-    found.num_replicas = 1
-    await streams.update_stream(found)
+    config = (await streams.stream_info("anew-shard-0")).config
+    config.num_replicas = 1
+    await streams.update_stream(config)
     alone = refusal(node(servers, tmp_path / "n1", name="anew"))
     assert "num_replicas is 1, not 3" in alone
     assert "nats stream edit anew-shard-0 --replicas" in alone
 
     await streams.delete_stream("anew-shard-0")
-    gone = refusal(node(servers, tmp_path / "n1", name="anew"))
-    assert "stream anew-shard-0 is missing" in gone
+    refusal_text = refusal(node(servers, tmp_path / "n1", name="anew"))
+    assert "stream anew-shard-0 is missing" in refusal_text
 
-    found.num_replicas = 3
-    found.metadata = {"penstock-incarnation": "another"}
-    await streams.add_stream(found)
+    config.num_replicas = 3
+    config.metadata = {"penstock-incarnation": "another"}
+    await streams.add_stream(config)
     anew = refusal(node(servers, tmp_path / "n1", name="anew"))
     assert "stream anew-shard-0 was re-created" in anew
     assert "To fix: restore the stream from a backup" in anew
@@ -191,11 +191,11 @@ def test_a_node_names_the_other_clusters_on_its_engine(
 
         with node(servers, tmp_path / "n2", name="ordes") as second:
             until(lambda: second.logged("engine.other_clusters"))
-            (told,) = second.logged("engine.other_clusters")
+            (line,) = second.logged("engine.other_clusters")
 
-    assert told["cluster"] == "ordes"
-    assert "orders" in told["others"]
-    assert "ordes" not in told["others"]
+    assert line["cluster"] == "ordes"
+    assert "orders" in line["others"]
+    assert "ordes" not in line["others"]
 
 
 def test_the_directory_of_a_node_has_its_name_and_no_events(

@@ -39,15 +39,15 @@ def node(servers: NatsServers, directory: Path, blobs: str) -> ServerProcess:
 
 
 def shown(process: ServerProcess) -> dict[str, Any]:
-    """What a node tells of the history that it has begun to show."""
-    found: list[dict[str, Any]] = []
+    """Return the log line of a node that has begun to serve sealed history."""
+    documents: list[dict[str, Any]] = []
 
     def is_shown() -> bool:
-        found[:] = process.logged("history.shown")
-        return bool(found)
+        documents[:] = process.logged("history.shown")
+        return bool(documents)
 
     until(is_shown)
-    return found[-1]
+    return documents[-1]
 
 
 @pytest.mark.spec("N10")
@@ -62,16 +62,16 @@ def test_sealed_history_is_read_while_there_is_no_quorum(tmp_path: Path, place: 
     ):
         orders = session.channels.create("orders", storage={"events_per_spindle": 100})
         orders.publish_many([penstock.Event(b"%d" % n) for n in range(EVENTS)])
-        gone = session.channels.create("short", ttl=1_500)
+        expiring = session.channels.create("short", ttl=1_500)
         until(lambda: orders.info().storage.sealed_files == 3)
-        taken = len(one.logged("realm.snapshot_taken"))
-        gone.publish(b"soon gone")
-        until(lambda: len(one.logged("realm.snapshot_taken")) > taken)
-        told: list[str] = []
-        session.on_interruption(lambda error: told.append("" if error is None else error.code))
+        snapshots = len(one.logged("realm.snapshot_taken"))
+        expiring.publish(b"soon gone")
+        until(lambda: len(one.logged("realm.snapshot_taken")) > snapshots)
+        codes: list[str] = []
+        session.on_interruption(lambda error: codes.append("" if error is None else error.code))
         for number in (1, 2):
             servers.kill(number)
-        until(lambda: "no-quorum" in told)
+        until(lambda: "no-quorum" in codes)
 
         node_with_it = two if place == "shared" else one
         history = shown(node_with_it)
@@ -82,7 +82,7 @@ def test_sealed_history_is_read_while_there_is_no_quorum(tmp_path: Path, place: 
 
         for number in (1, 2):
             servers.start(number)
-        until(lambda: told[-1:] == [""])
+        until(lambda: codes[-1:] == [""])
         assert orders.publish(b"and on") == EVENTS
         until(lambda: bool(node_with_it.logged("history.ended")))
         with pytest.raises(PenstockError):
@@ -107,25 +107,25 @@ def read_only(reading: penstock.Session) -> None:
 def over_http(url: str) -> None:
     with urlopen(f"{url}/api/v1/channels/orders/events?limit=2") as answer:
         items = json.load(answer)["items"]
-    assert [each["event_id"] for each in items] == [0, 1]
+    assert [item["event_id"] for item in items] == [0, 1]
     with urlopen(f"{url}/api/v1/cluster") as answer:
         assert json.load(answer)["history_us"] > 0
     with urlopen(f"{url}/api/v1/realm") as answer:
         assert "sealed history as of" in json.load(answer)["name"]
-    asked = Request(
+    request = Request(
         f"{url}/api/v1/channels/orders/events",
         data=json.dumps({"events": [{"text": "x"}]}).encode(),
         headers={"content-type": "application/json"},
         method="POST",
     )
     with pytest.raises(HTTPError) as refused:
-        urlopen(asked)
+        urlopen(request)
     assert refused.value.code == 503
     assert json.load(refused.value)["error"]["code"] == "no-quorum"
 
 
 @pytest.mark.spec("N10")
 def test_a_port_for_http_needs_one_for_history(tmp_path: Path) -> None:
-    asked = {"PENSTOCK_CLUSTER_HISTORY_HTTP_PORT": "0"}
-    why = refusal(processes.node("nats://127.0.0.1:1", tmp_path / "n1", environment=asked))
+    environment = {"PENSTOCK_CLUSTER_HISTORY_HTTP_PORT": "0"}
+    why = refusal(processes.node("nats://127.0.0.1:1", tmp_path / "n1", environment=environment))
     assert "cluster.history_http_port is set, and cluster.history_port is not" in why

@@ -46,11 +46,11 @@ def node(servers: NatsServers, directory: Path, *more: str) -> ServerProcess:
 
 
 def local_url(process: ServerProcess) -> str:
-    (told,) = process.logged("local.listening")
-    return str(told["url"])
+    (line,) = process.logged("local.listening")
+    return str(line["url"])
 
 
-def said(*words: str) -> str:
+def output_of(*words: str) -> str:
     ran = subprocess.run(
         [sys.executable, "-m", "penstock", *words], capture_output=True, text=True, env=os.environ
     )
@@ -58,9 +58,9 @@ def said(*words: str) -> str:
 
 
 def _why_not_there(realm: penstock.Session, channel: str) -> str:
-    with pytest.raises(NameDoesNotExist, match=f"{channel} is a local channel of node") as found:
+    with pytest.raises(NameDoesNotExist, match=f"{channel} is a local channel of node") as raised:
         realm.channels.get(channel)
-    return str(found.value)
+    return str(raised.value)
 
 
 @pytest.mark.spec("C5", "M13", "N2", "N8")
@@ -88,35 +88,38 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
         with pytest.raises(InvalidArgument, match="this realm has the local channels of node n2"):
             here.channels.create("everywhere", cluster_wide=True)
 
-        assert "readings @n2" in said("channel", "list", "--url", addresses(one))
-        made = said("channel", "create", "alone", "--local", "n3", "--url", addresses(one))
+        assert "readings @n2" in output_of("channel", "list", "--url", addresses(one))
+        made = output_of("channel", "create", "alone", "--local", "n3", "--url", addresses(one))
         assert "channel alone @n3 created" in made
         mqtt = two.logged("local.listening")[0]["mqtt"]
         with connected(mqtt, "sensor", properties=HOUR) as sensor:
             sensor.subscribe("cell/#")
-        told: list[str] = []
-        wide.on_interruption(lambda error: told.append("" if error is None else error.code))
+        codes: list[str] = []
+        wide.on_interruption(lambda error: codes.append("" if error is None else error.code))
         for number in (1, 2):
             servers.kill(number)
-        until(lambda: "no-quorum" in told)
+        until(lambda: "no-quorum" in codes)
         assert [readings.publish(b"%d" % number) for number in range(3)] == [0, 1, 2]
         late = readings.durables.create("late", type="shared")
         with billing.subscribe() as events:
             next(iter(events)).ack()
         assert (billing.info().outstanding, late.info().outstanding) == (2, 3)
-        with connected(mqtt, "other", properties=HOUR) as other, back(mqtt, "sensor") as sensor:
-            assert other.publish("cell/7", b"21.5").reason == 0
+        with (
+            connected(mqtt, "other", properties=HOUR) as subscriber,
+            back(mqtt, "sensor") as sensor,
+        ):
+            assert subscriber.publish("cell/7", b"21.5").reason == 0
             assert sensor.receive().payload == b"21.5"
         here.channels.get("mqtt-n2").publish(b"here", properties={"topic": "cell/8"})
         with urlopen(two.logged("local.listening")[0]["http"] + "/api/v1/channels") as answer:
-            names = [each["name"] for each in json.load(answer)["items"]]
+            names = [item["name"] for item in json.load(answer)["items"]]
         assert names == ["mqtt-n2", "readings"]
 
         for number in (1, 2):
             servers.start(number)
-        until(lambda: told[-1:] == [""])
+        until(lambda: codes[-1:] == [""])
         until(lambda: is_made(here, "after"))
-        assert said("channel", "list", "--url", addresses(one)).count("@n2") == 5
+        assert output_of("channel", "list", "--url", addresses(one)).count("@n2") == 5
 
 
 @pytest.mark.spec("N2", "N8")
@@ -194,7 +197,7 @@ def test_joins_into_the_cluster_bring_each_event_once_over_kills_of_the_node_and
             until(lambda: not here.joins.list()[0].waiting)
 
             assert [event.data for event in orders.browse()] == [b"%d" % n for n in range(200)]
-            listed = said("join", "list", "--url", local_url(again) + ca).splitlines()
+            listed = output_of("join", "list", "--url", local_url(again) + ca).splitlines()
             assert listed[0].split() == [
                 "source",
                 "destination",
@@ -209,8 +212,8 @@ def test_joins_into_the_cluster_bring_each_event_once_over_kills_of_the_node_and
             url, trusting = again.logged("local.listening")[0]["http"], create_default_context()
             trusting.load_verify_locations(authority.file)
             with urlopen(url + "/api/v1/joins", context=trusting) as answer:
-                (told,) = json.load(answer)["items"]
-            assert (told["leads_out"], told["waiting"], told["ending"]) == (True, 0, False)
+                (item,) = json.load(answer)["items"]
+            assert (item["leads_out"], item["waiting"], item["ending"]) == (True, 0, False)
             with urlopen(url + "/metrics", context=trusting) as answer:
                 text = answer.read().decode()
             assert 'penstock_outbox_events{from="readings",to="orders"} 0.0' in text

@@ -45,13 +45,17 @@ def node(servers: NatsServers, directory: Path, name: str) -> ServerProcess:
 
 
 def mqtt_port(servers: NatsServers, node: ServerProcess, name: str) -> int:
-    """Where a node takes MQTT clients, as the cluster shows it."""
-    told = processes.command(
+    """Return the host and port at which a node accepts MQTT clients, as the command ``status``
+    shows them."""
+    command = processes.command(
         servers.engine, "status", "--format", "json", name=name, monitors=servers.monitors
     )
-    members = {each["node"]: each["serves"] for each in processes.done(told)["members"]}
-    found = next(each for each in members.values() if each["native"] == node.url)
-    return int(found["mqtt"].rpartition(":")[2])
+    members = {
+        member_seen["node"]: member_seen["serves"]
+        for member_seen in processes.done(command)["members"]
+    }
+    member = next(serving for serving in members.values() if serving["native"] == node.url)
+    return int(member["mqtt"].rpartition(":")[2])
 
 
 class Lasting:
@@ -71,9 +75,9 @@ class Lasting:
         self.client.on_message = lambda _, __, m: self.came.put((m.topic, m.payload, m.qos))
         lasts = {}
         if version == mqtt.MQTTv5:
-            own = mqtt.Properties(PacketTypes.CONNECT)
-            own.SessionExpiryInterval = 3_600
-            lasts = {"properties": own, "clean_start": False}
+            properties = mqtt.Properties(PacketTypes.CONNECT)
+            properties.SessionExpiryInterval = 3_600
+            lasts = {"properties": properties, "clean_start": False}
         self.client.connect("127.0.0.1", port, keepalive=10, **lasts)
         self.client.loop_start()
         until(lambda: bool(self.sessions))
@@ -115,21 +119,22 @@ class Pair:
                 self.sent.append(sent)
 
     def check(self) -> dict[str, list[bytes]]:
-        """What has come of each QoS: of 1 nothing is lost, of 2 nothing is lost or comes twice."""
-        for each in self.sent:
-            each.wait_for_publish(PATIENCE_S)
-            assert each.is_published()
+        """Return the payloads of each QoS. No message of QoS 1 is lost; no message of QoS 2 is lost
+        or delivered twice."""
+        for item in self.sent:
+            item.wait_for_publish(PATIENCE_S)
+            assert item.is_published()
         wanted = [b"%d" % number for number in range(EACH)]
-        came: dict[str, list[bytes]] = {"1": [], "2": []}
-        while not (set(came["1"]) == set(wanted) and len(came["2"]) >= EACH):
+        payloads: dict[str, list[bytes]] = {"1": [], "2": []}
+        while not (set(payloads["1"]) == set(wanted) and len(payloads["2"]) >= EACH):
             topic, payload, _ = self.reader.came.get(timeout=PATIENCE_S)
-            came[topic.split("/")[1]].append(payload)
-        assert sorted(came["2"]) == sorted(wanted)
-        for each in self.clients:
-            assert each.sessions[0] is False
-            assert all(each.sessions[1:])
-            each.end()
-        return came
+            payloads[topic.split("/")[1]].append(payload)
+        assert sorted(payloads["2"]) == sorted(wanted)
+        for item in self.clients:
+            assert item.sessions[0] is False
+            assert all(item.sessions[1:])
+            item.end()
+        return payloads
 
 
 @pytest.mark.spec("M13", "M6", "M7", "M8", "N1", "N3", "N4")
@@ -150,23 +155,23 @@ def test_paho_goes_on_through_a_node_beside_the_owner(servers: NatsServers, tmp_
         mortal.loop_start()
         until(mortal.is_connected)
 
-        for each in pairs:
-            each.publish()
+        for pair in pairs:
+            pair.publish()
         first.kill()
-        for each in pairs:
-            each.publish()
+        for pair in pairs:
+            pair.publish()
         until(lambda: second.logged("mqtt.listening") or door.logged("mqtt.listening"))
-        until(lambda: all(len(each.sessions) > 1 for pair in pairs for each in pair.clients))
+        until(lambda: all(len(client.sessions) > 1 for pair in pairs for client in pair.clients))
         owner, beside = (second, "n3") if second.logged("mqtt.listening") else (door, "n2")
-        for each in pairs:
-            each.publish()
+        for pair in pairs:
+            pair.publish()
         moved = processes.command(
             servers.engine, "move", beside, name=name, monitors=servers.monitors
         )
         assert moved.returncode == 0, moved.stderr
 
-        until(lambda: all(len(each.sessions) > 2 for pair in pairs for each in pair.clients))
-        came = {each.version: each.check() for each in pairs}
+        until(lambda: all(len(client.sessions) > 2 for pair in pairs for client in pair.clients))
+        payloads_by_version = {version_pair.version: version_pair.check() for version_pair in pairs}
         assert heir.came.get(timeout=PATIENCE_S) == ("w/1", b"gone", 1)
         heir.end()
         mortal.loop_stop()
@@ -178,13 +183,13 @@ def test_paho_goes_on_through_a_node_beside_the_owner(servers: NatsServers, tmp_
                 (version, qos): [
                     event.data for event in channel.browse(selector=f"topic = '{version}/{qos}/t'")
                 ]
-                for version in came
+                for version in payloads_by_version
                 for qos in ("1", "2")
             }
             wills = list(channel.browse(selector="topic MATCHES 'w/#'"))
             kept = session.mqtt.retained()
             newest = {event.properties["topic"]: event.data for event in kept}
-        for version, heard in came.items():
+        for version, heard in payloads_by_version.items():
             assert heard["2"] == stored[version, "2"], "in order, and once"
             assert list(dict.fromkeys(heard["1"])) == list(dict.fromkeys(stored[version, "1"]))
             assert newest[f"{version}/1/t"] == stored[version, "1"][-1]

@@ -119,9 +119,9 @@ def test_a_node_refuses_tables_that_were_made_anew(
 
     servers.sql(0, "DELETE FROM penstock_head WHERE journal = 'anew/0'")
     servers.sql(0, "DELETE FROM penstock_block WHERE journal = 'anew/0'")
-    gone = refusal(node(servers, tmp_path / "n1", name="anew"))
-    assert "journal anew/0 is missing in the table penstock_head" in gone
-    assert "To fix: restore the database from a backup" in gone
+    refusal_text = refusal(node(servers, tmp_path / "n1", name="anew"))
+    assert "journal anew/0 is missing in the table penstock_head" in refusal_text
+    assert "To fix: restore the database from a backup" in refusal_text
 
     servers.sql(
         0, "DELETE FROM penstock_register WHERE 'anew' IN (register, split_part(key, '/', 1))"

@@ -69,9 +69,9 @@ class Node:
         sent = None if body is None else json.dumps(body)
         connection.request("GET" if body is None else "POST", path, sent, headers)
         answer = connection.getresponse()
-        found = answer.read().decode()
+        text = answer.read().decode()
         connection.close()
-        return answer.status, found
+        return answer.status, text
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ def nodes(servers: NatsServers, tmp_path: Path) -> Iterator[list[Node]]:
     )
     (tmp_path / "secret").write_text("s" * 32 + "\n")
     with ExitStack() as running:
-        found = [Node(servers, tmp_path, n) for n in (1, 2, 3)]
-        for each in found:
-            running.enter_context(each.process)
-        asyncio.run(fill(found[0].process))
-        yield found
+        cluster_nodes = [Node(servers, tmp_path, n) for n in (1, 2, 3)]
+        for node in cluster_nodes:
+            running.enter_context(node.process)
+        asyncio.run(fill(cluster_nodes[0].process))
+        yield cluster_nodes
 
 
 async def fill(owner: ServerProcess) -> None:
@@ -105,7 +105,7 @@ async def fill(owner: ServerProcess) -> None:
 
 
 def check_all(nodes: list[Node]) -> None:
-    """Whoever may do something may do it through every node, and nobody else may."""
+    """Check that each user has the same rights through every node."""
     event = {"events": [{"data": "a"}]}
     for node in nodes:
         assert node.ask("/api/v1/channels/orders/events", "ann", ANN)[0] == 200
@@ -143,15 +143,19 @@ def check_metrics(nodes: list[Node]) -> None:
     assert [metrics(node, "bob")[0] for node in nodes] == [403, 403, 403]
     # the owner answers 503 until a node has told it of itself, with its next renewal
     until(lambda: all(metrics(node, "monitor")[0] == 200 for node in nodes))
-    told = [metrics(node, "monitor")[1] for node in nodes]
+    metrics_by_node = [metrics(node, "monitor")[1] for node in nodes]
 
-    assert [found["penstock_node_serves"] for found in told] == [1, 0, 0]
-    assert ["penstock_channels" in found for found in told] == [True, False, False]
-    started = {found["process_start_time_seconds"] for found in told}
+    assert [node_values["penstock_node_serves"] for node_values in metrics_by_node] == [1, 0, 0]
+    assert ["penstock_channels" in node_values for node_values in metrics_by_node] == [
+        True,
+        False,
+        False,
+    ]
+    started = {node_values["process_start_time_seconds"] for node_values in metrics_by_node}
     assert len(started) == len(nodes), "each has told of its own process"
-    for node, found in zip(nodes, told, strict=True):
-        assert found["process_resident_memory_bytes"] == pytest.approx(memory_of(node), rel=0.5)
-        assert found["penstock_node_epoch"] == 1
+    for node, values in zip(nodes, metrics_by_node, strict=True):
+        assert values["process_resident_memory_bytes"] == pytest.approx(memory_of(node), rel=0.5)
+        assert values["penstock_node_epoch"] == 1
 
 
 def memory_of(node: Node) -> int:
@@ -169,12 +173,12 @@ def test_every_node_takes_every_client_and_so_does_each_after_a_takeover(
     check_metrics(nodes)
 
     nodes[0].process.terminate()
-    until(lambda: any(each.process.logged("realm.listening") for each in nodes[1:]))
+    until(lambda: any(node.process.logged("realm.listening") for node in nodes[1:]))
 
     check_all(nodes[1:])
     for node in nodes[1:] if WITH_PROTON else ():
         check_amqp(node, "after")
-    assert not any(each.process.logged("relay.refused") for each in nodes)
+    assert not any(node.process.logged("relay.refused") for node in nodes)
 
 
 def test_a_secret_that_is_too_short_or_not_there_is_refused(

@@ -18,9 +18,9 @@ from penstock_testing.loop import simulated
 
 async def cluster() -> tuple[NodeMachine, NodeMachine, aio.Session, aio.Channel]:
     """The owner, the other node, and a session with a channel."""
-    owner, (other,) = await owner_and_others(EngineServers())
-    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
-    return owner, other, session, await session.channels.create("orders", type="persistent")
+    owner, (standby,) = await owner_and_others(EngineServers())
+    session = await aio.connect(f"{owner.url},{HOST}:{standby.native}")
+    return owner, standby, session, await session.channels.create("orders", type="persistent")
 
 
 async def datas(channel: aio.Channel) -> list[bytes]:
@@ -32,7 +32,7 @@ async def datas(channel: aio.Channel) -> list[bytes]:
 @simulated
 async def test_an_open_transaction_is_committed_by_the_next_owner(is_staged: bool) -> None:
     """Batches with several schemas are staged before the commit."""
-    owner, other, session, orders = await cluster()
+    owner, standby, session, orders = await cluster()
     ledger = await session.channels.create("ledger", type="persistent")
 
     async with session.transaction() as unit:
@@ -46,7 +46,7 @@ async def test_an_open_transaction_is_committed_by_the_next_owner(is_staged: boo
     assert (await datas(orders), await datas(ledger)) == ([b"a", b"c"], [b"b"])
     assert await session.is_committed(unit.id)
     await session.close()
-    await end(other)
+    await end(standby)
 
 
 async def _left_by_an_exception(orders: aio.Channel) -> None:
@@ -58,7 +58,7 @@ async def _left_by_an_exception(orders: aio.Channel) -> None:
 @pytest.mark.spec("X1", "X2", "N3")
 @simulated
 async def test_one_that_was_aborted_or_left_by_an_exception_leaves_nothing() -> None:
-    owner, other, session, orders = await cluster()
+    owner, standby, session, orders = await cluster()
     unit = orders.transaction()
     await unit.publish(b"a")
     owner.kill()
@@ -66,12 +66,12 @@ async def test_one_that_was_aborted_or_left_by_an_exception_leaves_nothing() -> 
     with pytest.raises(ZeroDivisionError):
         await _left_by_an_exception(orders)
 
-    await until(lambda: other.serves)
+    await until(lambda: standby.serves)
     assert await datas(orders) == []
     with pytest.raises(NoSuchTransaction, match="another node took over"):
         await session.is_committed(unit.id)
     await session.close()
-    await end(other)
+    await end(standby)
 
 
 class Forgetful(TransactionTable):
@@ -94,7 +94,7 @@ class Forgetful(TransactionTable):
 async def test_it_is_begun_again_as_often_as_it_is_forgotten_and_then_told(
     times: int, is_told: bool
 ) -> None:
-    owner, other, session, orders = await cluster()
+    owner, standby, session, orders = await cluster()
     assert owner.realm is not None
     owner.realm.shard.state.transactions = Forgetful(times)
     unit = orders.transaction()
@@ -106,13 +106,13 @@ async def test_it_is_begun_again_as_often_as_it_is_forgotten_and_then_told(
 
     assert await datas(orders) == [b"a"]
     await session.close()
-    await end(owner, other)
+    await end(owner, standby)
 
 
 @pytest.mark.spec("T4", "N3")
 @simulated
 async def test_whoever_was_begun_below_capacity_is_so_after_a_takeover_if_there_is_room() -> None:
-    owner, other, session, _ = await cluster()
+    owner, standby, session, _ = await cluster()
     honoured = {"honour_capacity": True}
     small = await session.channels.create(
         "small",
@@ -133,7 +133,7 @@ async def test_whoever_was_begun_below_capacity_is_so_after_a_takeover_if_there_
     with pytest.raises(CapacityReached):
         await small.publish(b"too much")
     await session.close()
-    await end(other)
+    await end(standby)
 
 
 HALF = b"x" * (CHUNK_BYTES_MAX // 2)
@@ -151,11 +151,11 @@ def slowly(owner: NodeMachine, count: int) -> Iterable[aio.Event]:
 @pytest.mark.spec("X1", "N3")
 @simulated
 async def test_a_publish_whose_events_are_gone_is_told_and_nothing_of_it_is_stored() -> None:
-    owner, other, session, orders = await cluster()
+    owner, standby, session, orders = await cluster()
 
     with pytest.raises(NoSuchStage, match="another node took over"):
         await orders.publish_many(slowly(owner, 8))
 
     assert await datas(orders) == []
     await session.close()
-    await end(other)
+    await end(standby)

@@ -49,9 +49,9 @@ async def signed_in(node: NodeMachine, user: str, password: str = PASSWORD) -> a
 
 
 async def statuses(nodes: Sequence[NodeMachine], user: str, path: str) -> list[int]:
-    """What a user is answered through each node."""
+    """Return the HTTP status of the answer that a user gets through each node."""
     proof = b64encode(f"{user}:{PASSWORD}".encode()).decode()
-    found = []
+    http_statuses = []
     for node in nodes:
         peer = await connect(
             node.http,
@@ -59,8 +59,8 @@ async def statuses(nodes: Sequence[NodeMachine], user: str, path: str) -> list[i
             f"authorization: Basic {proof}\r\n\r\n".encode(),
         )
         await until(lambda: peer.has_ended)  # noqa: B023  waited for at once
-        found.append(int(peer.heard.split()[1]))
-    return found
+        http_statuses.append(int(peer.heard.split()[1]))
+    return http_statuses
 
 
 async def until_all_take_requests(nodes: Sequence[NodeMachine]) -> None:
@@ -95,8 +95,8 @@ async def test_what_a_user_may_is_the_same_at_every_node_at_once_and_at_the_next
     assert await statuses(nodes, "eve", EVENTS) == [401] * 3
 
     owner.kill()
-    await until(lambda: any(each.serves for each in others))
-    (served,) = [each for each in others if each.serves]
+    await until(lambda: any(standby.serves for standby in others))
+    (served,) = [standby for standby in others if standby.serves]
     assert owner.realm is not None
     await until_all_take_requests(others)
     assert await statuses(others, "ann", EVENTS) == [200] * 2
@@ -142,7 +142,7 @@ async def test_a_session_whose_user_is_gone_is_not_taken_by_the_next_owner() -> 
     await admin.access.delete_user("ann")
 
     owner.kill()
-    await until(lambda: any(each.serves for each in others))
+    await until(lambda: any(standby.serves for standby in others))
 
     with pytest.raises(AuthenticationFailed):
         await signed_in(others[0], "ann")
@@ -159,7 +159,7 @@ class Browser:
     @classmethod
     async def signed_in(cls, node: NodeMachine, user: str) -> Browser:
         head, body = (
-            await asked(node, "POST", "login", document={"user": user, "password": PASSWORD})
+            await answer_to(node, "POST", "login", document={"user": user, "password": PASSWORD})
         ).split("\r\n\r\n", 1)
         cookie = head.split("set-cookie: ", 1)[1]
         assert "HttpOnly; SameSite=Strict" in cookie
@@ -167,13 +167,13 @@ class Browser:
 
     async def asks(self, node: NodeMachine, method: str = "GET", path: str = "me") -> int:
         """The status of the answer."""
-        return int((await asked(node, method, path, document={}, lines=self._lines)).split()[1])
+        return int((await answer_to(node, method, path, document={}, lines=self._lines)).split()[1])
 
     async def asks_all(self, nodes: Sequence[NodeMachine]) -> list[int]:
         return [await self.asks(node) for node in nodes]
 
 
-async def asked(
+async def answer_to(
     node: NodeMachine, method: str, path: str, document: Mapping[str, str], lines: str = ""
 ) -> str:
     body = json.dumps(document) if method == "POST" and document else ""
@@ -199,20 +199,20 @@ async def test_who_has_signed_in_to_the_console_stays_so_over_a_takeover_and_nob
         await Browser.signed_in(node, user)
         for user, node in zip(("ann", "ann", "bob", "eve"), [*others, *others], strict=True)
     ]
-    for each in (ann, out, bob, eve):
-        assert await each.asks_all([owner, *others]) == [200] * 3
+    for client in (ann, out, bob, eve):
+        assert await client.asks_all([owner, *others]) == [200] * 3
     assert await out.asks(others[1], "POST", "logout") == 200
     await admin.access.set_password("bob", PASSWORD)
     await admin.access.delete_user("eve")
-    for each in (out, bob, eve):
-        assert await each.asks_all([owner, *others]) == [401] * 3
+    for client in (out, bob, eve):
+        assert await client.asks_all([owner, *others]) == [401] * 3
 
     owner.kill()
-    await until(lambda: any(each.serves for each in others))
+    await until(lambda: any(standby.serves for standby in others))
     await until_all_take_requests(others)
 
     assert await ann.asks_all(others) == [200] * 2
     assert await ann.asks(others[0], "POST", "logout") == 200  # its token is right there, too
-    for each in (ann, out, bob, eve):
-        assert await each.asks_all(others) == [401] * 2
+    for client in (ann, out, bob, eve):
+        assert await client.asks_all(others) == [401] * 2
     await end(*others)

@@ -51,7 +51,7 @@ def dying(**attributes: Any) -> Play:
     return play_of(dead_event_store="dead", **attributes)
 
 
-def left(play: Play) -> list[tuple[Cause, list[int], list[int]]]:
+def removals(play: Play) -> list[tuple[Cause, list[int], list[int]]]:
     """Return the events that have left, with the cause, and which of them were dead."""
     return [(one.cause, events(one.spans), events(one.dead)) for one in play.removed]
 

@@ -43,8 +43,8 @@ def test_a_channel_is_a_table_with_a_column_for_each_property(
     session: penstock.Session, url: str
 ) -> None:
     orders = session.channels.create("eu/orders")
-    at = datetime(2026, 5, 4, 12, tzinfo=UTC)
-    orders.publish(b"one", tag="new", properties={"sku": "a1", "price": 3, "at": at})
+    day = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    orders.publish(b"one", tag="new", properties={"sku": "a1", "price": 3, "at": day})
     orders.publish(b"two", properties={"sku": "b2", "price": 9.5, "lines": [{"n": 1}, {"n": 2}]})
 
     rows = by_pyiceberg(url, "eu/orders").sort_by("event_id")
@@ -54,7 +54,7 @@ def test_a_channel_is_a_table_with_a_column_for_each_property(
     assert rows.column("sku").to_pylist() == ["a1", "b2"]
     assert rows.column("price").to_pylist() == [3.0, 9.5]
     assert rows.column("price::int").to_pylist() == [3, None]
-    assert rows.column("at").to_pylist() == [at, None]
+    assert rows.column("at").to_pylist() == [day, None]
     lines = by_duckdb(url, "eu/orders").sort_by("event_id").column("lines")
     assert lines.to_pylist() == [None, [{"n": 1}, {"n": 2}]]
     assert by_duckdb(url, "eu/orders").sort_by("event_id").column("price").to_pylist() == [3.0, 9.5]

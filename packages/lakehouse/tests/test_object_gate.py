@@ -36,16 +36,16 @@ class Signer:
         self.at = datetime.now(UTC)
 
     def headers(self, method: str, path: str, query: str = "") -> dict[str, str]:
-        host, at = urlsplit(self.url).netloc, self.at.strftime(FORMAT)
+        host, time_text = urlsplit(self.url).netloc, self.at.strftime(FORMAT)
         body = hashlib.sha256(b"").hexdigest()
-        signed = {"host": host, "x-amz-content-sha256": body, "x-amz-date": at}
+        signed = {"host": host, "x-amz-content-sha256": body, "x-amz-date": time_text}
         names = ";".join(signed)
         lines = [f"{name}:{value}" for name, value in signed.items()]
         canonical = "\n".join([method, path, query, *lines, "", names, body])
-        scope = f"{at[:8]}/local/s3/aws4_request"
+        scope = f"{time_text[:8]}/local/s3/aws4_request"
         digest = hashlib.sha256(canonical.encode()).hexdigest()
         key = f"AWS4{self.secret}".encode()
-        for part in (*scope.split("/"), "\n".join(["AWS4-HMAC-SHA256", at, scope, digest])):
+        for part in (*scope.split("/"), "\n".join(["AWS4-HMAC-SHA256", time_text, scope, digest])):
             key = hmac.digest(key, part.encode(), "sha256")
         signed["authorization"] = (
             f"AWS4-HMAC-SHA256 Credential={self.key}/{scope}, SignedHeaders={names}, "
@@ -85,16 +85,16 @@ def orders(session: penstock.Session, url: str) -> dict[str, Any]:
 
 def test_a_file_is_read_whole_and_in_ranges(orders: dict[str, Any], url: str) -> None:
     signer, path = Signer(url, orders["config"]), path_of(orders["metadata-location"])
-    whole = signer.ask("GET", path)
-    assert (whole.status, msgspec.json.decode(whole.data)) == (200, orders["metadata"])
-    size = len(whole.data)
+    answer = signer.ask("GET", path)
+    assert (answer.status, msgspec.json.decode(answer.data)) == (200, orders["metadata"])
+    size = len(answer.data)
 
     for header, data in {
-        "bytes=0-9": whole.data[:10],
-        "bytes=10-": whole.data[10:],
-        "bytes=-7": whole.data[-7:],
-        f"bytes=0-{size + 100}": whole.data,
-        f"bytes=0-{size - 1}": whole.data,
+        "bytes=0-9": answer.data[:10],
+        "bytes=10-": answer.data[10:],
+        "bytes=-7": answer.data[-7:],
+        f"bytes=0-{size + 100}": answer.data,
+        f"bytes=0-{size - 1}": answer.data,
     }.items():
         part = signer.ask("GET", path, range=header)
         assert (part.status, part.data) == (206, data)
@@ -102,7 +102,7 @@ def test_a_file_is_read_whole_and_in_ranges(orders: dict[str, Any], url: str) ->
     assert (head.status, head.headers["content-length"], head.data) == (200, str(size), b"")
     beyond = signer.ask("GET", path, range=f"bytes={size}-")
     assert (beyond.status, beyond.headers["content-range"]) == (416, f"bytes */{size}")
-    assert signer.ask("GET", path, range="bytes=1-2,4-5").data == whole.data
+    assert signer.ask("GET", path, range="bytes=1-2,4-5").data == answer.data
 
 
 def test_nothing_is_read_without_a_valid_signature(orders: dict[str, Any], url: str) -> None:
@@ -176,12 +176,12 @@ def test_a_table_is_loaded_by_users_who_may_read_the_channel() -> None:
         assert ann.ask("GET", f"{PATH}/none").status == 403, "as for a channel that exists"
         assert Web(url).ask("GET", f"{PATH}/open").status == 401
 
-        theirs, own = loaded(admin), loaded(ann, "open")
-        signer = Signer(url, own["config"])
-        assert signer.ask("GET", path_of(own["metadata-location"])).status == 200
+        theirs, own_table = loaded(admin), loaded(ann, "open")
+        signer = Signer(url, own_table["config"])
+        assert signer.ask("GET", path_of(own_table["metadata-location"])).status == 200
         assert signer.ask("GET", path_of(theirs["metadata-location"])).status == 404
         admin.send("DELETE", "users/ann")
-        assert signer.ask("GET", path_of(own["metadata-location"])).status == 403
+        assert signer.ask("GET", path_of(own_table["metadata-location"])).status == 403
 
 
 def test_errors_of_the_catalog_have_the_form_of_iceberg(

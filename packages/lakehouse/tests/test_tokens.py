@@ -56,13 +56,15 @@ def users() -> Iterator[Users]:
         yield Users(realm, url, admin)
 
 
-def asked(url: str, authorization: str = "", *, kind: str = FORM, **fields: str) -> Reply:
+def request_token(url: str, authorization: str = "", *, kind: str = FORM, **fields: str) -> Reply:
     sent = {"content-type": kind, "authorization": authorization}
     return Web(url).ask("POST", TOKENS, urlencode(fields).encode(), headers=sent)
 
 
 def token_of(url: str, user: str = "ann", password: str = ANN) -> str:
-    reply = asked(url, grant_type="client_credentials", client_id=user, client_secret=password)
+    reply = request_token(
+        url, grant_type="client_credentials", client_id=user, client_secret=password
+    )
     assert reply.status == 200, reply.data
     return str(reply.document["access_token"])
 
@@ -87,7 +89,7 @@ def test_duckdb_and_pyiceberg_sign_in_with_a_password(users: Users) -> None:
 
 def test_a_token_is_asked_for_as_oauth_defines_it(users: Users) -> None:
     good = {"grant_type": "client_credentials", "client_id": "ann", "client_secret": ANN}
-    reply = asked(users.url, "", **good, scope="catalog", resource="ignored")
+    reply = request_token(users.url, "", **good, scope="catalog", resource="ignored")
     assert reply.headers["cache-control"] == "no-store"
     assert reply.document | {"access_token": ""} == {
         "access_token": "",
@@ -96,7 +98,7 @@ def test_a_token_is_asked_for_as_oauth_defines_it(users: Users) -> None:
         "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
     }
     secret = base64.b64encode(f"ann:{ANN}".encode()).decode()
-    by_basic = asked(users.url, f"Basic {secret}", grant_type=good["grant_type"])
+    by_basic = request_token(users.url, f"Basic {secret}", grant_type=good["grant_type"])
     assert by_basic.status == 200
 
     exchange = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -108,10 +110,10 @@ def test_a_token_is_asked_for_as_oauth_defines_it(users: Users) -> None:
         ({"client_id": "nobody"}, 401, "invalid_client"),
         ({"client_secret": "\ud7ff" * 50}, 401, "invalid_client"),
     ):
-        refused = asked(users.url, "", **(good | wrong))
+        refused = request_token(users.url, "", **(good | wrong))
         assert (refused.status, refused.document["error"]) == (status, code), wrong
         assert set(refused.document) == {"error", "error_description"}
-    assert asked(users.url, "", kind="application/json", **good).status == 415
+    assert request_token(users.url, "", kind="application/json", **good).status == 415
     for body in (b"grant_type=a&grant_type=b", b"client_secret=%ff", b"\xff"):
         broken = Web(users.url).ask("POST", TOKENS, body, headers={"content-type": FORM})
         assert (broken.status, broken.document["error"]) == (400, "invalid_request")
@@ -178,10 +180,12 @@ def test_forged_tokens_are_refused(users: Users) -> None:
 
 def test_guesses_of_a_password_lock_its_user_out(users: Users) -> None:
     guess = {"grant_type": "client_credentials", "client_id": "ann", "client_secret": "wrong"}
-    statuses = [asked(users.url, "", **guess).status for _ in range(LockoutRules().failures + 1)]
+    statuses = [
+        request_token(users.url, "", **guess).status for _ in range(LockoutRules().failures + 1)
+    ]
 
     assert statuses == [401] * LockoutRules().failures + [429]
-    right = asked(users.url, "", **(guess | {"client_secret": ANN}))
+    right = request_token(users.url, "", **(guess | {"client_secret": ANN}))
     assert (right.status, right.document["error"]) == (429, "temporarily_unavailable")
     assert int(right.headers["retry-after"]) > 0
 
@@ -189,7 +193,9 @@ def test_guesses_of_a_password_lock_its_user_out(users: Users) -> None:
 def test_no_secret_is_logged_or_audited(users: Users, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     token = token_of(users.url)
-    asked(users.url, grant_type="client_credentials", client_id="ann", client_secret="a bad guess")
+    request_token(
+        users.url, grant_type="client_credentials", client_id="ann", client_secret="a bad guess"
+    )
     with_token(users.url, f"{TABLES}/secret", token)
     with_token(users.url, "users", token)
     with_token(users.url, "users", token[:-1])

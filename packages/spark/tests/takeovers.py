@@ -92,7 +92,7 @@ class MortalCluster:
 
     def _owner(self) -> int | None:
         epochs = {number: node.epoch_served for number, node in self._nodes.items()}
-        number = max(epochs, key=lambda each: epochs[each])
+        number = max(epochs, key=lambda node_number: epochs[node_number])
         return number if epochs[number] else None
 
     def _start_node(self, number: int) -> None:

@@ -253,7 +253,7 @@ def copy(realm_url: str) -> Iterator[ObjectStore]:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path, realm_url: str, master: str, copy: ObjectStore) -> dict[str, Any]:
+def driver_output(folder: Path, realm_url: str, master: str, copy: ObjectStore) -> dict[str, Any]:
     """Return the output of the driver, which runs in a separate process."""
     options = {
         "spark.driver.host": "127.0.0.1",
@@ -288,57 +288,61 @@ def found(folder: Path, realm_url: str, master: str, copy: ObjectStore) -> dict[
     return answer | {"plans": "\n".join(plans)}
 
 
-def test_tasks_run_in_two_executors_that_do_not_see_the_realms_files(found: dict[str, Any]) -> None:
-    assert len(found["executors"]) == 2
-    assert found["see"] is False
+def test_tasks_run_in_two_executors_that_do_not_see_the_realms_files(
+    driver_output: dict[str, Any],
+) -> None:
+    assert len(driver_output["executors"]) == 2
+    assert driver_output["see"] is False
 
 
-def test_a_batch_read_falls_back_to_the_wire(found: dict[str, Any]) -> None:
-    assert found["auto"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS - 1]
-    assert found["remote"] == [30_000, sum(range(12_000, ROWS)), ROWS - 1]
-    assert 'access is "local"' in found["local"]
+def test_a_batch_read_falls_back_to_the_wire(driver_output: dict[str, Any]) -> None:
+    assert driver_output["auto"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS - 1]
+    assert driver_output["remote"] == [30_000, sum(range(12_000, ROWS)), ROWS - 1]
+    assert 'access is "local"' in driver_output["local"]
 
 
 def test_executors_read_a_copy_on_an_object_store_and_the_rest_over_the_wire(
-    found: dict[str, Any], copy: ObjectStore
+    driver_output: dict[str, Any], copy: ObjectStore
 ) -> None:
     every = [ROWS, ROWS * (ROWS - 1) // 2, ROWS - 1]
-    assert found["copied"] == every
-    assert found["followed"] == every
-    assert found["from id"] == [12_000, sum(range(30_000, ROWS)), ROWS - 1]
+    assert driver_output["copied"] == every
+    assert driver_output["followed"] == every
+    assert driver_output["from id"] == [12_000, sum(range(30_000, ROWS)), ROWS - 1]
     assert re.search(
-        "access is .local., but .* has .*, with the option files", found["only copied"]
+        "access is .local., but .* has .*, with the option files", driver_output["only copied"]
     )
-    assert re.search(r"events 20000-29999: bytes .* fail their checksum", found["only rotten"])
-    _, _, rotten, sound = sorted({name for name, _ in copy.asked("HEAD", "arrow")})
-    read = {name for name, span in copy.asked("GET", "arrow") if span}
+    assert re.search(
+        r"events 20000-29999: bytes .* fail their checksum", driver_output["only rotten"]
+    )
+    _, _, rotten, sound = sorted({name for name, _ in copy.requests_of("HEAD", "arrow")})
+    read = {name for name, span in copy.requests_of("GET", "arrow") if span}
     assert read == {rotten, sound}, "nothing is read of a file that is too short"
 
 
-def told_to_users(found: dict[str, Any]) -> list[str]:
-    return [found[name] for name in ("plans", "only copied", "only rotten")]
+def told_to_users(driver_output: dict[str, Any]) -> list[str]:
+    return [driver_output[name] for name in ("plans", "only copied", "only rotten")]
 
 
 def test_executors_say_where_events_came_from_and_nobody_says_who_asks(
-    found: dict[str, Any], folder: Path
+    driver_output: dict[str, Any], folder: Path
 ) -> None:
     logs = [log.read_text(errors="replace") for log in folder.glob("worker-*/**/stderr")]
     lines = [line for log in logs for line in log.splitlines() if "over the wire" in line]
     assert lines
     assert all(re.search(r"\d+ of Copy\('s3://\*\*\*@", line) for line in lines)
-    assert not any("very-secret" in text for text in [*logs, *told_to_users(found)])
+    assert not any("very-secret" in text for text in [*logs, *told_to_users(driver_output)])
 
 
-def test_a_stream_reads_every_event_once(found: dict[str, Any]) -> None:
-    assert found["parquet"] == [15_000, 15_000, 12_000]
-    assert found["streamed"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS - 1]
+def test_a_stream_reads_every_event_once(driver_output: dict[str, Any]) -> None:
+    assert driver_output["parquet"] == [15_000, 15_000, 12_000]
+    assert driver_output["streamed"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS - 1]
 
 
 def test_an_executor_killed_in_a_write_neither_loses_nor_doubles_events(
-    found: dict[str, Any], realm_url: str, folder: Path
+    driver_output: dict[str, Any], realm_url: str, folder: Path
 ) -> None:
-    assert int((folder / "killed").read_text()) in found["executors"]
-    assert found["written"] == [15_000, 15_000, 12_000]
+    assert int((folder / "killed").read_text()) in driver_output["executors"]
+    assert driver_output["written"] == [15_000, 15_000, 12_000]
     with penstock.connect(realm_url) as session:
         out = session.channels.get("out").read().column("n").to_pylist()
     assert out == list(range(ROWS))

@@ -80,7 +80,7 @@ def numbers(rows: list[Row]) -> list[int]:
     return [row["n"] for row in rows]
 
 
-def told(log: pytest.LogCaptureFixture) -> list[str]:
+def origin_lines(log: pytest.LogCaptureFixture) -> list[str]:
     """Return the log lines about the origin of events."""
     return [record.getMessage() for record in log.records if record.name == "penstock.spark"]
 
@@ -99,7 +99,7 @@ def test_all_files_are_read_from_the_copy_and_the_tail_over_the_wire(
 
     assert numbers(rows) == list(range(LAST))
     assert rows == read(url, access="remote", includeHeaders="true")
-    (line,) = told(log)
+    (line,) = origin_lines(log)
     assert line == (
         f"channel orders, events 0-{LAST - 1}: 5000 of Copy('s3://***@bucket/copy'), "
         "0 over the wire, 300 not sealed"
@@ -115,8 +115,8 @@ def test_a_file_is_asked_for_once_and_its_neighbouring_batches_together(
     store.requests.clear()
     read(url, files=store.uri("bucket/copy"))
 
-    assert [name for name, _ in store.asked("HEAD", "segments/")] == names
-    assert [name for name, _ in store.asked("GET", "segments/")] == names, "a range of each"
+    assert [name for name, _ in store.requests_of("HEAD", "segments/")] == names
+    assert [name for name, _ in store.requests_of("GET", "segments/")] == names, "a range of each"
 
 
 def test_what_the_copy_lacks_comes_over_the_wire_once(
@@ -131,7 +131,7 @@ def test_what_the_copy_lacks_comes_over_the_wire_once(
     uri = store.uri("bucket/copy")
 
     assert numbers(read(url, files=uri)) == list(range(LAST))
-    (line,) = told(log)
+    (line,) = origin_lines(log)
     assert "2000 of Copy" in line
     assert "3000 over the wire, 300 not sealed; s3://***@bucket/copy has no segments/" in line
     assert [record.levelname for record in log.records if record.name == "penstock.spark"] == [
@@ -188,11 +188,11 @@ def test_a_file_is_read_from_the_copy_as_soon_as_that_has_all_of_it(
     store.objects[names[4]] = content + b"it has grown since"
     assert numbers(read(url, files=store.uri("bucket/copy"))) == list(range(LAST))
 
-    assert ["4000 of" in line and "1000 over the wire" in line for line in told(log)] == [
+    assert ["4000 of" in line and "1000 over the wire" in line for line in origin_lines(log)] == [
         True,
         False,
     ]
-    assert "5000 of" in told(log)[1]
+    assert "5000 of" in origin_lines(log)[1]
 
 
 # --- stores that fail ---------------------------------------------------------------------
@@ -206,8 +206,8 @@ def test_a_store_that_refuses_is_asked_once_and_told_without_secrets(
     uri = store.uri("bucket/copy")
 
     assert numbers(read(url, files=uri, minPartitions="3")) == list(range(LAST))
-    assert len(store.asked("HEAD", "segments/")) == 1
-    lines = told(log)
+    assert len(store.requests_of("HEAD", "segments/")) == 1
+    lines = origin_lines(log)
     assert "0 of Copy" in lines[0]
     assert "option files: segments/orders." in lines[0]
     assert "ACCESS_DENIED" in lines[0]
@@ -226,7 +226,7 @@ def test_nobody_waits_long_for_a_store_that_does_not_answer(
         copy_at(uri).answer_s = 0.2
 
         assert numbers(read(url, files=uri, minPartitions="3")) == list(range(LAST))
-        assert "no answer within 0.2 s" in told(log)[0]
+        assert "no answer within 0.2 s" in origin_lines(log)[0]
         with pytest.raises(InvalidArgument, match=r"option files: .*no answer within 0\.2 s"):
             read(url, files=uri, access="local")
 

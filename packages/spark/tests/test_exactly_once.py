@@ -67,7 +67,7 @@ def run(
     return query
 
 
-def found(session: Session) -> list[list[int]]:
+def published_numbers(session: Session) -> list[list[int]]:
     tables = [session.channels.get(name).read() for name in TARGETS]
     return [table.column("n").to_pylist() if table.num_rows else [] for table in tables]
 
@@ -82,13 +82,13 @@ def test_a_repetition_under_another_query_name_is_stored_once_on_all_channels(
     orders, checkpoint = create(client), tmp_path / "checkpoint"
     publish(orders, 0, 1_500)
     run(routed(spark, url), url, checkpoint, queryName="first")
-    assert found(client) == halves(1_500)
+    assert published_numbers(client) == halves(1_500)
     (checkpoint / "commits" / "1").unlink()
     publish(orders, 1_500, 1_600)
 
     run(routed(spark, url), url, checkpoint, queryName="second")
 
-    assert found(client) == halves(1_600)
+    assert published_numbers(client) == halves(1_600)
 
 
 def test_a_repetition_whose_rows_name_another_channel_is_stored_once(
@@ -103,7 +103,7 @@ def test_a_repetition_whose_rows_name_another_channel_is_stored_once(
     run(routed(spark, url).drop("channel"), url, checkpoint, channel="even")
 
     even, odd = halves(500)
-    assert found(client) == [[*even, *range(500, 600)], odd]
+    assert published_numbers(client) == [[*even, *range(500, 600)], odd]
 
 
 def test_an_older_copy_of_a_checkpoint_is_refused_before_it_loses_rows(
@@ -124,7 +124,7 @@ def test_an_older_copy_of_a_checkpoint_is_refused_before_it_loses_rows(
     assert "micro-batch 1 of query" in str(refused.value)
     assert "newest checkpoint" in str(refused.value)
     run(routed(spark, url), url, checkpoint)
-    assert found(client) == halves(30)
+    assert published_numbers(client) == halves(30)
 
 
 def test_an_older_copy_of_a_checkpoint_over_files_is_refused_before_it_loses_rows(
@@ -157,7 +157,7 @@ def test_an_older_copy_of_a_checkpoint_over_files_is_refused_before_it_loses_row
         write(copy)
     write(checkpoint)
 
-    assert found(client) == halves(30)
+    assert published_numbers(client) == halves(30)
 
 
 def test_a_new_checkpoint_is_another_query_unless_it_has_a_name(
@@ -166,11 +166,11 @@ def test_a_new_checkpoint_is_another_query_unless_it_has_a_name(
     publish(create(client), 0, 10)
     for checkpoint in ("a", "b"):
         run(routed(spark, url), url, tmp_path / checkpoint)
-    assert found(client) == [half * 2 for half in halves(10)]
+    assert published_numbers(client) == [half * 2 for half in halves(10)]
     for checkpoint in ("c", "d"):
         run(routed(spark, url), url, tmp_path / checkpoint, txnAppId="copy")
 
-    assert found(client) == [half * 3 for half in halves(10)]
+    assert published_numbers(client) == [half * 3 for half in halves(10)]
 
 
 def test_a_row_that_cannot_be_an_event_ends_the_query_with_the_row(
@@ -185,7 +185,7 @@ def test_a_row_that_cannot_be_an_event_ends_the_query_with_the_row(
     with pytest.raises(StreamingQueryException, match=r"row 7 of partition 0 .*'nowhere'"):
         run(lost, url, tmp_path / "b")
 
-    assert found(client) == [[], []]
+    assert published_numbers(client) == [[], []]
 
 
 @pytest.fixture
@@ -250,9 +250,9 @@ def test_a_realm_killed_between_the_tasks_and_the_commit_loses_nothing(
         else:
             with pytest.raises(StreamingQueryException, match="start the query again"):
                 query.awaitTermination(QUERY_TIMEOUT_S)
-            assert found(session) == halves(100)
+            assert published_numbers(session) == halves(100)
             run(routed(spark, mortal.url, 100), mortal.url, tmp_path / "checkpoint")
-        assert found(session) == halves(250)
+        assert published_numbers(session) == halves(250)
 
 
 @pytest.mark.process
@@ -276,5 +276,5 @@ def test_a_realm_that_is_killed_again_and_again_loses_and_doubles_nothing(
     mortal.doom([])
     assert mortal.killed >= REALM_KILLS
     with penstock.connect(mortal.url) as session:
-        counts = Counter(n for half in found(session) for n in half)
+        counts = Counter(n for half in published_numbers(session) for n in half)
     assert counts == Counter(range(1_200))

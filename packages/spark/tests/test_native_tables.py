@@ -71,10 +71,10 @@ def test_executors_that_see_no_files_read_the_same_rows_and_columns(
     spark: SparkSession, client: Session, url: str
 ) -> None:
     channel = client.channels.create("eu/orders,all")
-    at = datetime(2026, 5, 4, 12, tzinfo=UTC)
-    wall = at.replace(tzinfo=None)
+    noon = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    wall = noon.replace(tzinfo=None)
     published: list[dict[str, Any]] = [
-        {"price": 3, "at": at, "published_day": "x", "ttl": "mine", "empty": {}},
+        {"price": 3, "at": noon, "published_day": "x", "ttl": "mine", "empty": {}},
         {"price": 0.5, "wall": wall, "lines": [{"n": 1}, {"n": None}], "nothing": None},
         {"Price": "dear", "a.b": 1, "a": {"b": 2, "B": 3}, "raw": b"\x00", "mixed": [1, "x"]},
         {"large": 2**53 + 1},
@@ -227,10 +227,10 @@ def check(spark: SparkSession, channel: Channel, url: str) -> None:
     truth = before.filter(pc.is_in(before.column("event_id"), rows.column("event_id")))
     assert wanted == truth.column("event_id").to_pylist()
     for name in {*truth.column_names} & {*rows.column_names}:
-        for one, other in zip(
+        for one, other_value in zip(
             truth.column(name).to_pylist(), rows.column(name).to_pylist(), strict=True
         ):
-            assert repr(one) == repr(other) or one == other or is_nan(one), name
+            assert repr(one) == repr(other_value) or one == other_value or is_nan(one), name
 
 
 def is_nan(value: Any) -> bool:

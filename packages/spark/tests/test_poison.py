@@ -43,7 +43,7 @@ class Trial:
         failing = sorted(n for _, n in keys if n in self.bad)
         return f"ValueError: event {failing[0]}" if failing else ""
 
-    def found(self, limit: int = 10) -> dict[int, str]:
+    def isolated(self, limit: int = 10) -> dict[int, str]:
         return {n: error for (_, n), error in isolate(self.keys, self, limit).items()}
 
 
@@ -51,7 +51,7 @@ class Trial:
 def test_one_bad_event_is_found_in_about_log2_runs(bad: int) -> None:
     trial = Trial(bad)
 
-    assert trial.found() == {bad: f"ValueError: event {bad}"}
+    assert trial.isolated() == {bad: f"ValueError: event {bad}"}
     assert trial.runs <= 2 * math.ceil(math.log2(1_000)) + 3
 
 
@@ -59,25 +59,25 @@ def test_one_bad_event_is_found_in_about_log2_runs(bad: int) -> None:
 def test_several_bad_events_are_found_in_order(bad: tuple[int, ...]) -> None:
     trial = Trial(*bad)
 
-    assert list(trial.found()) == list(bad)
-    assert trial.found() == {n: f"ValueError: event {n}" for n in bad}
+    assert list(trial.isolated()) == list(bad)
+    assert trial.isolated() == {n: f"ValueError: event {n}" for n in bad}
 
 
 def test_a_micro_batch_of_one_event() -> None:
-    assert Trial(0, count=1).found() == {0: "ValueError: event 0"}
+    assert Trial(0, count=1).isolated() == {0: "ValueError: event 0"}
 
 
 def test_more_than_the_limit_are_no_poison() -> None:
-    assert len(Trial(1, 2, 3).found(limit=3)) == 3
+    assert len(Trial(1, 2, 3).isolated(limit=3)) == 3
     with pytest.raises(NotPoison, match=r"more than 2 events fail, the first with: .* event 1"):
-        Trial(1, 2, 3).found(limit=2)
+        Trial(1, 2, 3).isolated(limit=2)
 
 
 def test_what_does_not_fail_again_is_no_poison() -> None:
     with pytest.raises(NotPoison, match="does not fail when it is run again"):
-        Trial().found()
+        Trial().isolated()
     with pytest.raises(NotPoison, match="has no unacknowledged event"):
-        Trial(count=0).found()
+        Trial(count=0).isolated()
 
 
 def test_what_fails_without_events_is_no_poison() -> None:

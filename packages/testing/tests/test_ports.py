@@ -43,16 +43,16 @@ def test_ports_are_different_and_nobody_listens_on_them() -> None:
 
 
 def test_another_process_gets_other_ports(block: PortBlock) -> None:
-    own = block.take(BLOCK_PORTS // 2)
+    own_ports = block.take(BLOCK_PORTS // 2)
 
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", BY_ANOTHER_PROCESS, str(BLOCK_PORTS // 2)],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
 
-    assert not set(own) & set(map(int, told.split()))
+    assert not set(own_ports) & set(map(int, printed.split()))
 
 
 def test_a_port_in_use_is_left_out(block: PortBlock) -> None:

@@ -65,13 +65,13 @@ def test_a_backoff_of_a_day_is_kept(realm: VirtualRealm, session: penstock.Sessi
     jobs = session.channels.create("jobs")
     worker = jobs.durables.create("worker", backoff={"first": "1d", "factor": 2, "most": "10d"})
     jobs.publish(b"job")
-    came = []
+    times = []
     for _ in range(3):
         (event,) = worker.fetch(1, timeout="30d")
-        came.append(realm.now - START)
+        times.append(realm.now - START)
         event.rollback()
 
-    assert came == [timedelta(0), timedelta(days=1), timedelta(days=3)]
+    assert times == [timedelta(0), timedelta(days=1), timedelta(days=3)]
 
 
 def test_an_event_that_is_not_acknowledged_within_a_day_goes_to_another_client(
@@ -81,8 +81,8 @@ def test_an_event_that_is_not_acknowledged_within_a_day_goes_to_another_client(
     worker = jobs.durables.create("worker", type="shared", ack_timeout="1d")
     jobs.publish(b"job")  # at noon, a time to which deadlines are rounded
     assert datas(worker.fetch(1)) == [b"job"]
-    with realm.connect() as other:
-        waiting = other.channels.get("jobs").durables.get("worker")
+    with realm.connect() as other_session:
+        waiting = other_session.channels.get("jobs").durables.get("worker")
 
         realm.advance(hours=24, seconds=-1)
         assert waiting.fetch(1) == []

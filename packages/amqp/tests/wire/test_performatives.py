@@ -92,7 +92,7 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("composite", COMPOSITES, ids=lambda each: each.name)
+@pytest.mark.parametrize("composite", COMPOSITES, ids=lambda composite: composite.name)
 def test_what_has_to_be_there_is_enough(composite: Composite) -> None:
     check_fields(composite, mandatory(composite))
     values = mandatory(composite)
@@ -101,7 +101,7 @@ def test_what_has_to_be_there_is_enough(composite: Composite) -> None:
     check_fields(composite, values)
 
 
-@pytest.mark.parametrize("composite", COMPOSITES, ids=lambda each: each.name)
+@pytest.mark.parametrize("composite", COMPOSITES, ids=lambda composite: composite.name)
 def test_fields_that_the_standard_does_not_know_are_refused(composite: Composite) -> None:
     with pytest.raises(Unfit, match="the standard defines") as refused:
         check_fields(composite, [*mandatory(composite), None])

@@ -329,10 +329,10 @@ def test_partitions_by_transforms_are_refused(catalog: Catalog) -> None:
 
 
 def test_names_that_iceberg_takes_for_one_column_are_refused(catalog: Catalog) -> None:
-    both = rows(0, 1, a=pa.array([{"b": 1}]), **{"a.b": [2]})
+    ambiguous_rows = rows(0, 1, a=pa.array([{"b": 1}]), **{"a.b": [2]})
 
     with pytest.raises(InvalidArgument, match=r"column 'a.b' exists twice.*or use a Delta table"):
-        Table.open(URI, "iceberg").append(both, "app", 0)
+        Table.open(URI, "iceberg").append(ambiguous_rows, "app", 0)
 
 
 def test_compaction_removes_replaced_files_and_old_uncommitted_ones(

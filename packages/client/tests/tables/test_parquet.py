@@ -68,7 +68,7 @@ def ids(path: Path) -> list[int]:
     return sorted(table.to_arrow(["event_id"]).column(0).to_pylist()) if table.exists else []
 
 
-def of(*versions: int) -> list[int]:
+def numbers_of(*versions: int) -> list[int]:
     return [version * 10 + n for version in versions for n in range(3)]
 
 
@@ -83,14 +83,14 @@ def test_an_append_that_is_cut_is_there_or_not_and_done_once(tmp_path: Path) -> 
             table.append(rows(1), "app", 1)
             steps = cut
         except PowerCut:
-            assert ids(path) in (of(0), of(0, 1))
+            assert ids(path) in (numbers_of(0), numbers_of(0, 1))
         again = Table.open(str(path), "parquet")
-        stored = ids(path) == of(0, 1)
+        stored = ids(path) == numbers_of(0, 1)
         assert again.append(rows(1), "app", 1) is not stored
-        assert ids(path) == of(0, 1)
+        assert ids(path) == numbers_of(0, 1)
         again.append(rows(2), "app", 2)  # the next writer puts everything in its place
-        assert ids(path) == of(0, 1, 2)
-        assert sorted(pq.read_table(path).column("event_id").to_pylist()) == of(0, 1, 2)
+        assert ids(path) == numbers_of(0, 1, 2)
+        assert sorted(pq.read_table(path).column("event_id").to_pylist()) == numbers_of(0, 1, 2)
         cut += 1
     assert steps >= 8, "files, commit, moves"
 
@@ -107,13 +107,13 @@ def test_a_compaction_that_is_cut_changes_no_row(tmp_path: Path) -> None:
             table.compact(keep_hours=0)
             steps = cut
         except PowerCut:
-            assert ids(path) == of(0, 1, 2)
+            assert ids(path) == numbers_of(0, 1, 2)
         again = Table.open(str(path), "parquet")
         again.compact(keep_hours=0)
-        assert ids(path) == of(0, 1, 2)
+        assert ids(path) == numbers_of(0, 1, 2)
         assert len(again.files()) == 2
         again.append(rows(3), "app", 3)
-        assert sorted(pq.read_table(path).column("event_id").to_pylist()) == of(0, 1, 2, 3)
+        assert sorted(pq.read_table(path).column("event_id").to_pylist()) == numbers_of(0, 1, 2, 3)
         cut += 1
     assert steps >= 12
 
@@ -152,7 +152,12 @@ def test_a_reader_sees_a_commit_whose_files_are_not_in_their_places(tmp_path: Pa
             table.append(rows(1), "app", 1)
         except PowerCut:
             reader = Table.open(str(tmp_path), "parquet")
-            seen.add((len(ids(tmp_path)), all("aside" not in at for at in reader.locations())))
+            seen.add(
+                (
+                    len(ids(tmp_path)),
+                    all("aside" not in location for location in reader.locations()),
+                )
+            )
             reader.settle()
             reader.refresh()
             assert all("aside" not in place for place in reader.locations())
@@ -171,7 +176,7 @@ def test_many_commits_are_summed_up(tmp_path: Path) -> None:
     kept = list((tmp_path / "_penstock" / "commits").iterdir())
     assert len(kept) <= 7
     slow.refresh()
-    expected = of(*range(2 * STATE_EVERY + 5))
+    expected = numbers_of(*range(2 * STATE_EVERY + 5))
     assert sorted(slow.to_arrow(["event_id"]).column(0).to_pylist()) == expected
     assert slow.last_of("app0") == 2 * STATE_EVERY + 4
     assert ids(tmp_path) == expected

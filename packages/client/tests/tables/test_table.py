@@ -477,12 +477,12 @@ def test_a_write_has_a_bounded_number_of_open_files(
 class Overtaken(Table):
     """A table that another program compacts after this one has chosen files."""
 
-    other: Table | None = None
+    rival: Table | None = None
 
     def rows_of(self, file: DataFile) -> pa.Table:
-        other, type(self).other = type(self).other, None
-        if other is not None:
-            other.compact()
+        rival, type(self).rival = type(self).rival, None
+        if rival is not None:
+            rival.compact()
         return super().rows_of(file)
 
 
@@ -495,7 +495,7 @@ def test_a_compaction_leaves_out_files_that_another_one_has_replaced(
     for version in range(3):
         rows = {"day": ["a", "b", "c"], "event_id": [3 * version + n for n in range(3)]}
         table.append(pa.table(rows), app="test", version=version)
-    Overtaken.other = Table.open(uri, format, ["day"])
+    Overtaken.rival = Table.open(uri, format, ["day"])
 
     Overtaken.open(uri, format, ["day"]).compact()
 

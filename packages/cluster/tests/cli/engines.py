@@ -27,17 +27,17 @@ class Renewing(MemoryInspector):
     """An inspector that shows every node as just renewed, except those whose record is marked as
     silent."""
 
-    looks = 0
+    reads = 0
 
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
-        found = await super().records(prefix)
+        records = await super().records(prefix)
         if prefix != "node/":
-            return found
-        self.looks += 1
+            return records
+        self.reads += 1
         wall_us = SystemClock().now_us()
         return {
-            key: record if is_silent(record) else _renewed(record, self.looks, wall_us)
-            for key, record in found.items()
+            key: record if is_silent(record) else _renewed(record, self.reads, wall_us)
+            for key, record in records.items()
         }
 
 

@@ -82,17 +82,17 @@ def test_status_shows_owner_nodes_and_servers(filled: EngineServers, run: Run) -
 
 @pytest.mark.parametrize("asked", [["--json"], ["--format", "json"]])
 def test_status_as_json(filled: EngineServers, run: Run, asked: list[str]) -> None:
-    told = json.loads(run("status", *asked).stdout)
+    status = json.loads(run("status", *asked).stdout)
 
-    assert (told["cluster"], told["found"], told["owner"]) == ("penstock", True, "n1")
-    assert (told["epoch"], told["format"], told["room"]) == (4, 1, None)
-    assert 0 < told["lease_left_s"] <= 5
-    assert {each["node"]: each["condition"] for each in told["members"]} == {
+    assert (status["cluster"], status["found"], status["owner"]) == ("penstock", True, "n1")
+    assert (status["epoch"], status["format"], status["room"]) == (4, 1, None)
+    assert 0 < status["lease_left_s"] <= 5
+    assert {member["node"]: member["condition"] for member in status["members"]} == {
         "n1": "owner",
         "n2": "stands by",
     }
-    assert told["engine"]["has_quorum"]
-    assert [each["leads"] for each in told["servers"]] == [True, False, False]
+    assert status["engine"]["has_quorum"]
+    assert [server["leads"] for server in status["servers"]] == [True, False, False]
 
 
 class Lagging(Renewing):
@@ -151,9 +151,9 @@ def test_doctor_fails_with_the_line_to_change(filled: EngineServers, run: Run) -
     assert "failed engine servers 1 of 3 servers are present." in rows
     assert "-> start a majority of them" in rows
     assert "failed register the engine in memory has no majority of its servers" in rows
-    told = json.loads(run("doctor", "--json").stdout)
-    assert not told["ok"]
-    assert told["checks"][0]["remedy"] == "start a majority of them"
+    report = json.loads(run("doctor", "--json").stdout)
+    assert not report["ok"]
+    assert report["checks"][0]["remedy"] == "start a majority of them"
 
 
 def test_doctor_of_no_cluster_names_the_setting(run: Run) -> None:
@@ -182,26 +182,28 @@ def test_an_engine_that_cannot_be_is_refused(command: str, engine: str, named: s
 def test_the_inspector_of_an_engine_is_chosen_by_its_url() -> None:
     for url, kind in (("nats://a", "JetStream"), ("postgresql://a/db", "Postgres")):
         settings = load(overrides={"cluster.engine": url}).cluster
-        found = cluster.open_inspector(settings, SystemClock())
-        assert type(found).__name__ == f"{kind}Inspector"
+        inspector = cluster.open_inspector(settings, SystemClock())
+        assert type(inspector).__name__ == f"{kind}Inspector"
 
 
 # --- what the doctor says -----------------------------------------------------------------
 
 
 def node(name: str, condition: str = "stands by", **more: Any) -> MemberSeen:
-    given: dict[str, Any] = {
+    member: dict[str, Any] = {
         "nonce": "",
         "version": "1.0",
         "format": 1,
         "address": "",
         "serves": {},
     }
-    given["clock_ahead_s"] = 0.0
-    return msgspec.convert({"node": name, "condition": condition, **given, **more}, MemberSeen)
+    member["clock_ahead_s"] = 0.0
+    return msgspec.convert({"node": name, "condition": condition, **member, **more}, MemberSeen)
 
 
-def said(*members: MemberSeen, owner: str = "n1", format: int = 1, **more: Any) -> dict[str, Check]:
+def checks_by_name(
+    *members: MemberSeen, owner: str = "n1", format: int = 1, **more: Any
+) -> dict[str, Check]:
     seen = ClusterSeen(
         owner=owner,
         epoch=4,
@@ -211,44 +213,46 @@ def said(*members: MemberSeen, owner: str = "n1", format: int = 1, **more: Any) 
         settings=SETTINGS,
     )
     ports = [PortReached("n1", "penstock://n1:9000", "Connection refused")]
-    found = ClusterExamined(
+    examined = ClusterExamined(
         seen=seen, failure="", ports=ports, **{"checks": [], "clusters": ["orders"], **more}
     )
-    return {check.name: check for check in checks_of("orders", found)}
+    return {check.name: check for check in checks_of("orders", examined)}
 
 
 def test_an_owner_that_is_not_there_fails() -> None:
-    gone = said(node("n1", "gone"), node("n2"))
-    assert gone["owner"].status == "failed"
-    assert "n1 owns the realm in epoch 4, and does not renew" in gone["owner"].found
-    assert gone["nodes"].found == "n2 there; n1 is gone"
-    assert said(node("n1"), owner="")["owner"].found == "no node owns the realm"
+    checks = checks_by_name(node("n1", "gone"), node("n2"))
+    assert checks["owner"].status == "failed"
+    assert "n1 owns the realm in epoch 4, and does not renew" in checks["owner"].found
+    assert checks["nodes"].found == "n2 there; n1 is gone"
+    assert checks_by_name(node("n1"), owner="")["owner"].found == "no node owns the realm"
 
 
 def test_a_node_that_is_alone_or_away_is_a_warning() -> None:
-    assert said(node("n1", "owner"))["nodes"].status == "warning"
-    away = said(node("n1", "owner"), node("n2"), node("n3", "silent"))["nodes"]
+    assert checks_by_name(node("n1", "owner"))["nodes"].status == "warning"
+    away = checks_by_name(node("n1", "owner"), node("n2"), node("n3", "silent"))["nodes"]
     assert (away.status, away.found) == ("warning", "n1, n2 there; n3 is silent")
-    assert said(node("n1", "gone"))["nodes"].status == "failed"
+    assert checks_by_name(node("n1", "gone"))["nodes"].status == "failed"
     assert (
         "penstock cluster remove NODE"
-        in said(node("n1", "owner"), node("n3", "gone"), node("n2"))["nodes"].remedy
+        in checks_by_name(node("n1", "owner"), node("n3", "gone"), node("n2"))["nodes"].remedy
     )
 
 
 def test_a_drained_node_is_told() -> None:
-    drained = said(node("n1", "owner"), node("n2", "drained"))["nodes"]
+    drained = checks_by_name(node("n1", "owner"), node("n2", "drained"))["nodes"]
 
     assert (drained.status, drained.found) == ("warning", "n1, n2 there; n2 is drained")
 
 
 def test_settings_that_differ_fail_with_both_values() -> None:
-    other = {**SETTINGS, "access.mode": "off"}
-    found = said(node("n1", "owner", settings=SETTINGS), node("n2", settings=other))["settings"]
+    other_settings = {**SETTINGS, "access.mode": "off"}
+    check = checks_by_name(
+        node("n1", "owner", settings=SETTINGS), node("n2", settings=other_settings)
+    )["settings"]
 
-    assert found.status == "failed"
-    assert found.found == "access.mode is 'off' at n2, not 'mandatory'"
-    older = said(node("n1", "owner", settings=SETTINGS), node("n2"))["settings"]
+    assert check.status == "failed"
+    assert check.found == "access.mode is 'off' at n2, not 'mandatory'"
+    older = checks_by_name(node("n1", "owner", settings=SETTINGS), node("n2"))["settings"]
     assert (older.status, older.found) == (
         "warning",
         "not checked: n2 does not report its settings",
@@ -256,19 +260,26 @@ def test_settings_that_differ_fail_with_both_values() -> None:
 
 
 def test_different_secrets_fail() -> None:
-    found = said(node("n1", "owner", secret_name="a"), node("n2", secret_name="b"))
+    checks_found = checks_by_name(node("n1", "owner", secret_name="a"), node("n2", secret_name="b"))
 
-    assert found["secret"].found == "n1 and n2 have different secrets"
-    assert "secret" not in said(node("n1", "owner", secret_name="a"), node("n2", secret_name="a"))
+    assert checks_found["secret"].found == "n1 and n2 have different secrets"
+    assert "secret" not in checks_by_name(
+        node("n1", "owner", secret_name="a"), node("n2", secret_name="a")
+    )
 
 
 def test_a_node_that_could_not_serve_and_damage_of_the_owner_fail() -> None:
-    found = said(node("n1", "owner", damages=2), node("n2", unfit="it does not see the files"))
+    checks_found = checks_by_name(
+        node("n1", "owner", damages=2), node("n2", unfit="it does not see the files")
+    )
 
-    assert found["node n2"].found == "it does not see the files"
-    assert found["damage"].status == "failed"
-    assert "n1 found 2 pieces of damage" in found["damage"].found
-    assert said(node("n1", "gone"))["damage"].found == "not checked: no node serves the realm"
+    assert checks_found["node n2"].found == "it does not see the files"
+    assert checks_found["damage"].status == "failed"
+    assert "n1 found 2 pieces of damage" in checks_found["damage"].found
+    assert (
+        checks_by_name(node("n1", "gone"))["damage"].found
+        == "not checked: no node serves the realm"
+    )
 
 
 def test_what_was_not_seen_of_the_engine_is_not_ok() -> None:
@@ -276,22 +287,22 @@ def test_what_was_not_seen_of_the_engine_is_not_ok() -> None:
         EngineCheck(name="sync", finding="always on a", is_ok=True, not_checked=("b", "c")),
         EngineCheck(name="version", finding="", is_ok=True, not_checked=("a", "b", "c")),
     ]
-    found = said(node("n1", "owner"), checks=checks)
+    checks_found = checks_by_name(node("n1", "owner"), checks=checks)
 
-    assert (found["engine sync"].status, found["engine sync"].found) == (
+    assert (checks_found["engine sync"].status, checks_found["engine sync"].found) == (
         "warning",
         "always on a; not checked: b, c",
     )
-    assert found["engine version"].found == "not checked: a, b, c"
+    assert checks_found["engine version"].found == "not checked: a, b, c"
 
 
 def with_rooms(*rooms: int | None) -> Check:
-    """What is said of servers with these rooms."""
+    """Return the check of the engine's room for servers with these free bytes."""
     servers = [
         EngineServer(name=name, address="", room=room)
         for name, room in zip("abc", rooms, strict=True)
     ]
-    return said(node("n1", "owner"), servers=servers)["engine room"]
+    return checks_by_name(node("n1", "owner"), servers=servers)["engine room"]
 
 
 def test_the_room_of_the_engine_is_that_of_a_majority_and_a_full_server_is_named() -> None:
@@ -312,34 +323,36 @@ def test_the_room_of_the_engine_is_that_of_a_majority_and_a_full_server_is_named
 
 
 def test_the_room_of_too_few_servers_is_not_checked() -> None:
-    found = with_rooms(8 << 30, None, None)
+    check = with_rooms(8 << 30, None, None)
 
-    assert found.status == "warning"
-    assert found.found == "not checked: 1 of 3 servers report their free space: 8.0 GiB at a"
+    assert check.status == "warning"
+    assert check.found == "not checked: 1 of 3 servers report their free space: 8.0 GiB at a"
 
 
 def test_other_clusters_of_the_engine_are_told() -> None:
-    found = said(node("n1", "owner"), clusters=["ordes", "orders"])
+    checks_found = checks_by_name(node("n1", "owner"), clusters=["ordes", "orders"])
 
-    assert "the engine also has ordes" in found["clusters"].found
-    assert "engine room" not in said(node("n1", "owner"))
-    assert "clusters" not in said(node("n1", "owner"))
+    assert "the engine also has ordes" in checks_found["clusters"].found
+    assert "engine room" not in checks_by_name(node("n1", "owner"))
+    assert "clusters" not in checks_by_name(node("n1", "owner"))
 
 
 def test_a_node_that_is_not_there_is_said_since_when() -> None:
-    at = MINUTE_US
+    wall_us = MINUTE_US
 
-    assert condition_text(msgspec.structs.replace(node("n1", "gone"), renewed_us=at)) == (
+    assert condition_text(msgspec.structs.replace(node("n1", "gone"), renewed_us=wall_us)) == (
         "gone since 1970-01-01 00:01:00Z"
     )
-    assert condition_text(msgspec.structs.replace(node("n1", "owner"), renewed_us=at)) == "owner"
+    assert (
+        condition_text(msgspec.structs.replace(node("n1", "owner"), renewed_us=wall_us)) == "owner"
+    )
     assert condition_text(node("n1", "silent")) == "silent"
 
 
 def test_versions_that_differ_are_told_and_one_that_cannot_claim_fails() -> None:
-    mixed = said(node("n1", "owner"), node("n2", version="1.1"))["versions"]
+    mixed = checks_by_name(node("n1", "owner"), node("n2", version="1.1"))["versions"]
     assert (mixed.status, mixed.found) == ("warning", "n1 1.0, n2 1.1")
-    old = said(node("n1", "owner", format=2), node("n2"), format=2)["versions"]
+    old = checks_by_name(node("n1", "owner", format=2), node("n2"), format=2)["versions"]
     assert old.status == "failed"
     assert old.found.startswith("n2 does not know format 2")
 
@@ -357,8 +370,8 @@ def test_versions_that_differ_are_told_and_one_that_cannot_claim_fails() -> None
 def test_clocks_are_compared_with_those_of_the_other_nodes(
     ahead: list[float | None], status: str, found: str
 ) -> None:
-    members = [node(f"n{n}", clock_ahead_s=each) for n, each in enumerate(ahead, 1)]
-    check = said(*members)["clocks"]
+    members = [node(f"n{n}", clock_ahead_s=ahead_s) for n, ahead_s in enumerate(ahead, 1)]
+    check = checks_by_name(*members)["clocks"]
 
     assert check.status == status
     assert check.found.startswith(found)
@@ -367,7 +380,7 @@ def test_clocks_are_compared_with_those_of_the_other_nodes(
 
 
 def test_a_port_that_is_not_reached_fails() -> None:
-    port = said(node("n1", "owner"))["port n1"]
+    port = checks_by_name(node("n1", "owner"))["port n1"]
 
     assert (port.status, port.found) == ("failed", "penstock://n1:9000: Connection refused")
 
@@ -379,11 +392,11 @@ def test_what_an_engine_says_is_split_from_what_to_change() -> None:
         ),
         EngineCheck(name="version", finding="NATS 2.15", is_ok=True),
     ]
-    found = ClusterExamined(seen=None, failure="", checks=checks, ports=[])
-    told = list(checks_of("orders", found))
+    examined = ClusterExamined(seen=None, failure="", checks=checks, ports=[])
+    checks_found = list(checks_of("orders", examined))
 
-    assert told[0] == Check(
+    assert checks_found[0] == Check(
         "engine sync", "failed", "a is lazy.", remedy="set sync_interval: always"
     )
-    assert told[1] == Check("engine version", "ok", "NATS 2.15")
-    assert told[2].status == "failed"
+    assert checks_found[1] == Check("engine version", "ok", "NATS 2.15")
+    assert checks_found[2].status == "failed"

@@ -67,7 +67,7 @@ def run(servers: EngineServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def refusing_address() -> Iterator[str]:
-    """An address that belongs to nobody who listens, so that connections are refused."""
+    """An address without a listener, so that connections are refused."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         yield "{}:{}".format(*unused.getsockname())
@@ -162,10 +162,10 @@ def test_a_node_that_is_there_is_not_removed(run: Run) -> None:
 def test_a_node_that_is_gone_is_removed(
     servers: EngineServers, run: Run, refusing_address: str
 ) -> None:
-    gone = msgspec.json.encode(
+    record = msgspec.json.encode(
         {"node": "n3", "nonce": "n3!", "counter": 4, "address": refusing_address, "renews": False}
     )
-    asyncio.run(servers.records.cas("node/n3", 0, gone))
+    asyncio.run(servers.records.cas("node/n3", 0, record))
     assert "n3 gone" in " ".join(run("status").stdout.split())
 
     ran = run("remove", "n3")

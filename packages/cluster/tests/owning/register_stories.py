@@ -65,7 +65,7 @@ class Cluster:
         self.nodes: dict[str, Claims] = {}
         self.shards = shards
         self.ahead_s: dict[str, float] = {}
-        """How far the wall clock of each node is ahead."""
+        """Seconds by which the wall clock of each node is ahead."""
         self.format = 0
         self.orders = Orders()
         self.settings: Mapping[str, str] = {}
@@ -88,9 +88,9 @@ class Cluster:
         self.nodes[name] = Claims(me, range(self.shards), Lease(lease_s))
         return self.nodes[name]
 
-    def look(self, name: str) -> None:
+    def read_register(self, name: str) -> None:
         register = self.register
-        look = RegisterPoll(
+        poll = RegisterPoll(
             register.claims(),
             register.members(),
             self.now_us,
@@ -99,7 +99,7 @@ class Cluster:
             format=self.format,
             orders=self.orders,
         )
-        self.nodes[name].apply_poll(look)
+        self.nodes[name].apply_poll(poll)
 
     def wall_us(self, name: str) -> int:
         return 10**15 + self.now_us + int(self.ahead_s.get(name, 0) * SECOND_US)
@@ -108,15 +108,15 @@ class Cluster:
         """Let each node read the register and write what is due, until nothing is due."""
         for name in names:
             node = self.nodes[name]
-            self.look(name)
+            self.read_register(name)
             while writes := node.due(self.now_us, self.wall_us(name)):
                 for write in writes:
                     if not self.answer(name, write):
-                        self.look(name)
+                        self.read_register(name)
 
     def ask(self, name: str) -> list[RegisterWrite]:
         """Return the write that is due at a node; it has not reached the register yet."""
-        self.look(name)
+        self.read_register(name)
         return self.nodes[name].due(self.now_us, self.wall_us(name))
 
     def answer(self, name: str, write: RegisterWrite) -> bool:

@@ -1,4 +1,4 @@
-"""Who may own a realm when settings differ: stories of three nodes at one register."""
+"""Ownership of a realm when settings differ: stories of three nodes at one register."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_only_what_both_know_is_compared() -> None:
 @pytest.mark.spec("N3")
 def test_a_node_with_other_settings_does_not_follow_the_owner_even_when_it_is_alone() -> None:
     cluster = served("ann", "bob")
-    other = cluster.start("cem", settings=NOBODY)
+    other_node = cluster.start("cem", settings=NOBODY)
     cluster.live(LEASE_S, "ann", "bob", "cem")
 
     cluster.live(5 * LEASE_S, "cem")
 
     assert cluster.holders() == []
-    assert other.disagreement(0) == (
+    assert other_node.disagreement(0) == (
         "settings differ: access.mode is 'off' at cem, and was 'mandatory' where the realm was "
         "served last. Give cem the settings of the others and start it again; to change them, "
         "restart one node after the other"
@@ -103,11 +103,11 @@ def test_nodes_that_people_have_removed_do_not_count() -> None:
     claim = ClaimRecord("ann", "first", 1, format=1, confirmed=1, settings=USERS)
     ann, bob, cem = (MemberRecord(name, "first", settings=USERS) for name in ("ann", "bob", "cem"))
     changed = msgspec.structs.replace(cem, settings=NOBODY)
-    gone = [msgspec.structs.replace(each, removed=True) for each in (ann, bob)]
+    removed = [msgspec.structs.replace(user, removed=True) for user in (ann, bob)]
 
     assert disagreement(changed, claim, [ann, bob, changed])
-    assert disagreement(changed, claim, [ann, gone[1], changed]), "one of two is no majority"
-    assert disagreement(changed, claim, [*gone, changed]) == ""
+    assert disagreement(changed, claim, [ann, removed[1], changed]), "one of two is no majority"
+    assert disagreement(changed, claim, [*removed, changed]) == ""
 
 
 @pytest.mark.spec("N3")

@@ -1,4 +1,4 @@
-"""Who owns a shard: stories of a few nodes at one register, in virtual time."""
+"""Ownership of a shard: stories of a few nodes at one register, in virtual time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_shard_without_an_owner_is_claimed_by_the_node_that_is_preferred() -> 
     cluster.live(LEASE_S, *NAMES)
 
     owners = [cluster.holders(shard) for shard in range(64)]
-    assert all(len(each) == 1 for each in owners)
+    assert all(len(names) == 1 for names in owners)
     assert {name for (name,) in owners} == set(NAMES), "each has its part"
 
 
@@ -65,75 +65,75 @@ def test_the_counter_is_raised_three_times_in_a_lease() -> None:
 
 
 def test_a_silent_owner_loses_its_shard_after_its_lease_and_the_epoch_grows() -> None:
-    cluster, owner, other = two()
+    cluster, owner, other_node = two()
 
-    cluster.live(LEASE_S - 1, other)
+    cluster.live(LEASE_S - 1, other_node)
     assert cluster.register.claim().owner == owner, "the lease has not passed yet"
-    cluster.live(4, other)
+    cluster.live(4, other_node)
 
-    assert cluster.holders() == [other]
+    assert cluster.holders() == [other_node]
     assert cluster.register.claim().epoch == 2
 
 
 def test_the_lease_of_a_silent_owner_is_over_before_anybody_claims() -> None:
-    cluster, owner, other = two()
+    cluster, owner, other_node = two()
 
     while cluster.register.claim().owner == owner:
-        cluster.live(0.5, other)
+        cluster.live(0.5, other_node)
         assert len(cluster.holders()) <= 1
 
 
 def test_an_owner_that_wakes_finds_that_it_owns_nothing() -> None:
-    cluster, owner, other = two()
-    cluster.live(2 * LEASE_S, other)
+    cluster, owner, other_node = two()
+    cluster.live(2 * LEASE_S, other_node)
 
     cluster.turn(owner)
 
     assert cluster.nodes[owner].owned == {}
-    assert cluster.holders() == [other]
+    assert cluster.holders() == [other_node]
 
 
 def test_an_owner_whose_address_refuses_is_followed_at_once() -> None:
-    cluster, owner, other = two()
-    gone = cluster.nodes.pop(owner)
-    cluster.live(3, other)
-    assert [member.node for member in cluster.nodes[other].late_owners()] == [owner]
+    cluster, owner, other_node = two()
+    stopped = cluster.nodes.pop(owner)
+    cluster.live(3, other_node)
+    assert [member.node for member in cluster.nodes[other_node].late_owners()] == [owner]
 
-    cluster.nodes[other].record_refusal(owner, gone.me.nonce, cluster.now_us)
-    cluster.turn(other)
+    cluster.nodes[other_node].record_refusal(owner, stopped.me.nonce, cluster.now_us)
+    cluster.turn(other_node)
 
-    assert cluster.holders() == [other]
+    assert cluster.holders() == [other_node]
 
 
 def test_nobody_asks_at_the_address_of_an_owner_that_renews() -> None:
-    cluster, _, other = two()
+    cluster, _, other_node = two()
 
     cluster.live(30, "ann", "bob")
 
-    assert [*cluster.nodes[other].late_owners()] == []
+    assert [*cluster.nodes[other_node].late_owners()] == []
 
 
 def test_a_shard_that_is_given_up_is_taken_without_waiting_for_a_lease() -> None:
-    cluster, owner, other = two()
+    cluster, owner, other_node = two()
     cluster.nodes[owner].leave()
-    cluster.turn(owner, other)
+    cluster.turn(owner, other_node)
 
     cluster.nodes[owner].give_up(0)
-    cluster.turn(owner, other)
+    cluster.turn(owner, other_node)
 
-    assert cluster.holders() == [other]
+    assert cluster.holders() == [other_node]
     assert cluster.register.claim().epoch == 2
 
 
 def test_a_node_that_has_given_up_a_shard_lets_others_have_it_first() -> None:
-    cluster, owner, other = two()
+    cluster, owner, other_node = two()
     cluster.nodes[owner].give_up(0)
 
     cluster.live(LEASE_S / 2, owner)
     assert cluster.holders() == []
-    cluster.live(LEASE_S, owner, other)
+    cluster.live(LEASE_S, owner, other_node)
 
-    assert cluster.holders() == [other]
+    assert cluster.holders() == [other_node]
 
 
 def test_a_node_that_is_alone_takes_a_shard_again_that_it_has_given_up() -> None:
@@ -178,7 +178,7 @@ def test_a_renewal_whose_answer_is_lost_is_known_by_the_next_look() -> None:
 
     cluster.now_us += SECOND_US
     assert node.due(cluster.now_us) == [], "what is asked is not asked twice"
-    cluster.look("ann")
+    cluster.read_register("ann")
 
     assert node.lease.until_us == began_us + (LEASE_S - 1) * SECOND_US
 
@@ -192,7 +192,7 @@ def test_a_claim_whose_answer_is_lost_is_known_by_the_next_look() -> None:
 
     cluster.now_us += SECOND_US
     assert not node.holds(0, cluster.now_us)
-    cluster.look("ann")
+    cluster.read_register("ann")
 
     assert node.holds(0, cluster.now_us)
 
@@ -206,8 +206,8 @@ def test_of_two_claims_on_one_version_the_first_is_done() -> None:
 
     assert cluster.register.write(mine[0]) == 1
     assert cluster.register.write(theirs[0]) is None
-    cluster.look("ann")
-    cluster.look("bob")
+    cluster.read_register("ann")
+    cluster.read_register("bob")
 
     assert cluster.nodes["ann"].owned.keys() == {0}
     assert cluster.nodes["bob"].owned == {}
@@ -228,8 +228,8 @@ def test_a_process_that_takes_a_name_waits_for_the_lease_of_the_one_before() -> 
 
 
 def test_a_renewal_that_was_written_over_counts_though_nobody_has_seen_it() -> None:
-    cluster, owner, other = two()
-    cluster.look(other)
+    cluster, owner, other_node = two()
+    cluster.read_register(other_node)
     older = cluster.nodes[owner]
     cluster.now_us += 2 * LEASE_S * SECOND_US
     cluster.turn(owner)
@@ -240,7 +240,7 @@ def test_a_renewal_that_was_written_over_counts_though_nobody_has_seen_it() -> N
     (joining,) = cluster.ask(owner)
     cluster.answer(owner, joining)
 
-    cluster.turn(other)
+    cluster.turn(other_node)
 
     assert cluster.holders() == []
     assert older.holds(0, cluster.now_us)
@@ -303,14 +303,14 @@ def test_a_process_that_follows_one_of_its_name_waits_for_the_lease_from_its_las
 
 
 def test_a_lease_that_has_run_out_holds_again_only_after_the_claim_was_written_anew() -> None:
-    """Somebody may have seen its end, and be about to claim."""
-    cluster, owner, other = two()
+    """Another node may have seen the end of the lease, and be about to claim."""
+    cluster, owner, other_node = two()
     cluster.now_us += SECOND_US
-    cluster.look(other)
+    cluster.read_register(other_node)
     cluster.now_us += 2 * LEASE_S * SECOND_US
-    (renewal,) = cluster.ask(other)
-    cluster.answer(other, renewal)
-    (late,) = cluster.ask(other)
+    (renewal,) = cluster.ask(other_node)
+    cluster.answer(other_node, renewal)
+    (late,) = cluster.ask(other_node)
     assert late.key == f"{SHARDS}0", "the other has seen the end, and its claim is on its way"
 
     (renewal,) = cluster.ask(owner)
@@ -320,22 +320,22 @@ def test_a_lease_that_has_run_out_holds_again_only_after_the_claim_was_written_a
     cluster.answer(owner, confirmation)
 
     assert cluster.nodes[owner].holds(0, cluster.now_us)
-    assert not cluster.answer(other, late)
+    assert not cluster.answer(other_node, late)
     assert cluster.register.claim().epoch == 1, "it was claimed once"
 
 
 def test_how_long_a_counter_stood_still_is_told_by_looks_and_not_by_the_time_since() -> None:
     """A node that was frozen has seen nothing meanwhile."""
-    cluster, owner, other = two()
-    cluster.live(1, owner, other)
-    cluster.look(other)
+    cluster, owner, other_node = two()
+    cluster.live(1, owner, other_node)
+    cluster.read_register(other_node)
     for _ in range(5):  # frozen: the owner goes on
         cluster.live(2, owner)
 
-    (renewal,) = cluster.nodes[other].due(cluster.now_us)
-    cluster.answer(other, renewal)
+    (renewal,) = cluster.nodes[other_node].due(cluster.now_us)
+    cluster.answer(other_node, renewal)
 
-    assert cluster.nodes[other].due(cluster.now_us) == []
+    assert cluster.nodes[other_node].due(cluster.now_us) == []
 
 
 class World:
@@ -379,26 +379,26 @@ class World:
     def end(self, n: int) -> None:
         if n in self.looking:
             claims, began_us = self.looking.pop(n)
-            look = RegisterPoll(claims, self.register.members(), began_us, ended_us=self.time_of(n))
-            self.nodes[n].apply_poll(look)
+            poll = RegisterPoll(claims, self.register.members(), began_us, ended_us=self.time_of(n))
+            self.nodes[n].apply_poll(poll)
 
     def ask(self, n: int) -> None:
         self.asked += [(n, write) for write in self.nodes[n].due(self.time_of(n))]
 
     def arrive(self, n: int) -> None:
-        for each in [each for each in self.asked if each[0] == n]:
-            self.asked.remove(each)
-            version = self.register.write(each[1])
+        for write in [asked_write for asked_write in self.asked if asked_write[0] == n]:
+            self.asked.remove(write)
+            version = self.register.write(write[1])
             if version is not None:
-                self.answers.append((n, each[1], version))
+                self.answers.append((n, write[1], version))
 
     def answer(self, n: int) -> None:
-        for each in [each for each in self.answers if each[0] == n]:
-            self.answers.remove(each)
-            self.nodes[n].wrote(each[1], each[2], self.time_of(n))
+        for answer in [node_answer for node_answer in self.answers if node_answer[0] == n]:
+            self.answers.remove(answer)
+            self.nodes[n].wrote(answer[1], answer[2], self.time_of(n))
 
     def lose(self, n: int) -> None:
-        self.answers = [each for each in self.answers if each[0] != n]
+        self.answers = [answer for answer in self.answers if answer[0] != n]
 
     def turn(self, n: int) -> None:
         for what in STEPS * 2:

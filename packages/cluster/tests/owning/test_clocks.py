@@ -40,16 +40,16 @@ def test_clocks_may_be_a_little_apart(ahead_s: float) -> None:
 
 
 def test_of_two_nodes_nobody_can_tell_whose_clock_is_wrong() -> None:
-    cluster, owner, other = two()
-    cluster.ahead_s[other] = 3_600
+    cluster, owner, other_node = two()
+    cluster.ahead_s[other_node] = 3_600
     cluster.live(8, "ann", "bob")
 
-    for name in (owner, other):
+    for name in (owner, other_node):
         assert cluster.nodes[name].clock_off_us == 0
         assert abs(cluster.nodes[name].clock_apart_us) > 3_590 * SECOND_US
     assert cluster.holders() == [owner]
-    cluster.live(20, other)
-    assert cluster.holders() == [other], "somebody has to serve"
+    cluster.live(20, other_node)
+    assert cluster.holders() == [other_node], "somebody has to serve"
 
 
 def test_three_clocks_that_all_differ_leave_a_node_that_may_claim() -> None:
@@ -140,7 +140,7 @@ def test_what_a_process_does_not_tell_is_not_compared() -> None:
 
 
 def test_an_owner_writes_a_newer_format_once_its_claim_says_so() -> None:
-    """So nobody who does not know the format claims the shard on top of that claim."""
+    """A node that does not know the format does not claim the shard after that claim."""
     cluster = Cluster()
     cluster.format = 1
     owner = cluster.start("ann", format=2)

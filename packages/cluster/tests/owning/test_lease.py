@@ -1,4 +1,4 @@
-"""How long a lease holds, and when it begins anew."""
+"""Duration and renewal of a lease."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ from penstock_core.vocabulary.errors import (
 from penstock_core.vocabulary.ports import VersionedRecord
 
 
-def asked(name: str, node: str = "n2", asking: str = "first") -> LocalNames:
+def names_with_request(name: str, node: str = "n2", asking: str = "first") -> LocalNames:
     return LocalNames().with_owner(1).with_request(name, LocalName(node, "channel", asking))
 
 
 @pytest.mark.spec("N8")
 def test_a_name_that_no_cluster_wide_store_has_is_granted() -> None:
-    names = asked("orders")
+    names = names_with_request("orders")
     assert names.ruling_for("orders", "n2", "first") == "asked"
 
     names = names.with_rulings(1, lambda _: False)
@@ -38,7 +38,7 @@ def test_a_name_that_no_cluster_wide_store_has_is_granted() -> None:
 
 @pytest.mark.spec("N8")
 def test_a_name_that_a_cluster_wide_store_has_is_refused_and_keeps_nobody_from_it() -> None:
-    names = asked("orders").with_rulings(1, lambda name: name == "orders")
+    names = names_with_request("orders").with_rulings(1, lambda name: name == "orders")
 
     assert names.ruling_for("orders", "n2", "first") == "refused"
     assert names.reserved == {}
@@ -49,7 +49,7 @@ def test_a_name_that_a_cluster_wide_store_has_is_refused_and_keeps_nobody_from_i
 @pytest.mark.spec("N8")
 @pytest.mark.parametrize("is_granted", [True, False])
 def test_a_name_is_one_nodes(is_granted: bool) -> None:
-    names = asked("orders")
+    names = names_with_request("orders")
     if is_granted:
         names = names.with_rulings(1, lambda _: False)
 
@@ -59,12 +59,12 @@ def test_a_name_is_one_nodes(is_granted: bool) -> None:
 
 @pytest.mark.spec("N8")
 def test_what_is_asked_for_is_kept_from_cluster_wide_stores_before_it_is_granted() -> None:
-    assert list(asked("orders").reserved) == ["orders"]
+    assert list(names_with_request("orders").reserved) == ["orders"]
 
 
 @pytest.mark.spec("N8")
 def test_an_owner_rules_over_nothing_once_the_next_has_begun() -> None:
-    names = asked("orders").with_owner(2)
+    names = names_with_request("orders").with_owner(2)
 
     with pytest.raises(Deposed, match="epoch 2 rules"):
         names.with_rulings(1, lambda _: False)
@@ -75,12 +75,12 @@ def test_an_owner_rules_over_nothing_once_the_next_has_begun() -> None:
 
 def test_an_owner_rules_only_once_it_has_begun() -> None:
     with pytest.raises(Deposed):
-        asked("orders").with_rulings(2, lambda _: False)
+        names_with_request("orders").with_rulings(2, lambda _: False)
 
 
 @pytest.mark.spec("N8")
 def test_a_node_gives_back_its_own_names_and_no_others() -> None:
-    names = asked("orders").with_request("prices", LocalName("n3", "channel", "other"))
+    names = names_with_request("orders").with_request("prices", LocalName("n3", "channel", "other"))
 
     assert names.without("orders", "n3") == names
     assert names.without("orders", "n2", "another asking") == names
@@ -91,7 +91,7 @@ def test_a_node_gives_back_its_own_names_and_no_others() -> None:
 
 @pytest.mark.spec("N8")
 def test_a_node_that_will_not_come_back_leaves_its_names_to_others() -> None:
-    names = asked("orders").with_request("prices", LocalName("n3", "channel", "other"))
+    names = names_with_request("orders").with_request("prices", LocalName("n3", "channel", "other"))
 
     assert list(names.without_node("n2").names) == ["prices"]
     assert names.without_node("n4") is names
@@ -110,7 +110,7 @@ def test_there_is_a_limit_which_a_refused_name_may_still_ask_under() -> None:
 
 
 def test_a_record_of_the_register_is_read_as_it_was_written() -> None:
-    names = asked("orders").with_rulings(1, lambda _: False)
+    names = names_with_request("orders").with_rulings(1, lambda _: False)
 
     assert local_names_of(VersionedRecord(1, msgspec.json.encode(names))) == names
     assert local_names_of(None) == LocalNames()

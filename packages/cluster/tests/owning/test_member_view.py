@@ -1,4 +1,4 @@
-"""Who is there is told by counters that change, and not by records alone."""
+"""A node counts as alive while its counter changes; a record alone does not prove it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def record(value: msgspec.Struct) -> VersionedRecord:
 
 
 def member(node: str, counter: int, *, wall_s: float = 0.0, **more: object) -> MemberRecord:
-    given = {"address": f"{node}:9000", "version": "1.0", **more}
+    defaults = {"address": f"{node}:9000", "version": "1.0", **more}
     wall_us = int(wall_s * SECOND_US)
     return msgspec.convert(
-        {"node": node, "nonce": f"{node}!", "counter": counter, "wall_us": wall_us, **given},
+        {"node": node, "nonce": f"{node}!", "counter": counter, "wall_us": wall_us, **defaults},
         MemberRecord,
     )
 
 
-def look(at_s: float, *members: MemberRecord, owner: str = "", epoch: int = 3) -> RegisterPoll:
+def poll_at(at_s: float, *members: MemberRecord, owner: str = "", epoch: int = 3) -> RegisterPoll:
     """A look that takes no time, where the clock on the wall shows a thousand seconds more."""
     claim = ClaimRecord(owner, f"{owner}!", epoch, format=1, confirmed=1)
     at_us = int(at_s * SECOND_US)
     return RegisterPoll(
         {0: record(claim)},
-        {each.node: record(each) for each in members},
+        {member_record.node: record(member_record) for member_record in members},
         at_us,
         ended_us=at_us,
         wall_us=at_us + 1_000 * SECOND_US,
@@ -45,15 +45,15 @@ def look(at_s: float, *members: MemberRecord, owner: str = "", epoch: int = 3) -
 
 def conditions(observer: Observer, at_s: float) -> Mapping[str, str]:
     seen = observer.seen(int(at_s * SECOND_US))
-    return {each.node: each.condition for each in seen.members}
+    return {member_seen.node: member_seen.condition for member_seen in seen.members}
 
 
 def test_who_renews_is_there_and_the_owner_has_the_rest_of_its_lease() -> None:
     observer = Observer(LEASE_S)
-    observer.apply_poll(look(10, member("n1", 5), member("n2", 8), owner="n2"))
+    observer.apply_poll(poll_at(10, member("n1", 5), member("n2", 8), owner="n2"))
     assert not observer.is_complete(10 * SECOND_US)
 
-    observer.apply_poll(look(11, member("n1", 6), member("n2", 9), owner="n2"))
+    observer.apply_poll(poll_at(11, member("n1", 6), member("n2", 9), owner="n2"))
 
     assert observer.is_complete(11 * SECOND_US)
     assert conditions(observer, 12) == {"n1": "stands by", "n2": "owner"}
@@ -66,7 +66,7 @@ def test_who_renews_is_there_and_the_owner_has_the_rest_of_its_lease() -> None:
 def test_who_renews_nothing_for_a_lease_is_silent() -> None:
     observer = Observer(LEASE_S)
     for at_s in range(10, 17):
-        observer.apply_poll(look(at_s, member("n1", at_s), member("n2", 8), owner="n2"))
+        observer.apply_poll(poll_at(at_s, member("n1", at_s), member("n2", 8), owner="n2"))
         assert observer.is_complete(at_s * SECOND_US) == (at_s == 16)
 
     assert observer.is_complete(16 * SECOND_US)
@@ -79,10 +79,10 @@ def test_who_renews_nothing_for_a_lease_is_silent() -> None:
 def test_who_is_at_no_address_need_not_be_waited_for() -> None:
     observer = Observer(LEASE_S)
     members = (member("n1", 1), member("n2", 1, leaving=True), member("n3", 1))
-    observer.apply_poll(look(10, *members))
-    for each in list(observer.without_sign_of_life())[:2]:
-        observer.record_refusal(each)
-    observer.apply_poll(look(11, *members[:2], member("n3", 2, leaving=True)))
+    observer.apply_poll(poll_at(10, *members))
+    for name in list(observer.without_sign_of_life())[:2]:
+        observer.record_refusal(name)
+    observer.apply_poll(poll_at(11, *members[:2], member("n3", 2, leaving=True)))
 
     assert observer.is_complete(11 * SECOND_US)
     assert conditions(observer, 11) == {"n1": "gone", "n2": "left", "n3": "leaving"}
@@ -91,9 +91,9 @@ def test_who_is_at_no_address_need_not_be_waited_for() -> None:
 
 def test_a_process_that_takes_a_name_over_has_to_renew_by_itself() -> None:
     observer = Observer(LEASE_S)
-    observer.apply_poll(look(10, member("n1", 1)))
-    observer.apply_poll(look(11, member("n1", 2)))
-    observer.apply_poll(look(12, member("n1", 1, nonce="another")))
+    observer.apply_poll(poll_at(10, member("n1", 1)))
+    observer.apply_poll(poll_at(11, member("n1", 2)))
+    observer.apply_poll(poll_at(12, member("n1", 1, nonce="another")))
 
     assert not observer.is_complete(12 * SECOND_US)
     assert conditions(observer, 12) == {"n1": "silent"}
@@ -101,22 +101,24 @@ def test_a_process_that_takes_a_name_over_has_to_renew_by_itself() -> None:
 
 def test_a_claim_of_a_process_before_is_not_this_ones() -> None:
     observer = Observer(LEASE_S)
-    observer.apply_poll(look(10, member("n1", 1, nonce="another"), owner="n1"))
-    observer.apply_poll(look(11, member("n1", 2, nonce="another"), owner="n1"))
+    observer.apply_poll(poll_at(10, member("n1", 1, nonce="another"), owner="n1"))
+    observer.apply_poll(poll_at(11, member("n1", 2, nonce="another"), owner="n1"))
 
     assert conditions(observer, 11) == {"n1": "stands by"}
 
 
 def test_a_clock_is_compared_when_its_node_renews() -> None:
     observer = Observer(LEASE_S)
-    observer.apply_poll(look(10, member("n1", 1, wall_s=1_010), member("n2", 1)))
+    observer.apply_poll(poll_at(10, member("n1", 1, wall_s=1_010), member("n2", 1)))
     assert observer.seen(0).members[0].clock_ahead_s is None
 
     observer.apply_poll(
-        look(11, member("n1", 2, wall_s=1_031), member("n2", 2, wall_s=1_010.5), owner="n1")
+        poll_at(11, member("n1", 2, wall_s=1_031), member("n2", 2, wall_s=1_010.5), owner="n1")
     )
 
-    ahead = {each.node: each.clock_ahead_s for each in observer.seen(0).members}
+    ahead = {
+        member_seen.node: member_seen.clock_ahead_s for member_seen in observer.seen(0).members
+    }
     assert ahead == {"n1": 20.0, "n2": 0.0}, "n2 may have renewed half a second before the look"
 
 
@@ -136,7 +138,7 @@ def test_the_format_all_know_counts_who_is_there_or_may_be_again() -> None:
             member("n2", 8, format=2),
             member("n3", 8, format=1),
         )
-        observer.apply_poll(look(at_s, *members, owner="n1"))
+        observer.apply_poll(poll_at(at_s, *members, owner="n1"))
     observer.record_refusal(msgspec.structs.replace(member("n3", 8), format=1))
     seen = observer.seen(17 * SECOND_US)
 

@@ -1,4 +1,4 @@
-"""What people ask of a cluster is done by the nodes that it is for, and by nobody else."""
+"""Orders of an operator are executed by the nodes that they name, and by no other node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def to_hand_over(cluster: Cluster, name: str) -> list[int]:
 
 
 def hand_over(cluster: Cluster, name: str) -> None:
-    """What the shell does when its realm is closed."""
+    """Do the same as the shell when its realm is closed."""
     for shard in to_hand_over(cluster, name):
         cluster.nodes[name].give_up(shard)
     cluster.turn(name)
@@ -48,18 +48,18 @@ def test_a_drained_owner_hands_over_and_another_claims_at_once() -> None:
 
 
 def test_a_drained_node_claims_nothing_even_when_it_is_alone() -> None:
-    cluster, owner, other = two()
-    cluster.orders = Orders().with_drained((other, FIRST))
+    cluster, owner, other_node = two()
+    cluster.orders = Orders().with_drained((other_node, FIRST))
 
-    cluster.live(5 * LEASE_S, other)
+    cluster.live(5 * LEASE_S, other_node)
 
     assert cluster.register.claim().owner == owner
 
 
 def test_who_is_drained_and_alone_keeps_what_it_has() -> None:
-    cluster, owner, other = two()
+    cluster, owner, other_node = two()
     cluster.orders = Orders().with_drained((owner, FIRST))
-    cluster.nodes.pop(other)
+    cluster.nodes.pop(other_node)
 
     cluster.live(5 * LEASE_S, owner)
 
@@ -81,25 +81,25 @@ def test_nothing_is_handed_over_where_all_others_are_drained_too() -> None:
 
 
 def test_a_node_that_is_started_anew_is_not_drained_any_more() -> None:
-    cluster, owner, other = two()
-    cluster.orders = Orders().with_drained((other, FIRST))
-    cluster.start(other, "second")
+    cluster, owner, other_node = two()
+    cluster.orders = Orders().with_drained((other_node, FIRST))
+    cluster.start(other_node, "second")
 
-    cluster.live(3 * LEASE_S, other)
+    cluster.live(3 * LEASE_S, other_node)
 
-    assert cluster.holders() == [other]
+    assert cluster.holders() == [other_node]
     assert cluster.register.claim().owner != owner
 
 
 def test_a_node_that_takes_part_again_may_be_the_next() -> None:
-    cluster, owner, other = two()
-    cluster.orders = Orders().with_drained((other, FIRST))
-    cluster.live(1, owner, other)
+    cluster, owner, other_node = two()
+    cluster.orders = Orders().with_drained((other_node, FIRST))
+    cluster.live(1, owner, other_node)
 
-    cluster.orders = cluster.orders.without_drained(other)
-    cluster.live(3 * LEASE_S, other)
+    cluster.orders = cluster.orders.without_drained(other_node)
+    cluster.live(3 * LEASE_S, other_node)
 
-    assert cluster.holders() == [other]
+    assert cluster.holders() == [other_node]
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -150,32 +150,32 @@ def test_whoever_was_named_and_dies_is_followed_by_another() -> None:
 
 
 def test_by_force_an_owner_that_renews_is_followed_without_its_help() -> None:
-    cluster, owner, other = two()
-    cluster.orders = Orders().with_move(0, MoveOrder(other, FIRST, 1, by_force=True))
-    cluster.turn(owner, other)
+    cluster, owner, other_node = two()
+    cluster.orders = Orders().with_move(0, MoveOrder(other_node, FIRST, 1, by_force=True))
+    cluster.turn(owner, other_node)
     assert cluster.holders() == [], "the owner says nothing any more"
     assert cluster.register.claim().epoch == 1, "it has had time to see the order"
     assert to_hand_over(cluster, owner) == []
 
-    cluster.live(1.5, owner, other)
+    cluster.live(1.5, owner, other_node)
 
-    assert cluster.holders() == [other]
+    assert cluster.holders() == [other_node]
     assert cluster.register.claim().epoch == 2
 
 
 def test_by_force_a_silent_owner_is_followed_before_its_lease_is_over() -> None:
-    cluster, _, other = two()
-    cluster.orders = Orders().with_move(0, MoveOrder(other, FIRST, 1, by_force=True))
+    cluster, _, other_node = two()
+    cluster.orders = Orders().with_move(0, MoveOrder(other_node, FIRST, 1, by_force=True))
 
-    cluster.live(2, other)
+    cluster.live(2, other_node)
 
-    assert cluster.register.claim().owner == other
+    assert cluster.register.claim().owner == other_node
 
 
 def test_an_owner_goes_on_when_whoever_was_to_have_it_by_force_is_gone() -> None:
-    cluster, owner, other = two()
-    cluster.orders = Orders().with_move(0, MoveOrder(other, FIRST, 1, by_force=True))
-    cluster.nodes.pop(other)
+    cluster, owner, other_node = two()
+    cluster.orders = Orders().with_move(0, MoveOrder(other_node, FIRST, 1, by_force=True))
+    cluster.nodes.pop(other_node)
     cluster.turn(owner)
     assert cluster.holders() == []
 

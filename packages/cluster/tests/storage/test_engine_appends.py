@@ -1,5 +1,5 @@
-"""What an owner measures of its appends: how long they wait, and what became of those of which an
-answer was missing."""
+"""Measurements of an owner's appends: their duration, and the outcome of appends without an
+answer."""
 
 from __future__ import annotations
 

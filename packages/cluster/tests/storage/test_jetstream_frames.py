@@ -77,7 +77,7 @@ def read(frames: Sequence[bytes]) -> FrameIndex:
     return index
 
 
-def told(index: FrameIndex) -> tuple[int, int, int, int, int]:
+def state_of(index: FrameIndex) -> tuple[int, int, int, int, int]:
     return index.floor, index.tail, index.last, index.checksum, index.size
 
 
@@ -136,7 +136,7 @@ def test_an_index_knows_where_blocks_lie() -> None:
         Extent(3, 2, 13),
         Extent(5, 1, 1),
     ]
-    assert told(read(stream.frames)) == told(stream.index)
+    assert state_of(read(stream.frames)) == state_of(stream.index)
 
 
 def test_a_torn_block_is_not_there_and_its_number_is_given_again() -> None:
@@ -149,7 +149,7 @@ def test_a_torn_block_is_not_there_and_its_number_is_given_again() -> None:
 
     assert (stream.index.tail, stream.index.size) == (2, 9)
     assert stream.index.extent(2) == Extent(6, 1, 4)
-    assert told(read(stream.frames)) == told(stream.index)
+    assert state_of(read(stream.frames)) == state_of(stream.index)
 
 
 def test_a_journal_begins_where_it_is_told() -> None:
@@ -174,7 +174,7 @@ def test_what_stays_of_a_trimmed_stream_tells_its_floor(through: int) -> None:
     stream.index.trim(through)
 
     assert (index.floor, index.tail) == (through, 3)
-    assert told(index) == told(stream.index)
+    assert state_of(index) == state_of(stream.index)
 
 
 def test_blocks_that_somebody_else_removed_are_below_the_floor() -> None:
@@ -207,10 +207,10 @@ def test_a_stream_that_begins_in_the_middle_of_a_block_is_damaged() -> None:
 
 
 def test_a_frame_of_another_stream_is_damage() -> None:
-    stream, other = written(b"one", b"two"), written(b"other", b"two")
+    stream, other_stream = written(b"one", b"two"), written(b"other", b"two")
 
     with pytest.raises(Damaged, match="has another predecessor than the frame before it"):
-        read([*stream.frames[:2], other.frames[2]])
+        read([*stream.frames[:2], other_stream.frames[2]])
 
 
 def frame_after(
@@ -250,11 +250,11 @@ def test_a_frame_that_cannot_be_next_is_damage_and_changes_nothing(
     kind: FrameKind, other: dict[str, int], text: str
 ) -> None:
     stream = written(b"one", epoch=5)
-    before = told(stream.index)
+    before = state_of(stream.index)
 
     with pytest.raises(Damaged, match=text):
         stream.index.take(frame_after(stream, kind, **other))
-    assert told(stream.index) == before
+    assert state_of(stream.index) == before
 
 
 def test_parts_of_other_blocks_do_not_make_one() -> None:
@@ -291,6 +291,6 @@ def test_an_index_read_anew_is_the_one_its_owner_has(steps: list[str]) -> None:
 
     index = read(stream.frames[first - 1 :])
 
-    assert told(index) == told(stream.index)
+    assert state_of(index) == state_of(stream.index)
     blocks = range(index.floor + 1, index.tail + 1)
     assert [index.extent(n) for n in blocks] == [stream.index.extent(n) for n in blocks]

@@ -196,7 +196,7 @@ def test_servers_that_are_missing_in_what_the_leader_says_are_joining() -> None:
 
 
 ELECTING = [structs.replace(server, leader="") for server in FINE]
-"""They have found each other, and nobody leads them so far."""
+"""The servers are connected, and have not elected a leader yet."""
 
 
 def test_servers_of_which_none_knows_a_leader_are_electing_one() -> None:
@@ -236,7 +236,7 @@ class Answers:
         await engine.open()
 
     async def close(self) -> None:
-        """Nobody is connected."""
+        """No server is connected."""
 
 
 @simulated

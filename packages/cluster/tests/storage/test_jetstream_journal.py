@@ -44,7 +44,7 @@ class LateServers:
         self.hidden: set[int] = set()
         """Places whose message no question finds."""
         self.meanwhile: dict[int, Callable[[], Awaitable[None]]] = {}
-        """What is done before a question is answered, by the number of the question."""
+        """Functions to call before a request is answered, by the number of the request."""
         self.asked = 0
         self._config: dict[str, Any] = {}
         self._on_its_way: list[bytes] = []
@@ -58,7 +58,7 @@ class LateServers:
         self._on_its_way += coming
 
     def make_anew(self) -> None:
-        """As somebody does who deletes the stream and makes another one of its name."""
+        """Delete the stream and create another one under its name."""
         self._config["metadata"] = {}
 
     @property

@@ -162,11 +162,11 @@ async def test_a_leader_that_is_not_reached_is_tried_again_and_one_nobody_named_
     assert await net.append() == "b"
     net.leader = "unheard-of"
     await net.near.lead(net.stream)
-    asked = len(net.links)
+    link_count = len(net.links)
 
     await net.near.lead(net.stream)
 
-    assert len(net.links) == asked
+    assert len(net.links) == link_count
     assert await net.append() == "a"
 
 

@@ -1,4 +1,4 @@
-"""What JetStream refuses is told as an error of the engine, with the name of the stream."""
+"""Refusals of JetStream are raised as errors of the engine, with the name of the stream."""
 
 from __future__ import annotations
 

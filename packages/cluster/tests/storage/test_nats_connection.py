@@ -51,8 +51,8 @@ class LinkedClient(AskingClient):
 
     async def answers(self, data: bytes, headers: bytes = b"") -> None:
         """Answer the newest question, as the parser hands over what came for it."""
-        asked = self.line.written[-1] if self.line.written else self.queued[-1]
-        inbox = asked.split(b" ")[2]
+        line = self.line.written[-1] if self.line.written else self.queued[-1]
+        inbox = line.split(b" ")[2]
         await self._process_msg(self._inbox_sid, inbox, b"", data=data, headers=headers)
 
 

@@ -1,4 +1,4 @@
-"""What a call to PostgreSQL ends with, whatever the driver raises."""
+"""Errors that end a call to PostgreSQL, for each error of the driver."""
 
 from __future__ import annotations
 

@@ -86,13 +86,13 @@ def knows(**blobs: bytes) -> Callable[[str], BlobSum | None]:
 
 @simulated
 async def test_shards_share_a_store_and_see_their_own_part_of_it() -> None:
-    whole = MemoryBlobs()
-    seven, seventy = PrefixedBlobs(whole, "shard-7/"), PrefixedBlobs(whole, "shard-70/")
+    blobs = MemoryBlobs()
+    seven, seventy = PrefixedBlobs(blobs, "shard-7/"), PrefixedBlobs(blobs, "shard-70/")
 
     await seven.put(A, [b"of 7"])
     await seventy.put(A, [b"of 70"])
 
-    assert [info.name for info in await whole.list()] == [f"shard-7/{A}", f"shard-70/{A}"]
+    assert [info.name for info in await blobs.list()] == [f"shard-7/{A}", f"shard-70/{A}"]
     assert [(info.name, info.size) for info in await seven.list("segments/")] == [(A, 4)]
     assert await seven.list("snapshots/") == []
     await seven.delete(A)

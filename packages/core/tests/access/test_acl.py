@@ -12,7 +12,8 @@ ALICE = Principal("alice", "10.0.0.1")
 
 
 def acl(**entries: tuple[str, ...]) -> Acl:
-    """Entries of the channel ``orders`` by user, and access to the realm for everybody."""
+    """Return access rights: entries of the channel ``orders`` by user, and access to the realm for
+    all users."""
     made = Acl()
     made.put("realm", "", [Entry("*@*", ("access",))])
     made.put("channel", "orders", [Entry(f"{user}@*", rights) for user, rights in entries.items()])

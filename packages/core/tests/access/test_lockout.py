@@ -48,7 +48,7 @@ def test_a_user_is_locked_after_so_many_failures_from_anywhere() -> None:
 def test_a_host_is_locked_whomever_it_claims_to_be() -> None:
     subject = lockout()
 
-    begun = [each for user in MANY for each in fail(subject, user, FAR, times=1)]
+    begun = [lock for user in MANY for lock in fail(subject, user, FAR, times=1)]
 
     assert begun == [Locked("host", FAR, 10.0)]
     assert subject.wait_s("somebody", FAR, 0) == 10.0
@@ -129,7 +129,7 @@ def test_a_host_that_many_share_takes_many_more_failures_than_a_user() -> None:
     assert guessed == [Locked("user", "bob", 30.0)], "what comes during a lock does not count"
     assert subject.wait_s("alice", FAR, 0) == 0
 
-    begun = [each for n in range(200) for each in fail(subject, f"user{n}", FAR, now_s=60, times=1)]
+    begun = [lock for n in range(200) for lock in fail(subject, f"user{n}", FAR, now_s=60, times=1)]
     assert begun == [Locked("host", FAR, 30.0)]
     assert subject.wait_s("alice", FAR, 60 * S) == 30.0
 

@@ -30,23 +30,23 @@ OTHER: dict[str, Any] = {
     "dead_event_store": "dead",
     "retain_consumed": True,
 }
-"""For each attribute a value that is not its default."""
+"""A value other than the default, for each attribute."""
 WITHOUT_SYNCS = {"reliable", "simple", "off_heap", "transient"}
 WITHOUT_FILES = {*WITHOUT_SYNCS, "paged"}
 
 
 def refusal(**attributes: Any) -> str:
     """Return the error text for a store with these attributes; empty if it can be created."""
-    found = Directory(rules())
-    found.apply(found.decide_create("dead", Definition()))
+    directory = Directory(rules())
+    directory.apply(directory.decide_create("dead", Definition()))
     try:
-        found.decide_create("a", Definition(**attributes))
+        directory.decide_create("a", Definition(**attributes))
     except InvalidArgument as error:
         return str(error)
     return ""
 
 
-def given(name: str) -> dict[str, Any]:
+def definition_fields(name: str) -> dict[str, Any]:
     if name in OF_STORED_EVENTS:
         return {name: OTHER[name]}
     return {"storage": Storage(**{name: OTHER[name]})}
@@ -58,27 +58,29 @@ def given(name: str) -> dict[str, Any]:
 def test_an_attribute_that_never_counts_on_a_type_is_refused_there(name: str, type: str) -> None:
     without = {"transient"} if name in OF_STORED_EVENTS else WITHOUT_FILES
     without = WITHOUT_SYNCS if name in OF_SYNCS else without
-    said = refusal(type=type, **given(name))
+    text = refusal(type=type, **definition_fields(name))
 
-    assert bool(said) == (type in without)
-    if said:
-        assert f"{name} has no effect on a {type} channel: it applies to types that" in said
-        right = said.partition("(")[2].partition(")")[0].split(", ")
+    assert bool(text) == (type in without)
+    if text:
+        assert f"{name} has no effect on a {type} channel: it applies to types that" in text
+        right = text.partition("(")[2].partition(")")[0].split(", ")
         assert right, "the message names what would be right"
-        assert not any(refusal(type=each, **given(name)) for each in right)
+        assert not any(refusal(type=type_, **definition_fields(name)) for type_ in right)
 
 
 @pytest.mark.spec("C3", "S")
 @pytest.mark.parametrize("name", [*OF_SYNCS, *OF_FILES])
 def test_where_states_are_merged_properties_of_files_are_refused(name: str) -> None:
-    said = refusal(engine="merge", keys={"k": 1}, **given(name))
+    text = refusal(engine="merge", keys={"k": 1}, **definition_fields(name))
 
     if name in OF_FILES:
-        assert f"storage.{name} has no effect on engine merge" in said
-        assert "use engine default or jms" in said
-        assert not any(refusal(engine=each, **given(name)) for each in ("default", "jms"))
+        assert f"storage.{name} has no effect on engine merge" in text
+        assert "use engine default or jms" in text
+        assert not any(
+            refusal(engine=engine, **definition_fields(name)) for engine in ("default", "jms")
+        )
     else:
-        assert not said
+        assert not text
 
 
 @pytest.mark.spec("C3", "S")
@@ -121,12 +123,12 @@ def test_what_counts_after_another_edit_and_bounds_that_hold_are_taken(
 @pytest.mark.spec("C3")
 def test_the_guide_names_every_attribute_that_is_refused_and_the_types() -> None:
     rows = re.findall(r"^\| (`.*) \| refused on (.*?):", GUIDE.read_text(), re.MULTILINE)
-    found = {
+    syncs_by_names = {
         tuple(re.findall(r"`(?:storage\.)?(\w+)`", names)): set(re.findall(r"`(\w+)`", types))
         for names, types in rows
     }
 
-    assert found == {
+    assert syncs_by_names == {
         OF_SYNCS: WITHOUT_SYNCS,
         OF_FILES: WITHOUT_FILES,
         OF_STORED_EVENTS: {"transient"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from packages.core.tests.plays import durable_play, dying, left, outstanding, play_of
+from packages.core.tests.plays import durable_play, dying, outstanding, play_of, removals
 from penstock_core.messages.delivery import HoldEvents, SetDemand
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.seats import Detach, TakeSeat
@@ -162,7 +162,7 @@ def test_what_goes_by_is_dead_or_evicted_all_the_same() -> None:
     play.do(TakeSeat("d", 1, "s1", window=10))
 
     assert pipelined(play, 5) == {1: [0, 1, 2, 3, 4]}
-    assert left(play)[:3] == [(Cause.EVICTED, [n], [n]) for n in range(3)]
+    assert removals(play)[:3] == [(Cause.EVICTED, [n], [n]) for n in range(3)]
     assert play.channel.state.counters.dead == 3
 
 

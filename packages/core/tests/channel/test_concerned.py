@@ -15,56 +15,56 @@ def durable(name: str, selector: str) -> Durable:
 
 
 def test_a_selector_is_in_use_as_long_as_anybody_asks_it() -> None:
-    asked = SelectorsInUse()
-    one, other = durable("one", "n = 1"), durable("other", "n = 1")
+    selectors = SelectorsInUse()
+    one, other_durable = durable("one", "n = 1"), durable("other", "n = 1")
     reader = Seat(5, "s", 10, pull=False, selector="n = 1")
     subscriber = Subscriber(6, "s", 0, stop_id=None, credit=10, selector="n = 2")
-    for asker in (one, other, reader, subscriber):
-        asked.add(asker)
+    for asker in (one, other_durable, reader, subscriber):
+        selectors.add(asker)
 
-    assert list(asked.texts) == ["n = 1", "n = 2"]
-    assert list(asked.holders("n = 1").durables) == ["one", "other"]
-    assert list(asked.holders("n = 1").seats) == [5]
-    assert list(asked.holders("n = 2").subscribers) == [6]
-    for gone in (one, reader, subscriber):
-        asked.remove(gone)
-    assert list(asked.texts) == ["n = 1"]
-    asked.remove(other)
-    assert not asked.texts
+    assert list(selectors.texts) == ["n = 1", "n = 2"]
+    assert list(selectors.holders("n = 1").durables) == ["one", "other"]
+    assert list(selectors.holders("n = 1").seats) == [5]
+    assert list(selectors.holders("n = 2").subscribers) == [6]
+    for user_of_selector in (one, reader, subscriber):
+        selectors.remove(user_of_selector)
+    assert list(selectors.texts) == ["n = 1"]
+    selectors.remove(other_durable)
+    assert not selectors.texts
 
 
 def test_whoever_has_no_selector_asks_nothing() -> None:
-    asked = SelectorsInUse()
+    selectors = SelectorsInUse()
 
-    asked.add(durable("plain", ""))
-    asked.remove(durable("plain", ""))
+    selectors.add(durable("plain", ""))
+    selectors.remove(durable("plain", ""))
 
-    assert not asked.texts
-    assert not asked.has_changed
+    assert not selectors.texts
+    assert not selectors.has_changed
 
 
 def test_changes_are_told_once_and_as_few_as_there_are() -> None:
-    asked = SelectorsInUse()
+    selectors = SelectorsInUse()
     one = durable("one", "n = 1")
-    asked.add(one)
+    selectors.add(one)
 
-    assert list(asked.changes()) == [("n = 1", True)]
-    assert not asked.has_changed
+    assert list(selectors.changes()) == [("n = 1", True)]
+    assert not selectors.has_changed
     for _ in range(3):
-        asked.remove(one)
-        asked.add(one)
-    assert not asked.has_changed, "it is as it was"
-    asked.remove(one)
-    assert list(asked.changes()) == [("n = 1", False)]
+        selectors.remove(one)
+        selectors.add(one)
+    assert not selectors.has_changed, "it is as it was"
+    selectors.remove(one)
+    assert list(selectors.changes()) == [("n = 1", False)]
 
 
 def test_the_durables_of_what_matched_are_found() -> None:
-    asked = SelectorsInUse()
-    one, other = durable("one", "n = 1"), durable("other", "n = 2")
-    asked.add(one)
-    asked.add(other)
+    selectors = SelectorsInUse()
+    one, other_durable = durable("one", "n = 1"), durable("other", "n = 2")
+    selectors.add(one)
+    selectors.add(other_durable)
 
-    assert list(asked.durables({"n = 1": (), "n = 3": ()})) == [("n = 1", one)]
+    assert list(selectors.durables({"n = 1": (), "n = 3": ()})) == [("n = 1", one)]
 
 
 def seated(name: str, selector: str = "") -> Durable:
@@ -86,23 +86,27 @@ def test_what_is_published_is_for_durables_without_a_selector() -> None:
 
 
 def test_a_change_for_all_is_for_all_with_clients() -> None:
-    touched, one, other = TouchedDurables(), seated("one", "n = 1"), seated("other", "n = 2")
-    for each in (one, other):
-        touched.seat_added(each)
+    touched, one, other_durable = (
+        TouchedDurables(),
+        seated("one", "n = 1"),
+        seated("other", "n = 2"),
+    )
+    for durable_ in (one, other_durable):
+        touched.seat_added(durable_)
     touched.clear()
 
     touched.add_all()
 
-    assert touched.get() == [one, other]
+    assert touched.get() == [one, other_durable]
 
 
 def test_a_durable_without_clients_is_not_looked_at() -> None:
-    touched, left, gone = TouchedDurables(), seated("left"), seated("gone")
-    for each in (left, gone):
-        touched.seat_added(each)
+    touched, closing, deleted = TouchedDurables(), seated("left"), seated("gone")
+    for durable_ in (closing, deleted):
+        touched.seat_added(durable_)
 
-    left.detach(1)
-    touched.seat_removed(left)
+    closing.detach(1)
+    touched.seat_removed(closing)
     touched.forget("gone")
 
     assert touched.get() == []
@@ -111,12 +115,12 @@ def test_a_durable_without_clients_is_not_looked_at() -> None:
 
 
 def test_a_durable_that_others_are_still_at_is_looked_at_when_one_leaves() -> None:
-    touched, there = TouchedDurables(), seated("there", "n = 1")
-    there.attach(Seat(2, "s", 10, pull=False))
-    touched.seat_added(there)
+    touched, attached = TouchedDurables(), seated("there", "n = 1")
+    attached.attach(Seat(2, "s", 10, pull=False))
+    touched.seat_added(attached)
     touched.clear()
 
-    there.detach(1)
-    touched.seat_removed(there)
+    attached.detach(1)
+    touched.seat_removed(attached)
 
-    assert touched.get() == [there]
+    assert touched.get() == [attached]

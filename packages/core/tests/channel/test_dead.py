@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from packages.core.tests.plays import dying, left, play_of, reader
+from packages.core.tests.plays import dying, play_of, reader, removals
 from penstock_core.channel.dead import (
     MOVED_BYTES_MAX,
     MOVED_EVENTS_MAX,
@@ -37,7 +37,7 @@ def test_what_outlives_the_channels_ttl_is_dead() -> None:
     play.wait(100)
     play.sweep()
 
-    assert left(play) == [(Cause.EXPIRED, [0, 1], [0, 1])]
+    assert removals(play) == [(Cause.EXPIRED, [0, 1], [0, 1])]
     assert play.channel.state.counters.dead == 2
     assert play.channel.state.counters.expired == 0
 
@@ -49,7 +49,7 @@ def test_what_outlives_its_own_ttl_is_dead() -> None:
     play.wait(10)
     play.sweep()
 
-    assert left(play) == [(Cause.EXPIRED, [1], [1])]
+    assert removals(play) == [(Cause.EXPIRED, [1], [1])]
 
 
 @pytest.mark.spec("T5", "T3")
@@ -57,7 +57,7 @@ def test_what_a_full_channel_evicts_is_dead_even_of_the_batch_that_evicts() -> N
     play = dying(capacity=2, events=1)
     play.do(publish(4))
 
-    assert left(play) == [(Cause.EVICTED, [0, 1, 2], [0, 1, 2])]
+    assert removals(play) == [(Cause.EVICTED, [0, 1, 2], [0, 1, 2])]
     assert play.channel.state.counters.dead == 3
 
 
@@ -66,7 +66,7 @@ def test_what_a_smaller_capacity_evicts_is_dead() -> None:
     play = dying(events=5)
     play.do(Edit(Definition(type="persistent", dead_event_store="dead", capacity=2)))
 
-    assert left(play) == [(Cause.EVICTED, [0, 1, 2], [0, 1, 2])]
+    assert removals(play) == [(Cause.EVICTED, [0, 1, 2], [0, 1, 2])]
 
 
 @pytest.mark.spec("T5")
@@ -84,7 +84,7 @@ def test_what_somebody_took_out_is_never_dead(command: Command, cause: Cause) ->
     play = dying(events=3)
     play.do(command)
 
-    assert left(play) == [(cause, [0, 1], [])]
+    assert removals(play) == [(cause, [0, 1], [])]
     assert play.channel.state.counters.dead == 0
 
 
@@ -94,7 +94,7 @@ def test_what_is_relayed_is_never_dead() -> None:
     play.do(publish(3, transient=(Span(0, 3),)))
     play.do(EndRelay())
 
-    assert left(play) == [(Cause.RELAYED, [0, 1, 2], [])]
+    assert removals(play) == [(Cause.RELAYED, [0, 1, 2], [])]
 
 
 @pytest.mark.spec("T5", "T4")
@@ -103,7 +103,7 @@ def test_what_is_refused_is_never_dead() -> None:
     with pytest.raises(Exception, match="1 of 1 events"):
         play.do(publish(1))
 
-    assert left(play) == []
+    assert removals(play) == []
     assert play.channel.state.counters.published == 1
 
 
@@ -116,7 +116,7 @@ def test_what_every_interested_durable_has_consumed_is_never_dead() -> None:
     play.wait(100)
     play.sweep()
 
-    assert left(play) == [(Cause.EXPIRED, [0, 1, 2], [2])]
+    assert removals(play) == [(Cause.EXPIRED, [0, 1, 2], [2])]
     assert (play.channel.state.counters.dead, play.channel.state.counters.expired) == (1, 2)
 
 
@@ -127,7 +127,7 @@ def test_what_leaves_because_all_have_consumed_it_is_never_dead() -> None:
     play.do(publish(2))
     play.do(Ack(1, (span(0, 1),)))
 
-    assert left(play) == [(Cause.CONSUMED, [0, 1], [])]
+    assert removals(play) == [(Cause.CONSUMED, [0, 1], [])]
 
 
 def test_without_a_dead_event_store_nothing_is_dead() -> None:
@@ -135,7 +135,7 @@ def test_without_a_dead_event_store_nothing_is_dead() -> None:
     play.wait(100)
     play.sweep()
 
-    assert left(play) == [(Cause.EVICTED, [0], []), (Cause.EXPIRED, [1, 2], [])]
+    assert removals(play) == [(Cause.EVICTED, [0], []), (Cause.EXPIRED, [1, 2], [])]
 
 
 @pytest.mark.spec("T5", "Q5")
@@ -147,7 +147,7 @@ def test_what_no_reader_of_a_queue_has_committed_is_dead() -> None:
     play.wait(100)
     play.sweep()
 
-    assert left(play)[-1] == (Cause.EXPIRED, [0, 1, 2], [1, 2])
+    assert removals(play)[-1] == (Cause.EXPIRED, [0, 1, 2], [1, 2])
 
 
 # --- T6: unconsumed -----------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_the_same_holds_for_what_is_evicted() -> None:
     play.do(Ack(1, (span(0, 3),)))
     play.do(publish(4, matched=odd))
 
-    assert left(play) == [(Cause.EVICTED, [0, 1, 2, 3], [1, 3])]
+    assert removals(play) == [(Cause.EVICTED, [0, 1, 2, 3], [1, 3])]
 
 
 @pytest.mark.spec("T6", "T3")
@@ -233,7 +233,7 @@ def test_of_a_batch_larger_than_the_channel_what_nobody_wants_is_not_dead() -> N
     play.do(AddDurable("later", "shared", start_id=3))
     play.do(publish(6, matched={"odd": (Span(1, 2), Span(3, 4), Span(5, 6))}))
 
-    assert left(play) == [(Cause.EVICTED, [0, 1, 2, 3, 4], [1, 3, 4])]
+    assert removals(play) == [(Cause.EVICTED, [0, 1, 2, 3, 4], [1, 3, 4])]
 
 
 @pytest.mark.spec("T6")
@@ -247,9 +247,9 @@ def test_who_missed_it_and_how_often_it_was_delivered_again_is_told() -> None:
     play.do(RollBack(1, (span(1, 2),)))
     play.do(RollBack(1, (span(2),)))
     play.do(RollBack(2, (span(2),)))
-    told = missed(play.channel.state, (span(0, 2), span(4)))
+    misses = missed(play.channel.state, (span(0, 2), span(4)))
 
-    assert told == Missed(
+    assert misses == Missed(
         durables=((("a", "b"), (span(1, 2),)), (("a",), (span(4),)), (("b",), (span(0),))),
         redeliveries=((2, (span(2),)), (1, (span(1),))),
     )
@@ -404,7 +404,7 @@ def test_a_publish_that_evicts_moves_a_bounded_number_of_bytes() -> None:
     _publish_large_then_small(play)
     play.do(publish(5))
 
-    assert left(play) == [(Cause.EVICTED, list(range(5)), list(range(5)))]
+    assert removals(play) == [(Cause.EVICTED, list(range(5)), list(range(5)))]
 
 
 @pytest.mark.spec("T6", "T8", "T10")
@@ -454,7 +454,7 @@ def test_on_the_jms_engine_what_a_subscriber_receives_is_not_dead_although_it_is
 
     assert delivered(play.do(publish(30))) == {1: list(range(30))}
 
-    assert not any(dead for _, _, dead in left(play))
+    assert not any(dead for _, _, dead in removals(play))
 
 
 @pytest.mark.spec("T6", "J2")
@@ -464,7 +464,9 @@ def test_on_the_jms_engine_what_a_subscriber_cannot_take_is_dead_when_it_is_evic
 
     assert delivered(play.do(publish(30))) == {1: [0, 1, 2, 3, 4]}
 
-    assert [each for _, _, dead in left(play) for each in dead] == list(range(5, 20))
+    assert [dead_event for _, _, dead in removals(play) for dead_event in dead] == list(
+        range(5, 20)
+    )
 
 
 @pytest.mark.spec("T6", "T7", "J5")
@@ -480,7 +482,7 @@ def test_on_the_jms_engine_what_moves_in_a_later_step_is_dead_although_a_place_e
     play.sweep()
     play.sweep()
 
-    assert left(play) == [(Cause.EXPIRED, [0, 1], [0, 1]), (Cause.EXPIRED, [2], [2])]
+    assert removals(play) == [(Cause.EXPIRED, [0, 1], [0, 1]), (Cause.EXPIRED, [2], [2])]
     assert play.channel.state.absent == 0
 
 
@@ -492,7 +494,10 @@ def test_on_the_jms_engine_a_durable_that_does_not_want_an_event_changes_nothing
 
     assert delivered(play.do(publish(30, matched={"odd": (Span(1, 2),)}))) == {1: [0, 1, 2, 3, 4]}
 
-    assert [each for _, _, dead in left(play) for each in dead] == [1, *range(5, 20)]
+    assert [dead_event for _, _, dead in removals(play) for dead_event in dead] == [
+        1,
+        *range(5, 20),
+    ]
 
 
 @pytest.mark.spec("T6", "J5")
@@ -506,7 +511,7 @@ def test_on_the_jms_engine_what_an_absent_subscriber_missed_is_dead_beside_a_dur
     play.wait(100)
     play.sweep()
 
-    assert left(play) == [(Cause.EXPIRED, [0, 1], [0, 1])]
+    assert removals(play) == [(Cause.EXPIRED, [0, 1], [0, 1])]
 
 
 @pytest.mark.spec("T6", "J2")
@@ -517,4 +522,4 @@ def test_on_the_jms_engine_an_event_that_a_durable_has_not_acknowledged_is_dead(
 
     assert delivered(play.do(publish(12)))[1] == list(range(12))
 
-    assert [each for _, _, dead in left(play) for each in dead] == [0, 1]
+    assert [dead_event for _, _, dead in removals(play) for dead_event in dead] == [0, 1]

@@ -63,11 +63,11 @@ def test_deciding_changes_nothing(command: Command) -> None:
 )
 def test_a_refusal_changes_nothing(command: Command, error: type[Refused]) -> None:
     play = durable_play("shared", 3, events=5)
-    known = len(play.recorded)
+    record_count = len(play.recorded)
     with pytest.raises(error):
         play.do(command)
 
-    assert len(play.recorded) == known
+    assert len(play.recorded) == record_count
 
 
 @pytest.mark.spec("T9")

@@ -26,8 +26,8 @@ AT_ONCE = ("shared", "serial", "shared_queued")
 
 
 def waiting(play: Play, name: str = "d") -> list[int]:
-    found = play.channel.state.durables[name].waiting
-    return list(found.ids) if found else []
+    waiting_ids = play.channel.state.durables[name].waiting
+    return list(waiting_ids.ids) if waiting_ids else []
 
 
 def due(play: Play) -> dict[int, list[int]]:
@@ -460,9 +460,9 @@ def test_events_given_back_together_wait_by_their_own_counts() -> None:
 def test_jitter_spreads_events_that_failed_together_over_a_few_times() -> None:
     play = backoff_play("shared", Backoff(1_000, jitter=0.5), events=10)
     play.do(RollBack(1, (span(0, 9),)))
-    found = play.channel.state.durables["d"].waiting
-    assert found is not None
-    times = [until_us - play.now_us for until_us, _ in found.by_time()]
+    waiting_ids = play.channel.state.durables["d"].waiting
+    assert waiting_ids is not None
+    times = [until_us - play.now_us for until_us, _ in waiting_ids.by_time()]
 
     assert len(times) == 10
     assert all(500_000 < wait_us <= 1_000_000 for wait_us in times)

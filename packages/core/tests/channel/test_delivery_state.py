@@ -1,4 +1,4 @@
-"""Who has which event, and since when (SEM D23)."""
+"""Delivery states of events, and the time since which each has its state (SEM D23)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def pages(
 ) -> list[list[DeliveryRun]]:
     selected = Selected(durable, frozenset(states), rows_max)
     place: DeliveryPlace | None = START
-    found = []
+    runs_by_page = []
     while place is not None:
         runs, place = delivery_runs(play.channel.state, selected, place, play.now_us)
-        found.append(runs)
-    return found
+        runs_by_page.append(runs)
+    return runs_by_page
 
 
 def runs_of(play: Play, *states: EventState, **more: Any) -> list[DeliveryRun]:
@@ -202,11 +202,11 @@ def test_a_restart_keeps_delays_and_counts_and_forgets_clients() -> None:
 def test_a_page_has_at_most_the_requested_rows_and_leads_to_the_next() -> None:
     play = durable_play("shared", 3, events=10)
     play.do(AddDurable("e", "serial"))
-    found = pages(play, rows_max=4)
+    run_pages = pages(play, rows_max=4)
 
-    sizes = [sum(run.span.size for run in page) for page in found]
+    sizes = [sum(run.span.size for run in page) for page in run_pages]
     assert max(sizes) == 4
-    assert shown([run for page in found for run in page]) == shown(runs_of(play))
+    assert shown([run for page in run_pages for run in page]) == shown(runs_of(play))
     assert sum(sizes) == 20
 
 
@@ -233,10 +233,10 @@ def test_a_page_of_scattered_events_is_bounded(scattered: str) -> None:
         play.do(Ack(1, odd.spans))
     elif scattered != "published":
         play.do(RollBack(1, odd.spans, delay_ms=60_000 if scattered == "delayed" else None))
-    found = pages(play)
+    run_pages = pages(play)
 
-    assert max(map(len, found)) <= 3 * RUNS_MAX
-    ids = [event_id for page in found for run in page for event_id in range(*run.span)]
+    assert max(map(len, run_pages)) <= 3 * RUNS_MAX
+    ids = [event_id for page in run_pages for run in page for event_id in range(*run.span)]
     assert ids == sorted(play.channel.state.stored)
     assert len(ids) == (20_000 if scattered == "acknowledged" else 40_000)
 

@@ -1,10 +1,10 @@
-"""On the JMS engine a subscriber that reconnects in time loses no event."""
+"""Subscribers of the JMS engine that reconnect in time lose no event."""
 
 from __future__ import annotations
 
 import pytest
 
-from packages.core.tests.engines.jms_channels import conserved, gone, jms, live
+from packages.core.tests.engines.jms_channels import conserved, jms, live, removed_by_cause
 from penstock_core.messages.durables import AddDurable
 from penstock_core.messages.seats import Detach, TakeSeat
 from penstock_core.messages.settlements import Ack
@@ -54,7 +54,7 @@ def test_the_window_ends() -> None:
     play.sweep()
 
     assert live(play) == []
-    assert gone(play) == {"dropped": 5}
+    assert removed_by_cause(play) == {"dropped": 5}
     assert (play.channel.state.absent, play.channel.state.subscribers) == (0, {})
     assert back(play) == {}
     assert delivered(play.do(publish())) == {2: [5]}
@@ -184,7 +184,7 @@ def test_others_are_not_held_up_and_hold_nothing_up() -> None:
     play.sweep()
 
     assert live(play) == []
-    assert gone(play) == {"dropped": 2, "consumed": 3}
+    assert removed_by_cause(play) == {"dropped": 2, "consumed": 3}
 
 
 @pytest.mark.spec("J5")

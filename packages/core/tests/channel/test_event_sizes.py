@@ -1,4 +1,4 @@
-"""How many stored events fit into a number of bytes."""
+"""The number of stored events that fit into a number of bytes."""
 
 import random
 

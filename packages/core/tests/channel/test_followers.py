@@ -66,7 +66,7 @@ def test_nobody_is_offered_what_is_for_nobody() -> None:
 
     assert play.offered() == [FindInterested((Span(0, 1),))]
     assert len(play.members) == 1_000
-    assert {each.cursor for each in play.state.subscribers.values()} == {1}
+    assert {subscriber.cursor for subscriber in play.state.subscribers.values()} == {1}
 
 
 def test_whoever_an_event_may_be_for_gets_it_and_joins_the_others_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packages.core.tests.plays import durable_play, dying, left, outstanding, play_of, reader
+from packages.core.tests.plays import durable_play, dying, outstanding, play_of, reader, removals
 from penstock_core.durable.queue import READERS
 from penstock_core.ids.ids import Span
 from penstock_core.messages.delivery import HoldEvents
@@ -135,7 +135,7 @@ def test_what_a_sole_client_holds_too_often_is_dead() -> None:
         play.do(HoldEvents(subscription, Span(0, 2)))
         play.do(Detach(subscription))
 
-    assert left(play) == [(Cause.UNDELIVERABLE, [0, 1], [0, 1])]
+    assert removals(play) == [(Cause.UNDELIVERABLE, [0, 1], [0, 1])]
     assert outstanding(play) == [2]
 
 
@@ -147,7 +147,7 @@ def test_a_buried_event_is_dead_and_the_others_stay(kind: str) -> None:
     play.do(BuryEvents(9, (span(3), span(7))))
 
     assert play.answer == 2
-    assert left(play) == [(Cause.REJECTED, [3, 7], [3, 7])]
+    assert removals(play) == [(Cause.REJECTED, [3, 7], [3, 7])]
     assert in_hands(play) == [0, 1, 2, 4]
     assert outstanding(play) == [0, 1, 2, 4, 5, 6, 8, 9]
     counters = play.channel.state.counters
@@ -168,7 +168,7 @@ def test_an_event_buried_for_one_durable_stays_for_the_others() -> None:
     assert 3 not in outstanding(play)
     assert 3 in outstanding(play, "other")
     play.do(Ack(2, (span(3),)))
-    assert left(play) == [(Cause.CONSUMED, [3], [])]
+    assert removals(play) == [(Cause.CONSUMED, [3], [])]
 
 
 @pytest.mark.spec("D15", "T10")
@@ -184,7 +184,7 @@ def test_a_client_that_is_not_alone_buries_what_it_holds() -> None:
         play.do(BuryEvents(1, (span(theirs[0]),)))
     play.do(BuryEvents(1, (span(mine[0]),)))
 
-    assert left(play) == [(Cause.REJECTED, [mine[0]], [mine[0]])]
+    assert removals(play) == [(Cause.REJECTED, [mine[0]], [mine[0]])]
     assert in_hands(play, 1) == mine[1:]
 
 

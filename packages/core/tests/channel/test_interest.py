@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packages.core.tests.engines.jms_channels import conserved, gone, jms, live, written
+from packages.core.tests.engines.jms_channels import conserved, jms, live, removed_by_cause, written
 from packages.core.tests.plays import outstanding
 from penstock_core.channel.interest import unwanted, wanted_of
 from penstock_core.durable.durable import Durable
@@ -78,7 +78,7 @@ def test_a_client_that_acknowledges_by_itself_is_fed_from_memory(kind: str) -> N
     play.do(Ack(1, (span(0, 2),)))
 
     assert live(play) == []
-    assert gone(play) == {"consumed": 3}
+    assert removed_by_cause(play) == {"consumed": 3}
     assert conserved(play)
 
 

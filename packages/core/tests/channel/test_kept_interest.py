@@ -1,4 +1,4 @@
-"""On the JMS engine the interest of a subscriber survives the failure of its node."""
+"""The interest of a JMS engine's subscriber survives the failure of its node."""
 
 from __future__ import annotations
 
@@ -183,7 +183,9 @@ def test_who_comes_back_with_another_selector_is_another_subscriber() -> None:
     play.do(publish(2, matched={"even": (span(0),)}))
 
     assert listen(play, 1, 0, goes_on=True) == {}
-    assert [each.subscription for each in play.channel.state.subscribers.values()] == [1]
+    assert [subscriber.subscription for subscriber in play.channel.state.subscribers.values()] == [
+        1
+    ]
     assert [fact.selector for fact in facts(play) if isinstance(fact, Interested)] == ["even", ""]
 
 
@@ -195,9 +197,9 @@ def test_nothing_is_written_where_nobody_can_come_back() -> None:
     play.do(AddKnownSubscriber(3, "s", 0, stop_id=9, place="s/3"))
     assert facts(play) == []
     default = Definition(type="persistent", cluster_wide=True)
-    other = Play(ChannelMachine("orders", default, play.rules))
-    listen(other, 1)
-    assert facts(other) == []
+    second_play = Play(ChannelMachine("orders", default, play.rules))
+    listen(second_play, 1)
+    assert facts(second_play) == []
     alone = Play(ChannelMachine("orders", Definition(engine="jms"), rules()))
     listen(alone, 1)
     assert facts(alone) == []

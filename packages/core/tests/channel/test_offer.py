@@ -116,12 +116,12 @@ def test_what_was_not_for_it_leaves_credit_for_the_rest() -> None:
     play.do(AddSubscriber(1, "s", 0, credit=0))
     for command in (GrantCredit(1, 3), SetDemand(1, 0)):
         play.channel.attend(command, play.now_us)
-    found = []
+    effects = []
     for effect in play.channel.offer():
-        found.append(effect)
+        effects.append(effect)
         if isinstance(effect, Deliver):
             play.channel.attend(Skip(1, effect.spans), play.now_us)
-    assert finished(found) == []
+    assert finished(effects) == []
 
     assert finished(play.offers()) == [1]
 

@@ -23,17 +23,17 @@ from penstock_core.vocabulary.errors import DifferentContent, SequenceTooOld
 pytestmark = pytest.mark.spec("X3")
 
 
-def by(producer: str, sequence: int, count: int = 2) -> Publish:
+def publish_by(producer: str, sequence: int, count: int = 2) -> Publish:
     return Publish(Digest(count, 10, 5), producer, sequence)
 
 
 @pytest.mark.parametrize("how", ["none", "restart", "restart_from_snapshot"])
 def test_a_retry_is_answered_with_the_first_ids(how: str) -> None:
     play = play_of(events=3)
-    play.do(by("p", 1))
+    play.do(publish_by("p", 1))
     if how != "none":
         getattr(play, how)()
-    play.do(by("p", 1))
+    play.do(publish_by("p", 1))
 
     assert play.answer == Span(3, 5)
     assert len(play.channel.state.stored) == 5
@@ -42,7 +42,7 @@ def test_a_retry_is_answered_with_the_first_ids(how: str) -> None:
 def test_producers_and_sequences_are_told_apart() -> None:
     play = play_of()
     answers = []
-    for command in (by("p", 1), by("q", 1), by("p", 2), by("q", 1)):
+    for command in (publish_by("p", 1), publish_by("q", 1), publish_by("p", 2), publish_by("q", 1)):
         play.do(command)
         answers.append(play.answer)
 
@@ -154,7 +154,7 @@ def test_made_up_producers_push_out_the_silent_ones_and_no_pipeline() -> None:
 @pytest.mark.parametrize("user", ["", "anna"])
 def test_the_same_number_with_other_content_is_refused(how: str, user: str) -> None:
     def batch(content: str, sequence: int) -> Publish:
-        return by(owned(with_content("txn:query", content), user), sequence)
+        return publish_by(owned(with_content("txn:query", content), user), sequence)
 
     play = play_of()
     play.do(batch("", 6))

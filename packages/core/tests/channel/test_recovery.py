@@ -35,7 +35,8 @@ KEPT = [
     pytest.param("off_heap", [], "go on", marks=pytest.mark.spec("C1f")),
     pytest.param("paged", [7, 8, 9, 10], "go on", marks=pytest.mark.spec("C1g")),
 ]
-"""By type: which of four events from 7 on a restart finds, and what becomes of the ids."""
+"""The events that a restart finds, of four events from id 7 on, and the state of their ids, by
+type."""
 
 
 @pytest.mark.parametrize("how", ["restart", "restart_from_snapshot", "close"])

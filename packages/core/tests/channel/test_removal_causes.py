@@ -29,16 +29,16 @@ def test_each_missing_id_has_the_cause_it_left_by(left: list[Step], first: int, 
     stored = IdSet([Span(GIVEN.first, 290)])  # nothing was stored under the last ten
     causes: dict[int, str] = dict.fromkeys(range(290, GIVEN.end), NEVER)
     for cause, start, size in left:
-        gone = stored.remove(Span(start, start + size))
-        departures.record(gone, cause)
-        causes |= dict.fromkeys(gone, cause.value)
+        removed = stored.remove(Span(start, start + size))
+        departures.record(removed, cause)
+        causes |= dict.fromkeys(removed, cause.value)
 
     again = Departures()
     kept = as_kept(departures.kept(GIVEN.end, stored))
     again.restore(departures.known_from, kept, GIVEN.end, stored=stored)
-    for asked in (departures, again):
-        found = asked.missing(Span(first, end), GIVEN, stored)
-        assert {event_id: cause for cause, ids in found.items() for event_id in ids} == {
+    for record in (departures, again):
+        ids_by_cause = record.missing(Span(first, end), GIVEN, stored)
+        assert {event_id: cause for cause, ids in ids_by_cause.items() for event_id in ids} == {
             event_id: cause for event_id, cause in causes.items() if first <= event_id < end
         }
 
@@ -59,8 +59,8 @@ def test_with_publish_keys_each_missing_id_has_the_cause_it_left_by(
 ) -> None:
     departures = Departures(GIVEN.first, keyed=True)
     stored, causes, next_id = IdSet(), dict[int, str](), GIVEN.first
-    for what, size, at in steps:
-        span = Span(at, at + size)
+    for what, size, start in steps:
+        span = Span(start, start + size)
         if what == "came":
             stored.add(Span(next_id, next_id + size))
             next_id += size
@@ -73,12 +73,12 @@ def test_with_publish_keys_each_missing_id_has_the_cause_it_left_by(
             known_from, departures = departures.known_from, Departures(keyed=True)
             departures.restore(known_from, kept, next_id, stored=stored)
         else:
-            gone = stored.remove(span)
-            departures.record_late(gone, Cause(what), gone)
-            causes |= dict.fromkeys(gone, what)
+            removed = stored.remove(span)
+            departures.record_late(removed, Cause(what), removed)
+            causes |= dict.fromkeys(removed, what)
 
-    found = departures.missing(Span(first, end), Span(GIVEN.first, next_id), stored)
-    assert {event_id: cause for cause, ids in found.items() for event_id in ids} == {
+    ids_by_cause = departures.missing(Span(first, end), Span(GIVEN.first, next_id), stored)
+    assert {event_id: cause for cause, ids in ids_by_cause.items() for event_id in ids} == {
         event_id: cause for event_id, cause in causes.items() if first <= event_id < end
     }
 
@@ -90,8 +90,8 @@ def test_what_was_in_memory_when_the_realm_ended_can_still_be_told_of() -> None:
     departures.record_late(IdSet([Span(2, 5)]), Cause.PURGED, IdSet())
     departures.forget_unstored(IdSet([Span(8, 9)]))
 
-    found = departures.missing(Span(0, 10), Span(0, 10), IdSet([Span(8, 10)]))
-    assert {cause: ids.spans for cause, ids in found.items()} == {
+    causes = departures.missing(Span(0, 10), Span(0, 10), IdSet([Span(8, 10)]))
+    assert {cause: ids.spans for cause, ids in causes.items()} == {
         "replaced": (Span(0, 3),),
         "purged": (Span(3, 5),),
         NEVER: (Span(5, 8),),
@@ -107,8 +107,8 @@ def test_replacements_take_no_room_and_none_is_forgotten() -> None:
         stored.add(Span(first + 1_000, first + 1_024))
 
     assert departures.known_from == 0
-    found = departures.missing(Span(0, end), Span(0, end), stored)
-    assert {cause: len(ids) for cause, ids in found.items()} == {"replaced": end // 1_024 * 1_000}
+    causes = departures.missing(Span(0, end), Span(0, end), stored)
+    assert {cause: len(ids) for cause, ids in causes.items()} == {"replaced": end // 1_024 * 1_000}
 
 
 def test_an_id_has_left_once() -> None:
@@ -116,9 +116,9 @@ def test_an_id_has_left_once() -> None:
     departures.record(IdSet([Span(0, 10)]), Cause.PURGED)
     departures.record_late(IdSet([Span(5, 15)]), Cause.EXPIRED, IdSet([Span(10, 15)]))
 
-    found = departures.missing(Span(0, 20), Span(0, 20), IdSet([Span(15, 20)]))
+    causes = departures.missing(Span(0, 20), Span(0, 20), IdSet([Span(15, 20)]))
 
-    assert {cause: ids.spans for cause, ids in found.items()} == {
+    assert {cause: ids.spans for cause, ids in causes.items()} == {
         "purged": (Span(0, 10),),
         "expired": (Span(10, 15),),
     }
@@ -141,9 +141,9 @@ def test_what_left_long_ago_is_forgotten_when_there_are_too_many_ranges() -> Non
         departures.record(IdSet([Span(first + 7, first + 1_024)]), Cause.EXPIRED)
 
     assert sum(ids.pieces for ids in departures.kept(end, IdSet()).values()) <= PIECES_MAX
-    found = departures.missing(Span(0, end), Span(0, end), IdSet())
-    assert set(found) == {FORGOTTEN, "consumed", "expired"}
-    assert found[FORGOTTEN].spans == (Span(0, departures.known_from),)
+    ids_by_cause = departures.missing(Span(0, end), Span(0, end), IdSet())
+    assert set(ids_by_cause) == {FORGOTTEN, "consumed", "expired"}
+    assert ids_by_cause[FORGOTTEN].spans == (Span(0, departures.known_from),)
     assert departures.known_from < end
     last = departures.missing(Span(end - 1_024, end), Span(0, end), IdSet())
     assert last["consumed"].spans == (Span(end - 1_024, end - 1_017),)

@@ -58,13 +58,13 @@ def test_an_events_own_ttl_replaces_the_channels(
 ) -> None:
     play = play_of(type=type_, ttl=100, event_ttl=event_ttl)
     play.do(publish(3, ttls=((10, (Span(0, 1),)), (500, (Span(2, 3),)))))
-    left = []
+    remaining = []
     for ms in (10, 90, 400):
         play.wait(ms)
         play.sweep()
-        left.append(list(play.channel.state.stored))
+        remaining.append(list(play.channel.state.stored))
 
-    assert left == ([[1, 2], [2], []] if honoured else [[0, 1, 2], [], []])
+    assert remaining == ([[1, 2], [2], []] if honoured else [[0, 1, 2], [], []])
 
 
 @pytest.mark.spec("T2")

@@ -42,9 +42,9 @@ def seek_play(kind: str, events: int = 6, window: int | None = 3, **more: Any) -
 
 def confirmed(play: Play, effects: list[Any]) -> dict[int, list[int]]:
     """Return the deliveries after the clients have confirmed their recalls."""
-    for each in effects:
-        if isinstance(each, Recall):
-            effects = [*effects, *play.do(ConfirmRecall(each.subscription))]
+    for effect in effects:
+        if isinstance(effect, Recall):
+            effects = [*effects, *play.do(ConfirmRecall(effect.subscription))]
     return delivered(effects)
 
 
@@ -63,9 +63,9 @@ def test_what_was_acknowledged_and_is_stored_comes_again(kind: str) -> None:
 def test_what_is_in_a_clients_hands_is_taken_back_and_comes_again(kind: str) -> None:
     play = seek_play(kind, events=3)
 
-    told = play.do(Seek("d", 1, is_exact=True))
+    effects = play.do(Seek("d", 1, is_exact=True))
 
-    assert told == [Recall(1, (span(0, 2),))], "nothing comes before the client knows"
+    assert effects == [Recall(1, (span(0, 2),))], "nothing comes before the client knows"
     with pytest.raises(IllegalState, match="event 0 of durable d was taken back because the dur"):
         play.do(Ack(1, (span(0, 1),)))
     with pytest.raises(IllegalState, match="event 2 of durable d was taken back"):
@@ -77,12 +77,12 @@ def test_what_is_in_a_clients_hands_is_taken_back_and_comes_again(kind: str) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_late_rollback_changes_nothing(kind: str) -> None:
     play = seek_play(kind, events=3)
-    told = play.do(Seek("d", 0))
+    effects = play.do(Seek("d", 0))
 
     play.do(RollBack(1, (span(0, 2),)))
 
     again = play.do(ConfirmRecall(1))
-    assert told == [Recall(1, (span(0, 2),))]
+    assert effects == [Recall(1, (span(0, 2),))]
     assert delivered(again) == {1: [0, 1, 2]}
     assert redelivered(again) == {}
 
@@ -167,7 +167,7 @@ def test_asked_for_again_under_its_key_it_is_not_done_again(restart: Any) -> Non
         play.do(ConfirmRecall(1))
     play.do(Ack(1, (span(0),)))
 
-    assert [each for each in play.do(Seek("d", 6, key="k")) if isinstance(each, Recall)] == []
+    assert [effect for effect in play.do(Seek("d", 6, key="k")) if isinstance(effect, Recall)] == []
 
     assert outstanding(play) == [1, 2, 3, 4, 5]
     last = play.channel.state.durables["d"].last_seek
@@ -205,10 +205,10 @@ def test_so_many_are_remembered_and_no_more() -> None:
 
     last = play.channel.state.durables["d"].last_seek
 
-    known = [n for n in range(3 * SEEKS_KEPT) if last.find(f"seek {n}") is not None]
-    assert known == list(range(2 * SEEKS_KEPT, 3 * SEEKS_KEPT))
+    seeks = [n for n in range(3 * SEEKS_KEPT) if last.find(f"seek {n}") is not None]
+    assert seeks == list(range(2 * SEEKS_KEPT, 3 * SEEKS_KEPT))
     assert last.find("") is None
-    assert all(not each.earlier for each in last.earlier)
+    assert all(not seek.earlier for seek in last.earlier)
 
 
 def test_counts_begin_anew() -> None:

@@ -1,4 +1,4 @@
-"""When a channel needs a sweep."""
+"""The time at which a channel needs a sweep."""
 
 from __future__ import annotations
 

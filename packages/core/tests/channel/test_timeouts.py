@@ -35,10 +35,10 @@ def pass_by(play: Play, ms: int) -> tuple[dict[int, list[int]], dict[int, int]]:
     """Let time pass; return the deliveries that it causes, and their redelivery counts."""
     play.wait(ms)
     play.sweep()
-    told = [each for each in play.channel.recalls() if isinstance(each, Recall)]
+    recalls = [effect for effect in play.channel.recalls() if isinstance(effect, Recall)]
     effects = play.offers()
-    for each in told:  # as clients do that are alive
-        effects += play.do(ConfirmRecall(each.subscription))
+    for recall in recalls:  # as clients do that are alive
+        effects += play.do(ConfirmRecall(recall.subscription))
     return delivered(effects), redelivered(effects)
 
 
@@ -189,7 +189,7 @@ def test_with_strict_order_what_comes_behind_it_is_recalled() -> None:
     play.wait(SECOND // 2 + GRAIN)
     effects = play.do(ExtendTime(1, (span(5),), SECOND))
 
-    assert [events(each.spans) for each in effects if isinstance(each, Recall)] == [[0, 1, 2]]
+    assert [events(effect.spans) for effect in effects if isinstance(effect, Recall)] == [[0, 1, 2]]
     again = play.do(ConfirmRecall(1))
     assert (delivered(again), redelivered(again)) == ({1: [0, 1, 2]}, {0: 1})
 

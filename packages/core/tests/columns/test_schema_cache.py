@@ -13,7 +13,7 @@ def schema(name: str, note: str = "") -> pa.Schema:
 
 def test_an_equal_schema_is_worked_out_once_and_metadata_counts() -> None:
     computed: list[str] = []
-    memo = SchemaMemo(lambda given: computed.append(given.names[0]) or len(computed))  # type: ignore[func-returns-value]  # append, then count
+    memo = SchemaMemo(lambda schema: computed.append(schema.names[0]) or len(computed))  # type: ignore[func-returns-value]  # append, then count
 
     assert [memo.of(schema("a")), memo.of(schema("b")), memo.of(schema("a"))] == [1, 2, 1]
     assert memo.of(schema("a", "other")) == 3

@@ -89,7 +89,7 @@ CHANGES = st.builds(
     Change,
     key=st.sampled_from(["one", "two", 3, None]),
     properties=st.one_of(st.dictionaries(NAMES, VALUES, max_size=3), PROPERTIES).map(
-        lambda found: {name: value for name, value in found.items() if name != KEY}
+        lambda values: {name: value for name, value in values.items() if name != KEY}
     ),
     is_delta=st.booleans(),
     tag=st.sampled_from([None, None, "t"]),

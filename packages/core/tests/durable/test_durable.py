@@ -301,10 +301,10 @@ def test_an_event_purged_in_a_clients_hands_is_acknowledged_without_error(kind: 
 def test_a_second_ack_has_no_effect(kind: str) -> None:
     play = durable_play(kind, None, events=3)
     play.do(Ack(1, (span(0),)))
-    known = len(play.recorded)
+    record_count = len(play.recorded)
     play.do(Ack(1, (span(0), span(0))))
 
-    assert len(play.recorded) == known
+    assert len(play.recorded) == record_count
     assert outstanding(play) == [1, 2]
 
 

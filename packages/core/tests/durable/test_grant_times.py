@@ -1,4 +1,4 @@
-"""When a client got the events that it holds (SEM D23)."""
+"""The times at which a client received the events that it holds (SEM D23)."""
 
 from __future__ import annotations
 

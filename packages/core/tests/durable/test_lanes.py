@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from packages.core.tests.plays import dying, left, outstanding, play_of
+from packages.core.tests.plays import dying, outstanding, play_of, removals
 from penstock_core.durable.lanes import LANE_SEARCH_EVENTS_MAX, LANE_SEARCHES_MAX
 from penstock_core.messages.delivery import ConfirmRecall, SetDemand, Skip
 from penstock_core.messages.durables import AddDurable, PurgeOutstanding
@@ -201,7 +201,7 @@ def test_a_dead_event_frees_its_lane() -> None:
 
     assert recalled(effects) == {}
     assert delivered(effects) == {1: [1]}
-    assert [dead for _, _, dead in left(play)] == [[0]]
+    assert [dead for _, _, dead in removals(play)] == [[0]]
 
 
 # --- what leaves -------------------------------------------------------------------------
@@ -212,9 +212,9 @@ def test_a_dead_event_frees_its_lane() -> None:
 def test_what_leaves_the_channel_frees_its_lane(gone: tuple[object, ...]) -> None:
     play, _ = served("abaaa", 1, 1)
     effects = play.do(PurgeEvents(gone))  # type: ignore[arg-type]  # spans
-    there = [i for i in (2, 3, 4) if i in outstanding(play)]
+    later_ids = [i for i in (2, 3, 4) if i in outstanding(play)]
 
-    assert delivered(effects) == {1: there[:1]}
+    assert delivered(effects) == {1: later_ids[:1]}
 
 
 @pytest.mark.spec("D11")

@@ -87,8 +87,8 @@ def test_each_event_waits_until_the_end_of_its_last_delay() -> None:
             assert waiting.next_us == min(expected.values(), default=0), seed
             for n in range(3):
                 until_us = expected.get(n)
-                found = [] if until_us is None else [(until_us, ids(n))]
-                assert waiting.by_time(ids(n)) == found, seed
+                expected_times = [] if until_us is None else [(until_us, ids(n))]
+                assert waiting.by_time(ids(n)) == expected_times, seed
 
 
 def test_it_is_kept_and_restored_without_what_is_lost() -> None:

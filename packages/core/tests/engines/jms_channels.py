@@ -18,12 +18,12 @@ def live(play: Play) -> list[int]:
     return list(play.channel.state.stored)
 
 
-def gone(play: Play) -> dict[str, int]:
+def removed_by_cause(play: Play) -> dict[str, int]:
     """Return how many events have left, by cause."""
-    found: Counter[str] = Counter()
+    events_by_cause: Counter[str] = Counter()
     for removed in play.removed:
-        found[removed.cause.value] += sum(part.size for part in removed.spans)
-    return dict(found)
+        events_by_cause[removed.cause.value] += sum(part.size for part in removed.spans)
+    return dict(events_by_cause)
 
 
 def conserved(play: Play) -> bool:

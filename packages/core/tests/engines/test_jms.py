@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packages.core.tests.engines.jms_channels import conserved, gone, jms, live, written
+from packages.core.tests.engines.jms_channels import conserved, jms, live, removed_by_cause, written
 from packages.core.tests.plays import outstanding
 from penstock_core.engines.jms import ENGINE
 from penstock_core.ids.ids import IdSet
@@ -61,7 +61,7 @@ def test_an_event_for_a_subscriber_stays_in_memory_until_it_has_gone_out() -> No
     assert written(play) == []
     play.do(GrantCredit(1, 10))
     assert live(play) == []
-    assert gone(play) == {"dropped": 5}
+    assert removed_by_cause(play) == {"dropped": 5}
     assert conserved(play)
 
 
@@ -76,7 +76,7 @@ def test_the_slowest_subscriber_decides_how_long_an_event_stays() -> None:
     assert live(play) == [1, 2, 3]
     play.do(Detach(2))
     assert live(play) == []
-    assert gone(play) == {"dropped": 4}
+    assert removed_by_cause(play) == {"dropped": 4}
 
 
 @pytest.mark.spec("J2")
@@ -104,7 +104,7 @@ def test_what_a_durable_wants_is_written_and_leaves_with_its_acknowledgement(kin
     play.do(Ack(1, (span(0, 1),)))
 
     assert live(play) == [2]
-    assert gone(play) == {"consumed": 2}
+    assert removed_by_cause(play) == {"consumed": 2}
     assert conserved(play)
 
 
@@ -122,7 +122,7 @@ def test_with_its_last_durable_deleted_an_event_is_dropped() -> None:
     play.do(RemoveDurable("e"))
 
     assert live(play) == []
-    assert gone(play) == {"dropped": 2, "consumed": 1}
+    assert removed_by_cause(play) == {"dropped": 2, "consumed": 1}
     assert conserved(play)
 
 
@@ -134,7 +134,7 @@ def test_what_nobody_waits_for_any_more_is_not_dead() -> None:
     play.do(publish(2))
     play.do(RemoveDurable("d"))
 
-    assert gone(play) == {"dropped": 2}
+    assert removed_by_cause(play) == {"dropped": 2}
     assert all(removed.dead == () for removed in play.removed)
     assert play.channel.state.counters.dead == 0
 
@@ -185,7 +185,7 @@ def test_a_purge_takes_events_from_those_who_wait() -> None:
     play.do(PurgeEvents((span(0, 1),)))
 
     assert (live(play), outstanding(play)) == ([2], [2])
-    assert gone(play) == {"purged": 2}
+    assert removed_by_cause(play) == {"purged": 2}
     assert conserved(play)
 
 
@@ -218,7 +218,7 @@ def test_consumed_events_are_retained_where_the_channel_says_so_and_others_are_n
     play.do(RemoveDurable("d"))
 
     assert live(play) == [1]
-    assert gone(play) == {"dropped": 1}
+    assert removed_by_cause(play) == {"dropped": 1}
 
 
 @pytest.mark.spec("J2", "X3")

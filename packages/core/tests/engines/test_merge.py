@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packages.core.tests.plays import dying, left, outstanding, play_of
+from packages.core.tests.plays import dying, outstanding, play_of, removals
 from penstock_core.engines.merge import ENGINE
 from penstock_core.ids.ids import IdSet
 from penstock_core.messages.durables import AddDurable, RemoveDurable
@@ -65,7 +65,7 @@ def test_a_state_stays_whatever_durables_acknowledge() -> None:
     play.do(RemoveDurable("late"))
 
     assert list(play.channel.state.stored) == [0, 2, 3]
-    assert left(play) == [(Cause.REPLACED, [1], [])]
+    assert removals(play) == [(Cause.REPLACED, [1], [])]
     counters = play.channel.state.counters
     assert (counters.published, counters.departed_count) == (4, 1)
     play.restart_from_snapshot()
@@ -83,7 +83,7 @@ def test_time_and_purges_take_a_state_that_was_acknowledged_and_it_is_not_dead()
     play.wait(1_000)
     play.sweep()
 
-    assert left(play) == [(Cause.PURGED, [0], []), (Cause.EXPIRED, [1, 2], [2])]
+    assert removals(play) == [(Cause.PURGED, [0], []), (Cause.EXPIRED, [1, 2], [2])]
 
 
 @pytest.mark.spec("D6", "T10")

@@ -14,7 +14,7 @@ from penstock_core.ids.bitmaps import BLOCK, FULL, Blocks, run_count, runs_of
 FAR = 1 << 62
 
 
-def of(*ranges: tuple[int, int]) -> Blocks:
+def blocks_of(*ranges: tuple[int, int]) -> Blocks:
     return Blocks.of_runs(([first for first, _ in ranges], [end for _, end in ranges]))
 
 
@@ -57,14 +57,14 @@ def test_the_runs_of_the_largest_bitmaps() -> None:
 
 
 def test_a_long_range_is_one_entry() -> None:
-    blocks = of((0, 1 << 50))
+    blocks = blocks_of((0, 1 << 50))
 
     assert (blocks.bits, blocks.lows, blocks.highs) == ({}, [0], [(1 << 50) // BLOCK])
     assert blocks.runs() == ([0], [1 << 50])
 
 
 def test_a_hole_in_a_long_range_is_one_bitmap() -> None:
-    blocks = of((0, 1 << 50))
+    blocks = blocks_of((0, 1 << 50))
 
     assert blocks.discard(5 * BLOCK + 3, 5 * BLOCK + 4) == 1
     assert blocks.bits == {5: FULL ^ 8}
@@ -73,29 +73,29 @@ def test_a_hole_in_a_long_range_is_one_bitmap() -> None:
 
 
 def test_a_block_filled_to_the_last_id_is_a_range_again() -> None:
-    blocks = of((0, 1 << 50))
+    blocks = blocks_of((0, 1 << 50))
     blocks.discard(5 * BLOCK + 3, 5 * BLOCK + 4)
 
     assert blocks.add(5 * BLOCK, 5 * BLOCK + 4) == 1
-    assert blocks == of((0, 1 << 50))
+    assert blocks == blocks_of((0, 1 << 50))
 
 
 def test_a_block_emptied_is_forgotten() -> None:
-    blocks = of((3, 5), (FAR, FAR + 2))
+    blocks = blocks_of((3, 5), (FAR, FAR + 2))
 
     assert blocks.discard(FAR, FAR + 9) == 2
     assert blocks.discard(FAR, FAR + 9) == 0
-    assert blocks == of((3, 5))
+    assert blocks == blocks_of((3, 5))
     assert_in_shape(blocks)
 
 
 def test_huge_ranges_cost_what_is_in_them() -> None:
-    blocks = of((3, 5), (2 * BLOCK, 4 * BLOCK), (FAR, FAR + 2))
+    blocks = blocks_of((3, 5), (2 * BLOCK, 4 * BLOCK), (FAR, FAR + 2))
 
     assert blocks.count(4, FAR + 1) == 2 + 2 * BLOCK
-    assert blocks.within(4, FAR + 1) == of((4, 5), (2 * BLOCK, 4 * BLOCK), (FAR, FAR + 1))
+    assert blocks.within(4, FAR + 1) == blocks_of((4, 5), (2 * BLOCK, 4 * BLOCK), (FAR, FAR + 1))
     assert blocks.discard(4, FAR + 1) == 2 + 2 * BLOCK
-    assert blocks == of((3, 4), (FAR + 1, FAR + 2))
+    assert blocks == blocks_of((3, 4), (FAR + 1, FAR + 2))
 
 
 def test_ids_that_are_not_in_order_keep_the_blocks_in_order() -> None:
@@ -113,16 +113,16 @@ def test_ids_that_are_not_in_order_keep_the_blocks_in_order() -> None:
 
 @pytest.mark.parametrize("dropped", [3, 100])
 def test_dropping_many_blocks_at_once_keeps_them_in_order(dropped: int) -> None:
-    blocks = of(*((key * BLOCK + 1, key * BLOCK + 2) for key in range(120)))
-    other = of(*((key * BLOCK, key * BLOCK + 9) for key in range(dropped)))
+    blocks = blocks_of(*((key * BLOCK + 1, key * BLOCK + 2) for key in range(120)))
+    dropped_blocks = blocks_of(*((key * BLOCK, key * BLOCK + 9) for key in range(dropped)))
 
-    assert blocks.discard_all(other) == dropped
+    assert blocks.discard_all(dropped_blocks) == dropped
     assert_in_shape(blocks)
     assert blocks.keys == list(range(dropped, 120))
 
 
 def test_few_runs_are_noticed() -> None:
-    blocks = of((0, BLOCK), (2 * BLOCK, 2 * BLOCK + 3), (3 * BLOCK + 4, 3 * BLOCK + 6))
+    blocks = blocks_of((0, BLOCK), (2 * BLOCK, 2 * BLOCK + 3), (3 * BLOCK + 4, 3 * BLOCK + 6))
 
     assert blocks.is_down_to(3)
     assert not blocks.is_down_to(2)

@@ -22,17 +22,17 @@ def lived(steps: list[tuple[str, Span]]) -> tuple[IdSet, set[int]]:
                 ours.add(span)
                 plain |= set(range(*span))
             case "remove":
-                gone = ours.remove(span)
-                assert set(gone) == plain & set(range(*span))
+                removed = ours.remove(span)
+                assert set(removed) == plain & set(range(*span))
                 plain -= set(range(*span))
             case _:
-                taken = ours.take(span.size)
-                if taken is None:
+                taken_span = ours.take(span.size)
+                if taken_span is None:
                     assert not plain or not span.size
                 else:
-                    assert taken.first == min(plain)
-                    assert taken.size <= span.size
-                    plain -= set(range(*taken))
+                    assert taken_span.first == min(plain)
+                    assert taken_span.size <= span.size
+                    plain -= set(range(*taken_span))
     return ours, plain
 
 
@@ -61,10 +61,10 @@ SCATTERED = st.lists(
 @pytest.mark.slow
 @given(st.lists(SCATTERED, max_size=4))
 def test_the_union_of_sets_has_the_ids_of_each(sets: list[set[int]]) -> None:
-    ours = [IdSet.from_ids(each) for each in sets]
+    ours = [IdSet.from_ids(ids) for ids in sets]
 
     assert IdSet.union(ours) == IdSet.from_ids(set().union(*sets))
-    assert ours == [IdSet.from_ids(each) for each in sets], "they are what they were"
+    assert ours == [IdSet.from_ids(ids) for ids in sets], "they are what they were"
 
 
 @pytest.mark.slow
@@ -86,12 +86,12 @@ def test_two_sets_together(one: list[tuple[str, Span]], other: list[tuple[str, S
     (ours, plain), (theirs, theirs_plain) = lived(one), lived(other)
 
     assert set(ours.overlap(theirs)) == plain & theirs_plain
-    both = ours.copy()
-    both.add_all(theirs)
-    assert set(both) == plain | theirs_plain
-    gone = both.remove_all(theirs)
-    assert set(gone) == theirs_plain
-    assert set(both) == plain - theirs_plain
+    united = ours.copy()
+    united.add_all(theirs)
+    assert set(united) == plain | theirs_plain
+    removed = united.remove_all(theirs)
+    assert set(removed) == theirs_plain
+    assert set(united) == plain - theirs_plain
     assert set(ours) == plain, "a copy is a copy"
 
 
@@ -100,15 +100,15 @@ def test_the_next_span_is_the_lowest_at_or_after(
     steps: list[tuple[str, Span]], at: int, limit: int
 ) -> None:
     ours, plain = lived(steps)
-    found = ours.next_span(at, limit)
+    next_span = ours.next_span(at, limit)
 
     after = [i for i in plain if i >= at]
-    if found is None:
+    if next_span is None:
         assert not after or not limit
     else:
-        assert found.first == min(after)
-        assert 0 < found.size <= limit
-        assert set(range(*found)) <= plain
+        assert next_span.first == min(after)
+        assert 0 < next_span.size <= limit
+        assert set(range(*next_span)) <= plain
 
 
 def test_a_span_says_its_size_moves_and_is_clipped() -> None:

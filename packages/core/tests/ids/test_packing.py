@@ -112,6 +112,6 @@ def test_what_can_be_read_is_what_would_be_written(packed: bytes) -> None:
 def test_one_byte_off_is_another_set_or_refused(at: int, change: int) -> None:
     packed = bytearray(EIGHT_THOUSAND.packed())
     packed[at % len(packed)] ^= change
-    other = read(bytes(packed))
+    second_read = read(bytes(packed))
 
-    assert other is None or pack(other) == packed
+    assert second_read is None or pack(second_read) == packed

@@ -45,13 +45,13 @@ def test_many_ranges_at_once_become_the_same_runs(ranges: list[tuple[int, int]],
 def test_one_range_is_put_cut_and_looked_at(
     ranges: list[tuple[int, int]], one: tuple[int, int]
 ) -> None:
-    runs, ids, own = merged(ranges), ids_of(ranges), set(range(*one))
+    runs, ids, range_ids = merged(ranges), ids_of(ranges), set(range(*one))
 
-    assert ids_in(part(*runs, *one)) == ids & own
-    assert put(*runs, *one) == len(own - ids)
-    assert ids_in(runs) == ids | own
-    assert ids_in(cut(*runs, *one)) == own
-    assert ids_in(runs) == ids - own
+    assert ids_in(part(*runs, *one)) == ids & range_ids
+    assert put(*runs, *one) == len(range_ids - ids)
+    assert ids_in(runs) == ids | range_ids
+    assert ids_in(cut(*runs, *one)) == range_ids
+    assert ids_in(runs) == ids - range_ids
     assert ids_in(cut(*runs, *one)) == set()
 
 

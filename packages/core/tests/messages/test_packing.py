@@ -76,10 +76,10 @@ def test_events_acknowledged_here_and_there_cost_a_bit_each(count: int) -> None:
     assert len(durable) < 2 * count // 8 + 5_000, "a bit an event, and one for the counts"
     assert len(facts) < 6 * count // 8
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=Restored)
-    left = IdSet.from_ids(range(1, count, 2))
+    unacknowledged = IdSet.from_ids(range(1, count, 2))
     for how in (play.restart, play.restart_from_snapshot):
         how()
-        found = play.channel.state.durables["d"]
-        assert IdSet(found.outstanding_spans(play.channel.state.stored)) == left
-        assert found.redeliveries(left.spans) == ((1, back.spans),)
+        durable_ = play.channel.state.durables["d"]
+        assert IdSet(durable_.outstanding_spans(play.channel.state.stored)) == unacknowledged
+        assert durable_.redeliveries(unacknowledged.spans) == ((1, back.spans),)
     assert again == snapshot

@@ -44,34 +44,34 @@ def delete(found: Directory, name: str) -> None:
 
 @pytest.mark.spec("C2")
 def test_two_spellings_of_a_name_are_one_channel() -> None:
-    found = directory("a/b")
+    realm_directory = directory("a/b")
 
-    assert found.channel_id_of("/a::b") == 1
+    assert realm_directory.channel_id_of("/a::b") == 1
     with pytest.raises(NameAlreadyBound):
-        found.decide_create("a\\b", Definition())
+        realm_directory.decide_create("a\\b", Definition())
 
 
 @pytest.mark.spec("C2")
 @pytest.mark.parametrize(("there", "wanted"), [("a/b/c", "a/b"), ("a/b", "a/b/c")])
 def test_a_store_may_lie_beside_a_folder_of_its_name(there: str, wanted: str) -> None:
-    found = directory(there, wanted)
-    assert found.names("channel") == sorted([there, wanted])
+    realm_directory = directory(there, wanted)
+    assert realm_directory.names("channel") == sorted([there, wanted])
 
-    delete(found, there)
-    assert found.names("channel") == [wanted]
-    create(found, there, kind="queue")
-    assert found.channel_id_of(wanted) == 2
-    assert found.channel_id_of(there) == 3
+    delete(realm_directory, there)
+    assert realm_directory.names("channel") == [wanted]
+    create(realm_directory, there, kind="queue")
+    assert realm_directory.channel_id_of(wanted) == 2
+    assert realm_directory.channel_id_of(there) == 3
 
 
 def test_a_channel_deleted_and_made_again_is_another_one() -> None:
-    found = directory("a")
-    delete(found, "a")
-    create(found, "a")
+    realm_directory = directory("a")
+    delete(realm_directory, "a")
+    create(realm_directory, "a")
 
-    assert found.channel_id_of("a") == 2
-    found.apply(ChannelDeleted(1))
-    assert found.channel_id_of("a") == 2, "deleting what is gone is not a change"
+    assert realm_directory.channel_id_of("a") == 2
+    realm_directory.apply(ChannelDeleted(1))
+    assert realm_directory.channel_id_of("a") == 2, "deleting what is gone is not a change"
 
 
 def test_a_wrong_case_is_pointed_out() -> None:
@@ -106,11 +106,11 @@ def test_attributes_out_of_bounds_are_refused(definition: Definition, reason: st
     "given", ["orders/new", "/orders/new", "orders//new", "orders::new", "orders\\new"]
 )
 def test_every_spelling_leads_to_the_same_store(given: str) -> None:
-    found = directory()
-    create(found, given)
+    realm_directory = directory()
+    create(realm_directory, given)
 
-    assert found.channels[1].state.name == "orders/new"
-    assert found.channel_id_of("orders/new") == found.channel_id_of(given) == 1
+    assert realm_directory.channels[1].state.name == "orders/new"
+    assert realm_directory.channel_id_of("orders/new") == realm_directory.channel_id_of(given) == 1
 
 
 @pytest.mark.spec("C2")
@@ -118,28 +118,28 @@ def test_every_spelling_leads_to_the_same_store(given: str) -> None:
     "given", ["", "/", "a\n", "a/..", "a/*", "\u202ea", "\ud800", " a", "x" * 256]
 )
 def test_a_name_that_cannot_be_creates_nothing(given: str) -> None:
-    found = directory()
+    realm_directory = directory()
     with pytest.raises(InvalidName):
-        found.decide_create(given, Definition())
+        realm_directory.decide_create(given, Definition())
 
-    assert not found.channels
-    create(found, "x" * 255)
-    assert found.names("channel") == ["x" * 255]
+    assert not realm_directory.channels
+    create(realm_directory, "x" * 255)
+    assert realm_directory.names("channel") == ["x" * 255]
 
 
 @pytest.mark.spec("C2")
 @pytest.mark.parametrize(("first", "second"), [("channel", "queue"), ("queue", "channel")])
 def test_channels_and_queues_have_one_namespace(first: str, second: str) -> None:
-    found = directory()
-    create(found, "work", kind=first)
+    realm_directory = directory()
+    create(realm_directory, "work", kind=first)
     with pytest.raises(NameAlreadyBound, match="work already exists"):
-        create(found, "work", kind=second)
-    create(found, "work/below", kind=second)
+        create(realm_directory, "work", kind=second)
+    create(realm_directory, "work/below", kind=second)
     with pytest.raises(NameDoesNotExist, match=f"work is a {first}, not a {second}"):
-        found.channel_id_of("work", second)
+        realm_directory.channel_id_of("work", second)
 
-    assert found.channel_id_of("work", first) == 1
-    assert found.names(second) == ["work/below"]
+    assert realm_directory.channel_id_of("work", first) == 1
+    assert realm_directory.names(second) == ["work/below"]
 
 
 @pytest.mark.spec("C3")
@@ -180,25 +180,25 @@ def test_storage_properties_out_of_bounds_are_refused(storage: Storage, reason: 
 def test_attributes_that_exclude_each_other_are_refused_with_the_reason(
     attributes: dict[str, Any], reason: str
 ) -> None:
-    found = directory()
+    realm_directory = directory()
     with pytest.raises(InvalidArgument) as refused:
-        create(found, "a", **attributes)
+        create(realm_directory, "a", **attributes)
 
     assert reason in str(refused.value)
-    assert not found.channels
+    assert not realm_directory.channels
 
 
 @pytest.mark.spec("C5", "N5")
 @pytest.mark.parametrize("kind", ["channel", "queue"])
 def test_only_stores_that_remember_their_ids_may_be_cluster_wide(kind: str) -> None:
     for type_ in rules().types:
-        found = in_a_cluster()
+        realm_directory = in_a_cluster()
         if type_ in ("simple", "transient"):
             with pytest.raises(InvalidArgument, match=f"a {type_} channel cannot be cluster-wide"):
-                create(found, "a", type=type_, kind=kind, cluster_wide=True)
-            create(found, "a", type=type_, kind=kind)
+                create(realm_directory, "a", type=type_, kind=kind, cluster_wide=True)
+            create(realm_directory, "a", type=type_, kind=kind)
         else:
-            create(found, "a", type=type_, kind=kind, cluster_wide=True)
+            create(realm_directory, "a", type=type_, kind=kind, cluster_wide=True)
 
     assert not Definition().cluster_wide, "the API says so itself, or it is not"
 
@@ -210,32 +210,32 @@ def in_a_cluster() -> Directory:
 @pytest.mark.spec("C5", "N5")
 def test_a_store_of_a_cluster_is_cluster_wide_where_its_type_allows_unless_it_is_said() -> None:
     for type_, kind in rules().types.items():
-        found = in_a_cluster()
-        create(found, "not/given", type=type_)
-        state = found.channels[1].state
+        realm_directory = in_a_cluster()
+        create(realm_directory, "not/given", type=type_)
+        state = realm_directory.channels[1].state
         assert state.definition.cluster_wide is kind.clusterable
         assert state.type.name == type_
         if not kind.clusterable:
             assert state.type is kind
             with pytest.raises(InvalidArgument, match=f"a {type_} channel cannot be cluster-wide"):
-                create(found, "given", type=type_, cluster_wide=True)
+                create(realm_directory, "given", type=type_, cluster_wide=True)
             continue
         digest = Digest(count=3, size=9, largest=3, volatile=(Span(0, 3),))
         assert (state.type.home, state.type.survives_restart) == ("journal", True)
         assert state.type.volatile(digest) == (), "all events are kept, whatever the type"
         assert state.type.event_ttl_counts == kind.event_ttl_counts
-        create(found, "given", type=type_, cluster_wide=True)
-        assert found.channels[2].state.definition.cluster_wide is True
+        create(realm_directory, "given", type=type_, cluster_wide=True)
+        assert realm_directory.channels[2].state.definition.cluster_wide is True
 
 
 @pytest.mark.spec("C5")
 @pytest.mark.parametrize("type_", ["reliable", "off_heap", "mixed", "persistent"])
 def test_a_store_of_a_cluster_that_is_not_cluster_wide_is_as_on_one_node(type_: str) -> None:
-    found = in_a_cluster()
-    create(found, "local", type=type_, cluster_wide=False)
+    realm_directory = in_a_cluster()
+    create(realm_directory, "local", type=type_, cluster_wide=False)
 
-    assert found.channels[1].state.definition.cluster_wide is False
-    assert found.channels[1].state.type is rules().types[type_]
+    assert realm_directory.channels[1].state.definition.cluster_wide is False
+    assert realm_directory.channels[1].state.type is rules().types[type_]
 
 
 def test_pages_are_no_place_for_a_store_of_one_node_of_a_cluster() -> None:
@@ -248,32 +248,34 @@ def test_pages_are_no_place_for_a_store_of_one_node_of_a_cluster() -> None:
 def test_on_a_single_realm_nothing_is_cluster_wide_and_nothing_is_stored_of_it(
     given: bool | None,
 ) -> None:
-    found = directory()
-    create(found, "a", type="reliable", cluster_wide=given)
+    realm_directory = directory()
+    create(realm_directory, "a", type="reliable", cluster_wide=given)
 
-    assert found.channels[1].state.type is rules().types["reliable"]
-    stored = msgspec.msgpack.encode(found.channels[1].state.definition)
+    assert realm_directory.channels[1].state.type is rules().types["reliable"]
+    stored = msgspec.msgpack.encode(realm_directory.channels[1].state.definition)
     assert msgspec.msgpack.decode(stored) == {"type": "reliable"}
 
 
 @pytest.mark.spec("C5")
 @pytest.mark.parametrize("kind", ["channel", "queue"])
 def test_on_a_single_realm_nothing_can_be_made_or_edited_cluster_wide(kind: str) -> None:
-    found = directory()
-    create(found, "a", kind=kind)
+    realm_directory = directory()
+    create(realm_directory, "a", kind=kind)
 
     with pytest.raises(InvalidArgument, match="b cannot be cluster-wide: this realm is on one"):
-        create(found, "b", kind=kind, cluster_wide=True)
+        create(realm_directory, "b", kind=kind, cluster_wide=True)
     with pytest.raises(InvalidArgument, match="a cannot be cluster-wide: this realm is on one"):
-        found.checked("a", Definition(kind=kind, cluster_wide=True))  # type: ignore[arg-type]
-    assert list(found.channels) == [1]
+        realm_directory.checked("a", Definition(kind=kind, cluster_wide=True))  # type: ignore[arg-type]
+    assert list(realm_directory.channels) == [1]
 
 
 @pytest.mark.spec("C5")
 def test_what_an_earlier_version_made_cluster_wide_on_a_single_realm_is_not_when_it_opens() -> None:
-    found = directory()
-    found.apply(ChannelCreated(1, "a", Definition(type="reliable", ttl=5, cluster_wide=True)))
-    state = found.channels[1].state
+    realm_directory = directory()
+    realm_directory.apply(
+        ChannelCreated(1, "a", Definition(type="reliable", ttl=5, cluster_wide=True))
+    )
+    state = realm_directory.channels[1].state
     assert state.definition == Definition(type="reliable", ttl=5)
 
     apply(state, DurableCreated("d", "shared", 0, cluster_wide=True))
@@ -281,15 +283,15 @@ def test_what_an_earlier_version_made_cluster_wide_on_a_single_realm_is_not_when
 
     assert state.definition == Definition(type="reliable", ttl=6)
     assert state.durables["d"].attributes == DurableAttributes()
-    edited = found.checked("a", Definition(type="reliable", cluster_wide=False))
+    edited = realm_directory.checked("a", Definition(type="reliable", cluster_wide=False))
     assert edited == Definition(type="reliable")
 
 
 @pytest.mark.spec("C5")
 def test_a_snapshot_of_an_earlier_version_leaves_no_cluster_wide_durable_behind() -> None:
-    found = in_a_cluster()
-    create(found, "a", type="persistent")
-    wide = found.channels[1].state
+    realm_directory = in_a_cluster()
+    create(realm_directory, "a", type="persistent")
+    wide = realm_directory.channels[1].state
     apply(wide, DurableCreated("d", "shared", 0, cluster_wide=True))
     alone = directory()
     create(alone, "a", type="persistent")
@@ -302,50 +304,52 @@ def test_a_snapshot_of_an_earlier_version_leaves_no_cluster_wide_durable_behind(
 
 
 def test_a_store_of_a_cluster_stays_where_it_is_when_it_is_edited() -> None:
-    found = in_a_cluster()
-    create(found, "wide", type="reliable")
-    create(found, "local", type="reliable", cluster_wide=False)
+    realm_directory = in_a_cluster()
+    create(realm_directory, "wide", type="reliable")
+    create(realm_directory, "local", type="reliable", cluster_wide=False)
 
-    assert found.checked("wide", Definition(type="reliable", ttl=5)).cluster_wide is True
-    assert found.checked("local", Definition(type="reliable", ttl=5)).cluster_wide is False
+    assert realm_directory.checked("wide", Definition(type="reliable", ttl=5)).cluster_wide is True
+    assert (
+        realm_directory.checked("local", Definition(type="reliable", ttl=5)).cluster_wide is False
+    )
     with pytest.raises(InvalidArgument, match="wide is cluster-wide, which cannot be edited"):
-        found.checked("wide", Definition(type="reliable", cluster_wide=False))
+        realm_directory.checked("wide", Definition(type="reliable", cluster_wide=False))
     with pytest.raises(InvalidArgument, match="local is not cluster-wide"):
-        found.checked("local", Definition(type="reliable", cluster_wide=True))
+        realm_directory.checked("local", Definition(type="reliable", cluster_wide=True))
 
 
 def test_events_of_a_cluster_wide_store_do_not_end_where_one_node_keeps_them() -> None:
-    found = in_a_cluster()
-    create(found, "local", cluster_wide=False)
-    create(found, "wide")
+    realm_directory = in_a_cluster()
+    create(realm_directory, "local", cluster_wide=False)
+    create(realm_directory, "wide")
 
     with pytest.raises(InvalidArgument, match="dead event store local is not cluster-wide"):
-        create(found, "a", dead_event_store="local")
+        create(realm_directory, "a", dead_event_store="local")
     with pytest.raises(InvalidArgument, match="wide is cluster-wide and local is not"):
-        found.decide_join("wide", "local", "", archive=False)
-    create(found, "b", dead_event_store="wide")
-    create(found, "c", dead_event_store="local", cluster_wide=False)
-    found.apply(found.decide_join("local", "wide", "", archive=False))
+        realm_directory.decide_join("wide", "local", "", archive=False)
+    create(realm_directory, "b", dead_event_store="wide")
+    create(realm_directory, "c", dead_event_store="local", cluster_wide=False)
+    realm_directory.apply(realm_directory.decide_join("local", "wide", "", archive=False))
 
 
 def beside_local_stores() -> Directory:
     """Return the directory of a cluster whose node has a local channel."""
-    found = in_a_cluster()
-    create(found, "orders")
-    found.local_names = {"readings": "channel of node n2, at penstock://b:9001"}
-    return found
+    realm_directory = in_a_cluster()
+    create(realm_directory, "orders")
+    realm_directory.local_names = {"readings": "channel of node n2, at penstock://b:9001"}
+    return realm_directory
 
 
 @pytest.mark.spec("N8")
 def test_the_name_of_a_local_channel_is_taken_and_whoever_asks_for_it_is_told_where_it_is() -> None:
-    found = beside_local_stores()
+    realm_directory = beside_local_stores()
 
     with pytest.raises(NameAlreadyBound, match="as a local channel of node n2, at penstock://b:90"):
-        create(found, "readings")
+        create(realm_directory, "readings")
     with pytest.raises(NameDoesNotExist, match="a local channel of node n2, at penstock://b:9001"):
-        found.channel_id_of("readings")
-    found.local_names = {}
-    create(found, "readings")
+        realm_directory.channel_id_of("readings")
+    realm_directory.local_names = {}
+    create(realm_directory, "readings")
 
 
 @pytest.mark.spec("N8")
@@ -353,67 +357,67 @@ def test_the_name_of_a_local_channel_is_taken_and_whoever_asks_for_it_is_told_wh
 def test_joins_and_dead_event_stores_do_not_lead_to_a_local_channel_or_from_it(
     ends: tuple[str, str],
 ) -> None:
-    found = beside_local_stores()
+    realm_directory = beside_local_stores()
 
     with pytest.raises(
         InvalidArgument, match=r"readings is a local channel of node n2.* make a join from it there"
     ):
-        found.decide_join(*ends, "", archive=False)
+        realm_directory.decide_join(*ends, "", archive=False)
     with pytest.raises(InvalidArgument, match="the dead event store readings is a local channel"):
-        create(found, "a", dead_event_store="readings")
+        create(realm_directory, "a", dead_event_store="readings")
 
 
 @pytest.mark.spec("N8")
 def test_local_channels_are_as_on_one_machine_and_reach_nothing_cluster_wide() -> None:
-    found = at_a_node()
-    create(found, "readings", type="reliable", cluster_wide=False)
-    create(found, "prices")
-    found.apply(found.decide_join("readings", "prices", "", archive=False))
-    assert found.channels[1].state.type is rules().types["reliable"]
-    assert found.channels[1].state.definition.cluster_wide is None
+    realm_directory = at_a_node()
+    create(realm_directory, "readings", type="reliable", cluster_wide=False)
+    create(realm_directory, "prices")
+    realm_directory.apply(realm_directory.decide_join("readings", "prices", "", archive=False))
+    assert realm_directory.channels[1].state.type is rules().types["reliable"]
+    assert realm_directory.channels[1].state.definition.cluster_wide is None
 
     with pytest.raises(NameDoesNotExist, match="among the local channels of node n2"):
-        found.decide_join("readings", "orders", "", archive=False)
+        realm_directory.decide_join("readings", "orders", "", archive=False)
     with pytest.raises(
         NameDoesNotExist, match="destination of a join from here, but not a dead event store"
     ):
-        create(found, "a", dead_event_store="orders")
+        create(realm_directory, "a", dead_event_store="orders")
 
 
 @pytest.mark.spec("C5", "N8")
 def test_nothing_local_is_made_cluster_wide() -> None:
-    found = at_a_node()
-    create(found, "readings")
+    realm_directory = at_a_node()
+    create(realm_directory, "readings")
 
     with pytest.raises(InvalidArgument, match="this realm has the local channels of node n2"):
-        create(found, "a", cluster_wide=True)
+        create(realm_directory, "a", cluster_wide=True)
     with pytest.raises(InvalidArgument, match="readings is a local channel of node n2"):
-        decide(found.channels[1].state, AddDurable("d", "shared", cluster_wide=True), 0)
+        decide(realm_directory.channels[1].state, AddDurable("d", "shared", cluster_wide=True), 0)
 
 
 @pytest.mark.parametrize("wide", [True, False])
 def test_a_schedule_is_as_cluster_wide_as_its_store(wide: bool) -> None:
-    found = in_a_cluster()
-    create(found, "a", type="reliable", cluster_wide=wide)
+    realm_directory = in_a_cluster()
+    create(realm_directory, "a", type="reliable", cluster_wide=wide)
 
-    found.apply(found.decide_schedule(1))
+    realm_directory.apply(realm_directory.decide_schedule(1))
 
-    assert found.channels[2].state.definition.cluster_wide is wide
-    assert found.channels[2].state.type.survives_restart is wide
+    assert realm_directory.channels[2].state.definition.cluster_wide is wide
+    assert realm_directory.channels[2].state.type.survives_restart is wide
 
 
 @pytest.mark.spec("T7")
 @pytest.mark.parametrize("names", [["a"], ["a", "b"], ["a", "b", "c"]])
 def test_dead_events_do_not_go_round(names: list[str]) -> None:
-    found = directory()
-    create(found, names[-1])
+    realm_directory = directory()
+    create(realm_directory, names[-1])
     for name, dead in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
-        create(found, name, dead_event_store=dead)
+        create(realm_directory, name, dead_event_store=dead)
     way = " -> ".join([names[-1], *names])
     with pytest.raises(
         InvalidArgument, match=f"leads back: {way}; dead events would move in a circle"
     ):
-        found.checked(names[-1], Definition(dead_event_store=f"/{names[0]}"))
+        realm_directory.checked(names[-1], Definition(dead_event_store=f"/{names[0]}"))
 
 
 @pytest.mark.spec("T7")
@@ -424,45 +428,47 @@ def test_a_store_cannot_be_created_as_its_own_dead_event_store() -> None:
 
 @pytest.mark.spec("T5")
 def test_a_dead_event_store_is_any_store_there_is() -> None:
-    found = directory("dead")
-    create(found, "work", kind="queue", dead_event_store="/dead")
+    realm_directory = directory("dead")
+    create(realm_directory, "work", kind="queue", dead_event_store="/dead")
     with pytest.raises(NameDoesNotExist, match="the dead event store Dead does not exist"):
-        create(found, "a", dead_event_store="Dead")
+        create(realm_directory, "a", dead_event_store="Dead")
 
-    assert found.dead_event_store_of(found.channel_id_of("work")) == found.channel_id_of("dead")
-    assert found.dead_event_store_of(found.channel_id_of("dead")) is None
-    assert found.channels[2].state.definition.dead_event_store == "dead"
+    assert realm_directory.dead_event_store_of(
+        realm_directory.channel_id_of("work")
+    ) == realm_directory.channel_id_of("dead")
+    assert realm_directory.dead_event_store_of(realm_directory.channel_id_of("dead")) is None
+    assert realm_directory.channels[2].state.definition.dead_event_store == "dead"
 
 
 @pytest.mark.spec("T7")
 def test_a_dead_event_store_in_use_is_not_deleted() -> None:
-    found = directory("dead")
-    create(found, "a", dead_event_store="dead")
+    realm_directory = directory("dead")
+    create(realm_directory, "a", dead_event_store="dead")
     with pytest.raises(IllegalState, match="dead is the dead event store of a"):
-        found.decide_delete("dead")
-    delete(found, "a")
-    delete(found, "dead")
+        realm_directory.decide_delete("dead")
+    delete(realm_directory, "a")
+    delete(realm_directory, "dead")
 
-    assert not found.channels
+    assert not realm_directory.channels
 
 
 @pytest.mark.spec("X4")
 def test_a_schedule_comes_and_goes_with_its_channel() -> None:
-    found = directory("a/b")
-    found.apply(found.decide_schedule(1))
-    assert found.schedule_of(1) == 2
-    assert found.names("schedule") == ["$a/b"]
-    assert found.find("$a/b") is None
+    realm_directory = directory("a/b")
+    realm_directory.apply(realm_directory.decide_schedule(1))
+    assert realm_directory.schedule_of(1) == 2
+    assert realm_directory.names("schedule") == ["$a/b"]
+    assert realm_directory.find("$a/b") is None
     with pytest.raises(NameDoesNotExist):
-        found.channel_id_of("$a/b")
-    create(found, "$a/b")
-    assert found.channel_id_of("$a/b") == 3
-    delete(found, "a/b")
-    assert found.names("schedule") == []
-    delete(found, "$a/b")
+        realm_directory.channel_id_of("$a/b")
+    create(realm_directory, "$a/b")
+    assert realm_directory.channel_id_of("$a/b") == 3
+    delete(realm_directory, "a/b")
+    assert realm_directory.names("schedule") == []
+    delete(realm_directory, "$a/b")
 
-    assert not found.channels
-    create(found, "a")
+    assert not realm_directory.channels
+    create(realm_directory, "a")
 
 
 @pytest.mark.spec("X4")
@@ -481,10 +487,10 @@ def test_a_schedule_comes_and_goes_with_its_channel() -> None:
 def test_what_waits_for_its_time_lives_as_long_as_the_channels_events(
     type_: str, waits_on: str
 ) -> None:
-    found = directory()
-    create(found, "a", type=type_)
+    realm_directory = directory()
+    create(realm_directory, "a", type=type_)
 
-    assert found.decide_schedule(1).definition.type == waits_on
+    assert realm_directory.decide_schedule(1).definition.type == waits_on
 
 
 def join(found: Directory, source: str, destination: str, *, archive: bool = False) -> None:
@@ -493,9 +499,9 @@ def join(found: Directory, source: str, destination: str, *, archive: bool = Fal
 
 @pytest.mark.spec("L1", "L3")
 def test_joins_that_cannot_be_are_refused() -> None:
-    found = directory("a", "b")
-    create(found, "q", kind="queue")
-    join(found, "a", "b")
+    realm_directory = directory("a", "b")
+    create(realm_directory, "q", kind="queue")
+    join(realm_directory, "a", "b")
     refusals = [
         ("q", "a", False, InvalidArgument, "q is a queue; the source of a join must be a channel"),
         ("a", "a", False, InvalidArgument, "would never end"),
@@ -512,36 +518,42 @@ def test_joins_that_cannot_be_are_refused() -> None:
     ]
     for source, destination, archive, error, reason in refusals:
         with pytest.raises(error, match=reason):
-            join(found, source, destination, archive=archive)
+            join(realm_directory, source, destination, archive=archive)
 
-    join(found, "b", "a")
-    join(found, "a", "q", archive=True)
-    assert [(each.source, each.destination) for each in found.joins] == [(1, 2), (1, 3), (2, 1)]
+    join(realm_directory, "b", "a")
+    join(realm_directory, "a", "q", archive=True)
+    assert [
+        (copied_join.source, copied_join.destination) for copied_join in realm_directory.joins
+    ] == [
+        (1, 2),
+        (1, 3),
+        (2, 1),
+    ]
 
 
 @pytest.mark.spec("L1")
 def test_a_join_ends_where_it_is_deleted_or_its_source_is() -> None:
-    found = directory("a", "b")
-    join(found, "a", "b")
+    realm_directory = directory("a", "b")
+    join(realm_directory, "a", "b")
     with pytest.raises(IllegalState, match="b is the destination of a join from a"):
-        found.decide_delete("b")
+        realm_directory.decide_delete("b")
     with pytest.raises(NameDoesNotExist, match="no join from b to a"):
-        found.decide_unjoin("b", "a")
-    found.apply(found.decide_unjoin("a", "b"))
-    assert list(found.joins) == []
+        realm_directory.decide_unjoin("b", "a")
+    realm_directory.apply(realm_directory.decide_unjoin("a", "b"))
+    assert list(realm_directory.joins) == []
 
-    join(found, "a", "b")
-    delete(found, "a")
-    delete(found, "b")
-    assert list(found.joins) == []
+    join(realm_directory, "a", "b")
+    delete(realm_directory, "a")
+    delete(realm_directory, "b")
+    assert list(realm_directory.joins) == []
 
 
 @pytest.mark.spec("X5")
 def test_publishing_pauses_until_it_is_resumed() -> None:
-    found = directory("a")
-    assert not found.publishing_paused
-    found.apply(PublishingPauseSet(paused=True))
-    assert found.publishing_paused
-    found.apply(PublishingPauseSet(paused=False))
+    realm_directory = directory("a")
+    assert not realm_directory.publishing_paused
+    realm_directory.apply(PublishingPauseSet(paused=True))
+    assert realm_directory.publishing_paused
+    realm_directory.apply(PublishingPauseSet(paused=False))
 
-    assert not found.publishing_paused
+    assert not realm_directory.publishing_paused

@@ -37,22 +37,22 @@ def halfway() -> Play:
 def moved(play: Play) -> Play:
     """Return the channel in another realm."""
     state = play.channel.state
-    taken = export_state(state)
-    check(taken, rules())
-    other = Play(ChannelMachine("elsewhere", state.definition, rules()), now_us=play.now_us)
-    take_over(other.channel.state, taken)
-    return other
+    exported = export_state(state)
+    check(exported, rules())
+    target = Play(ChannelMachine("elsewhere", state.definition, rules()), now_us=play.now_us)
+    take_over(target.channel.state, exported)
+    return target
 
 
 def test_ids_durables_and_counts_go_on_where_they_were() -> None:
     play = halfway()
-    other = moved(play)
+    imported = moved(play)
 
-    assert outstanding(other) == outstanding(play) == [0, 2, 4, 5, 6, 7, 8, 9]
-    assert other.channel.state.counters == play.channel.state.counters
-    other.do(publish(1))
-    assert other.answer == Span(10, 11)
-    effects = other.do(TakeSeat("d", 1, "s", window=20))
+    assert outstanding(imported) == outstanding(play) == [0, 2, 4, 5, 6, 7, 8, 9]
+    assert imported.channel.state.counters == play.channel.state.counters
+    imported.do(publish(1))
+    assert imported.answer == Span(10, 11)
+    effects = imported.do(TakeSeat("d", 1, "s", window=20))
     assert delivered(effects) == {1: [0, 2, 4, 5, 6, 7, 8, 9, 10]}
     assert [deliver.redeliveries for deliver in effects if deliver.redeliveries] == [  # type: ignore[attr-defined]  # they are deliveries
         ((2, (span(2),)),)
@@ -68,12 +68,12 @@ def test_an_export_of_the_import_is_the_same_again() -> None:
 def test_what_lives_in_memory_goes_along_and_is_still_in_memory_there() -> None:
     play = play_of(type="mixed")
     play.do(publish(4, volatile=(span(1), span(3))))
-    other = moved(play)
+    imported = moved(play)
 
-    assert list(other.channel.state.stored) == [0, 1, 2, 3]
-    other.recorded = [other.channel.snapshot()]
-    other.restart()
-    assert list(other.channel.state.stored) == [0, 2]
+    assert list(imported.channel.state.stored) == [0, 1, 2, 3]
+    imported.recorded = [imported.channel.snapshot()]
+    imported.restart()
+    assert list(imported.channel.state.stored) == [0, 2]
 
 
 def test_a_queue_keeps_its_readers_and_what_they_rolled_back() -> None:
@@ -81,10 +81,10 @@ def test_a_queue_keeps_its_readers_and_what_they_rolled_back() -> None:
     play.do(TakeSeat("", 1, "s", window=1))
     play.do(RollBack(1, (span(0),)))
     play.do(Detach(1))
-    other = moved(play)
+    imported = moved(play)
 
-    assert outstanding(other, "") == [0, 1, 2]
-    (deliver,) = other.do(TakeSeat("", 1, "s", window=1))
+    assert outstanding(imported, "") == [0, 1, 2]
+    (deliver,) = imported.do(TakeSeat("", 1, "s", window=1))
     assert deliver.redeliveries == play.do(TakeSeat("", 2, "s", window=1))[0].redeliveries  # type: ignore[attr-defined]  # they are deliveries
 
 
@@ -92,11 +92,11 @@ def test_a_publish_repeated_in_the_new_realm_is_stored_once() -> None:
     play = play_of()
     first = Publish(publish(2).digest, "p", 1)
     play.do(first)
-    other = moved(play)
-    other.do(first)
+    imported = moved(play)
+    imported.do(first)
 
-    assert other.answer == Span(0, 2)
-    assert len(other.channel.state.stored) == 2
+    assert imported.answer == Span(0, 2)
+    assert len(imported.channel.state.stored) == 2
 
 
 def test_what_is_passing_when_the_export_is_taken_counts_as_relayed() -> None:
@@ -104,18 +104,18 @@ def test_what_is_passing_when_the_export_is_taken_counts_as_relayed() -> None:
     decided = play.channel.decide(publish(3, transient=(span(0, 2),)), play.now_us)
     for fact in decided.facts:
         play.channel.apply(fact)
-    taken = export_state(play.channel.state)
+    exported = export_state(play.channel.state)
 
-    check(taken, rules())
-    assert taken.restored.counters.relayed == 3
+    check(exported, rules())
+    assert exported.restored.counters.relayed == 3
 
 
 # --- what cannot be -----------------------------------------------------------------------
 
 
 def altered(**changes: Any) -> ExportedState:
-    taken = export_state(halfway().channel.state)
-    return replace(taken, restored=replace(taken.restored, **changes))
+    exported = export_state(halfway().channel.state)
+    return replace(exported, restored=replace(exported.restored, **changes))
 
 
 def with_durable(**changes: Any) -> ExportedState:
@@ -191,10 +191,10 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_state_that_cannot_be_is_refused(what: str) -> None:
-    taken, reason = WRONG[what]
+    exported, reason = WRONG[what]
 
     with pytest.raises(DamagedExport, match=reason):
-        check(taken, rules())
+        check(exported, rules())
 
 
 def test_durables_with_too_long_selectors_are_refused() -> None:
@@ -207,16 +207,16 @@ def test_durables_with_too_long_selectors_are_refused() -> None:
 
 
 def test_readers_of_a_queue_are_of_the_queues_own_kind() -> None:
-    taken = export_state(play_of(kind="queue", events=1).channel.state)
-    (readers,) = taken.restored.durables
-    other = replace(taken.restored, durables=(replace(readers, kind=SHARED.name),))
+    exported = export_state(play_of(kind="queue", events=1).channel.state)
+    (readers,) = exported.restored.durables
+    wrong_state = replace(exported.restored, durables=(replace(readers, kind=SHARED.name),))
 
     with pytest.raises(DamagedExport, match="kind 'shared'"):
-        check(ExportedState(other, ()), rules())
+        check(ExportedState(wrong_state, ()), rules())
 
 
 def test_the_exported_state_is_one_fact_and_what_it_cannot_say() -> None:
-    taken = export_state(halfway().channel.state)
+    exported = export_state(halfway().channel.state)
 
-    assert isinstance(taken.restored, Restored)
-    assert taken.volatile == ()
+    assert isinstance(exported.restored, Restored)
+    assert exported.volatile == ()

@@ -64,21 +64,21 @@ def out(found: Directory, source: str, target: str, selector: str = "") -> int:
 
 @pytest.mark.spec("N9")
 def test_a_join_out_of_a_node_has_an_outbox_that_nobody_finds_by_its_name() -> None:
-    found = at_a_node()
-    create(found, "readings")
-    outbox = out(found, "readings", "/orders", selector="n > 1")
+    node_directory = at_a_node()
+    create(node_directory, "readings")
+    outbox = out(node_directory, "readings", "/orders", selector="n > 1")
 
-    assert found.find("orders") is None
-    assert found.names("channel") == ["readings"]
-    assert found.channels[outbox].state.name == "orders"
-    assert [each.selector for each in found.joins.copying_from(1)] == ["n > 1"]
-    assert found.joins.reached_from(1) == {1, outbox}
+    assert node_directory.find("orders") is None
+    assert node_directory.names("channel") == ["readings"]
+    assert node_directory.channels[outbox].state.name == "orders"
+    assert [join_out.selector for join_out in node_directory.joins.copying_from(1)] == ["n > 1"]
+    assert node_directory.joins.reached_from(1) == {1, outbox}
     with pytest.raises(NameAlreadyBound, match="a join from readings to orders already exists"):
-        out(found, "readings", "orders")
+        out(node_directory, "readings", "orders")
     with pytest.raises(NameDoesNotExist):
-        out(found, "nothing", "orders")
+        out(node_directory, "nothing", "orders")
     with pytest.raises(InvalidArgument, match="only the realm makes outboxes"):
-        create(found, "a", kind="outbox")
+        create(node_directory, "a", kind="outbox")
 
 
 @pytest.mark.spec("N9")
@@ -86,28 +86,28 @@ def test_a_join_out_of_a_node_has_an_outbox_that_nobody_finds_by_its_name() -> N
 def test_an_outbox_ends_once_its_join_or_channel_is_deleted_and_may_be_taken_up_before(
     how: str,
 ) -> None:
-    found = at_a_node()
-    create(found, "readings")
-    outbox = out(found, "readings", "orders")
-    assert found.decide_end(outbox) is None
+    node_directory = at_a_node()
+    create(node_directory, "readings")
+    outbox = out(node_directory, "readings", "orders")
+    assert node_directory.decide_end(outbox) is None
 
     if how == "join":
-        found.apply(found.decide_unjoin("readings", "orders"))
+        node_directory.apply(node_directory.decide_unjoin("readings", "orders"))
         with pytest.raises(NameDoesNotExist, match="events that it copied before still wait"):
-            found.decide_unjoin("readings", "orders")
-        assert out(found, "readings", "orders", selector="n > 2") == outbox
-        assert [each.selector for each in found.joins.copying_from(1)] == ["n > 2"]
-        found.apply(found.decide_unjoin("readings", "orders"))
+            node_directory.decide_unjoin("readings", "orders")
+        assert out(node_directory, "readings", "orders", selector="n > 2") == outbox
+        assert [join_out.selector for join_out in node_directory.joins.copying_from(1)] == ["n > 2"]
+        node_directory.apply(node_directory.decide_unjoin("readings", "orders"))
     else:
-        (gone,) = found.decide_delete("readings")
-        found.apply(gone)
-        create(found, "readings")
+        (deletion,) = node_directory.decide_delete("readings")
+        node_directory.apply(deletion)
+        create(node_directory, "readings")
         with pytest.raises(IllegalState, match="create the new join after they have left"):
-            out(found, "readings", "orders")
-    assert found.joins.copying_from(1) == ()
-    ending = found.decide_end(outbox)
+            out(node_directory, "readings", "orders")
+    assert node_directory.joins.copying_from(1) == ()
+    ending = node_directory.decide_end(outbox)
     assert ending is not None
     for fact in ending:
-        found.apply(fact)
-    assert outbox not in found.channels
-    assert list(found.joins) == []
+        node_directory.apply(fact)
+    assert outbox not in node_directory.channels
+    assert list(node_directory.joins) == []

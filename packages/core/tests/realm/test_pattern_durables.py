@@ -32,10 +32,10 @@ BILLING = PatternDurable("orders/*", "billing", "serial")
 
 
 def table(*made: PatternDurable) -> PatternTable:
-    found = PatternTable()
-    for each in made:
-        found.add(each)
-    return found
+    patterns = PatternTable()
+    for record in made:
+        patterns.add(record)
+    return patterns
 
 
 def test_a_pattern_takes_channels_that_stay_and_no_queues() -> None:
@@ -47,11 +47,11 @@ def test_a_pattern_takes_channels_that_stay_and_no_queues() -> None:
 
 
 def test_a_channel_has_each_name_once_whatever_the_number_of_patterns() -> None:
-    both = table(BILLING, PatternDurable("*/eu", "billing", "serial"))
+    patterns = table(BILLING, PatternDurable("*/eu", "billing", "serial"))
 
-    assert [each.name for each in both.applying_to("orders/eu")] == ["billing"]
-    assert both.applying_to("trades") == []
-    assert len(both) == 2
+    assert [pattern.name for pattern in patterns.applying_to("orders/eu")] == ["billing"]
+    assert patterns.applying_to("trades") == []
+    assert len(patterns) == 2
 
 
 def test_facts_make_and_end_one() -> None:
@@ -99,11 +99,11 @@ def test_what_cannot_be_on_a_channel_is_said_with_the_pattern() -> None:
 
 def test_another_durable_of_the_name_is_told_by_what_differs() -> None:
     definition = Definition()
-    (there,) = rehearsed(
+    (durable_terms,) = rehearsed(
         [PatternDurable("a", "billing", "shared")], "a", definition, rules=rules()
     ).values()
     (would,) = rehearsed([BILLING], "a", definition, rules=rules()).values()
 
     with pytest.raises(NameAlreadyBound, match="type is 'shared', not 'serial'; delete it there"):
-        refuse_difference(BILLING, "a", terms_of(there), would=terms_of(would))
+        refuse_difference(BILLING, "a", terms_of(durable_terms), would=terms_of(would))
     refuse_difference(BILLING, "a", terms_of(would), would=terms_of(would))

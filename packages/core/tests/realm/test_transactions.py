@@ -28,10 +28,10 @@ ABORTED = Ended("t", NOW, committed=False)
 
 
 def ledger(*ended: Ended) -> TransactionTable:
-    found = TransactionTable()
-    for each in ended:
-        found.apply(each)
-    return found
+    transactions = TransactionTable()
+    for record in ended:
+        transactions.apply(record)
+    return transactions
 
 
 @pytest.mark.spec("X1", "T4")

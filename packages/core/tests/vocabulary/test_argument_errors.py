@@ -35,7 +35,7 @@ class Needy(Struct):
     must: int
 
 
-def told(given: Any, kind: Any = Outer, **options: Any) -> str:
+def explanation(given: Any, kind: Any = Outer, **options: Any) -> str:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(given, kind)
     return explain(raised.value, given, kind=kind, whole="the body", **options)
@@ -71,29 +71,29 @@ def told(given: Any, kind: Any = Outer, **options: Any) -> str:
     ],
 )
 def test_a_value_that_cannot_be_is_told_with_its_argument(given: Any, sentence: str) -> None:
-    assert told(given) == sentence
+    assert explanation(given) == sentence
 
 
 def test_a_field_that_is_missing_is_named() -> None:
-    assert told({}, Needy) == "the body needs the field 'must', which is missing"
+    assert explanation({}, Needy) == "the body needs the field 'must', which is missing"
 
 
 def test_a_password_is_not_repeated() -> None:
-    assert told({"password": 12345}) == "password must be a string, not an integer"
+    assert explanation({"password": 12345}) == "password must be a string, not an integer"
 
 
 def test_a_long_value_is_cut() -> None:
-    sentence = told({"level": "x" * 1_000})
+    sentence = explanation({"level": "x" * 1_000})
 
     assert sentence.startswith("level must be an integer, not 'xxx")
     assert len(sentence) < 200
 
 
 def test_kinds_have_the_names_of_the_language_they_were_given_in() -> None:
-    assert told({"inner": 5}, words=PYTHON).startswith("inner must be a dictionary")
-    assert told({"flag": None}, words=PYTHON) == "flag must be True or False, not None"
-    assert told({"inner": 5}, words=TOML) == "inner must be a table, not 5"
-    assert told({"limit": "x"}, words=TOML) == "limit must be an integer, not 'x'"
+    assert explanation({"inner": 5}, words=PYTHON).startswith("inner must be a dictionary")
+    assert explanation({"flag": None}, words=PYTHON) == "flag must be True or False, not None"
+    assert explanation({"inner": 5}, words=TOML) == "inner must be a table, not 5"
+    assert explanation({"limit": "x"}, words=TOML) == "limit must be an integer, not 'x'"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How long an event waits after each failure."""
+"""The delay of an event after each failure."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_jitter_shortens_the_wait_by_its_share_at_most_and_spreads_events() -> N
 
 @pytest.mark.spec("D18")
 def test_jitter_is_the_same_for_the_same_seed_and_another_for_another() -> None:
-    one, again, other = (
+    one, again, other_seed = (
         [Backoff(1_000, jitter=1.0, seed=seed).wait_us(2, i) for i in range(20)]
         for seed in (7, 7, 8)
     )
 
     assert one == again
-    assert not set(one) & set(other)
+    assert not set(one) & set(other_seed)
 
 
 @pytest.mark.spec("D18")

@@ -15,7 +15,7 @@ from penstock_core.vocabulary.durable_attributes import (
 )
 
 
-def given(**attributes: Any) -> GivenDurableAttributes:
+def converted(**attributes: Any) -> GivenDurableAttributes:
     return msgspec.convert(attributes, GivenDurableAttributes)
 
 
@@ -23,7 +23,7 @@ def test_what_comes_from_outside_has_the_same_attributes_and_defaults() -> None:
     names = DurableAttributes.__struct_fields__
 
     assert GivenDurableAttributes.__struct_fields__ == names
-    assert [getattr(given(), name) for name in names] == [
+    assert [getattr(converted(), name) for name in names] == [
         getattr(DURABLE_DEFAULTS, name) for name in names
     ]
 
@@ -32,7 +32,7 @@ def test_a_durable_without_attributes_lets_events_come_again_at_once_and_clients
     None
 ):
     assert (DURABLE_DEFAULTS.backoff, DURABLE_DEFAULTS.ack_timeout) == (None, 0)
-    assert given(backoff={"first": 5}).backoff == Backoff(5)
+    assert converted(backoff={"first": 5}).backoff == Backoff(5)
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_a_durable_without_attributes_lets_events_come_again_at_once_and_clients
 )
 def test_what_comes_from_outside_is_bounded(attributes: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
-        given(**attributes)
+        converted(**attributes)

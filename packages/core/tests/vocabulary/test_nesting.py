@@ -67,6 +67,6 @@ def test_the_levels_are_those_of_the_value(value: Any, more: int) -> None:
         value = [value, []]
     wide = [value, *[[]] * 200]  # more brackets than levels are allowed
 
-    found = json_nesting(json.dumps(wide).encode())
+    depth = json_nesting(json.dumps(wide).encode())
 
-    assert found == levels(wide) if levels(wide) <= NESTING_MAX else found > NESTING_MAX
+    assert depth == levels(wide) if levels(wide) <= NESTING_MAX else depth > NESTING_MAX

@@ -1,4 +1,4 @@
-"""On which nodes a store exists when it is compared, copied or moved (SEM C5, N1, N5)."""
+"""The nodes that have a store, when it is compared, copied or moved (SEM C5, N1, N5)."""
 
 from __future__ import annotations
 
@@ -29,16 +29,28 @@ pytestmark = pytest.mark.spec("C5")
 
 
 def test_only_a_choice_of_nodes_shows_that_a_store_belongs_to_a_cluster() -> None:
-    assert [is_everywhere(each) for each in (WIDE, LOCAL, ALONE)] == [True, False, False]
-    assert [belongs_to_cluster(each) for each in (WIDE, LOCAL, ALONE)] == [True, True, False]
-    assert [with_explicit_reach(each) for each in (WIDE, LOCAL, ALONE)] == [WIDE, LOCAL, LOCAL]
-    assert [on_one_node(each) for each in (WIDE, LOCAL, ALONE)] == [LOCAL] * 3
+    assert [is_everywhere(definition) for definition in (WIDE, LOCAL, ALONE)] == [
+        True,
+        False,
+        False,
+    ]
+    assert [belongs_to_cluster(definition) for definition in (WIDE, LOCAL, ALONE)] == [
+        True,
+        True,
+        False,
+    ]
+    assert [with_explicit_reach(definition) for definition in (WIDE, LOCAL, ALONE)] == [
+        WIDE,
+        LOCAL,
+        LOCAL,
+    ]
+    assert [on_one_node(definition) for definition in (WIDE, LOCAL, ALONE)] == [LOCAL] * 3
 
 
 def test_events_leave_what_every_node_keeps_only_for_what_one_does() -> None:
     stores = (WIDE, LOCAL, ALONE)
 
-    out = [(one, other) for one in stores for other in stores if leads_out(one, other)]
+    out = [(one, store) for one in stores for store in stores if leads_out(one, store)]
     assert out == [(WIDE, LOCAL), (WIDE, ALONE)]
 
 
@@ -68,7 +80,11 @@ def test_a_schedule_goes_where_its_store_goes() -> None:
 
 
 def test_without_a_cluster_nothing_is_wide() -> None:
-    assert [without_cluster(each) for each in (WIDE, LOCAL, ALONE)] == [ALONE, LOCAL, ALONE]
+    assert [without_cluster(definition) for definition in (WIDE, LOCAL, ALONE)] == [
+        ALONE,
+        LOCAL,
+        ALONE,
+    ]
 
 
 @pytest.mark.spec("N1")
@@ -79,7 +95,7 @@ def test_durables_exist_where_their_store_does() -> None:
     )
 
     wide = durables_of(WIDE, durables)
-    assert [each.cluster_wide for each in wide] == [True, False]
+    assert [definition.cluster_wide for definition in wide] == [True, False]
     assert durables_of(LOCAL, wide) == durables_of(ALONE, wide) == durables
 
 

@@ -10,10 +10,10 @@ def test_a_time_counts_to_every_bound_it_does_not_exceed() -> None:
     for us in (50, 51, 1_000, 10_000_000):
         timings.note(us)
 
-    told = dict(zip((*BOUNDS_US, None), timings.cumulative(), strict=True))
+    counts = dict(zip((*BOUNDS_US, None), timings.cumulative(), strict=True))
 
-    assert (told[50], told[100], told[500], told[1_000]) == (1, 2, 2, 3)
-    assert (told[BOUNDS_US[-1]], told[None]) == (3, 4)
+    assert (counts[50], counts[100], counts[500], counts[1_000]) == (1, 2, 2, 3)
+    assert (counts[BOUNDS_US[-1]], counts[None]) == (3, 4)
     assert timings.total_us == 10_001_101
 
 

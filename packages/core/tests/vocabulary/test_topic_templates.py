@@ -25,9 +25,9 @@ LEVELS = st.lists(st.sampled_from(("a", "b", "")), min_size=1, max_size=3)
 TOPICS = LEVELS.map("/".join).filter(bool)
 FILTERS = st.tuples(
     st.lists(st.sampled_from(("a", "b", "", "+")), min_size=1, max_size=3), st.booleans()
-).map(lambda each: "/".join((*each[0], *(("#",) if each[1] else ()))))
+).map(lambda parts: "/".join((*parts[0], *(("#",) if parts[1] else ()))))
 EVERY = sorted(
-    {"/".join(each) for each in [(a,) for a in "ab"]}
+    {"/".join(levels) for levels in [(a,) for a in "ab"]}
     | {"/".join((a, b)) for a in ("a", "b", "") for b in ("a", "b", "")}
     | {"/".join((a, b, c)) for a in ("a", "b", "") for b in ("a", "b", "") for c in ("a", "b", "")}
 )
@@ -51,7 +51,7 @@ def test_a_template_reads_levels_and_writes_them() -> None:
 
 @pytest.mark.spec("M12")
 def test_a_channel_has_some_templates_of_different_filters() -> None:
-    assert [each.filter for each in templates_of(["a", "b/{c}"])] == ["a", "b/+"]
+    assert [template.filter for template in templates_of(["a", "b/{c}"])] == ["a", "b/+"]
     with pytest.raises(InvalidArgument, match="are the same filter"):
         templates_of(["b/{c}", "b/{d}"])
     with pytest.raises(InvalidArgument, match=f"at most {TEMPLATES_MAX} topics"):
@@ -73,7 +73,7 @@ def test_a_template_is_no_longer_than_a_name_and_few_are_remembered() -> None:
 def test_of_filters_that_take_a_topic_one_is_the_most_specific(
     filters: list[str], topic: str
 ) -> None:
-    taking = [each for each in filters if topic_matches(each, topic)]
+    taking = [text for text in filters if topic_matches(text, topic)]
 
     ranks = sorted(map(specificity, taking))
     assert len(set(ranks)) == len(ranks)
@@ -85,8 +85,8 @@ def test_of_filters_that_take_a_topic_one_is_the_most_specific(
 def test_filters_meet_where_there_is_a_topic_and_cover_where_there_is_none_left(
     one: str, other: str
 ) -> None:
-    ours = {each for each in EVERY if topic_matches(one, each)}
-    theirs = {each for each in EVERY if topic_matches(other, each)}
+    ours = {topic for topic in EVERY if topic_matches(one, topic)}
+    theirs = {topic for topic in EVERY if topic_matches(other, topic)}
 
     if ours & theirs:
         assert may_meet(one, other)

@@ -14,5 +14,5 @@ def masked(opcode: int, payload: bytes, *, is_last: bool = True) -> bytes:
     plain = frame_bytes(opcode, payload)
     head = bytes((plain[0] if is_last else plain[0] & 0x7F, plain[1] | 0x80))
     extra = plain[2 : len(plain) - len(payload)]
-    hidden = bytes(each ^ MASK[at % 4] for at, each in enumerate(payload))
+    hidden = bytes(byte ^ MASK[offset % 4] for offset, byte in enumerate(payload))
     return head + extra + MASK + hidden

@@ -17,16 +17,16 @@ STREAM = b"".join(bytes(part) for header, body in FRAMES for part in frame(heade
 LARGE = 300_000
 
 
-def taken(reader: FrameReader) -> list[tuple[bytes, bytes]]:
+def read_frames(reader: FrameReader) -> list[tuple[bytes, bytes]]:
     return [(bytes(header), bytes(body)) for header, body in reader.frames()]
 
 
 def read(reader: FrameReader, *pieces: bytes) -> list[tuple[bytes, bytes]]:
-    found = []
-    for piece in pieces:
-        reader.receive(piece)
-        found += taken(reader)
-    return found
+    frames_read = []
+    for chunk in pieces:
+        reader.receive(chunk)
+        frames_read += read_frames(reader)
+    return frames_read
 
 
 @pytest.mark.parametrize("at", range(40))
@@ -44,13 +44,13 @@ def test_a_stream_that_comes_byte_by_byte_gives_the_same_frames() -> None:
 )
 def test_frames_survive_any_cutting(frames: list[tuple[bytes, bytes]], sizes: list[int]) -> None:
     stream = b"".join(bytes(part) for header, body in frames for part in frame(header, body))
-    reader, found, at, turn = FrameReader(), [], 0, 0
-    while at < len(stream):
+    reader, frames_read, offset, turn = FrameReader(), [], 0, 0
+    while offset < len(stream):
         size = sizes[turn % len(sizes)]
-        found += read(reader, stream[at : at + size])
-        at, turn = at + size, turn + 1
+        frames_read += read(reader, stream[offset : offset + size])
+        offset, turn = offset + size, turn + 1
 
-    assert found == frames
+    assert frames_read == frames
 
 
 def test_much_may_be_received_before_frames_are_taken() -> None:
@@ -66,7 +66,7 @@ def test_a_large_body_comes_whole_and_its_buffer_stays_untouched_by_what_follows
     reader.receive(b"".join(map(bytes, frame(b"h", b"b" * LARGE))))
 
     assert bytes(body) == b"a" * LARGE
-    assert taken(reader) == [(b"h", b"b" * LARGE)]
+    assert read_frames(reader) == [(b"h", b"b" * LARGE)]
 
 
 def test_a_frame_of_several_bodies_is_their_bytes_one_after_the_other() -> None:
@@ -138,7 +138,7 @@ def test_the_room_kept_for_a_connection_stays_small() -> None:
     less."""
     reader = FrameReader(frame_bytes_max=64 << 10)
     reader.receive(struct.pack("<II", 64 << 10, 4))
-    assert taken(reader) == []
+    assert read_frames(reader) == []
 
     assert len(reader.get_buffer()) <= (64 << 10) + 4
 

@@ -122,14 +122,14 @@ def test_every_message_is_in_one_of_the_two_directions() -> None:
 
 @pytest.mark.parametrize("kind", get_args(FromNode), ids=lambda kind: kind.__name__)
 def test_what_a_node_says_begins_with_what_older_clients_know(kind: type[Message]) -> None:
-    known: type[Message]
-    (known,) = [base for base in get_args(FromServer) if base in kind.__mro__]
+    base: type[Message]
+    (base,) = [base for base in get_args(FromServer) if base in kind.__mro__]
     fields = [field.name for field in msgspec.structs.fields(kind)]
 
-    older = [field.name for field in msgspec.structs.fields(known)]
+    older = [field.name for field in msgspec.structs.fields(base)]
     assert fields[: len(older)] == older
     assert len(fields) > len(older)
-    assert kind.__struct_config__.tag == known.__struct_config__.tag
+    assert kind.__struct_config__.tag == base.__struct_config__.tag
     assert set(get_args(FromClient)) & set(get_args(FromServer)) == {wire.Schema}
 
 
@@ -233,19 +233,19 @@ def test_a_value_beyond_its_bound_is_refused_with_the_request_it_came_in() -> No
         ([23, 7, ["s"] * 10_001], "stages must have at most 10000 entries"),
         ([60, 7, 1, 2, 3, "more than it has"], ""),
     ]
-    for header, told in refusals:
+    for header, refusal in refusals:
         refused = wire.decode_from_client(memoryview(msgspec.msgpack.encode(header)))
 
-        if told:
+        if refusal:
             assert isinstance(refused, wire.Unreadable)
             assert refused.request == 7
-            assert told in str(refused.reason)
+            assert refusal in str(refused.reason)
         else:
             assert refused == wire.Asked(7, Ping())
 
 
 def test_what_no_client_says_is_a_violation() -> None:
-    said: list[object] = [
+    samples: list[object] = [
         [46],
         [46, 7],
         [999, 1],
@@ -254,7 +254,7 @@ def test_what_no_client_says_is_a_violation() -> None:
         [46, 2**63, 1, [], False, False],
         {},
     ]
-    for header in said:
+    for header in samples:
         with pytest.raises(RemoteProtocolViolation, match="not a client message"):
             wire.decode_from_client(memoryview(msgspec.msgpack.encode(header)))
 
@@ -273,7 +273,9 @@ def test_forms_of_requests_are_made_as_they_come_whoever_asks_for_them() -> None
         return refused
 
     with ThreadPoolExecutor(4) as threads:
-        refused = [each.result() for each in [threads.submit(too_short) for _ in range(4)]]
+        refused = [
+            error_future.result() for error_future in [threads.submit(too_short) for _ in range(4)]
+        ]
 
     assert refused == [len(TAGS)] * 4
     assert len(fresh.makers) == len(TAGS)

@@ -26,7 +26,7 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 @pytest.fixture(scope="module")
-def known() -> Verifier:
+def pencil_verifier() -> Verifier:
     return verifier("pencil", SALT, 4_096)
 
 
@@ -38,26 +38,26 @@ def test_a_client_says_what_the_rfc_has_it_say() -> None:
     client.check(SERVER_FINAL)
 
 
-def test_a_server_says_what_the_rfc_has_it_say(known: Verifier) -> None:
+def test_a_server_says_what_the_rfc_has_it_say(pencil_verifier: Verifier) -> None:
     server = ScramServer(CLIENT_FIRST, SERVER_NONCE)
 
     assert server.user == "user"
-    assert server.challenge(known) == SERVER_FIRST
+    assert server.challenge(pencil_verifier) == SERVER_FIRST
     assert server.outcome(CLIENT_FINAL) == SERVER_FINAL
 
 
-def test_the_record_tells_a_password_given_in_the_open(known: Verifier) -> None:
-    assert is_right("pencil", known)
-    assert not is_right("Pencil", known)
-    assert not is_right("bell\x07", known)
-    assert "pencil" not in repr(known)
-    assert repr(known) == "Verifier(rounds=4096)"
+def test_the_record_tells_a_password_given_in_the_open(pencil_verifier: Verifier) -> None:
+    assert is_right("pencil", pencil_verifier)
+    assert not is_right("Pencil", pencil_verifier)
+    assert not is_right("bell\x07", pencil_verifier)
+    assert "pencil" not in repr(pencil_verifier)
+    assert repr(pencil_verifier) == "Verifier(rounds=4096)"
 
 
-def test_a_wrong_password_is_refused(known: Verifier) -> None:
+def test_a_wrong_password_is_refused(pencil_verifier: Verifier) -> None:
     client = ScramClient("user", "pencils", CLIENT_NONCE)
     server = ScramServer(client.first(), SERVER_NONCE)
-    final = client.final(server.challenge(known))
+    final = client.final(server.challenge(pencil_verifier))
 
     with pytest.raises(AuthenticationFailed, match="password is wrong"):
         server.outcome(final)
@@ -130,9 +130,9 @@ def test_a_challenge_that_is_none_is_not_answered(challenge: bytes) -> None:
         CLIENT_FINAL.replace(b",p=", b",q="),
     ],
 )
-def test_a_proof_that_is_none_is_refused(known: Verifier, final: bytes) -> None:
+def test_a_proof_that_is_none_is_refused(pencil_verifier: Verifier, final: bytes) -> None:
     server = ScramServer(CLIENT_FIRST, SERVER_NONCE)
-    server.challenge(known)
+    server.challenge(pencil_verifier)
 
     with pytest.raises(AuthenticationFailed):
         server.outcome(final)

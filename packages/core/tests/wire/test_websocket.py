@@ -27,11 +27,11 @@ from tests.thorough import examples
 
 def read(*received: bytes) -> list[Piece]:
     reader = WebSocketReader()
-    found: list[Piece] = []
-    for each in received:
-        reader.receive(each)
-        found += reader.pieces()
-    return found
+    pieces: list[Piece] = []
+    for chunk in received:
+        reader.receive(chunk)
+        pieces += reader.pieces()
+    return pieces
 
 
 def test_the_answer_to_a_key_is_that_of_the_standard() -> None:
@@ -44,18 +44,18 @@ def test_the_answer_to_a_key_is_that_of_the_standard() -> None:
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(1, 400))
 @settings(max_examples=examples(60))
 def test_data_comes_as_it_was_sent_however_it_is_cut(payloads: list[bytes], size: int) -> None:
-    sent = b"".join(masked(BINARY, each) for each in payloads)
-    found = read(*(sent[at : at + size] for at in range(0, len(sent), size)))
+    sent = b"".join(masked(BINARY, payload) for payload in payloads)
+    pieces = read(*(sent[offset : offset + size] for offset in range(0, len(sent), size)))
 
-    assert {each.opcode for each in found} <= {BINARY}
-    assert b"".join(each.data for each in found) == b"".join(payloads)
+    assert {fragment.opcode for fragment in pieces} <= {BINARY}
+    assert b"".join(fragment.data for fragment in pieces) == b"".join(payloads)
 
 
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536, 70_001])
 def test_each_form_of_a_length_is_read(size: int) -> None:
-    data = bytes(each % 251 for each in range(size))
+    data = bytes(number % 251 for number in range(size))
 
-    assert b"".join(each.data for each in read(masked(BINARY, data))) == data
+    assert b"".join(fragment.data for fragment in read(masked(BINARY, data))) == data
 
 
 @pytest.mark.parametrize("size", [*range(71), *range(505, 530), 16_384, 16_389])
@@ -67,11 +67,11 @@ def test_the_mask_continues_at_each_offset(size: int) -> None:
 
     for first in range(5):
         cut = head_bytes + first
-        assert b"".join(piece.data for piece in read(frame[:cut], frame[cut:])) == data
+        assert b"".join(fragment.data for fragment in read(frame[:cut], frame[cut:])) == data
 
 
 def test_a_message_in_parts_is_one_with_control_frames_between() -> None:
-    found = read(
+    pieces = read(
         masked(BINARY, b"a", is_last=False),
         masked(PING, b"?"),
         masked(CONTINUATION, b"b", is_last=False),
@@ -79,7 +79,7 @@ def test_a_message_in_parts_is_one_with_control_frames_between() -> None:
         masked(TEXT, b"d"),
     )
 
-    assert found == [
+    assert pieces == [
         Piece(BINARY, b"a"),
         Piece(PING, b"?"),
         Piece(BINARY, b"b"),
@@ -91,7 +91,9 @@ def test_a_message_in_parts_is_one_with_control_frames_between() -> None:
 def test_a_control_frame_is_given_once_it_is_whole() -> None:
     frame = masked(CLOSE, b"\x03\xe8bye")
 
-    assert read(*(frame[at : at + 1] for at in range(len(frame)))) == [Piece(CLOSE, b"\x03\xe8bye")]
+    assert read(*(frame[offset : offset + 1] for offset in range(len(frame)))) == [
+        Piece(CLOSE, b"\x03\xe8bye")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -23,22 +23,23 @@ from tests.thorough import examples
 def test_wsproto_reads_what_is_written_and_writes_what_is_read(
     messages: list[tuple[bytes, bool]], data: st.DataObject
 ) -> None:
-    other = Connection(ConnectionType.CLIENT)
+    peer = Connection(ConnectionType.CLIENT)
     sent = b"".join(
-        other.send(BytesMessage(data=each, message_finished=is_last)) for each, is_last in messages
+        peer.send(BytesMessage(data=message, message_finished=is_last))
+        for message, is_last in messages
     )
-    reader, at, got = WebSocketReader(), 0, b""
-    while at < len(sent):
+    reader, offset, got = WebSocketReader(), 0, b""
+    while offset < len(sent):
         size = data.draw(st.integers(1, len(sent)))
-        reader.receive(sent[at : at + size])
-        got += b"".join(piece.data for piece in reader.pieces() if piece.opcode == BINARY)
-        at += size
-    assert got == b"".join(each for each, _ in messages)
+        reader.receive(sent[offset : offset + size])
+        got += b"".join(fragment.data for fragment in reader.pieces() if fragment.opcode == BINARY)
+        offset += size
+    assert got == b"".join(message for message, _ in messages)
 
-    other.receive_data(b"".join(frame_bytes(BINARY, each) for each, _ in messages))
-    heard = [bytes(each.data) for each in other.events() if isinstance(each, BytesMessage)]
-    assert b"".join(heard) == b"".join(each for each, _ in messages)
-    other.receive_data(frame_bytes(PING, b"there?") + close_bytes(NORMAL, "gone"))
-    ping, close = other.events()
+    peer.receive_data(b"".join(frame_bytes(BINARY, message) for message, _ in messages))
+    heard = [bytes(event.data) for event in peer.events() if isinstance(event, BytesMessage)]
+    assert b"".join(heard) == b"".join(message for message, _ in messages)
+    peer.receive_data(frame_bytes(PING, b"there?") + close_bytes(NORMAL, "gone"))
+    ping, close = peer.events()
     assert ping == Ping(payload=b"there?")
     assert close == CloseConnection(code=NORMAL, reason="gone")

@@ -78,7 +78,7 @@ async def publishers(world: World) -> tuple[Publisher, Publisher]:
     realm = world.listener.realm
     for name in ("flooded", "quiet"):
         await realm.create_channel(name, Definition(type="reliable"))
-    found = Publisher(world, "flooding", 1), Publisher(world, "other", 2)
+    pair = Publisher(world, "flooding", 1), Publisher(world, "other", 2)
     await pass_time(0.01)
-    assert [len(each.wire.heard()) for each in found] == [1, 1], "they are welcome"
-    return found
+    assert [len(publisher.wire.heard()) for publisher in pair] == [1, 1], "they are welcome"
+    return pair

@@ -79,7 +79,7 @@ def test_bye_is_answered_after_all_events_have_gone_back() -> None:
         assert await peer.answered(1) == [2]
         await peer.wire.ended.wait()
         other.say(wire.Asked(1, DescribeDurable(ChannelId(1), "d")))
-        (info,) = await other.told(1)
+        (info,) = await other.next_answers(1)
         assert isinstance(info, wire.Done)
         assert (info.answer["outstanding"], info.answer["clients"]) == (2, [])
 
@@ -100,7 +100,7 @@ def test_bye_followed_by_a_disconnect_closes_the_session() -> None:
             wire.Asked(1, Attach(ChannelId(1), 1, "d", window=3)),
             wire.Asked(2, DescribeDurable(ChannelId(1), "d")),
         )
-        answers_by_request = {message.request: message for message in await other.told(2)}
+        answers_by_request = {message.request: message for message in await other.next_answers(2)}
         assert isinstance(answers_by_request[2], wire.Done)
         assert (
             answers_by_request[2].answer["outstanding"],
@@ -117,7 +117,7 @@ def test_a_hold_that_is_still_being_opened_is_waited_for() -> None:
         assert peer.connection.subscriptions[1] == 0, "it is not open yet"
         peer.say(wire.Asked(2, Hold(1, 0, 2)), wire.Asked(3, Bury(1, (Span(0, 1),), "no good")))
 
-        by_request = {message.request: message for message in await peer.told(3)}
+        by_request = {message.request: message for message in await peer.next_answers(3)}
 
         held, buried = by_request[2], by_request[3]
         assert isinstance(held, wire.Done)
@@ -136,7 +136,7 @@ def test_settling_on_a_refused_seat_is_refused() -> None:
             wire.Asked(2, Hold(1, 0, 2)),
         )
 
-        messages = await peer.told(2)
+        messages = await peer.next_answers(2)
 
         assert [(type(message), message.request) for message in messages] == [
             (wire.Failed, 1),
@@ -157,13 +157,13 @@ def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() ->
             wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)), wire.Asked(2, Unsubscribe(1))
         )
         assert peer.connection.openings, "it is not open yet"
-        messages = await peer.told(2)
+        messages = await peer.next_answers(2)
         assert sorted(message.request for message in messages) == [1, 2]
         durable = peer.connection.realm.directory.channels[1].state.durable("d")
         assert not durable.seats
 
         other.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)))
-        [attached] = await other.told(1)
+        [attached] = await other.next_answers(1)
 
         assert isinstance(attached, wire.Done)
 

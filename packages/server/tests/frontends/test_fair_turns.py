@@ -97,17 +97,17 @@ async def test_a_publish_beside_a_flood_waits_for_a_few_turns(kind: Any) -> None
 @simulated
 async def test_connections_are_served_a_piece_each_in_turn() -> None:
     async with watched() as (world, realm):
-        flooding, other = await publishers(world)
+        flooding, quiet = await publishers(world)
         flooding.publish(FLOOD)
-        other.publish(2 * FRAMES_A_TURN)
+        quiet.publish(2 * FRAMES_A_TURN)
         await flooding.answered(FLOOD)
 
         order, size = [number for number, _ in realm.arrivals], FRAMES_A_TURN
-        turns = [set(order[at : at + size]) for at in range(0, len(order), size)]
+        turns = [set(order[start : start + size]) for start in range(0, len(order), size)]
         assert turns[:2] == [{1}, {2}]
         assert sorted(turns[2:4], key=min) == [{1}, {2}], "in any order within a turn of the loop"
         assert turns[4:] == [{1}] * (len(turns) - 4)
-        assert await other.answered(2 * FRAMES_A_TURN) == list(range(2 * FRAMES_A_TURN))
+        assert await quiet.answered(2 * FRAMES_A_TURN) == list(range(2 * FRAMES_A_TURN))
 
 
 @in_world

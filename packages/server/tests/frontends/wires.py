@@ -91,19 +91,21 @@ class Peer:
     def _say(self, data: bytes) -> None:
         while data:
             room = self.connection.get_buffer(-1)
-            piece, data = data[: len(room)], data[len(room) :]
-            room[: len(piece)] = piece
-            self.connection.buffer_updated(len(piece))
+            chunk, data = data[: len(room)], data[len(room) :]
+            room[: len(chunk)] = chunk
+            self.connection.buffer_updated(len(chunk))
 
     async def answered(self, count: int) -> list[int]:
         """Return the numbers of the next answered requests, in order."""
-        return [each.request for each in await self.told(count)]
+        return [answer.request for answer in await self.next_answers(count)]
 
-    async def told(self, count: int) -> list[wire.Done | wire.Failed]:
+    async def next_answers(self, count: int) -> list[wire.Done | wire.Failed]:
         """Return the next answers, in order."""
-        found: list[wire.Done | wire.Failed] = []
-        while len(found) < count:
+        answers: list[wire.Done | wire.Failed] = []
+        while len(answers) < count:
             await asyncio.sleep(0)
-            said = self.wire.heard()
-            found += [each for each in said if isinstance(each, wire.Done | wire.Failed)]
-        return found
+            messages = self.wire.heard()
+            answers += [
+                message for message in messages if isinstance(message, wire.Done | wire.Failed)
+            ]
+        return answers

@@ -1,4 +1,4 @@
-"""On a full disk, requests that write nothing are served."""
+"""Requests that write nothing are served while the disk is full."""
 
 from __future__ import annotations
 

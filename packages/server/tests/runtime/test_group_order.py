@@ -32,12 +32,12 @@ class SlowJournal(MemoryJournal):
 
 
 class WatchedJournal(MemoryJournal):
-    """A journal that calls :attr:`look` before it writes."""
+    """A journal that calls :attr:`on_append` before it writes."""
 
-    look: Callable[[], None] = staticmethod(lambda: None)
+    on_append: Callable[[], None] = staticmethod(lambda: None)
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
-        self.look()
+        self.on_append()
         return await super().append(expected, block, sync=sync)
 
 
@@ -63,12 +63,12 @@ async def test_an_acknowledged_window_is_filled_before_the_append_with_older_eve
         seat = await subscriptions.attach(number, "d", reader, window=2, pull=False)
         await pass_time(0.01)
         before: list[int] = []
-        journal.look = lambda: before.extend(reader.ids)
+        journal.on_append = lambda: before.extend(reader.ids)
         subscriptions.settle(seat.number, (Span(0, 2),), reply, roll_back=False, previous=False)
         realm.publish(number, [body([b"3", b"4"])], "", sequence=0, reply=reply)
         await done.get()
         await done.get()
-        journal.look = lambda: None
+        journal.on_append = lambda: None
         await pass_time(0.01)
         assert (before, reader.ids) == ([0, 1, 2], [0, 1, 2, 3])
 

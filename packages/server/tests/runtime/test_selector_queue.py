@@ -451,15 +451,15 @@ async def test_requests_behind_blocked_work_are_decided_in_the_order_of_their_ar
     choosing = Choosing(offload, SystemClock(), limits)
     queue = SelectorQueue(RealmState(Lives().rules), choosing, on_ready=lambda: None)
     postponed = RunCommand(3, Sweep(), order=0)
-    first, other = RunCommand(1, Sweep(), order=1), RunCommand(2, Sweep(), order=2)
+    first, second = RunCommand(1, Sweep(), order=1), RunCommand(2, Sweep(), order=2)
     selectors: list[dict[SelectorKey, int]] = [{(None, "n = 1"): 1}, {(None, "n = 2"): 1}]
-    for work, evaluated in ((first, selectors[0]), (other, selectors[0] | selectors[1])):
+    for work, evaluated in ((first, selectors[0]), (second, selectors[0] | selectors[1])):
         body = body_from_events(large(1))
         evaluation = NeedsEvaluation(work.channel_id, [(body, evaluated)], lambda: None)
         queue.hold_until_evaluated(work, evaluation)
-    both = UnitOfWork([(1, ()), (2, ())], (), 1 << 20, order=3)
+    unit_of_both = UnitOfWork([(1, ()), (2, ())], (), 1 << 20, order=3)
     last = RunCommand(1, Sweep(), order=4)
-    assert queue.holds(both)
+    assert queue.holds(unit_of_both)
     assert queue.holds(last)
     for gate in offload.gates[:2]:
         gate.set()
@@ -472,7 +472,7 @@ async def test_requests_behind_blocked_work_are_decided_in_the_order_of_their_ar
     await pass_time(0.1)
 
     decided = queue.begin_group([postponed, aside])
-    assert decided == [postponed, other, both, last, late, aside]
+    assert decided == [postponed, second, unit_of_both, last, late, aside]
     assert queue.is_idle
 
 

@@ -59,7 +59,7 @@ async def test_large_blobs_are_written_in_parts_and_visible_as_a_whole(store: Ob
     content = bytes(range(256)) * (24 << 12)
     await blobs.put(NAME, [memoryview(content)])
 
-    assert len(store.asked("PUT", NAME)) > 1
+    assert len(store.requests_of("PUT", NAME)) > 1
     assert store.objects == {f"bucket/realm/{NAME}": content}
 
 
@@ -96,7 +96,7 @@ async def test_a_list_with_a_prefix_reads_no_other_names(store: ObjectStore) -> 
     assert [(blob.name, blob.size) for blob in infos] == [
         (f"segments/orders.1/{number}", number) for number in range(10)
     ]
-    assert {name for name, _ in store.asked("GET", "")} == {"realm/segments/orders.1/"}
+    assert {name for name, _ in store.requests_of("GET", "")} == {"realm/segments/orders.1/"}
 
 
 async def test_an_abandoned_temporary_file_is_not_a_blob(tmp_path: Path) -> None:

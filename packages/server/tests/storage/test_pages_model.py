@@ -48,12 +48,12 @@ class PagesLife(RuleBasedStateMachine):
         self.unsafe.clear()
         self.views.clear()
         for channel in (1, 2, 3):
-            assert self.runner.run(store.pages.check(channel, self.of(channel))) == []
-        in_use = {channel: self.of(channel) for channel in (1, 2, 3)}
+            assert self.runner.run(store.pages.check(channel, self.slots_of(channel))) == []
+        in_use = {channel: self.slots_of(channel) for channel in (1, 2, 3)}
         self.runner.run(store.pages.restore(in_use, keep_rest=keep_rest))
         return store.pages
 
-    def of(self, channel: int) -> list[PageSlot]:
+    def slots_of(self, channel: int) -> list[PageSlot]:
         return [place for number, place in self.bodies if number == channel]
 
     @rule(channel=channels, put=bodies, left_out=st.sets(st.integers(0, 3)), sync=st.booleans())
@@ -125,7 +125,7 @@ class PagesLife(RuleBasedStateMachine):
     def the_account_is_right(self) -> None:
         for channel in (1, 2, 3):
             info = self.pages.info(channel)
-            assert info.used == sum(place.size for place in self.of(channel)) <= info.size
+            assert info.used == sum(place.size for place in self.slots_of(channel)) <= info.size
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):

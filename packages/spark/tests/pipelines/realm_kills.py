@@ -80,7 +80,7 @@ class Outcome(Struct):
     seconds: float = 0.0
     published: int = 0
     kills: Counter[str] = field(default_factory=Counter)
-    """How often the realm was killed, by the stage of the micro-batch (see ``STAGES``)."""
+    """Number of kills of the realm, by the stage of the micro-batch (see ``STAGES``)."""
     restarts: int = 0
     status: int | None = None
     """Exit status of the pipeline after SIGINT; None: it had ended before that."""

@@ -167,8 +167,8 @@ def test_a_local_time_that_turns_up_later_is_a_column(
     assert table.column("local").to_pylist() == [None, None, local, local]
     flights.purge()
     events = flights.browse(archive=lake.uri)
-    found = {event.event_id: event.properties.get("local") for event in events}
-    assert found == {0: None, 1: None, 2: local, 3: local}
+    value_by_id = {event.event_id: event.properties.get("local") for event in events}
+    assert value_by_id == {0: None, 1: None, 2: local, 3: local}
 
 
 @pytest.mark.slow

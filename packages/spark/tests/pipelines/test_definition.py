@@ -67,23 +67,23 @@ FLIGHTS = {"name": "flights", "channel": "flights"}
 LATE = {"name": "late", "sql": "SELECT * FROM flights", "channel": "late"}
 
 
-def whole(**given: Any) -> Pipeline:
+def small_pipeline(**given: Any) -> Pipeline:
     """A small pipeline, other keys laid over it."""
     document = {"name": "small", "source": [FLIGHTS], "step": [LATE], **given}
     return parse(document, file="small.toml")
 
 
 def with_step(**given: Any) -> Pipeline:
-    return whole(step=[{**LATE, **given}])
+    return small_pipeline(step=[{**LATE, **given}])
 
 
 def with_source(**given: Any) -> Pipeline:
-    return whole(source=[{**FLIGHTS, **given}])
+    return small_pipeline(source=[{**FLIGHTS, **given}])
 
 
 def test_a_step_without_a_key_that_it_needs_is_told_so() -> None:
     with pytest.raises(InvalidArgument, match="step s: the step needs the key 'source', which is"):
-        whole(step=[{"name": "s", "kind": "latest", "table": "lake"}])
+        small_pipeline(step=[{"name": "s", "kind": "latest", "table": "lake"}])
 
 
 def test_a_file_says_everything(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_step_names_the_deprecated_format_of_its_table(keys: dict[str, Any]) -
         target: dict[str, Any] = {"table": {"path": "lake", "format": format}}
         if keys["kind"] == "archive":
             target = {"table": "lake", "format": format}
-        (step,) = whole(step=[{"name": "late", **keys, **target}]).steps
+        (step,) = small_pipeline(step=[{"name": "late", **keys, **target}]).steps
         return step.deprecations()
 
     assert texts("parquet") == (PARQUET_DEPRECATED,)
@@ -144,13 +144,13 @@ def test_python_says_the_same_as_a_file() -> None:
         file="small.toml",
     )
 
-    assert made == whole()
+    assert made == small_pipeline()
 
 
 def test_a_source_becomes_options_of_the_format() -> None:
     source = tomllib.loads(WHOLE)["source"][0]
 
-    assert whole(source=[source]).source("flights").format_options() == {
+    assert small_pipeline(source=[source]).source("flights").format_options() == {
         "channel": "flights/ewr,flights/jfk",
         "startingTimestamp": "2013-01-31T09:30:00+00:00",
         "selector": "dep_delay > 0",
@@ -210,7 +210,7 @@ def test_the_format_of_a_table_is_said_or_seen() -> None:
 )
 def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        whole(**given)
+        small_pipeline(**given)
 
 
 @pytest.mark.parametrize(
@@ -283,22 +283,22 @@ def test_what_is_wrong_in_a_step_is_told(given: dict[str, Any], message: str) ->
 
 def test_a_step_has_to_say_where_its_rows_go() -> None:
     with pytest.raises(InvalidArgument, match="step late: channel, table: none is given"):
-        whole(step=[{"name": "late", "sql": "SELECT * FROM flights"}])
+        small_pipeline(step=[{"name": "late", "sql": "SELECT * FROM flights"}])
 
 
 def test_a_step_that_reads_no_stream_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="sql reads no stream, only flights"):
-        whole(source=[{"name": "flights", "table": "flights.csv"}])
+        small_pipeline(source=[{"name": "flights", "table": "flights.csv"}])
 
 
 def test_a_definition_without_sources_says_so() -> None:
     with pytest.raises(InvalidArgument, match=r"sql reads no \[\[source\]\]; none is defined"):
-        whole(source=[])
+        small_pipeline(source=[])
 
 
 def test_a_durable_serves_one_step() -> None:
     with pytest.raises(InvalidArgument, match=r"source flights: durable lake .* late and later"):
-        whole(
+        small_pipeline(
             source=[{**FLIGHTS, "durable": "lake"}],
             step=[LATE, {**LATE, "name": "later"}],
         )
@@ -315,9 +315,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_names_that_are_none_get_a_hint() -> None:
     with pytest.raises(InvalidArgument, match="has no step 'lat': did you mean late"):
-        whole().step("lat")
+        small_pipeline().step("lat")
     with pytest.raises(InvalidArgument, match=r"source is 'flihgts', .* did you mean flights"):
-        whole().source("flihgts")
+        small_pipeline().source("flihgts")
 
 
 def test_targets_may_be_written_short() -> None:
@@ -365,7 +365,7 @@ def test_poison_is_buried_through_a_durable(durable: dict[str, Any]) -> None:
     step = {**LATE, "sql": "SELECT * FROM flights, others", "poison": "bury"}
 
     with pytest.raises(InvalidArgument, match="step late: poison needs a durable"):
-        whole(source=[{**FLIGHTS, **durable}, other_source], step=[step])
+        small_pipeline(source=[{**FLIGHTS, **durable}, other_source], step=[step])
 
 
 def test_a_step_that_reads_what_it_writes_is_refused() -> None:
@@ -385,8 +385,12 @@ def test_a_step_that_reads_what_it_writes_is_refused() -> None:
 def test_steps_that_read_what_they_write_through_one_another_are_refused(length: int) -> None:
     names = [f"c{number}" for number in range(length)]
     steps = [
-        {"name": f"s{at}", "sql": f"SELECT * FROM c{at}", "channel": names[(at + 1) % length]}
-        for at in range(length)
+        {
+            "name": f"s{index}",
+            "sql": f"SELECT * FROM c{index}",
+            "channel": names[(index + 1) % length],
+        }
+        for index in range(length)
     ]
     document = {
         "name": "loop",

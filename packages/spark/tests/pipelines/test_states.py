@@ -75,7 +75,7 @@ def shown(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def told(rows: list[Row]) -> dict[int, dict[str, Any]]:
+def computed_states(rows: list[Row]) -> dict[int, dict[str, Any]]:
     """Return the states that Spark computed, in the same form."""
     states_by_key = {}
     for row in rows:
@@ -105,7 +105,7 @@ def test_merged_by_spark_is_merged_by_the_realm(
     for event_id in (9, 60, 119):
         of_deltas = states(changes.where(f"event_id <= {event_id}"), CHANGES).collect()
 
-        assert told(of_deltas) == history.as_of(event_id)
+        assert computed_states(of_deltas) == history.as_of(event_id)
         for row in of_deltas:
             event = next(iter(history.archive.browse(start=row.last_event_id)))
             assert (row.tag, bytes(row.data)) == (event.tag, event.data)
@@ -120,7 +120,7 @@ def test_states_of_a_merge_channel_are_whole(
 
     result = states(read(spark, url, "rates"), StateRules(key=("id",)))
 
-    assert told(result.collect()) == history.as_of(79)
+    assert computed_states(result.collect()) == history.as_of(79)
 
 
 def test_a_key_that_was_deleted_begins_anew(spark: SparkSession) -> None:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def test_each_class_of_errors_raised_in_a_task_keeps_its_verdict(spark: SparkSession) -> None:
     secret = driver_secret()
 
-    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def report_errors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the text that a task reports to the JVM, for an error of each class."""
         from pyspark.util import handle_worker_exception
 
@@ -55,7 +55,9 @@ def test_each_class_of_errors_raised_in_a_task_keeps_its_verdict(spark: SparkSes
         yield pa.RecordBatch.from_pydict({"code": codes, "text": texts})
 
     codes = spark.createDataFrame([(code,) for code in error_classes()], "code string")
-    told_by_tasks = codes.coalesce(1).mapInArrow(told, "code string, text string").collect()
+    told_by_tasks = (
+        codes.coalesce(1).mapInArrow(report_errors, "code string, text string").collect()
+    )
 
     assert len(told_by_tasks) == len(error_classes())
     for code, text in told_by_tasks:

@@ -378,12 +378,12 @@ def test_a_full_channel_is_waited_for(client: Session) -> None:
     orders.edit(capacity=1, storage={"honour_capacity": True})
     refusals: list[str] = []
 
-    def look(done: RedriveCounts) -> None:
+    def on_progress(done: RedriveCounts) -> None:
         refusals.append(done.refusal)
         if len(refusals) == 2:
             orders.edit(capacity=10)
 
-    done = redrive(client, report=look)
+    done = redrive(client, report=on_progress)
 
     assert done.done.redriven == 2
     assert [bool(text) for text in refusals] == [True, True, False, False]
@@ -404,11 +404,11 @@ def test_however_long_it_waits_for_room_others_may_take_an_event(client: Session
 
         return tried
 
-    def told(done: RedriveCounts) -> None:
+    def on_progress(done: RedriveCounts) -> None:
         if done.refusal:
             refusals.append(done.refusal)
 
-    done = redrive(client, commit=commit, report=told)
+    done = redrive(client, commit=commit, report=on_progress)
 
     assert "no longer on dead" in refusals[-1]
     assert (len(refusals), done.is_complete, done.done.redriven) == (41, True, 0)
@@ -420,12 +420,12 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
     orders.edit(capacity=3)
     refusals: list[str] = []
 
-    def look(done: RedriveCounts) -> None:
+    def on_progress(done: RedriveCounts) -> None:
         refusals.append(done.refusal)
         if len(refusals) == 5:
             orders.edit(capacity=0)
 
-    done = redrive(client, report=look).done
+    done = redrive(client, report=on_progress).done
 
     assert done.redriven == 5
     assert data_of(client, "dead") == []

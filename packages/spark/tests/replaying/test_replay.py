@@ -249,12 +249,14 @@ def test_a_full_realm_is_waited_for(client: Session, tmp_path: Path) -> None:
     history = Archived("a", archive(tmp_path / "a", events([1, 2, 3], [0, 1, 2])), Bounds(), rows=1)
     seen: list[ReplayProgress] = []
 
-    def look(reached: ReplayProgress) -> None:
+    def on_progress(reached: ReplayProgress) -> None:
         seen.append(reached)
         if reached.refusal:
             client.channels.get("a").purge(end=0)
 
-    done = replay([history], RecordingOutlet(client), PlaceInMemory(), rows=1, report=look).run()
+    done = replay(
+        [history], RecordingOutlet(client), PlaceInMemory(), rows=1, report=on_progress
+    ).run()
 
     assert done.is_complete
     assert [bool(progress.refusal) for progress in seen] == [False, False, True, False]

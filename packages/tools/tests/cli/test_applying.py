@@ -91,9 +91,9 @@ def test_what_the_file_does_not_name_is_told_and_deleted_only_when_that_is_agree
 ) -> None:
     shop.write_text("[[queue]]\nname = 'work'\n")
 
-    told = penstock_command("apply", str(shop))
-    assert "not in the file, unchanged (--prune deletes them): channel orders\n" in told.stdout
-    assert told.exit_code == 0
+    applied = penstock_command("apply", str(shop))
+    assert "not in the file, unchanged (--prune deletes them): channel orders\n" in applied.stdout
+    assert applied.exit_code == 0
 
     unanswered = penstock_command("apply", str(shop), "--prune")
     assert unanswered.exit_code == 2
@@ -139,15 +139,15 @@ def test_what_cannot_be_changed_in_place_is_told_and_nothing_is_changed(
 
 
 def test_a_plan_is_also_a_document(penstock_command: Run, shop: Path) -> None:
-    told = json.loads(penstock_command("apply", str(shop), "--check", "--format", "json").stdout)
+    plan = json.loads(penstock_command("apply", str(shop), "--check", "--format", "json").stdout)
 
-    assert told["steps"][0] == {
+    assert plan["steps"][0] == {
         "verb": "create",
         "what": "channel orders",
         "changes": ["type 'persistent'", "ttl '1h'"],
         "loses": "",
     }
-    assert (told["immovable"], told["unnamed"], told["kept"]) == ([], [], [])
+    assert (plan["immovable"], plan["unnamed"], plan["kept"]) == ([], [], [])
 
 
 def test_a_bad_file_is_refused_with_its_line(penstock_command: Run, tmp_path: Path) -> None:
@@ -175,10 +175,10 @@ def test_what_is_there_is_exported_and_applied_elsewhere(
     assert penstock_command("apply", str(copy), "--check", "--prune").exit_code == 0
     assert penstock_command("export", "--topology").stdout == copy.read_text()
 
-    with penstock.Realm() as other:
-        there = commands_of(other)
-        assert there("apply", str(copy)).exit_code == 0
-        assert there("export", "--topology").stdout == copy.read_text()
+    with penstock.Realm() as other_realm:
+        penstock_there = commands_of(other_realm)
+        assert penstock_there("apply", str(copy)).exit_code == 0
+        assert penstock_there("export", "--topology").stdout == copy.read_text()
 
 
 def test_a_file_that_is_there_is_replaced_only_when_that_is_agreed_to(

@@ -30,13 +30,13 @@ def test_a_run_is_told_as_a_table_and_as_json(
     penstock_command: Run, session: penstock.Session
 ) -> None:
     shown = penstock_command("load", *QUICK, "--rollback", "0.1")
-    told = penstock_command("load", *QUICK, "--format", "json")
+    loaded = penstock_command("load", *QUICK, "--format", "json")
 
     assert shown.exit_code == 0, shown.output
     assert "40 planned, 40 safe, 40 delivered" in shown.stdout
     assert "4; 4 redelivered" in shown.stdout
     assert "delivered, 200/s" in shown.stdout
-    document = msgspec.json.decode(told.stdout)
+    document = msgspec.json.decode(loaded.stdout)
     assert (document["ended"], document["delivered"], document["lost"]) == ("complete", 40, 0)
     assert document["steps"][0]["publish"]["events"] == 40
     assert session.channels.list() == []
@@ -119,7 +119,7 @@ def wait_for_events(server: ServerProcess) -> str:
 
         def is_published() -> bool:
             channels = ((name, session.channels.get(name)) for name in session.channels.list())
-            used.extend(name for name, each in channels if each.info().counters.published)
+            used.extend(name for name, channel in channels if channel.info().counters.published)
             return bool(used)
 
         eventually(is_published)

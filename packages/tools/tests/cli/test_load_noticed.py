@@ -24,13 +24,13 @@ Spoil = Callable[[pytest.MonkeyPatch], None]
 
 def from_the_sending(patch: pytest.MonkeyPatch) -> None:
     """Latencies count from when an event was sent: what had to wait before is left out."""
-    whole, sent_us = LoadRun.publish, dict[int, int]()
+    original_publish, sent_us = LoadRun.publish, dict[int, int]()
 
     async def publish(
         run: LoadRun, channel: aio.Channel, numbers: Int64s, unanswered_slots: asyncio.Semaphore
     ) -> None:
         sent_us.update(dict.fromkeys(numbers.tolist(), run.at_us()))
-        await whole(run, channel, numbers, unanswered_slots=unanswered_slots)
+        await original_publish(run, channel, numbers, unanswered_slots=unanswered_slots)
 
     def count(run: LoadRun, times: list[Latencies], numbers: Int64s, at_us: int) -> None:
         steps = run.plan.steps_of(numbers)

@@ -134,7 +134,7 @@ def test_an_event_under_two_ids_was_kept_twice() -> None:
     unlike.record_delivery(numbers(0), numbers(5))
     unlike.record_published(0, range(6, 7))
 
-    assert [each.twice for each in (together, apart, unlike)] == [1, 1, 1]
+    assert [tally.twice for tally in (together, apart, unlike)] == [1, 1, 1]
 
 
 def test_what_was_rolled_back_and_never_came_again_is_lost_unless_the_durable_has_it() -> None:

@@ -85,9 +85,9 @@ def test_space_holds_and_q_ends() -> None:
 def test_what_does_not_fit_is_counted(session: penstock.Session) -> None:
     for number in range(20):
         session.channels.create(f"channel-{number}")
-    look = Sampler(session, StillClock()).take_sample()
+    sample = Sampler(session, StillClock()).take_sample()
 
-    shown = picture(View(), rates_between(look, look), rows=12)
+    shown = picture(View(), rates_between(sample, sample), rows=12)
 
     assert "16 more not shown" in shown
     assert len(shown.splitlines()) <= 12
@@ -95,10 +95,10 @@ def test_what_does_not_fit_is_counted(session: penstock.Session) -> None:
 
 def test_once_prints_a_picture_or_a_document(penstock_command: Run, orders: Channel) -> None:
     shown = penstock_command("top", "--once", "--interval", "0.1")
-    told = penstock_command("top", "--once", "--interval", "0.1", "--format", "json")
+    printed = penstock_command("top", "--once", "--interval", "0.1", "--format", "json")
 
     assert "orders" in shown.stdout
-    document = msgspec.json.decode(told.stdout)
+    document = msgspec.json.decode(printed.stdout)
     assert document["stores"][0]["name"] == "orders"
     assert document["connections"] >= 1
 
@@ -162,7 +162,7 @@ def test_long_names_give_way_and_numbers_stay_whole() -> None:
         offered_per_s=123_456,
         clients=1_234,
     )
-    rates = told(stores=[store], durables=[durable], realm="[red]realm[/]" * 4)
+    rates = realm_rates(stores=[store], durables=[durable], realm="[red]realm[/]" * 4)
 
     shown = picture(View(), rates, columns=80)
 
@@ -179,12 +179,12 @@ def test_long_names_give_way_and_numbers_stay_whole() -> None:
 
 
 def test_what_looks_like_markup_is_a_name() -> None:
-    shown = picture(View(), told(realm="[/]", stores=[], durables=[]))
+    shown = picture(View(), realm_rates(realm="[/]", stores=[], durables=[]))
 
     assert "[/]" in shown
 
 
-def told(*, realm: str, stores: list[StoreLine], durables: list[DurableLine]) -> RealmRates:
+def realm_rates(*, realm: str, stores: list[StoreLine], durables: list[DurableLine]) -> RealmRates:
     return RealmRates(
         realm=realm,
         version="1",

@@ -1,4 +1,4 @@
-"""When a demonstration is up, and its script begins."""
+"""The start of a demonstration, after which its script begins."""
 
 from __future__ import annotations
 

@@ -35,15 +35,15 @@ def command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def children(process: subprocess.Popen[str]) -> list[int]:
     """Processes that one has started, which are still there."""
-    found = []
+    numbers = []
     for entry in Path("/proc").iterdir():
         try:
             status = (entry / "stat").read_text().rpartition(")")[2].split()
         except (OSError, IndexError):
             continue
         if entry.name.isdecimal() and int(status[1]) == process.pid:
-            found.append(int(entry.name))
-    return found
+            numbers.append(int(entry.name))
+    return numbers
 
 
 def is_there(pid: int) -> bool:
@@ -51,21 +51,21 @@ def is_there(pid: int) -> bool:
 
 
 def test_the_owner_is_killed_and_nothing_is_lost_and_nothing_stays(tmp_path: Path) -> None:
-    told: list[str] = []
+    rows: list[str] = []
     with command(tmp_path, "--script", "0:kill owner") as process:
         assert process.stdout is not None
         for row in process.stdout:
-            told.append(row)
+            rows.append(row)
             if is_at_work(row, since=2):
                 break
         started = children(process)
         process.send_signal(signal.SIGINT)
         rest, failed = process.communicate(timeout=END_S)
-    last = [*told, *rest.splitlines()]
+    last = [*rows, *rest.splitlines()]
 
     assert (process.returncode, failed) == (0, "")
     assert len(started) == 6, "five processes and their guard"
-    assert any(re.fullmatch(r" *\d+\.\d s  kill node \d \(owner\)\n", row) for row in told), told
+    assert any(re.fullmatch(r" *\d+\.\d s  kill node \d \(owner\)\n", row) for row in rows), rows
     assert re.search(r"kill node \d \(owner\): \d+\.\d s without acknowledgements", last[-2])
     counts = COUNTS.fullmatch(last[-1])
     assert counts is not None, last[-1]
@@ -84,10 +84,10 @@ def is_at_work(row: str, since: int) -> bool:
 
 def test_it_ends_by_itself_after_so_many_seconds(tmp_path: Path) -> None:
     with command(tmp_path, "--seconds", "1") as process:
-        told, failed = process.communicate(timeout=END_S)
+        output, failed = process.communicate(timeout=END_S)
 
     assert (process.returncode, failed) == (0, "")
-    assert COUNTS.fullmatch(told.splitlines()[-1])
+    assert COUNTS.fullmatch(output.splitlines()[-1])
     assert not list(tmp_path.iterdir())
 
 
@@ -97,9 +97,9 @@ def test_a_signal_ends_it_and_all_it_has_started(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("starting three engine servers")
         started = children(process)
         process.send_signal(signal.SIGTERM)
-        told, failed = process.communicate(timeout=END_S)
+        output, failed = process.communicate(timeout=END_S)
 
-    assert (process.returncode, failed) == (0, ""), told
+    assert (process.returncode, failed) == (0, ""), output
     assert len(started) == 7, "six processes and their guard"
     assert not [pid for pid in started if is_there(pid)]
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Nothing of a demonstration that was killed runs on."""
+"""No process of a killed demonstration keeps running."""
 
 from __future__ import annotations
 

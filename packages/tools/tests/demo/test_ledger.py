@@ -1,4 +1,4 @@
-"""What is lost and what is there twice is found, and what is merely delivered again is neither."""
+"""The ledger finds lost and duplicate events, and does not count redeliveries as either."""
 
 from __future__ import annotations
 
@@ -85,19 +85,19 @@ def test_what_is_stored_under_two_ids_is_there_twice() -> None:
     ledger = published(1)
     ledger.record_delivery(0, 10)
     ledger.record_delivery(0, 11)
-    other = published(1)
-    other.record_delivery(0, 11)
+    redelivered = published(1)
+    redelivered.record_delivery(0, 11)
     late = Ledger()
     late.record_delivery(late.next_number(), 11)
     late.record_acknowledgement(0, 10)
 
-    assert (ledger.twice, other.twice, late.twice) == (1, 1, 1)
+    assert (ledger.twice, redelivered.twice, late.twice) == (1, 1, 1)
 
 
 def test_acknowledgements_of_the_last_second_are_counted() -> None:
     acknowledgements = Acknowledgements()
-    for at in (0, 400_000, 900_000, 1_100_000):
-        acknowledgements.record(at)
+    for time_us in (0, 400_000, 900_000, 1_100_000):
+        acknowledgements.record(time_us)
 
     assert acknowledgements.count_last_second(1_100_000) == 3
     assert acknowledgements.count_last_second(5_000_000) == 0
@@ -107,8 +107,8 @@ def test_the_longest_time_without_one_counts_from_what_was_done() -> None:
     acknowledgements = Acknowledgements()
     assert acknowledgements.longest_us(7) == acknowledgements.waiting_us(7) == 0
 
-    for at in (1_000, 9_000, 10_000):
-        acknowledgements.record(at)
+    for time_us in (1_000, 9_000, 10_000):
+        acknowledgements.record(time_us)
     assert acknowledgements.longest_us(11_000) == 8_000
 
     acknowledgements.restart(11_000)

@@ -17,8 +17,8 @@ class Echo(socketserver.BaseRequestHandler):
     """Says what it hears, louder."""
 
     def handle(self) -> None:
-        while said := self.request.recv(1 << 16):
-            self.request.sendall(said.upper())
+        while data := self.request.recv(1 << 16):
+            self.request.sendall(data.upper())
 
 
 class EchoServer(socketserver.ThreadingTCPServer):
@@ -48,12 +48,12 @@ def connected(port: int) -> socket.socket:
 
 
 def heard(connection: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        piece = connection.recv(count - len(found))
-        assert piece, f"it has ended after {found!r}"
-        found += piece
-    return found
+    received = b""
+    while len(received) < count:
+        chunk = connection.recv(count - len(received))
+        assert chunk, f"it has ended after {received!r}"
+        received += chunk
+    return received
 
 
 def is_silent(connection: socket.socket) -> bool:
@@ -77,18 +77,18 @@ def test_bytes_go_both_ways_and_the_end_too(links: DemoLinks, port: int) -> None
 def test_nothing_gets_through_a_cut_link_and_what_has_waited_comes_later(
     links: DemoLinks, port: int
 ) -> None:
-    own, others = links.open("n1", "e1", port), links.open("n2", "e1", port)
-    with connected(own) as before, connected(others) as other:
+    own_link, others = links.open("n1", "e1", port), links.open("n2", "e1", port)
+    with connected(own_link) as before, connected(others) as other_connection:
         before.sendall(b"before")
         assert heard(before, 6) == b"BEFORE"
 
         links.cut("n1")
         assert links.is_cut("n1")
         before.sendall(b"meanwhile")
-        with connected(own) as new:
+        with connected(own_link) as new:
             new.sendall(b"new")
-            other.sendall(b"other")
-            assert heard(other, 5) == b"OTHER", "whoever is not cut goes on"
+            other_connection.sendall(b"other")
+            assert heard(other_connection, 5) == b"OTHER", "whoever is not cut goes on"
             assert is_silent(before)
             assert is_silent(new)
             links.heal("n1")
@@ -107,10 +107,10 @@ def test_who_is_not_heard_hears_and_who_does_not_hear_is_heard(
         for lost in ("from", "to"):
             links.cut(name, lost)
             connection.sendall(b"meanwhile")
-            with connected(links.open("n2", "e1", port)) as other:
-                other.sendall(b"other")
+            with connected(links.open("n2", "e1", port)) as other_connection:
+                other_connection.sendall(b"other")
                 if name == "n1":
-                    assert heard(other, 5) == b"OTHER"
+                    assert heard(other_connection, 5) == b"OTHER"
             assert is_silent(connection), f"what is asked, or the answer, is lost: {lost}"
             links.heal(name)
 
@@ -119,8 +119,8 @@ def test_who_is_not_heard_hears_and_who_does_not_hear_is_heard(
 
 def test_what_is_on_its_way_to_who_is_not_heard_arrives(links: DemoLinks) -> None:
     with socket.create_server((HOST, 0)) as door:
-        own = links.open("n1", "e1", door.getsockname()[1])
-        with connected(own) as node:
+        own_link = links.open("n1", "e1", door.getsockname()[1])
+        with connected(own_link) as node:
             node.sendall(b"x")
             engine, _ = door.accept()
             with engine:
@@ -143,14 +143,14 @@ def test_what_is_on_its_way_to_who_is_not_heard_arrives(links: DemoLinks) -> Non
 def test_whoever_is_cut_on_either_side_hears_nothing(links: DemoLinks, port: int) -> None:
     with (
         connected(links.open("e2", "e1", port)) as connection,
-        connected(links.open("n1", "n2", port)) as other,
+        connected(links.open("n1", "n2", port)) as other_connection,
     ):
         links.cut("e1")
         links.cut("e2")
         connection.sendall(b"one")
         links.heal("e1")
-        other.sendall(b"other")
-        assert heard(other, 5) == b"OTHER"
+        other_connection.sendall(b"other")
+        assert heard(other_connection, 5) == b"OTHER"
         assert is_silent(connection), "the other one is cut still"
 
         links.heal("e2")
@@ -159,8 +159,8 @@ def test_whoever_is_cut_on_either_side_hears_nothing(links: DemoLinks, port: int
 
 
 def test_where_nobody_listens_a_connection_ends(links: DemoLinks) -> None:
-    with socket.create_server((HOST, 0)) as gone:
-        port = gone.getsockname()[1]
+    with socket.create_server((HOST, 0)) as closed:
+        port = closed.getsockname()[1]
 
     with connected(links.open("n1", "e1", port)) as connection:
         assert connection.recv(1) == b""
@@ -169,7 +169,7 @@ def test_where_nobody_listens_a_connection_ends(links: DemoLinks) -> None:
 def test_the_end_of_links_ends_every_connection_and_the_thread(port: int) -> None:
     before = threading.enumerate()
     made = DemoLinks()
-    (thread,) = (each for each in threading.enumerate() if each not in before)
+    (thread,) = (thread for thread in threading.enumerate() if thread not in before)
     with connected(made.open("n1", "e1", port)) as connection:
         connection.sendall(b"one")
         assert heard(connection, 3) == b"ONE"

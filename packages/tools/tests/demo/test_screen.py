@@ -87,12 +87,14 @@ def test_without_an_owner_it_says_so_and_what_clients_are_told() -> None:
 
 
 def test_the_newest_deeds_are_shown() -> None:
-    executed_actions = [ExecutedAction(float(at), f"deed {at}", 0.0) for at in range(20)]
+    executed_actions = [
+        ExecutedAction(float(second), f"deed {second}", 0.0) for second in range(20)
+    ]
 
     shown = screen(replace(PICTURE, executed_actions=executed_actions))
 
     assert "deed 13" not in shown
-    assert all(f"deed {at}:" in shown for at in range(14, 20))
+    assert all(f"deed {second}:" in shown for second in range(14, 20))
 
 
 def test_a_line_has_the_state_of_each_process_and_the_counts() -> None:

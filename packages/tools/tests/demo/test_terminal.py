@@ -55,9 +55,9 @@ class Terminal:
         shown = ""
         for _ in range(READS):
             shown += self._read()
-            found = re.search(pattern, shown)
-            if found is not None:
-                return found
+            match_ = re.search(pattern, shown)
+            if match_ is not None:
+                return match_
         raise AssertionError(f"{pattern} is not shown: {self.told[-2_000:]}")
 
     def _read(self) -> str:
@@ -92,9 +92,9 @@ def test_keys_kill_and_cut_and_the_screen_shows_it_with_nothing_lost(tmp_path: P
     try:
         terminal.until(r"owner n\d +epoch 1 +[1-9]")
         settings = terminal.until(r"penstock cluster status --settings (\S+\.toml)")[1]
-        looked = CliRunner().invoke(app, ["cluster", "status", "--settings", settings])
-        assert looked.exit_code == 0, looked.output
-        assert re.search(r"^owner +n\d, epoch 1, lease ", looked.stdout, re.MULTILINE)
+        shown_status = CliRunner().invoke(app, ["cluster", "status", "--settings", settings])
+        assert shown_status.exit_code == 0, shown_status.output
+        assert re.search(r"^owner +n\d, epoch 1, lease ", shown_status.stdout, re.MULTILINE)
 
         terminal.press("k")
         terminal.until(r"kill node \d \(owner\): \d")

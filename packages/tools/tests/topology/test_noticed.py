@@ -19,35 +19,39 @@ Mistake = Callable[[pytest.MonkeyPatch], None]
 
 def unseen_storage(patch: pytest.MonkeyPatch) -> None:
     """A plan does not compare how a store is kept."""
-    whole = planning.definition_changes
+    definition_changes = planning.definition_changes
 
     def without(found: Definition, wanted: Definition) -> Iterator[planning.Change]:
-        return (each for each in whole(found, wanted) if not each[0].startswith("storage."))
+        return (
+            change
+            for change in definition_changes(found, wanted)
+            if not change[0].startswith("storage.")
+        )
 
     patch.setattr(planning, "definition_changes", without)
 
 
 def forgotten_backoff(patch: pytest.MonkeyPatch) -> None:
     """A step makes a durable without the time to breathe that its file gives it."""
-    whole = applying.durable_arguments
+    durable_arguments = applying.durable_arguments
 
     def given_of_durable(durable: WantedDurable) -> dict[str, Any]:
-        return {**whole(durable), "backoff": None}
+        return {**durable_arguments(durable), "backoff": None}
 
     patch.setattr(applying, "durable_arguments", given_of_durable)
 
 
 def unwritten_selector(patch: pytest.MonkeyPatch) -> None:
     """A file that is written of a realm leaves out what durables choose."""
-    whole = inventory.wanted_durable
+    wanted_durable = inventory.wanted_durable
 
     def durable(info: DurableInfo, definition: Definition) -> WantedDurable:
-        found = whole(info, definition)
+        durable_ = wanted_durable(info, definition)
         return WantedDurable(
-            name=found.name,
-            type=found.type,
-            persistent=found.persistent,
-            attributes=found.attributes,
+            name=durable_.name,
+            type=durable_.type,
+            persistent=durable_.persistent,
+            attributes=durable_.attributes,
         )
 
     patch.setattr(inventory, "wanted_durable", durable)
@@ -55,10 +59,10 @@ def unwritten_selector(patch: pytest.MonkeyPatch) -> None:
 
 def stores_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A step makes a store without the time to live that its file gives it."""
-    whole = applying.store_arguments
+    store_arguments = applying.store_arguments
 
     def given_of_store(store: WantedStore) -> dict[str, Any]:
-        return {**whole(store), "ttl": 0}
+        return {**store_arguments(store), "ttl": 0}
 
     patch.setattr(applying, "store_arguments", given_of_store)
 

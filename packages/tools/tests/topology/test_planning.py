@@ -1,4 +1,4 @@
-"""What a file and a realm differ in, and what is done about it."""
+"""The differences between a file and a realm, and the steps that remove them."""
 
 from __future__ import annotations
 
@@ -150,9 +150,9 @@ def test_what_cannot_be_changed_in_place_is_told_with_what_would_be_lost(session
     session.joins.create("orders", "work")
     text = "[[channel]]\nname = 'orders'\ntype = 'persistent'\n[[channel]]\nname = 'work'\n"
 
-    found = planned(session, text + "[[channel]]\nname = 'more'\n")
+    plan_ = planned(session, text + "[[channel]]\nname = 'more'\n")
 
-    assert [(each.what, each.details, each.loses, each.remedy) for each in found.immovable] == [
+    assert [(step.what, step.details, step.loses, step.remedy) for step in plan_.immovable] == [
         (
             "channel orders",
             ("type 'mixed' -> 'persistent'",),
@@ -167,7 +167,7 @@ def test_what_cannot_be_changed_in_place_is_told_with_what_would_be_lost(session
         ),
     ]
     with pytest.raises(IllegalState, match="channel orders, queue work cannot be changed in place"):
-        apply(session, found)
+        apply(session, plan_)
     assert session.channels.list() == ["orders"]
 
 
@@ -293,7 +293,7 @@ def test_stores_whose_dead_event_stores_change_places_are_edited_in_order(sessio
     assert planned(session, text) == Plan()
 
 
-def found(**stores: dict[str, object]) -> Found:
+def inventory_of(**stores: dict[str, object]) -> Found:
     """A realm with these channels."""
     me = Me(user="alice", host="localhost")
     return Found(
@@ -312,21 +312,24 @@ def found(**stores: dict[str, object]) -> Found:
 
 @pytest.mark.spec("C5")
 def test_whether_a_store_is_cluster_wide_is_left_alone_unless_it_is_told() -> None:
-    there = found(orders={"cluster_wide": True}, late={"cluster_wide": False})
+    inventory = inventory_of(orders={"cluster_wide": True}, late={"cluster_wide": False})
     text = "[[channel]]\nname = 'orders'\n"
 
-    assert there.is_cluster
-    assert plan(parse(text), there).steps == ()
-    assert plan(parse(f"{text}cluster_wide = true\n"), there).steps == ()
-    (immovable,) = plan(parse(f"{text}cluster_wide = false\n"), there).immovable
+    assert inventory.is_cluster
+    assert plan(parse(text), inventory).steps == ()
+    assert plan(parse(f"{text}cluster_wide = true\n"), inventory).steps == ()
+    (immovable,) = plan(parse(f"{text}cluster_wide = false\n"), inventory).immovable
     assert immovable.details == ("cluster_wide true -> false",)
 
 
 @pytest.mark.spec("N1")
 def test_what_a_cluster_has_as_usual_is_not_written_so_that_one_machine_takes_it_too() -> None:
-    there = found(orders={"cluster_wide": True}, late={"cluster_wide": False})
+    inventory = inventory_of(orders={"cluster_wide": True}, late={"cluster_wide": False})
 
-    assert [each.definition.cluster_wide for each in topology_of(there).stores] == [False, None]
+    assert [store.definition.cluster_wide for store in topology_of(inventory).stores] == [
+        False,
+        None,
+    ]
 
 
 @pytest.mark.spec("C5")
@@ -385,8 +388,8 @@ def test_topics_and_rights_on_them_are_as_the_file_says(guarded: Session) -> Non
         assert planned(guarded, TOPICS, prune=prune).steps == ()
 
     assert guarded.channels.get("temps").info().definition.topics == ("plant/{site}/temp", "x/+")
-    gone = applied(guarded, TOPICS.partition("[[grant]]")[0] + "[[user]]\nname='a'\n", prune=True)
-    assert "- rights of alice@* on topic dev/%c/#" in shown(gone)
+    pruned = applied(guarded, TOPICS.partition("[[grant]]")[0] + "[[user]]\nname='a'\n", prune=True)
+    assert "- rights of alice@* on topic dev/%c/#" in shown(pruned)
     assert guarded.access.topics() == []
 
 
@@ -418,7 +421,7 @@ def test_a_password_stays_as_it_is(guarded: Session) -> None:
 
     applied(guarded, PEOPLE)
 
-    alice = next(each for each in guarded.access.users() if each.name == "alice")
+    alice = next(user for user in guarded.access.users() if user.name == "alice")
     assert alice.has_password
 
 
@@ -438,7 +441,7 @@ def test_people_are_pruned_but_for_who_may_administer(guarded: Session) -> None:
         "- user dave",
     ]
     assert pruned.kept == ("rights of admin@* on the realm", "user admin")
-    assert {each.name for each in guarded.access.users()} == {"admin", "alice"}
+    assert {user.name for user in guarded.access.users()} == {"admin", "alice"}
 
 
 def test_a_file_without_people_leaves_them_alone(guarded: Session) -> None:
@@ -466,7 +469,10 @@ def test_what_is_there_is_written_and_read_again(guarded: Session) -> None:
 
     assert written.startswith("# The shop\n\n[[channel]]\n")
     assert planned(guarded, written, prune=True).steps == ()
-    with penstock.Realm(access__mode="mandatory", **QUICK) as other, other.connect() as session:
+    with (
+        penstock.Realm(access__mode="mandatory", **QUICK) as second_realm,
+        second_realm.connect() as session,
+    ):
         applied(session, written)
         again = to_toml(topology_of(look(session)), heading="The shop")
     assert again == written
@@ -496,7 +502,7 @@ def test_a_durable_over_a_pattern_is_made_kept_written_and_pruned(session: Sessi
 
     assert "+ durable billing over orders/*" in shown(first)
     names = {
-        name: [each.name for each in session.channels.get(name).durables.list()]
+        name: [durable.name for durable in session.channels.get(name).durables.list()]
         for name in session.channels.list()
     }
     assert names == {name: ["billing"] * name.startswith("orders/") for name in names}
@@ -515,7 +521,7 @@ def test_a_durable_over_a_pattern_is_made_kept_written_and_pruned(session: Sessi
     rest = "".join(OVER.partition("[[channel]]")[1:])
     kept = planned(session, rest)
     assert "durable billing over orders/*" in kept.unnamed
-    assert not any("durable billing of" in each for each in kept.unnamed)
+    assert not any("durable billing of" in text for text in kept.unnamed)
     pruned = applied(session, rest, prune=True)
     assert "- durable billing over orders/*" in shown(pruned)
     assert session.durables.list() == []
@@ -524,10 +530,10 @@ def test_a_durable_over_a_pattern_is_made_kept_written_and_pruned(session: Sessi
 
 @pytest.mark.spec("D22")
 def test_what_a_realm_would_refuse_of_a_pattern_is_refused_before(session: Session) -> None:
-    other = session.channels.create("orders/us").durables.create("billing")
+    second_durable = session.channels.create("orders/us").durables.create("billing")
     with pytest.raises(InvalidArgument, match=r"shop.toml:5: durable billing over orders.*another"):
         planned(session, OVER)
-    assert other.info().type == "shared"
+    assert second_durable.info().type == "shared"
     with pytest.raises(InvalidArgument, match="cannot be on"):
         planned(
             session,
@@ -546,13 +552,13 @@ def test_what_a_realm_makes_for_mqtt_is_neither_pruned_nor_exported() -> None:
             client.publish("a", b"1", retain=True)
 
         assert planned(session, file, prune=True) == Plan()
-        assert [each.name for each in topology_of(look(session)).stores] == ["lines", "orders"]
+        assert [store.name for store in topology_of(look(session)).stores] == ["lines", "orders"]
         older = file + '[[channel]]\nname = "mqtt-sessions"\nkeys = { entry = 1 }\n'
         assert planned(session, older, prune=True) == Plan()
 
         applied(session, "", prune=True)
         assert session.channels.list() == ["mqtt"]
-        assert [each.client_id for each in session.mqtt.sessions()] == ["sensor"]
-        assert [each.data for each in session.mqtt.retained()] == [b"1"]
+        assert [mqtt_session.client_id for mqtt_session in session.mqtt.sessions()] == ["sensor"]
+        assert [message.data for message in session.mqtt.retained()] == [b"1"]
         with pytest.raises(IllegalState, match="the channel of all topics of MQTT"):
             session.channels.delete("mqtt")

@@ -82,7 +82,7 @@ def test_times_of_a_durable_and_a_queue_are_texts() -> None:
 def test_a_file_says_what_a_realm_consists_of() -> None:
     shop = parse(SHOP)
 
-    assert [(each.kind, each.name) for each in shop.stores] == [
+    assert [(store.kind, store.name) for store in shop.stores] == [
         ("channel", "dead"),
         ("channel", "eu/orders"),
         ("queue", "work"),
@@ -97,9 +97,9 @@ def test_a_file_says_what_a_realm_consists_of() -> None:
     (billing,) = shop.stores[1].durables
     assert (billing.type, billing.attributes.order_by) == ("serial", "customer")
     assert str(billing.start) == "2026-05-04 12:00:00+00:00"
-    assert [(each.source, each.destination) for each in shop.joins] == [("eu/orders", "work")]
+    assert [(join.source, join.destination) for join in shop.joins] == [("eu/orders", "work")]
     assert shop.groups[0].members == ("alice", "bob")
-    assert [(each.kind, each.name, each.rights) for each in shop.grants] == [
+    assert [(grant.kind, grant.name, grant.rights) for grant in shop.grants] == [
         ("channel", "eu/*", ("subscribe", "publish")),
         ("realm", "", ("access",)),
     ]

@@ -132,18 +132,18 @@ class Interpreter:
                 return answer if isinstance(answer, bool) else None
 
     def compare(self, sign: Comparison, left: Expression, right: Expression) -> bool | None:
-        one, other = self.value(left), self.value(right)
+        one, right_value = self.value(left), self.value(right)
         if isinstance(one, datetime) and isinstance(right, Text):
-            other = moment(right.value)
-        if isinstance(other, datetime) and isinstance(left, Text):
+            right_value = moment(right.value)
+        if isinstance(right_value, datetime) and isinstance(left, Text):
             one = moment(left.value)
-        if isinstance(one, datetime) != isinstance(other, datetime):
-            one, other = number(one), number(other)
-        if one is None or other is None or family(one) != family(other):
+        if isinstance(one, datetime) != isinstance(right_value, datetime):
+            one, right_value = number(one), number(right_value)
+        if one is None or right_value is None or family(one) != family(right_value):
             return None
         if family(one) == "other" or (family(one) == "truth" and sign not in ("=", "<>")):
             return None
-        return TESTS[sign](one, other)
+        return TESTS[sign](one, right_value)
 
     def value(self, node: Expression) -> Any:
         match node:
@@ -154,8 +154,8 @@ class Interpreter:
             case Arithmetic(sign, left, right):
                 return calculate(sign, number(self.value(left)), number(self.value(right)))
             case Negative(operand):
-                known = number(self.value(operand))
-                return within(-known) if known is not None else None
+                operand_number = number(self.value(operand))
+                return within(-operand_number) if operand_number is not None else None
             case Now():
                 return self.now_us // 1000
             case Distance():
@@ -196,10 +196,10 @@ class Interpreter:
         for angle, most in ((latitude, 90), (longitude, 180)):
             if family(angle) != "number" or not abs(angle) <= most:
                 return None
-        one, other = math.radians(node.latitude), math.radians(latitude)
+        one, latitude_radians = math.radians(node.latitude), math.radians(latitude)
         turn = math.radians(longitude) - math.radians(node.longitude)
-        half = math.sin((other - one) / 2) ** 2
-        half += math.cos(one) * math.cos(other) * math.sin(turn / 2) ** 2
+        half = math.sin((latitude_radians - one) / 2) ** 2
+        half += math.cos(one) * math.cos(latitude_radians) * math.sin(turn / 2) ** 2
         arc = 2 * math.asin(math.sqrt(min(1.0, half)))
         return 6371.0088 * arc / KILOMETRES_PER_UNIT[node.unit]
 
@@ -249,10 +249,10 @@ def conjunction(answers: Iterable[bool | None]) -> bool | None:
 
 
 def disjunction(answers: Iterable[bool | None]) -> bool | None:
-    known = list(answers)
-    if True in known:
+    known_answers = list(answers)
+    if True in known_answers:
         return True
-    return None if None in known else False
+    return None if None in known_answers else False
 
 
 def opposite(answer: bool | None) -> bool | None:

@@ -58,9 +58,9 @@ def test_the_automaton_finds_what_the_walk_finds(pattern: str, data: st.DataObje
     texts = data.draw(st.lists(st.none() | near | st.text(ALPHABET), max_size=6))
     column = pa.array([None, *texts], pa.string())[1:]
 
-    found = Automaton(pattern_parts).search(column, unlimited)
+    matches = Automaton(pattern_parts).search(column, unlimited)
 
-    assert found.to_pylist() == Walk(pattern_parts).search(column, unlimited).to_pylist()
+    assert matches.to_pylist() == Walk(pattern_parts).search(column, unlimited).to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,8 @@ def test_channels_have_their_turns_from_fetch_to_fetch(
 def test_shares_are_even_and_unused_ones_go_to_other_channels(
     there: tuple[int, ...], count: int, shares: tuple[int, ...]
 ) -> None:
-    found = even_shares({str(index): many for index, many in enumerate(there)}, count)
-    assert tuple(found.values()) == shares
+    share_by_channel = even_shares({str(index): many for index, many in enumerate(there)}, count)
+    assert tuple(share_by_channel.values()) == shares
 
 
 @pytest.mark.spec("H4", "H2")

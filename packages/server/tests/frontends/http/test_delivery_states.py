@@ -1,4 +1,4 @@
-"""Who has which event, over HTTP (SEM D23)."""
+"""Delivery states of events, read over HTTP (SEM D23)."""
 
 from __future__ import annotations
 

@@ -47,18 +47,18 @@ async def test_the_realm_is_not_ready_while_it_lasts_and_lives(world: World) -> 
     checks = world.loop.create_task(server.run())
     listener.pending_bytes = listener.realm.limits.backlog_bytes_max + 1
     await pass_time(STANDSTILL_S - 1.0)
-    assert (await asked(server, "/ready"))[0] == 200, "it may be only busy"
+    assert (await get(server, "/ready"))[0] == 200, "it may be only busy"
     await pass_time(3.0)
 
-    assert await asked(server, "/ready") == (503, {"status": "standstill"})
-    assert (await asked(server, "/health"))[0] == 200
+    assert await get(server, "/ready") == (503, {"status": "standstill"})
+    assert (await get(server, "/health"))[0] == 200
     listener.pending_bytes = 0
     await pass_time(2.0)
-    assert (await asked(server, "/ready"))[0] == 200
+    assert (await get(server, "/ready"))[0] == 200
     checks.cancel()
 
 
-async def asked(server: HttpServer, path: str) -> tuple[int, Any]:
+async def get(server: HttpServer, path: str) -> tuple[int, Any]:
     """Return the status and the document of an answer."""
     connection, wire = HttpConnection(server), HttpWire()
     connection.connection_made(wire)
