@@ -153,7 +153,7 @@ class Source:
         self.alias = f"aio_{name.rpartition('.')[2]}"
         self.tree = ast.parse((CLIENT / f"{name.replace('.', '/')}.py").read_text("utf-8"))
         self.imports: dict[str, tuple[str, bool]] = {}
-        """For each name, the statement that imports it, and whether only type checkers need it."""
+        """The statement that imports each name, and whether only type checkers need it."""
         self._collect_imports(self.tree.body, typing_only=False)
 
     def _collect_imports(self, body: list[ast.stmt], *, typing_only: bool) -> None:
@@ -161,15 +161,15 @@ class Source:
         for node in body:
             match node:
                 case ast.ImportFrom(module=module, names=names):
-                    for each in names:
-                        bound = f"{each.name} as {each.asname}" if each.asname else each.name
+                    for alias in names:
+                        bound = f"{alias.name} as {alias.asname}" if alias.asname else alias.name
                         self._add(
-                            each.asname or each.name, f"from {module} import {bound}", typing_only
+                            alias.asname or alias.name, f"from {module} import {bound}", typing_only
                         )
                 case ast.Import(names=names):
-                    for each in names:
-                        bound = f"{each.name} as {each.asname}" if each.asname else each.name
-                        self._add(each.asname or each.name, f"import {bound}", typing_only)
+                    for alias in names:
+                        bound = f"{alias.name} as {alias.asname}" if alias.asname else alias.name
+                        self._add(alias.asname or alias.name, f"import {bound}", typing_only)
                 case ast.If(test=ast.Name(id="TYPE_CHECKING")):
                     self._collect_imports(node.body, typing_only=True)
                 case (
@@ -195,7 +195,7 @@ class Source:
 class Imports:
     """The import statements of a written module."""
 
-    own: str
+    module: str
     """Name of the module itself, which it must not import."""
     always: set[str] = field(default_factory=set)
     typing_only: set[str] = field(default_factory=set)
@@ -203,18 +203,18 @@ class Imports:
 
     def use(self, node: ast.AST, source: Source) -> None:
         """Import the names in an annotation or a default."""
-        for each in ast.walk(node):
-            if not isinstance(each, ast.Name):
+        for name_node in ast.walk(node):
+            if not isinstance(name_node, ast.Name):
                 continue
-            if each.id in TWINS:
-                self.twin(each.id)
-            elif each.id in source.imports:
-                statement, typing_only = source.imports[each.id]
+            if name_node.id in TWINS:
+                self.twin(name_node.id)
+            elif name_node.id in source.imports:
+                statement, typing_only = source.imports[name_node.id]
                 (self.typing_only if typing_only else self.always).add(statement)
 
     def twin(self, name: str) -> None:
         """Import the blocking twin of a class."""
-        if TWINS[name] != self.own:
+        if TWINS[name] != self.module:
             self.always.add(f"from penstock.client.sync.{TWINS[name]} import {name}")
 
 
@@ -243,7 +243,7 @@ class Class:
         self._node = source.class_of(name)
         self._methods = [n for n in self._node.body if isinstance(n, Method)]
         self._by_hand = _methods_by_hand(name)
-        self._inherited = {each.name for each in _inherited(source, self._node)}
+        self._inherited = {method.name for method in _inherited(source, self._node)}
         """Methods of bases that have no blocking twin."""
         self._bases = [b.id for b in self._node.bases if isinstance(b, ast.Name) and b.id in TWINS]
         self._inner = f"{source.alias}.{name}"
@@ -262,29 +262,29 @@ class Class:
             imports.twin(base)
         shown = f"({', '.join(bases)})" if bases else ""
         lines = [f"class {self.name}{shown}:"]
-        own = DOCSTRINGS.get(self.name)
-        lines += _indented(f'"""{own}"""' if own else _docstring(self._node))
+        docstring = DOCSTRINGS.get(self.name)
+        lines += _indented(f'"""{docstring}"""' if docstring else _docstring(self._node))
         changing = self._changing()
         attributes = self._attributes()
         lines.append("")
-        for each in attributes:
-            if each.name not in changing:
-                lines += _indented("\n".join(self._declared(each)))
+        for attribute in attributes:
+            if attribute.name not in changing:
+                lines += _indented("\n".join(self._declared(attribute)))
         lines += ["", *_indented("\n".join(self._init()))]
         for method in self._methods:
             if self._is_wanted(method):
                 lines += ["", *_indented("\n".join(self._method(method)))]
-        for each in attributes:
-            if each.name in changing:
-                lines += ["", *_indented("\n".join(self._property(each)))]
+        for attribute in attributes:
+            if attribute.name in changing:
+                lines += ["", *_indented("\n".join(self._property(attribute)))]
         lines += _indented("\n".join(self._context()))
         return "\n".join(lines)
 
     def _check_inherited(self) -> None:
         """Raise :class:`NotDerivable` if the twin inherits a method that the blocking class would
         not have."""
-        own = {method.name for method in self._methods}
-        for name in sorted(self._inherited - own - self._by_hand.keys()):
+        own_methods = {method.name for method in self._methods}
+        for name in sorted(self._inherited - own_methods - self._by_hand.keys()):
             if not name.startswith("_"):
                 raise NotDerivable(f"{self.name} inherits {name}, which is not written by hand")
 
@@ -304,12 +304,12 @@ class Class:
 
     def _init(self) -> Iterator[str]:
         """Yield the lines of the constructor."""
-        own = self._by_hand.get("__init__")
-        if own is not None:
-            parameters = ast.unparse(own.args)
-            passed = ", ".join(each.arg for each in own.args.args[1:])
+        init = self._by_hand.get("__init__")
+        if init is not None:
+            parameters = ast.unparse(init.args)
+            passed = ", ".join(argument.arg for argument in init.args.args[1:])
             module = BY_HAND[self.name][0]
-            for node in (own.args, *[a.annotation for a in own.args.args if a.annotation]):
+            for node in (init.args, *[a.annotation for a in init.args.args if a.annotation]):
                 self._imports.use(node, Source(f"sync.{module}"))
             yield f"def __init__({parameters}) -> None:"
             yield f"    super().__init__({passed})"
@@ -321,11 +321,11 @@ class Class:
             else:
                 yield "    self._inner = inner"
                 yield "    self._loop = loop"
-        for each in self._attributes():
-            if each.twin is not None:
-                yield f"    self.{each.name} = {each.twin}(inner.{each.name}, loop)"
-            elif each.name not in self._changing():
-                yield f"    self.{each.name} = inner.{each.name}"
+        for attribute in self._attributes():
+            if attribute.twin is not None:
+                yield f"    self.{attribute.name} = {attribute.twin}(inner.{attribute.name}, loop)"
+            elif attribute.name not in self._changing():
+                yield f"    self.{attribute.name} = inner.{attribute.name}"
 
     def _attributes(self) -> list[Attribute]:
         """Return the public attributes that the twin declares."""
@@ -363,7 +363,7 @@ class Class:
 
     def _method(self, method: Method) -> Iterator[str]:
         """Yield the lines of a method or property."""
-        decorators = [ast.unparse(each) for each in method.decorator_list]
+        decorators = [ast.unparse(decorator) for decorator in method.decorator_list]
         is_property = decorators == ["property"]
         for decorator in decorators:
             name = decorator.partition("(")[0]
@@ -392,12 +392,12 @@ class Class:
     def _check_parameters(self, method: Method) -> None:
         """Raise :class:`NotDerivable` if a parameter is an object of the async client: it would
         have to be converted."""
-        given = [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]
-        for each in given:
-            names = {n.id for n in ast.walk(each) if isinstance(n, ast.Name)}
+        parameters = [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]
+        for parameter in parameters:
+            names = {n.id for n in ast.walk(parameter) if isinstance(n, ast.Name)}
             if names & TWINS.keys():
                 raise NotDerivable(
-                    f"{self.name}.{method.name} takes {each.arg} of the async client"
+                    f"{self.name}.{method.name} takes {parameter.arg} of the async client"
                 )
 
     def _returned(self, call: str, method: Method) -> Iterator[str]:
@@ -472,7 +472,7 @@ def _methods_by_hand(name: str) -> dict[str, ast.FunctionDef]:
         return {}
     module, base = BY_HAND[name]
     node = Source(f"sync.{module}").class_of(base)
-    return {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+    return {method.name: method for method in node.body if isinstance(method, ast.FunctionDef)}
 
 
 def _text_of(node: ast.stmt | None) -> str:
@@ -490,10 +490,10 @@ def _shown(arguments: ast.arguments) -> str:
 
 def _passed(arguments: ast.arguments) -> Iterator[str]:
     """Yield the arguments of the call of the twin."""
-    yield from (each.arg for each in [*arguments.posonlyargs, *arguments.args][1:])
+    yield from (argument.arg for argument in [*arguments.posonlyargs, *arguments.args][1:])
     if arguments.vararg:
         yield f"*{arguments.vararg.arg}"
-    yield from (f"{each.arg}={each.arg}" for each in arguments.kwonlyargs)
+    yield from (f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs)
     if arguments.kwarg:
         yield f"**{arguments.kwarg.arg}"
 
@@ -527,16 +527,16 @@ def module_text(name: str) -> str:
     imports = Imports(name)
     sources = {module: Source(module) for module in written.classes}
     classes = [
-        Class(each, sources[module], imports).text()
+        Class(class_name, sources[module], imports).text()
         for module, names in written.classes.items()
-        for each in names
+        for class_name in names
     ]
     head = [f'"""{written.docstring}"""', "", HEADER]
     head += ["from __future__ import annotations", "", *sorted(imports.always)]
     typing_only = imports.typing_only - imports.always
     if typing_only:
         head.append("from typing import TYPE_CHECKING")
-        head += ["", "if TYPE_CHECKING:", *(f"    {each}" for each in sorted(typing_only))]
+        head += ["", "if TYPE_CHECKING:", *(f"    {line}" for line in sorted(typing_only))]
     return "\n".join([*head, "", "", "\n\n\n".join(classes), ""])
 
 

@@ -68,25 +68,27 @@ def requirements_of(name: str, extra: str = "") -> Sequence[Requirement]:
     """Return the requirements of a distribution of the workspace on other projects, sorted by name.
     These are its own and those of the packages of the workspace that it requires. With an extra,
     the result has only the requirements that the extra adds."""
-    known = projects()
+    projects_ = projects()
     wanted: dict[str, Requirement] = {}
-    waiting = list(_own(known[name], extra))
+    waiting = list(_requirements_in(projects_[name], extra))
     seen: set[str] = set()
     while waiting:
         requirement = waiting.pop()
-        if requirement.name not in known:
+        if requirement.name not in projects_:
             wanted[f"{requirement.name}{sorted(requirement.extras)}"] = requirement
         elif str(requirement) not in seen:
             seen.add(str(requirement))
             for inner in ("", *requirement.extras):
-                waiting += _own(known[requirement.name], inner)
+                waiting += _requirements_in(projects_[requirement.name], inner)
     if extra:
         base = {str(requirement) for requirement in requirements_of(name)}
-        wanted = {key: each for key, each in wanted.items() if str(each) not in base}
+        wanted = {
+            key: requirement for key, requirement in wanted.items() if str(requirement) not in base
+        }
     return [wanted[key] for key in sorted(wanted)]
 
 
-def _own(project: Mapping[str, Any], extra: str) -> Sequence[Requirement]:
+def _requirements_in(project: Mapping[str, Any], extra: str) -> Sequence[Requirement]:
     """Return the requirements in a table `project`, or those of one of its extras."""
     texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
     return [Requirement(text) for text in texts]
@@ -110,10 +112,16 @@ def requirements_of_part(part: str) -> Sequence[Requirement]:
         return dependency_group(name)
     if part == "all":
         extras = extras_of(WHOLE)
-        return [each for name in ("base", *extras) for each in requirements_of_part(name)]
+        return [
+            requirement for name in ("base", *extras) for requirement in requirements_of_part(name)
+        ]
     return requirements_of(WHOLE, "" if part == "base" else part)
 
 
 if __name__ == "__main__":
-    lines = {str(each): None for part in sys.argv[1:] for each in requirements_of_part(part)}
+    lines = {
+        str(requirement): None
+        for part in sys.argv[1:]
+        for requirement in requirements_of_part(part)
+    }
     print(*lines, sep="\n")

@@ -252,20 +252,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only these packages")
     parser.add_argument("--list", metavar="RULE", choices=[rule.name for rule in RULES])
     parser.add_argument("--record", action="store_true", help=f"lower {RECORD.name}")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     folders = (BENCHMARKS, *TEST_PROGRAMS)
     others = (source for folder in folders for source in sources_below(ROOT / folder))
     measured = prose_by_package((*workspace_sources(ROOT), *others))
-    if unknown := set(given.packages) - set(measured):
+    if unknown := set(options.packages) - set(measured):
         parser.error(f"no package {', '.join(sorted(unknown))}; there are {', '.join(measured)}")
-    if given.record:
+    if options.record:
         RECORD.write_text(render(lowered(measured, read_record())), encoding="utf-8")
         return 0
-    chosen = {name: measured[name] for name in given.packages or measured}
-    if given.list:
+    chosen = {name: measured[name] for name in options.packages or measured}
+    if options.list:
         for prose in chosen.values():
             for hit in prose.hits:
-                if hit.rule == given.list:
+                if hit.rule == options.list:
                     print(f"{hit.path.relative_to(ROOT)}:{hit.line}: {hit.shown}")
         return 0
     print(*table(chosen), sep="\n")

@@ -99,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m scripts.sample", description=__doc__)
     parser.add_argument("seed", type=int, help="1 to 100")
     parser.add_argument("--count", type=int, default=COUNT)
-    given = parser.parse_args(arguments)
-    for number, place in enumerate(sample(workspace_sources(ROOT), given.seed, given.count), 1):
+    options = parser.parse_args(arguments)
+    for number, place in enumerate(sample(workspace_sources(ROOT), options.seed, options.count), 1):
         print(f"--- {number}. {place.path.relative_to(ROOT)}:{place.line}\n{place.text}\n")
     return 0
 

@@ -153,13 +153,15 @@ def document() -> Document:
     """Return the bill of materials of the image, as the document to encode."""
     base = base_image()
     markers = environment(base.python)
-    locked, own = locked_packages(markers), own_packages()
+    locked, workspace = locked_packages(markers), own_packages()
     references = {name: package.url for name, package in locked.items()}
-    references |= {name: f"pkg:pypi/{name}@{project['version']}" for name, project in own.items()}
-    version = own["penstock-realm"]["version"]
+    references |= {
+        name: f"pkg:pypi/{name}@{project['version']}" for name, project in workspace.items()
+    }
+    version = workspace["penstock-realm"]["version"]
     components = [
         _base_component(base),
-        *(_own_component(project, references[name]) for name, project in own.items()),
+        *(_own_component(project, references[name]) for name, project in workspace.items()),
         *map(_component, locked.values()),
     ]
     content: Document = {
@@ -170,15 +172,15 @@ def document() -> Document:
         "compositions": [{"aggregate": "incomplete", "assemblies": [base.url]}],
         "dependencies": [
             {
-                "dependsOn": sorted([base.url, *map(references.__getitem__, own)]),
+                "dependsOn": sorted([base.url, *map(references.__getitem__, workspace)]),
                 "ref": ROOT_REFERENCE,
             },
-            *_dependencies(locked, own, references=references, markers=markers),
+            *_dependencies(locked, workspace, references=references, markers=markers),
         ],
         "metadata": {
             "component": {
                 "bom-ref": ROOT_REFERENCE,
-                "licenses": [{"expression": own["penstock-realm"]["license"]}],
+                "licenses": [{"expression": workspace["penstock-realm"]["license"]}],
                 "name": "penstock",
                 "type": "container",
                 "version": version,
@@ -242,7 +244,9 @@ def _dependencies(
     """Yield the requirements of each package whose requirements are known."""
     required = {name: _requirements_of(project) for name, project in own.items()}
     extras: dict[str, set[str]] = {}
-    for requirement in (each for requirements in required.values() for each in requirements):
+    for requirement in (
+        requirement for requirements in required.values() for requirement in requirements
+    ):
         extras.setdefault(canonicalize_name(requirement.name), set()).update(requirement.extras)
     for name, package in locked.items():
         if (metadata := metadata_of(package)) is not None:
@@ -254,7 +258,7 @@ def _dependencies(
             ]
     for name, requirements in sorted(required.items()):
         names = {canonicalize_name(requirement.name) for requirement in requirements}
-        urls = sorted(references[each] for each in names if each in references)
+        urls = sorted(references[name] for name in names if name in references)
         yield {"dependsOn": urls, "ref": references[name]}
 
 

@@ -46,8 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if not _asks_for_java(item):
         _refuse()
-    elif own := os.environ[_OWN]:
-        os.environ["JAVA_HOME"] = own
+    elif home := os.environ[_OWN]:
+        os.environ["JAVA_HOME"] = home
     else:
         os.environ.pop("JAVA_HOME", None)
 

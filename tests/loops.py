@@ -49,8 +49,8 @@ def on_each_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     chosen = inspect.Parameter("loop_factory", inspect.Parameter.KEYWORD_ONLY)
     parameters = [*signature.parameters.values(), chosen]
     life.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by pytest
-    both: Callable[..., None] = EACH_LOOP(life)
-    return both
+    on_both_loops: Callable[..., None] = EACH_LOOP(life)
+    return on_both_loops
 
 
 def the_loop() -> SimLoop:

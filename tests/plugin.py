@@ -150,8 +150,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     ``DOORS`` with ``-m "not door"``, and with ``--processes`` those that start no processes."""
     if config.getoption("processes") and collection_path.suffix == ".py":
         return None if _may_start_processes(collection_path) else True
-    asked: str = config.getoption("markexpr")
-    without_doors = " or " not in asked and "not door" in asked.split(" and ")
+    expression: str = config.getoption("markexpr")
+    without_doors = " or " not in expression and "not door" in expression.split(" and ")
     return True if without_doors and _is_door(collection_path) else None
 
 

@@ -56,21 +56,21 @@ SECOND: Final[dict[str, Any]] = {"properties": {"topic": TOPIC}, "persistent": F
 def tables() -> dict[str, list[list[str]]]:
     """Return the cells of each table in the section, without backquotes, by the table's heading."""
     section = PAGE.read_text(encoding="utf-8").split("\n## Round trips\n")[1].split("\n## ")[0]
-    found = {}
+    columns = {}
     for part in section.split("\n### From ")[1:]:
         heading, _, text = part.partition("\n")
         lines = [line for line in text.splitlines() if line.startswith("|")]
         rows = [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
-        found[heading] = [rows[0], *rows[2:]]
-    return found
+        columns[heading] = [rows[0], *rows[2:]]
+    return columns
 
 
-def told(source: str, sink: str) -> Parts:
+def documented_parts(source: str, sink: str) -> Parts:
     """Return the documented parts of messages from ``source`` to ``sink``. Raises ``ValueError`` if
     there is no table or no column."""
     (rows,) = [rows for heading, rows in tables().items() if source in _names(heading)]
     head, *rest = rows
-    (column,) = [at for at, names in enumerate(head) if sink in _names(names)]
+    (column,) = [index for index, names in enumerate(head) if sink in _names(names)]
     return {row[0]: row[column] for row in rest}
 
 
@@ -80,7 +80,7 @@ def _names(text: str) -> list[str]:
 
 def assert_as_told(found: Parts, source: str, sink: str) -> None:
     """Check that the parts that arrived are those of the documentation."""
-    wanted = told(source, sink)
+    wanted = documented_parts(source, sink)
     assert found == dict.fromkeys(found, NOTHING) | wanted, (source, sink)
     assert wanted.keys() <= found.keys()
 
@@ -116,7 +116,7 @@ def world(realm: penstock.Realm, *, is_amqp: bool) -> Iterator[World]:
 
 
 def from_mqtt(world: World) -> None:
-    user = (("unit", "C"), *(("tags", each) for each in TAGS))
+    user = (("unit", "C"), *(("tags", tag) for tag in TAGS))
     properties = PacketProperties(
         payload_format=1,
         message_expiry_s=TTL_S,
@@ -171,21 +171,21 @@ def to_mqtt(world: World) -> Callable[[], Parts]:
 
     def heard() -> Parts:
         message, odd = listener.receive(), listener.receive()
-        own = message.properties
+        properties = message.properties
         user: dict[str, list[str]] = {}
-        for name, value in own.user_properties:
+        for name, value in properties.user_properties:
             user.setdefault(name, []).append(value)
         return {
             "topic": message.topic,
             "payload": _shown(message.payload),
-            "whether it is text": NOTHING if own.payload_format is None else "yes",
+            "whether it is text": NOTHING if properties.payload_format is None else "yes",
             "persistence": f"QoS {message.qos}",
-            "content type": own.content_type or NOTHING,
-            "reply to": own.response_topic or NOTHING,
-            "correlation": _shown(own.correlation_data),
+            "content type": properties.content_type or NOTHING,
+            "reply to": properties.response_topic or NOTHING,
+            "correlation": _shown(properties.correlation_data),
             **{_property(name): _values(user.get(name, [])) for name in NAMES},
             "tag": NOTHING,
-            "expiry": _expiry(own.message_expiry_s),
+            "expiry": _expiry(properties.message_expiry_s),
             "client id": NOTHING,
             "retained": "yes" if message.retain else NOTHING,
             "second payload": _shown(odd.payload),
@@ -202,11 +202,11 @@ def to_amqp(world: World) -> Callable[[], Parts]:
     receiver = world.amqp.receiver(CHANNEL, "topic")
 
     def heard() -> Parts:
-        found = []
+        messages = []
         for _ in range(2):
-            found.append(receiver.receive(WAIT_S))
+            messages.append(receiver.receive(WAIT_S))
             receiver.accept()
-        message, odd = found
+        message, odd = messages
         receiver.close()
         annotations = message.annotations or {}
         applied = dict(message.properties)
@@ -234,10 +234,10 @@ def to_amqp(world: World) -> Callable[[], Parts]:
 
 def to_native(world: World) -> Callable[[], Parts]:
     stream = world.channel().subscribe(timeout=20.0)
-    taken = iter(stream.__enter__())
+    messages = iter(stream.__enter__())
 
     def heard() -> Parts:
-        events = [next(taken), next(taken)]
+        events = [next(messages), next(messages)]
         stream.__exit__(None, None, None)
         return parts_of_events(
             [
@@ -257,7 +257,7 @@ def to_native(world: World) -> Callable[[], Parts]:
 
 
 def to_http(world: World) -> Callable[[], Parts]:
-    last = max((each.event_id for each in world.channel().browse()), default=-1)
+    last = max((event.event_id for event in world.channel().browse()), default=-1)
 
     def heard() -> Parts:
         path = f"channels/{CHANNEL}/events?start={last + 1}"
@@ -275,7 +275,7 @@ def parts_of_events(events: Iterable[Mapping[str, Any]]) -> Parts:
     Spark."""
     event, odd = events
     headers = {name: value for name, value in event["headers"].items() if value is not None}
-    of_mqtt, of_amqp = (json.loads(headers.get(each, "{}")) for each in ("mqtt", "amqp"))
+    of_mqtt, of_amqp = (json.loads(headers.get(protocol, "{}")) for protocol in ("mqtt", "amqp"))
     odd_headers = odd["headers"]
     is_hex = json.loads(odd_headers.get("mqtt") or "{}").get("hex")
     is_hex = is_hex or "binary" in (odd_headers.get("amqp") or "")

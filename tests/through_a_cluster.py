@@ -86,7 +86,7 @@ def why_not(item: pytest.Item) -> str:
     if item.path.name == "test_backup_file.py":
         return "a cluster is backed up from its engine"
     if name == "test_a_life_of_a_durable" and any(
-        f"-{each}-" in item.name for each in _ON_ONE_MACHINE
+        f"-{kind}-" in item.name for kind in _ON_ONE_MACHINE
     ):
         return "durables of these types are persistent in a cluster (SEM C5)"
     return WHY_NOT.get(name, _AROUND if "relay" in fixtures else "")
@@ -183,7 +183,7 @@ class ClusterRealm(embedded_realm.Realm):
 
     @property
     def _owner(self) -> _Node | None:
-        return next((each for each in self._nodes if each.serves is not None), None)
+        return next((node for node in self._nodes if node.serves is not None), None)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         async with asyncio.timeout(_SETTLED_S):
@@ -228,7 +228,7 @@ class ClusterRealm(embedded_realm.Realm):
             return True
         serving = None if self._owner is None else self._owner.serves
         states = [] if serving is None else serving[0].connections.states()
-        return any(each.protocol == "mqtt" for each in states)
+        return any(state.protocol == "mqtt" for state in states)
 
     @property
     def _is_known(self) -> bool:
@@ -330,10 +330,10 @@ class ClusterRealm(embedded_realm.Realm):
     async def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
-        running = [each for each in self._nodes if hasattr(each, "task")]
+        running = [node for node in self._nodes if hasattr(node, "task")]
         for node in running:
             node.stopping.set()
-        if all_of_them := [*self._tasks, *(each.task for each in running)]:
+        if all_of_them := [*self._tasks, *(node.task for node in running)]:
             await asyncio.wait(all_of_them, timeout=_SETTLED_S)
         for standby in self._standbys:
             standby.close()
@@ -343,10 +343,10 @@ class ClusterRealm(embedded_realm.Realm):
 def _of_the_owner(at: int) -> Any:
     """Return a property with a part of the node that serves now: 0 its realm, 1 its listener."""
 
-    def found(realm: ClusterRealm) -> Any:
+    def serving_value(realm: ClusterRealm) -> Any:
         return realm.serving_now[at]
 
-    return property(found)
+    return property(serving_value)
 
 
 for _at, _name in enumerate(("running", "listener")):

@@ -81,8 +81,8 @@ class OtherNode:
             server = await open_server(make, host, 0, held_ports=None)
         else:
             before: Any = partial(relay_before_tls, self.relays, front_end)
-            own = self.enter, self.leave
-            server = TlsServer(certificate.context, PATIENT_S, local, *own, before)
+            callbacks = self.enter, self.leave
+            server = TlsServer(certificate.context, PATIENT_S, local, *callbacks, before)
             await server.listen(host, 0)
         self._realm.listener.servers.append(server)  # so that it is closed with the realm
         port: int = server.sockets[0].getsockname()[1]

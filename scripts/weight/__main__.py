@@ -31,7 +31,7 @@ class Figure(NamedTuple):
     name: str
     value: str
     target: str = ""
-    found: Sequence[str] = ()
+    items: Sequence[str] = ()
     """The counted items, listed below the table."""
     is_long: bool = False
     """Whether the list is printed only with ``--all``."""
@@ -40,24 +40,24 @@ class Figure(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables and the lists behind them, or renew the record. Return the exit status."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    if bool(given.record) != bool(given.reason.strip()):
+    options = parser.parse_args(arguments)
+    if bool(options.record) != bool(options.reason.strip()):
         parser.error("--record PACKAGE ... and --reason TEXT need each other")
-    if given.record is not None:
+    if options.record is not None:
         return renew_record(
-            given.root, given.record, growth_reason=given.reason, path=given.record_file
+            options.root, options.record, growth_reason=options.reason, path=options.record_file
         )
-    print(*size_table(workspace_sources(given.root)), sep="\n", end="\n\n")
-    figures = list(written(given.root))
-    if not given.still:
-        figures += driven(walking=given.walk)
+    print(*size_table(workspace_sources(options.root)), sep="\n", end="\n\n")
+    figures = list(written(options.root))
+    if not options.still:
+        figures += driven(walking=options.walk)
     width = max(len(figure.name) for figure in figures)
     print(f"{'figure':{width}}  {'value':>13}  target")
     for figure in figures:
         print(f"{figure.name:{width}}  {figure.value:>13}  {figure.target}".rstrip())
     for figure in figures:
-        if figure.found and (given.all or not figure.is_long):
-            print(f"\n{figure.name}:", *figure.found, sep="\n  ")
+        if figure.items and (options.all or not figure.is_long):
+            print(f"\n{figure.name}:", *figure.items, sep="\n  ")
     return 0
 
 
@@ -111,23 +111,23 @@ def written(root: Path) -> Iterator[Figure]:
     yield from _sizes(sources)
     for word in ATTRIBUTES:
         modules = shape.modules_with(sources, word)
-        yield Figure(f"files with {word}", f"{len(modules)}", "9", found=modules)
+        yield Figure(f"files with {word}", f"{len(modules)}", "9", items=modules)
     rooms = shape.rooms_of(sources, ROOMY)
     back = [f"{user} imports {used}" for user, used in rooms.back()]
     yield Figure(
-        f"rooms of {ROOMY}", f"{len(rooms.rooms)}", "10", found=sorted(rooms.rooms), is_long=True
+        f"rooms of {ROOMY}", f"{len(rooms.rooms)}", "10", items=sorted(rooms.rooms), is_long=True
     )
     yield Figure("arrows between them", f"{len(rooms.arrows)}")
-    yield Figure("arrows back", f"{len(back)}", "0", found=back)
+    yield Figure("arrows back", f"{len(back)}", "0", items=back)
     twice = shape.repeated_classes(sources)
     names = [f"{name}: {', '.join(modules)}" for name, modules in twice.items()]
-    yield Figure("class names used twice", f"{len(twice)}", "", found=names, is_long=True)
+    yield Figure("class names used twice", f"{len(twice)}", "", items=names, is_long=True)
     small = [f"{part} of {user}" for part, user in shape.fragments(sources).items()]
     yield Figure(
         f"fragments (one importer, < {shape.FRAGMENT_LINES} lines)",
         f"{len(small)}",
         "",
-        found=small,
+        items=small,
         is_long=True,
     )
     begun = shape.openings(sources)
@@ -142,7 +142,7 @@ def written(root: Path) -> Iterator[Figure]:
         ]
     )
     yield Figure(
-        "tests that wrap and run a coroutine", f"{len(stories)}", "0", found=stories, is_long=True
+        "tests that wrap and run a coroutine", f"{len(stories)}", "0", items=stories, is_long=True
     )
 
 
@@ -174,7 +174,7 @@ def driven(*, walking: bool) -> Iterator[Figure]:
     walked: list[str] = []
     if walking:
         walk(trip, walked.append)
-    yield Figure("calls of one publish", f"{trip.called}", "140", found=walked)
+    yield Figure("calls of one publish", f"{trip.called}", "140", items=walked)
     yield Figure("moves between files of one publish", f"{trip.moves}", "100")
     yield Figure("files of one publish", f"{trip.files}")
 

@@ -26,7 +26,7 @@ class Trip(NamedTuple):
     """The function calls during one awaited publish."""
 
     calls: tuple[tuple[tuple[str, str], ...], ...]
-    """For each thread, the file and the function of every call, in order."""
+    """The file and the function of every call of each thread, in order."""
 
     @property
     def called(self) -> int:
@@ -37,7 +37,9 @@ class Trip(NamedTuple):
     @property
     def moves(self) -> int:
         """Number of calls whose predecessor on the same thread is in another file."""
-        return sum(one[0] != other[0] for calls in self.calls for one, other in pairwise(calls))
+        return sum(
+            one[0] != next_call[0] for calls in self.calls for one, next_call in pairwise(calls)
+        )
 
     @property
     def files(self) -> int:

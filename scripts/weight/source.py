@@ -122,10 +122,10 @@ def _words(tree: ast.Module) -> set[str]:
 def importers(sources: Sequence[Source]) -> Mapping[str, set[str]]:
     """Return, for each module, the other modules that import it. Imports in functions and those for
     type checkers also count."""
-    known = {source.module for source in sources}
-    importers_by_module: dict[str, set[str]] = {name: set() for name in known}
+    modules = {source.module for source in sources}
+    importers_by_module: dict[str, set[str]] = {name: set() for name in modules}
     for source in sources:
-        for name in _imported(source.tree, known):
+        for name in _imported(source.tree, modules):
             if name != source.module:
                 importers_by_module[name].add(source.module)
     return importers_by_module

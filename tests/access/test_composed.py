@@ -42,7 +42,7 @@ def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Righ
     _, native, http_request = CASES[case]
     with realm.connect() as trusted:
         for where, right in rights:
-            trusted.access.grant("alice@*", right, **_at(where))
+            trusted.access.grant("alice@*", right, **_channel_field(where))
         numbers = {n: trusted.channels.get(n).number for n in ("orders", "dead")}
     try:
         if front_end == "native":
@@ -61,11 +61,11 @@ def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Righ
     finally:
         with realm.connect() as trusted:
             for where, right in rights:
-                trusted.access.revoke("alice@*", right, **_at(where))
+                trusted.access.revoke("alice@*", right, **_channel_field(where))
     return ""
 
 
-def _at(where: str) -> dict[str, str]:
+def _channel_field(where: str) -> dict[str, str]:
     return {"channel": where} if where else {}
 
 

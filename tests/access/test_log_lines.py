@@ -43,7 +43,7 @@ def realm() -> Iterator[penstock.Realm]:
         yield running
 
 
-def told(log: io.StringIO, event: str) -> list[dict[str, Any]]:
+def lines_of(log: io.StringIO, event: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     hidden = ("event", "level", "timestamp")
     return [
@@ -54,7 +54,7 @@ def told(log: io.StringIO, event: str) -> list[dict[str, Any]]:
 
 
 def named(log: io.StringIO, event: str) -> list[str]:
-    return [line["name"] for line in told(log, event)]
+    return [line["name"] for line in lines_of(log, event)]
 
 
 def test_creations_and_deletions_are_logged(realm: penstock.Realm, log: io.StringIO) -> None:
@@ -76,7 +76,7 @@ def test_creations_and_deletions_are_logged(realm: penstock.Realm, log: io.Strin
     assert named(log, "store.deleted") == ["orders", "work"]
     assert named(log, "durable.created") == named(log, "durable.deleted") == ["billing"]
     join = [{"source": "orders", "destination": "work"}]
-    assert told(log, "join.created") == told(log, "join.deleted") == join
+    assert lines_of(log, "join.created") == lines_of(log, "join.deleted") == join
     assert named(log, "user.created") == named(log, "user.deleted") == ["bob"]
 
 
@@ -87,7 +87,7 @@ def test_connections_and_their_ends_are_logged(realm: penstock.Realm, log: io.St
         pass
     realm.close()
 
-    (opened,), (closed,) = told(log, "connection.opened"), told(log, "connection.closed")
+    (opened,), (closed,) = lines_of(log, "connection.opened"), lines_of(log, "connection.closed")
     assert (opened["user"], opened["protocol"]) == ("ann@127.0.0.1", "native")
     assert (closed["connection"], closed["user"]) == (opened["connection"], opened["user"])
     assert closed["lasted_s"] >= 0
@@ -101,9 +101,9 @@ def test_sign_ins_over_http_are_logged(realm: penstock.Realm, log: io.StringIO) 
     Known(url, "ann", "wrong").ask("GET", "me")
     realm.close()
 
-    noted = [line for line in told(log, "audit.noted") if line["operation"] == "sign_in"]
+    noted = [line for line in lines_of(log, "audit.noted") if line["operation"] == "sign_in"]
     ways = [(line["principal"], line["outcome"], line.get("detail_how")) for line in noted]
     assert ("ann@127.0.0.1", "done", "http") in ways
     assert ("bea@127.0.0.1", "done", "console") in ways
     assert ("ann@127.0.0.1", "authentication-failed", "password") in ways
-    assert [line["user"] for line in told(log, "access.sign_in_refused")] == ["ann"]
+    assert [line["user"] for line in lines_of(log, "access.sign_in_refused")] == ["ann"]

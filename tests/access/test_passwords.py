@@ -143,16 +143,16 @@ async def test_an_unknown_user_gets_constant_rounds_that_real_users_have() -> No
         await made.load()
         return made
 
-    def asked(of: Accounts) -> list[int]:
+    def decoy_rounds(of: Accounts) -> list[int]:
         return [of.decoy(f"nobody-{number}").rounds for number in range(60)]
 
     first = await accounts(5_000)
-    empty = asked(first)
+    empty = decoy_rounds(first)
     await first.create_user("old", "secret")
     second = await accounts(6_000)
-    only_old = asked(second)
+    only_old = decoy_rounds(second)
     await second.create_user("new", "secret")
-    mixed = asked(await accounts(7_000))
+    mixed = decoy_rounds(await accounts(7_000))
 
     assert set(empty) == {5_000}
     assert set(only_old) == {5_000}  # nobody has 6,000 yet: it would tell who is made up

@@ -42,7 +42,7 @@ def opened(urls: str, monitors: str) -> object:
     return asyncio.run(open_engine(settings, SystemClock()))
 
 
-def asked(servers: list[str]) -> object:
+def open_connection(servers: list[str]) -> object:
     from penstock_cluster.storage.jetstream.connection import NatsConnection
 
     async def nothing() -> None:
@@ -117,7 +117,9 @@ PLACES: dict[str, Place] = {
     "keys with a wrong port": lambda s: fetched(f"https://localhost:port/keys?key={s}"),
 }
 if find_spec("nats") is not None:
-    PLACES["NATS that does not answer"] = lambda s: asked(server_urls(f"nats://u:{s}@127.0.0.1:1"))
+    PLACES["NATS that does not answer"] = lambda s: open_connection(
+        server_urls(f"nats://u:{s}@127.0.0.1:1")
+    )
 if find_spec("asyncpg") is not None:
     PLACES["PostgreSQL that does not answer"] = lambda s: complaint(f"postgresql://u:{s}@a:1/db")
 

@@ -137,7 +137,7 @@ async def test_rights_on_a_local_channel_belong_to_its_node_and_end_with_the_use
 async def test_shared_accounts_cannot_be_changed_at_one_node(
     change: Callable[[Accounts], object],
 ) -> None:
-    both = Both()
-    await both.begin()
+    machines = Both()
+    await machines.begin()
     with pytest.raises(IllegalState, match="belong to the whole cluster"):
-        await change(both.local.accounts)  # type: ignore[misc]  # each of them is a coroutine
+        await change(machines.local.accounts)  # type: ignore[misc]  # each of them is a coroutine

@@ -59,7 +59,7 @@ CONNECTIONS_OWN = {
 """Requests that the front ends run where their events, seats or bytes are."""
 
 
-@pytest.mark.parametrize("request_type", TAGS.values(), ids=lambda each: each.__name__)
+@pytest.mark.parametrize("request_type", TAGS.values(), ids=lambda operation: operation.__name__)
 def test_every_request_is_in_the_table_and_is_done_in_exactly_one_way(
     request_type: type[Request[Any]],
 ) -> None:

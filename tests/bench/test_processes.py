@@ -1,4 +1,4 @@
-"""What the processes of the benchmarks are started with."""
+"""The environment and processors with which the processes of the benchmarks are started."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_measured_processes_have_our_source_and_keep_what_they_compile(
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
 
-    found = figures_of([sys.executable, "-c", ASKED, str(ROOT)])
+    figures = figures_of([sys.executable, "-c", ASKED, str(ROOT)])
 
-    assert found == {"keeps": 1.0, "is_ours": 1.0}
+    assert figures == {"keeps": 1.0, "is_ours": 1.0}
 
 
 @pytest.mark.process

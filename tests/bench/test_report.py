@@ -53,7 +53,7 @@ def test_a_table_of_single_runs_claims_no_median() -> None:
 
 def test_the_page_is_what_was_measured() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    tables = {each.shape: markdown(each) for each in RESULTS}
+    tables = {case_result.shape: markdown(case_result) for case_result in RESULTS}
 
     for shape, table in tables.items():
         assert table in page, f"{shape}: python -m bench report writes the page"

@@ -31,7 +31,7 @@ PLAYED = [
 ]
 """Peers beside NATS, and what CI has them do: some need long to start."""
 BESIDE = {"C1": "rabbitmq-cluster"}
-"""Whom a shape runs beside, where it is not NATS."""
+"""The system beside which a shape runs, if it is not NATS."""
 
 
 def run_bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -111,7 +111,7 @@ def test_a_shape_of_mqtt_measures_its_contenders_or_says_what_they_lack(
     assert done.returncode == 0, done.stderr
     result = results_in(kept)[shape]
     ours, theirs = result.cells
-    assert [each.contender for each in result.cells] == ["penstock", "mosquitto"]
+    assert [table_cell.contender for table_cell in result.cells] == ["penstock", "mosquitto"]
     assert ours.runs[0]["of_server_cpu_s_per_million"] >= 0
     assert theirs.runs or theirs.missing == mqtt_peers.missing("mosquitto")
 
@@ -172,7 +172,7 @@ def test_a_client_of_each_protocol_publishes_beside_a_flood(tmp_path: Path) -> N
 
     assert done.returncode == 0, done.stderr
     cells = results_in(kept)[FLOODS].cells
-    assert {each.case.partition(" ")[0] for each in cells} == {"native", "HTTP", "AMQP"}
+    assert {table_cell.case.partition(" ")[0] for table_cell in cells} == {"native", "HTTP", "AMQP"}
     for cell in cells:
         [run] = cell.runs
         assert run["slowdown"] == run["p50_us"] / run["p50_us_before"] > 0

@@ -33,8 +33,8 @@ def place(name: str, *more: str, kind: str = "channel") -> str:
 def program(own: str) -> str | None:
     """Return the path of a Chromium of this machine, or else Playwright's ``own``; None if there is
     none."""
-    found = (shutil.which(name) for name in PROGRAMS)
-    return next(filter(None, found), own if Path(own).exists() else None)
+    installed = (shutil.which(name) for name in PROGRAMS)
+    return next(filter(None, installed), own if Path(own).exists() else None)
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ class Api:
             return json.load(answer)
 
     def create(self, name: str, kind: str = "channel", **attributes: object) -> str:
-        given = {"type": "persistent", **attributes}
-        self.ask("POST", f"/{kind}s", {"name": name, "attributes": given})
+        definition = {"type": "persistent", **attributes}
+        self.ask("POST", f"/{kind}s", {"name": name, "attributes": definition})
         return f"/{kind}s/{quote(name, safe='')}"
 
     def publish(self, path: str, *events: Mapping[str, object]) -> None:

@@ -119,17 +119,20 @@ def test_who_has_no_admin_sees_what_is_theirs_and_no_alarm(door: Page, admin: Kn
     events = {"events": [{"data": "x"}] * 7}
     admin.send("POST", "channels/eu%2Forders/events", events)
     for durable in ("billing", "shipping"):
-        given = {"name": durable, "start": "earliest"}
-        admin.send("POST", "channels/eu%2Forders/durables", given)
+        durable_fields = {"name": durable, "start": "earliest"}
+        admin.send("POST", "channels/eu%2Forders/durables", durable_fields)
     admin.send("POST", "users", {"name": "ann", "password": "secret of ann"})
     admin.send("POST", "acl/grant", {"kind": "realm", "subject": "ann@*", "rights": ["access"]})
-    own = {"kind": "channel", "name": "eu/orders", "subject": "ann@*", "rights": ["subscribe"]}
-    admin.send("POST", "acl/grant", own)
+    grant = {"kind": "channel", "name": "eu/orders", "subject": "ann@*", "rights": ["subscribe"]}
+    admin.send("POST", "acl/grant", grant)
     refused: list[str] = []
 
     enter(door, "ann", "secret of ann")
     expect(door.get_by_role("heading", name="Channels and queues you may see")).to_be_visible()
-    door.on("response", lambda told: refused.append(told.url) if told.status >= 400 else None)
+    door.on(
+        "response",
+        lambda response: refused.append(response.url) if response.status >= 400 else None,
+    )
     expect(door.get_by_role("row", name="eu/orders")).to_contain_text("7")
     expect(door.get_by_text("Figures need the right monitor")).to_be_visible()
     expect(door.locator(".link-state")).to_have_text("Connected")

@@ -1,4 +1,4 @@
-"""What people do with the console, from an empty realm to a redriven event."""
+"""The use of the console, from an empty realm to a redriven event."""
 
 from __future__ import annotations
 
@@ -176,11 +176,11 @@ def test_the_live_tail_of_a_pattern_shows_each_event_with_its_channel(
 def test_an_event_of_a_patterns_tail_is_shown_in_full_and_has_an_address(
     opened: Opened, api: Api
 ) -> None:
-    one, other = api.create("twins/one"), api.create("twins/other")
+    one, second = api.create("twins/one"), api.create("twins/other")
     page = opened("#/patterns?view=live&pattern=twins/**")
     expect(page.get_by_text("Watching")).to_be_visible()
     api.publish(one, {"data": "first of one"})
-    api.publish(other, {"data": "first of the other"})
+    api.publish(second, {"data": "first of the other"})
 
     row_of(page, "first of the other").click()
     expect(page.locator(".detail pre")).to_have_text("first of the other")
@@ -234,11 +234,13 @@ def test_older_pages_skip_no_event_that_matches(opened: Opened, api: Api) -> Non
 def test_a_page_that_found_nothing_yet_says_how_far_it_looked(opened: Opened, api: Api) -> None:
     path = api.create("far")
     api.publish(path, *({"properties": {"n": n}} for n in range(10)))
-    told = {"items": [], "next": "5", "looked_at": {"first_id": 5, "last_id": 9}}
+    page_of_events = {"items": [], "next": "5", "looked_at": {"first_id": 5, "last_id": 9}}
     page = opened()
     page.route(
         "**/channels/far/events?*limit=50",
-        lambda route: route.fulfill(body=json.dumps(told), content_type="application/json"),
+        lambda route: route.fulfill(
+            body=json.dumps(page_of_events), content_type="application/json"
+        ),
     )
     page.evaluate("location.hash = '#/channel/far/events?selector=n = 2'")
 

@@ -82,26 +82,26 @@ def test_the_page_has_nothing_inline_and_nothing_from_elsewhere() -> None:
 
 
 def test_no_module_makes_markup_of_text() -> None:
-    own = [path for path in CONSOLE.rglob("*.js") if path.parent.name != "vendor"]
-    found = [
+    scripts = [path for path in CONSOLE.rglob("*.js") if path.parent.name != "vendor"]
+    unsafe = [
         path.name
-        for path in own
+        for path in scripts
         if re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function",
             path.read_text(),
         )
     ]
 
-    assert own
-    assert found == []
+    assert scripts
+    assert unsafe == []
 
 
 def test_vendored_files_are_those_the_readme_names() -> None:
     readme = (CONSOLE / "vendor/README.md").read_text()
     named = dict(re.findall(r"\| (\w[\w-]*\.js) \|.*\| `([0-9a-f]{16})` \|", readme))
-    there = {
+    digests = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         for path in (CONSOLE / "vendor").glob("*.js")
     }
 
-    assert named == there
+    assert named == digests

@@ -67,7 +67,7 @@ def test_a_node_that_could_not_take_over_is_shown_with_the_reason(
 ) -> None:
     reason = f"the settings differ: cluster.blobs is /mnt/{'deep/' * 40}blobs at n2"
     node = {"version": "1", "url": "penstock://n:9000", "renewed_us": 0, "local_url": ""}
-    found = {
+    cluster = {
         **api.ask("GET", "/cluster"),
         "node": "n1",
         "epoch": 1,
@@ -77,7 +77,7 @@ def test_a_node_that_could_not_take_over_is_shown_with_the_reason(
         ],
     }
     page = opened("", size, is_mobile=size == PHONE)
-    page.route("**/api/v1/cluster", lambda route: route.fulfill(json=found))
+    page.route("**/api/v1/cluster", lambda route: route.fulfill(json=cluster))
     page.goto(f"{api.url}/#/cluster")
 
     expect(page.get_by_text("n2 cannot take over the realm.")).to_be_visible()

@@ -44,7 +44,7 @@ PAGES = {
 
 @pytest.fixture
 def orders(api: Api) -> None:
-    if any(each["name"] == "eu/orders" for each in api.ask("GET", "/channels")["items"]):
+    if any(item["name"] == "eu/orders" for item in api.ask("GET", "/channels")["items"]):
         return
     path = api.create("eu/orders", dead_event_store="")
     api.publish(
@@ -68,13 +68,13 @@ def settled(page: Page, heading: str = "") -> None:
 def test_every_page_fits_has_contrast_and_names(opened: Opened, orders: None, scheme: str) -> None:
     for size in (LAPTOP, PHONE, NARROW):
         page = opened("", size, scheme)
-        for each, heading in PAGES.items():
-            page.evaluate("place => { location.hash = place; }", each)
+        for place, heading in PAGES.items():
+            page.evaluate("place => { location.hash = place; }", place)
             settled(page, heading)
             wide = page.evaluate(WIDE)
-            assert (each, wide) == (each, 0)
-            assert (each, page.evaluate(FAINT)) == (each, [])
-            assert (each, page.evaluate(UNNAMED)) == (each, [])
+            assert (place, wide) == (place, 0)
+            assert (place, page.evaluate(FAINT)) == (place, [])
+            assert (place, page.evaluate(UNNAMED)) == (place, [])
 
 
 THINNEST = """
@@ -94,7 +94,7 @@ def test_long_properties_and_hex_can_be_read(
     opened: Opened, api: Api, size: tuple[int, int]
 ) -> None:
     path = "/channels/long"
-    if not any(each["name"] == "long" for each in api.ask("GET", "/channels")["items"]):
+    if not any(item["name"] == "long" for item in api.ask("GET", "/channels")["items"]):
         api.create("long")
         named = {"a_name_that_is_as_long_as_names_may_become_where_nobody_minds_it": "x" * 400}
         nested = {"deep": {"er": [{"c": 1, "d": "text " * 40}] * 3}, "short": "one\ntwo"}
@@ -116,7 +116,7 @@ def test_long_properties_and_hex_can_be_read(
 def test_a_deep_tree_leaves_room_for_names(opened: Opened, api: Api, size: tuple[int, int]) -> None:
     parts = [f"level-{number:02}" for number in range(12)]
     deepest = "/".join([*parts, "channel"])
-    if not any(each["name"] == deepest for each in api.ask("GET", "/channels")["items"]):
+    if not any(item["name"] == deepest for item in api.ask("GET", "/channels")["items"]):
         api.create(deepest)
         api.create("chain/of/folders/with/nothing/beside/it")
         for depth in range(1, len(parts)):
@@ -141,8 +141,8 @@ def test_a_deep_tree_leaves_room_for_names(opened: Opened, api: Api, size: tuple
 def test_nothing_is_said_to_be_empty_before_the_realm_has_answered(opened: Opened) -> None:
     page = opened("#/joins")
     settled(page)
-    for asked in ("rates", "names?*", "channels/*", "joins?*"):
-        page.route(f"**/api/v1/{asked}", lambda route: None)
+    for request in ("rates", "names?*", "channels/*", "joins?*"):
+        page.route(f"**/api/v1/{request}", lambda route: None)
     page.reload()
 
     expect(page.locator("main").get_by_text("Loading…")).to_be_visible()
@@ -265,10 +265,10 @@ def test_ten_thousand_channels_stay_usable(opened: Opened) -> None:
     names = [f"area-{number // 100:03}/channel-{number:05}" for number in range(10_000)]
 
     page = opened("#/joins")
-    told = {"items": [{"name": name, "kind": "channel"} for name in names], "next": None}
+    names_answer = {"items": [{"name": name, "kind": "channel"} for name in names], "next": None}
     page.route(
         "**/api/v1/names?*",
-        lambda route: route.fulfill(body=json.dumps(told), content_type="application/json"),
+        lambda route: route.fulfill(body=json.dumps(names_answer), content_type="application/json"),
     )
     page.route("**/api/v1/rates", lambda route: route.abort())
     page.reload()
@@ -298,20 +298,20 @@ DAY = {
     "delivery_ms": [None, None, 250.5, 31],
     "sync_ms": [None, 2, 4, 3],
 }
-"""What a realm tells of 24 hours, of which only the last minutes are known."""
+"""The answer of a realm about 24 hours of which only the last minutes are known."""
 
 
 def test_the_last_day_is_there_from_before_the_page_was_opened(opened: Opened, api: Api) -> None:
     api.create("yesterday")
     api.ask("POST", "/channels/yesterday/durables", {"name": "audit"})
     page = opened("#/joins")
-    asked: list[str] = []
+    requests: list[str] = []
 
     def fulfil(route: Route) -> None:
-        asked.append(route.request.url.partition("/api/v1/")[2])
-        own = DAY | ({"published": []} if "durable" in asked[-1] else {})
-        own |= {"sync_ms": []} if "channel" in asked[-1] else {}
-        route.fulfill(body=json.dumps(own), content_type="application/json")
+        requests.append(route.request.url.partition("/api/v1/")[2])
+        series = DAY | ({"published": []} if "durable" in requests[-1] else {})
+        series |= {"sync_ms": []} if "channel" in requests[-1] else {}
+        route.fulfill(body=json.dumps(series), content_type="application/json")
 
     page.route("**/api/v1/history*", fulfil)
     page.evaluate("location.hash = '#/'")
@@ -336,7 +336,7 @@ def test_the_last_day_is_there_from_before_the_page_was_opened(opened: Opened, a
     page.evaluate("location.hash = '#/channel/yesterday/durables/audit'")
     expect(page.get_by_role("img", name="Latency of audit in 24 hours")).to_be_visible()
     expect(page.get_by_role("img", name="Events per second of audit")).not_to_contain_text("Publ")
-    assert [*dict.fromkeys(asked)] == [
+    assert [*dict.fromkeys(requests)] == [
         "history",
         "history?channel=yesterday",
         "history?channel=yesterday&durable=audit",
@@ -345,15 +345,15 @@ def test_the_last_day_is_there_from_before_the_page_was_opened(opened: Opened, a
 
 def test_a_realm_says_what_it_does_not_remember(opened: Opened) -> None:
     page = opened("#/joins")
-    told = DAY | {"is_kept": False}
+    answer = DAY | {"is_kept": False}
     page.route(
         "**/api/v1/history*",
-        lambda route: route.fulfill(body=json.dumps(told), content_type="application/json"),
+        lambda route: route.fulfill(body=json.dumps(answer), content_type="application/json"),
     )
 
     page.evaluate("location.hash = '#/'")
     expect(page.get_by_role("heading", name="No history")).to_be_visible()
     none: dict[str, object] = {key: [] for key, value in DAY.items() if isinstance(value, list)}
-    told = DAY | none
+    answer = DAY | none
     page.reload()
     expect(page.get_by_text("begins at the start of the realm")).to_be_visible()

@@ -87,8 +87,8 @@ def test_what_is_retained_is_found_shown_and_removed(opened: Opened, api: Api) -
 
     expect(page.get_by_text("The retained message of plant/2/temp was removed.")).to_be_visible()
     expect(table.locator("tbody tr")).to_have_count(1)
-    left = api.ask("GET", "/channels/mqtt/retained?filter=plant/%23")["items"]
-    assert "plant/2/temp" not in {each["properties"]["topic"] for each in left}
+    remaining = api.ask("GET", "/channels/mqtt/retained?filter=plant/%23")["items"]
+    assert "plant/2/temp" not in {item["properties"]["topic"] for item in remaining}
     page.get_by_label("Topic filter").fill("plant/#/temp")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("the wildcard # must be the last level")
@@ -123,9 +123,9 @@ def test_sessions_are_shown_with_what_waits_for_them(opened: Opened, api: Api, u
         rows = page.get_by_role("table", name="Sessions").locator("tbody tr")
         expect(rows.filter(has_text="here")).to_contain_text("connected")
         expect(rows.filter(has_text="meter")).to_contain_text("away")
-    own = page.get_by_role("table", name="Subscriptions of meter")
-    expect(own.locator("tbody tr")).to_contain_text("plant/#")
-    expect(own.get_by_role("link", name="1", exact=True)).to_be_visible()
+    subscriptions = page.get_by_role("table", name="Subscriptions of meter")
+    expect(subscriptions.locator("tbody tr")).to_contain_text("plant/#")
+    expect(subscriptions.get_by_role("link", name="1", exact=True)).to_be_visible()
     page.get_by_role("button", name="Close the session").click()
     expect(page).to_have_url(f"{api.url}/#/topics/sessions")
     expect(rows.filter(has_text="here")).to_have_count(0)
@@ -141,12 +141,12 @@ def test_every_part_fits_has_contrast_and_names(opened: Opened) -> None:
     }
     for size, scheme in ((LAPTOP, "dark"), (NARROW, "light")):
         page = opened("", size, scheme)
-        for each, shown in parts.items():
-            page.evaluate("place => { location.hash = place; }", each)
+        for place, shown in parts.items():
+            page.evaluate("place => { location.hash = place; }", place)
             expect(page.locator(shown).first).to_be_visible()
-            assert (each, page.evaluate(WIDE)) == (each, 0)
-            assert (each, page.evaluate(FAINT)) == (each, [])
-            assert (each, page.evaluate(UNNAMED)) == (each, [])
+            assert (place, page.evaluate(WIDE)) == (place, 0)
+            assert (place, page.evaluate(FAINT)) == (place, [])
+            assert (place, page.evaluate(UNNAMED)) == (place, [])
 
 
 @pytest.mark.spec("M6")
@@ -168,8 +168,8 @@ def test_a_session_is_ended_with_what_waits_for_its_client(
 
     expect(page.get_by_text("The session of pump-7 has ended.")).to_be_visible()
     expect(table.get_by_text("pump-7")).to_have_count(0)
-    left = api.ask("GET", "/mqtt/sessions")["items"]
-    assert "pump-7" not in {each["client_id"] for each in left}
+    remaining = api.ask("GET", "/mqtt/sessions")["items"]
+    assert "pump-7" not in {item["client_id"] for item in remaining}
 
 
 def test_a_realm_without_topics_says_how_to_begin(opened: Opened, api: Api) -> None:

@@ -175,9 +175,9 @@ class TakesItselfForAnother(EngineJournal):
     """Takes its own frame, when it finds it at the expected place, for that of another owner."""
 
     async def publish(self, frame: LogFrame) -> None:
-        at = self.last
+        end = self.last
         try:
-            await self.requests.until_answered(lambda: self.log.append(at, frame))
+            await self.requests.until_answered(lambda: self.log.append(end, frame))
         except Conflict as error:
             raise Deposed(str(error)) from error
         self.last += 1

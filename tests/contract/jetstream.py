@@ -49,8 +49,8 @@ class FatefulConnection(NatsConnection):
                 finally:
                     self.stored.set()
                     late, self._late = self._late, []
-                    for each in late:
-                        await self._do(*each)
+                    for late_request in late:
+                        await self._do(*late_request)
         raise Unanswered("as a check has decided it")
 
     async def _do(self, subject: str, request: bytes, headers: Mapping[str, str] | None) -> None:

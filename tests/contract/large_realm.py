@@ -77,8 +77,8 @@ async def check_large_blocks(join: Callable[[], Awaitable[StorageEngine]]) -> No
 
     async with owner(await join(), 2) as realm:
         assert realm.recovered.damage == []
-        found = await events(realm, ORDERS)
-        assert shown(found) == shown(dict(enumerate(written)))
+        stored = await events(realm, ORDERS)
+        assert shown(stored) == shown(dict(enumerate(written)))
         assert await publish(realm, ORDERS, body([b"more"])) == Span(3, 4)
 
 

@@ -26,10 +26,10 @@ JSZ: Final[Said] = {
 
 
 class _Answers(BaseHTTPRequestHandler):
-    said: ClassVar[Mapping[str, Said]] = {}
+    answers: ClassVar[Mapping[str, Said]] = {}
 
     def do_GET(self) -> None:
-        body = msgspec.json.encode(self.said[self.path])
+        body = msgspec.json.encode(self.answers[self.path])
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -42,8 +42,8 @@ class _Answers(BaseHTTPRequestHandler):
 @contextmanager
 def monitoring(varz: Said, jsz: Said) -> Iterator[str]:
     """Serve these answers; return the URL."""
-    said = {"/varz": varz, "/jsz?config=true": jsz}
-    kind = type("_Saying", (_Answers,), {"said": said})
+    answers = {"/varz": varz, "/jsz?config=true": jsz}
+    kind = type("_Saying", (_Answers,), {"answers": answers})
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()

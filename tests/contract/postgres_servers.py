@@ -160,7 +160,7 @@ class PostgresServers:
         its former run hold shared memory."""
         self._wait_for_orphans(number)
         command = [
-            _found("postgres"),
+            _path_of("postgres"),
             "-D",
             str(self._data(number)),
             "-p",
@@ -176,7 +176,7 @@ class PostgresServers:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
-        ready = [_found("pg_isready"), "-q", "-h", "127.0.0.1", "-p", f"{self._ports[number]}"]
+        ready = [_path_of("pg_isready"), "-q", "-h", "127.0.0.1", "-p", f"{self._ports[number]}"]
         while subprocess.run([*ready, "-t", "1"], check=False).returncode:
             if self._running[number].poll() is not None:
                 raise RuntimeError((self._folder / f"log{number}").read_text()[-2000:])
@@ -196,7 +196,7 @@ class PostgresServers:
 
     def sql(self, number: int, statement: str) -> str:
         """Run a statement with psql; return its output."""
-        command = [_found("psql"), "-XtA", "-d", self.urls[number], "-c", statement]
+        command = [_path_of("psql"), "-XtA", "-d", self.urls[number], "-c", statement]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
         return done.stdout.strip()
 
@@ -204,11 +204,11 @@ class PostgresServers:
         """Promote a standby to primary; the other standby follows it."""
         self._run("pg_ctl", "promote", "-w", "-D", self._data(number))
         former, self.primary = self.primary, number
-        for other in self._running:
-            if other not in (former, number):
-                where = self._source_of(other)
-                self.sql(other, f"ALTER SYSTEM SET primary_conninfo = '{where}'")
-                self.sql(other, "SELECT pg_reload_conf()")
+        for server in self._running:
+            if server not in (former, number):
+                where = self._source_of(server)
+                self.sql(server, f"ALTER SYSTEM SET primary_conninfo = '{where}'")
+                self.sql(server, "SELECT pg_reload_conf()")
 
     def farthest_standby(self) -> int:
         """Return the standby that has received the most from the killed primary. Only this one may
@@ -281,7 +281,7 @@ class PostgresServers:
         return self._folder / f"data{number}"
 
     def _run(self, name: str, *arguments: str | Path) -> None:
-        command: Sequence[str | Path] = [_found(name), *arguments]
+        command: Sequence[str | Path] = [_path_of(name), *arguments]
         done = subprocess.run(
             command,
             user=self._user,
@@ -297,12 +297,12 @@ class PostgresServers:
 
 def children_of(pid: int) -> list[int]:
     """Return the running child processes of a process."""
-    found = []
+    pids = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended meanwhile
             if int(file.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(file.parent.name))
-    return found
+                pids.append(int(file.parent.name))
+    return pids
 
 
 def is_alive(pid: int) -> bool:
@@ -314,7 +314,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def _found(name: str) -> str:
-    found = program(name)
-    assert found is not None, f"{name} is not installed"
-    return found
+def _path_of(name: str) -> str:
+    path = program(name)
+    assert path is not None, f"{name} is not installed"
+    return path

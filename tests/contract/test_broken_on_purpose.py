@@ -152,10 +152,10 @@ def test_a_mistake_is_noticed(engines: type[MemoryEngine]) -> None:
 
 @pytest.mark.slow
 def test_every_check_of_the_engine_notices_a_mistake() -> None:
-    asked = {
+    check_names = {
         check.removeprefix("check_")
         for check in [*checks(EngineContract), *checks(ReopenedJournalContract)]
     }
     runs = [runs_of(engines) for engines in MISTAKES]
 
-    assert {check for check in asked if all(_passes(run[check]) for run in runs)} == set()
+    assert {check for check in check_names if all(_passes(run[check]) for run in runs)} == set()

@@ -43,10 +43,10 @@ def on_nats(servers: NatsServers, look: Look[T], name: str = "look") -> T:
         clock=SystemClock(),
         offload=asyncio.to_thread,
     )
-    return asyncio.run(_looked(inspector, look))
+    return asyncio.run(_inspect(inspector, look))
 
 
-async def _looked(inspector: EngineInspector, look: Look[T]) -> T:
+async def _inspect(inspector: EngineInspector, look: Look[T]) -> T:
     try:
         return await look(inspector)
     finally:
@@ -54,14 +54,14 @@ async def _looked(inspector: EngineInspector, look: Look[T]) -> T:
 
 
 def wrong(inspector: EngineInspector) -> Awaitable[dict[str, str]]:
-    """What is not well, by the name of its check."""
+    """Return a coroutine for the findings of the checks that fail, by the name of the check."""
 
-    async def found() -> dict[str, str]:
+    async def failed_checks() -> dict[str, str]:
         checks = await inspector.checks(0)
         assert len({check.name for check in checks}) >= 1
         return {check.name: check.finding for check in checks if not check.is_ok}
 
-    return found()
+    return failed_checks()
 
 
 @on_a_loop
@@ -110,10 +110,10 @@ def test_a_sound_engine_is_found_well_and_left_as_it_is(servers: NatsServers) ->
     health = on_nats(servers, lambda inspector: inspector.health())
     assert (health.kind, health.has_quorum, health.sync) == ("jetstream", True, "always")
     assert (health.present, health.servers, health.damage) == (3, 3, ())
-    told = on_nats(servers, lambda inspector: inspector.servers())
-    assert sorted(each.name for each in told) == ["n0", "n1", "n2"]
-    assert [each.name for each in told if each.leads] == [health.leader]
-    assert all(each.room for each in told)
+    servers_seen = on_nats(servers, lambda inspector: inspector.servers())
+    assert sorted(server.name for server in servers_seen) == ["n0", "n1", "n2"]
+    assert [server.name for server in servers_seen if server.leads] == [health.leader]
+    assert all(server.room for server in servers_seen)
     assert sorted(health.rooms) == ["n0", "n1", "n2"]
     assert health.room in health.rooms.values()
     assert streams(servers) == before
@@ -141,11 +141,11 @@ async def lessen_the_replicas(servers: NatsServers, stream: str) -> None:
 def test_a_stream_with_other_settings_is_named_with_the_command(servers: NatsServers) -> None:
     fill(servers, "edited")
     lessen_the_replicas(servers, "edited-shard-0")
-    found = on_nats(servers, wrong, "edited")
+    checks = on_nats(servers, wrong, "edited")
 
-    assert set(found) == {"streams"}
-    assert "num_replicas is 1, not 3" in found["streams"]
-    assert "To fix: nats stream edit edited-shard-0" in found["streams"]
+    assert set(checks) == {"streams"}
+    assert "num_replicas is 1, not 3" in checks["streams"]
+    assert "To fix: nats stream edit edited-shard-0" in checks["streams"]
 
 
 def test_a_stream_that_is_gone_is_told(servers: NatsServers) -> None:
@@ -178,8 +178,8 @@ def test_servers_that_are_away_are_told_and_not_waited_for(tmp_path: Path) -> No
         fill(running, "look")
         running.kill(0)
         running.kill(1)
-        found = on_nats(running, wrong)
-        assert "a majority has to (" in found["servers"]
+        checks = on_nats(running, wrong)
+        assert "a majority has to (" in checks["servers"]
         health = on_nats(running, lambda inspector: inspector.health())
         assert (health.has_quorum, health.present) == (False, 1)
         running.kill(2)
@@ -191,9 +191,9 @@ def test_servers_that_are_away_are_told_and_not_waited_for(tmp_path: Path) -> No
 async def _settled(inspector: EngineInspector) -> dict[str, str]:
     """What is wrong, once the servers have found each other."""
     while True:
-        found = await wrong(inspector)
-        if "servers" not in found and "streams" not in found:
-            return found
+        checks = await wrong(inspector)
+        if "servers" not in checks and "streams" not in checks:
+            return checks
 
 
 # --- PostgreSQL ---------------------------------------------------------------------------
@@ -202,7 +202,7 @@ needs_postgres = pytest.mark.skipif(bool(missing()), reason=missing() or "Postgr
 
 
 def on_postgres(urls: list[str], look: Look[T]) -> T:
-    return asyncio.run(_looked(PostgresInspector(urls), look))
+    return asyncio.run(_inspect(PostgresInspector(urls), look))
 
 
 @needs_postgres
@@ -217,15 +217,15 @@ def test_postgresql_is_looked_at_without_a_change() -> None:
         assert {key: record.value for key, record in records.items()} == {"node/n1": b"one"}
         health = on_postgres(running.urls, lambda inspector: inspector.health())
         assert (health.kind, health.has_quorum, health.present) == ("postgresql", True, 3)
-        told = on_postgres(running.urls, lambda inspector: inspector.servers())
-        assert [each.leads for each in told] == [True, False, False]
+        servers_seen = on_postgres(running.urls, lambda inspector: inspector.servers())
+        assert [server.leads for server in servers_seen] == [True, False, False]
 
         running.sql(0, "ALTER SYSTEM SET synchronous_commit = 'local'")
         running.sql(0, "SELECT pg_reload_conf()")
         running.kill(2)
-        found = on_postgres(running.urls, wrong)
-        assert set(found) == {"servers", "commit"}
-        assert "set synchronous_commit = on in its postgresql.conf" in found["commit"]
+        checks = on_postgres(running.urls, wrong)
+        assert set(checks) == {"servers", "commit"}
+        assert "set synchronous_commit = on in its postgresql.conf" in checks["commit"]
 
         running.kill(0)
         with pytest.raises(Unavailable, match="no PostgreSQL server takes writes"):

@@ -44,7 +44,7 @@ class LaterClock(SystemClock):
 
 
 def test_ranges_of_a_blob_of_several_chunks(servers: NatsServers) -> None:
-    async def told(nodes: Nodes) -> None:
+    async def run(nodes: Nodes) -> None:
         blobs = await (await nodes.engine()).blobs(0)
         data = b"".join(n.to_bytes(4, "big") for n in range(CHUNK_BYTES))
         size, edge = len(data), CHUNK_BYTES
@@ -62,33 +62,33 @@ def test_ranges_of_a_blob_of_several_chunks(servers: NatsServers) -> None:
             read = await blobs.get("segments/large", begin, end - begin)
             assert bytes(read) == data[begin:end], (begin, end)
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_a_blob_without_an_answer_is_stored_once(servers: NatsServers) -> None:
-    async def told(nodes: Nodes) -> None:
+    async def run(nodes: Nodes) -> None:
         fates = Fates()
         blobs = await (await nodes.engine(fates)).blobs(0)
-        other = await (await nodes.engine()).blobs(0)
+        other_blobs = await (await nodes.engine()).blobs(0)
         for number, drawn in enumerate(FATES):
             name, data = f"segments/{number}", b"%d" % number * CHUNK_BYTES * 2
             fates.draw(drawn)
             await blobs.put(name, [data])
-            assert bytes(await other.get(name)) == data, drawn
+            assert bytes(await other_blobs.get(name)) == data, drawn
             fates.draw(drawn)
             await blobs.put(name, [data])
             fates.draw(drawn)
             await blobs.delete(name)
-            assert await other.list() == [], drawn
-            await other.put(name, [b"again"])
+            assert await other_blobs.list() == [], drawn
+            await other_blobs.put(name, [b"again"])
             assert bytes(await blobs.get(name)) == b"again", drawn
-            await other.delete(name)
+            await other_blobs.delete(name)
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_of_two_writers_of_a_name_one_wins(servers: NatsServers) -> None:
-    async def told(nodes: Nodes) -> None:
+    async def run(nodes: Nodes) -> None:
         stores = [await (await nodes.engine()).blobs(0) for _ in range(2)]
 
         async def put(store: StreamBlobs, name: str, data: bytes) -> bytes | None:
@@ -108,11 +108,11 @@ def test_of_two_writers_of_a_name_one_wins(servers: NatsServers) -> None:
             (won,) = [task.result() for task in tasks if task.result() is not None]
             assert bytes(await stores[0].get(name)) == won
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_nothing_of_a_deleted_blob_stays(servers: NatsServers) -> None:
-    async def told(nodes: Nodes) -> None:
+    async def run(nodes: Nodes) -> None:
         blobs = await (await nodes.engine()).blobs(0)
         await blobs.put("segments/a", [b"x" * CHUNK_BYTES * 2])
         with pytest.raises(Conflict):
@@ -123,11 +123,11 @@ def test_nothing_of_a_deleted_blob_stays(servers: NatsServers) -> None:
         with pytest.raises(NameDoesNotExist):
             await blobs.get("segments/a")
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_chunks_of_an_interrupted_writer_are_removed_an_hour_later(servers: NatsServers) -> None:
-    async def told(nodes: Nodes) -> None:
+    async def run(nodes: Nodes) -> None:
         blobs = await (await nodes.engine()).blobs(0)
         await blobs.put("segments/whole", [b"whole"])
         for number in range(2):
@@ -135,24 +135,26 @@ def test_chunks_of_an_interrupted_writer_are_removed_an_hour_later(servers: Nats
 
         connection = await NatsConnection.open(servers.urls, ignore)
         clock = LaterClock()
-        left = []
+        subject_counts = []
         for ahead_us in (0, 2 * HOUR_US):
             clock.ahead_us = ahead_us
             opened = await StreamBlobs(connection, blobs.stream.name, clock).open()
-            left.append(len(await opened.stream.subjects(f"{blobs.stream.name}.chunk.left.*")))
+            subject_counts.append(
+                len(await opened.stream.subjects(f"{blobs.stream.name}.chunk.left.*"))
+            )
         await connection.close()
 
-        assert left == [2, 0]
+        assert subject_counts == [2, 0]
         assert bytes(await blobs.get("segments/whole")) == b"whole"
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 @pytest.mark.parametrize("wrong", [None, b"other bytes of a chunk"])
 def test_a_chunk_that_is_not_what_was_written_is_not_served(
     servers: NatsServers, wrong: bytes | None
 ) -> None:
-    async def told(nodes: Nodes) -> None:
+    async def run(nodes: Nodes) -> None:
         engine = await nodes.engine()
         blobs = await engine.blobs(0)
         await blobs.put("segments/a", [b"x" * CHUNK_BYTES * 2])
@@ -169,4 +171,4 @@ def test_a_chunk_that_is_not_what_was_written_is_not_served(
         assert bytes(await blobs.get("segments/a", 0, 9)) == b"x" * 9
         assert len((await engine.health()).damage) == 3
 
-    tell(servers, told)
+    tell(servers, run)

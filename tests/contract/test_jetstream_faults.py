@@ -44,7 +44,7 @@ ALREADY_LEADS: Final = 10005
 MESSAGES: Final = "$JS.API.STREAM.MSG.GET."
 """Beginning of the subjects of requests for messages."""
 OnAsk: TypeAlias = Callable[[str, bytes], Awaitable[None]]
-"""Is called with the subject and the data of a request."""
+"""A function that is called with the subject and the data of a request."""
 UNANSWERED_US: Final = 2_500_000
 """After so long an append has been sent a second time."""
 
@@ -154,8 +154,8 @@ async def tell(
     frame_bytes: int = FRAME_BYTES_MAX,
     **options: Any,
 ) -> None:
-    async with story(servers, frame_bytes, **options) as told_in:
-        await what(told_in)
+    async with story(servers, frame_bytes, **options) as story_run:
+        await what(story_run)
 
 
 async def filled(engine: JetStreamEngine, blocks: int, size: int = 100) -> JetStreamJournal:
@@ -211,82 +211,82 @@ async def test_servers_that_are_not_there_are_named() -> None:
 
 
 def test_a_stream_on_one_server_is_refused(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        name = told_in.stream.name
+    async def run(story_run: Story) -> None:
+        name = story_run.stream.name
         alone = {"name": name, "subjects": [f"{name}.frames"], "num_replicas": 1}
-        await told_in.ask("CREATE", {**alone, "storage": "file"})
+        await story_run.ask("CREATE", {**alone, "storage": "file"})
 
         with pytest.raises(Unavailable) as refused:
-            await told_in.engine.journal(0, 1)
+            await story_run.engine.journal(0, 1)
 
         assert "num_replicas is 1, not 3" in str(refused.value)
         assert f"nats stream edit {name} --discard=new --replicas=3" in str(refused.value)
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_a_stream_that_is_gone_or_was_made_anew_is_refused(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, 2)
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, 2)
         await journal.close()
-        config = (await told_in.stream.info()).config
-        await told_in.ask("DELETE")
+        config = (await story_run.stream.info()).config
+        await story_run.ask("DELETE")
 
         with pytest.raises(Unavailable, match="is missing"):
-            await told_in.engine.journal(0, 2)
+            await story_run.engine.journal(0, 2)
 
         config["metadata"] = {}
-        await told_in.ask("CREATE", config)
+        await story_run.ask("CREATE", config)
         with pytest.raises(Unavailable, match="was re-created"):
-            await told_in.engine.journal(0, 2)
+            await story_run.engine.journal(0, 2)
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_an_older_copy_of_a_stream_is_refused(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, 3)
-        config = (await told_in.stream.info()).config
-        early = [await told_in.stream.message(sequence) for sequence in (1, 2)]
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, 3)
+        config = (await story_run.stream.info()).config
+        early = [await story_run.stream.message(sequence) for sequence in (1, 2)]
         await journal.trim(1)
         await journal.close()
-        await told_in.ask("DELETE")
-        await told_in.ask("CREATE", config)
+        await story_run.ask("DELETE")
+        await story_run.ask("CREATE", config)
         for message in early:
             assert message is not None
-            await told_in.stream.publish(message.subject, message.data, {})
+            await story_run.stream.publish(message.subject, message.data, {})
 
         with pytest.raises(Unavailable, match="is an older copy: it ends at sequence 2"):
-            await told_in.engine.journal(0, 2)
+            await story_run.engine.journal(0, 2)
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_settings_that_are_changed_under_an_owner_stop_it(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, 2)
-        config = (await told_in.stream.info()).config
-        await told_in.ask("UPDATE", {**config, "max_age": 3_600_000_000_000})
-        await told_in.engine.health()
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, 2)
+        config = (await story_run.stream.info()).config
+        await story_run.ask("UPDATE", {**config, "max_age": 3_600_000_000_000})
+        await story_run.engine.health()
 
         with pytest.raises(Unavailable, match="--max-age=0"):
             await journal.append(2, [b"expires"])
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_no_room_is_told_before_anything_is_decided(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, 1)
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, 1)
 
         with pytest.raises(StorageFailed, match="max_file_store"):
             await journal.reserve(1 << 50)
         await journal.reserve(1 << 20)
-        health = await told_in.engine.health()
+        health = await story_run.engine.health()
         assert health.room
         assert (len(health.rooms), health.room in health.rooms.values()) == (3, True)
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_health_is_told_while_a_stream_is_still_to_be_made(servers: NatsServers) -> None:
@@ -294,34 +294,34 @@ def test_health_is_told_while_a_stream_is_still_to_be_made(servers: NatsServers)
     stories: list[Story] = []
 
     async def make(subject: str, _: bytes) -> None:
-        for told_in in stories:
-            if subject == f"$JS.API.STREAM.CREATE.{told_in.stream.name}" and not healths:
-                healths.append(await told_in.engine.health())
+        for story_run in stories:
+            if subject == f"$JS.API.STREAM.CREATE.{story_run.stream.name}" and not healths:
+                healths.append(await story_run.engine.health())
 
-    async def told(told_in: Story) -> None:
-        stories.append(told_in)
-        journal = await told_in.engine.journal(0, 1)
+    async def run(story_run: Story) -> None:
+        stories.append(story_run)
+        journal = await story_run.engine.journal(0, 1)
 
         assert [(health.has_quorum, health.damage) for health in healths] == [(True, ())]
         assert await journal.append(0, [b"one"]) == 1
 
-    tell(servers, told, connect=watching(make))
+    tell(servers, run, connect=watching(make))
 
 
 # Owners that meet
 
 
 def test_a_deposed_owner_does_not_trim(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        old = await filled(told_in.engine, 4)
-        new = await told_in.engine.journal(0, 2)
+    async def run(story_run: Story) -> None:
+        old = await filled(story_run.engine, 4)
+        new = await story_run.engine.journal(0, 2)
 
         with pytest.raises(Deposed):
             await old.trim(3)
 
         assert len(await blocks_of(new, 1)) == 4
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_an_owner_that_trims_while_the_next_one_reads_is_no_damage(servers: NatsServers) -> None:
@@ -333,21 +333,21 @@ def test_an_owner_that_trims_while_the_next_one_reads_is_no_damage(servers: Nats
             trimmed.append(20)
             await owners[0].trim(30)
 
-    async def told(told_in: Story) -> None:
-        owners.append(await filled(told_in.engine, 50))
-        new = await told_in.engine.journal(0, 2)
+    async def run(story_run: Story) -> None:
+        owners.append(await filled(story_run.engine, 50))
+        new = await story_run.engine.journal(0, 2)
 
         assert trimmed == [20]
         assert (new.info().floor, new.info().tail) == (30, 50)
-        assert (await told_in.engine.health()).damage == ()
+        assert (await story_run.engine.health()).damage == ()
 
-    tell(servers, told, connect=watching(message))
+    tell(servers, run, connect=watching(message))
 
 
 def test_what_somebody_else_trimmed_is_trimmed_and_not_damaged(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        old = await filled(told_in.engine, 6)
-        new = await told_in.engine.journal(0, 2)
+    async def run(story_run: Story) -> None:
+        old = await filled(story_run.engine, 6)
+        new = await story_run.engine.journal(0, 2)
         await new.trim(4)
 
         with pytest.raises(Trimmed):
@@ -356,7 +356,7 @@ def test_what_somebody_else_trimmed_is_trimmed_and_not_damaged(servers: NatsServ
         assert old.info().floor == 4
         assert await blocks_of(old, 5) == [(5, content(5)), (6, content(6))]
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_what_opening_has_read_is_not_read_again(servers: NatsServers) -> None:
@@ -368,93 +368,93 @@ def test_what_opening_has_read_is_not_read_again(servers: NatsServers) -> None:
         if sequence is not None:
             read.add(sequence)
 
-    async def told(told_in: Story) -> None:
-        await filled(told_in.engine, 30)
-        journal = await told_in.engine.journal(0, 2)
+    async def run(story_run: Story) -> None:
+        await filled(story_run.engine, 30)
+        journal = await story_run.engine.journal(0, 2)
         read.clear()
         assert await blocks_of(journal, 11) == [(n, content(n)) for n in range(11, 31)]
         assert read == set()
 
         assert len(await blocks_of(journal, 1)) == 30
         assert len(read) == 30
-        again = await told_in.engine.journal(0, 3)
+        again = await story_run.engine.journal(0, 3)
         await again.append(30, [b"more"])
         read.clear()
         assert len(await blocks_of(again, 11)) == 21
         assert len(read) == 21
 
-    tell(servers, told, connect=watching(message), cached_bytes_max=20 * 100)
+    tell(servers, run, connect=watching(message), cached_bytes_max=20 * 100)
 
 
 # Servers that fail
 
 
 def test_a_damaged_copy_that_leads_steps_down_and_another_is_read(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, BLOCKS, LARGE)
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, BLOCKS, LARGE)
         await journal.close()
-        victim = (await told_in.leader() + 1) % SERVERS
+        victim = (await story_run.leader() + 1) % SERVERS
         servers.kill(victim)
-        damage(servers.files(victim, told_in.stream.name)[0])
+        damage(servers.files(victim, story_run.stream.name)[0])
         servers.start(victim)
-        await told_in.led_by(victim)
+        await story_run.led_by(victim)
 
-        reopened = await told_in.engine.journal(0, 2)
+        reopened = await story_run.engine.journal(0, 2)
 
         assert await blocks_of(reopened, 1) == [
             (n, content(n, LARGE)) for n in range(1, BLOCKS + 1)
         ]
         assert await reopened.append(BLOCKS, [b"goes on"]) == BLOCKS + 1
-        (told_of,) = (await told_in.engine.health()).damage
+        (told_of,) = (await story_run.engine.health()).damage
         assert f"on server n{victim}" in told_of
 
-    tell(servers, told, SMALL_FRAMES)
+    tell(servers, run, SMALL_FRAMES)
 
 
 def test_a_copy_damaged_under_its_owner_is_read_around(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, BLOCKS, LARGE)
-        victim = (await told_in.leader() + 1) % SERVERS
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, BLOCKS, LARGE)
+        victim = (await story_run.leader() + 1) % SERVERS
         servers.kill(victim)
-        damage(servers.files(victim, told_in.stream.name)[0])
+        damage(servers.files(victim, story_run.stream.name)[0])
         servers.start(victim)
-        await told_in.led_by(victim)
+        await story_run.led_by(victim)
 
-        found = await journal.read(1, BLOCKS)
+        blocks = await journal.read(1, BLOCKS)
 
-        assert [(each.seq, bytes(each.data)) for each in found if isinstance(each, Block)] == [
+        assert [(block.seq, bytes(block.data)) for block in blocks if isinstance(block, Block)] == [
             (n, content(n, LARGE)) for n in range(1, BLOCKS + 1)
         ]
-        assert any(f"on server n{victim}" in told for told in journal.stream.damage.values())
+        assert any(f"on server n{victim}" in finding for finding in journal.stream.damage.values())
 
-    tell(servers, told, SMALL_FRAMES)
+    tell(servers, run, SMALL_FRAMES)
 
 
 def test_without_a_whole_copy_nothing_is_served(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, BLOCKS, LARGE)
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, BLOCKS, LARGE)
         # A frame that was overwritten on every server, as far as JetStream can tell.
         for number in range(SERVERS):
             servers.kill(number)
         for number in range(SERVERS):
-            damage(servers.files(number, told_in.stream.name)[0], (0.5,))
+            damage(servers.files(number, story_run.stream.name)[0], (0.5,))
         for number in range(SERVERS):
             servers.start(number)
 
         with pytest.raises(Damaged) as refused:
-            await told_in.engine.journal(0, 2)
+            await story_run.engine.journal(0, 2)
 
         assert all(f"server n{number}: " in str(refused.value) for number in range(SERVERS))
-        found = await journal.read(1, BLOCKS)
-        assert len(found) == BLOCKS
-        assert 1 <= sum(isinstance(each, DamagedBlock) for each in found) < BLOCKS
+        blocks = await journal.read(1, BLOCKS)
+        assert len(blocks) == BLOCKS
+        assert 1 <= sum(isinstance(block, DamagedBlock) for block in blocks) < BLOCKS
 
-    tell(servers, told, SMALL_FRAMES)
+    tell(servers, run, SMALL_FRAMES)
 
 
 def test_without_a_majority_an_append_waits_and_is_stored_once(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, 2)
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, 2)
         for number in (0, 1):
             servers.freeze(number)
         async with asyncio.TaskGroup() as group:
@@ -462,7 +462,7 @@ def test_without_a_majority_an_append_waits_and_is_stored_once(servers: NatsServ
             while journal.info().waiting_us < UNANSWERED_US:
                 await asyncio.to_thread(read_server, servers.monitors[2])
             assert not append.done()
-            health = await told_in.engine.health()
+            health = await story_run.engine.health()
             assert (health.has_quorum, health.servers, health.present) == (False, 3, 1)
             for number in (0, 1):
                 servers.thaw(number)
@@ -472,33 +472,33 @@ def test_without_a_majority_an_append_waits_and_is_stored_once(servers: NatsServ
         assert journal.info().ambiguous == {
             "stored": 1, "deposed": 0, "refused": 0, "unknown": 0
         }  # fmt: skip
-        reopened = await told_in.engine.journal(0, 2)
+        reopened = await story_run.engine.journal(0, 2)
         assert (await blocks_of(reopened, 3)) == [(3, b"x" * (3 << 20))]
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_appends_go_on_when_the_leader_is_killed(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, 5)
-        leader = await told_in.leader()
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, 5)
+        leader = await story_run.leader()
         servers.kill(leader)
         try:
             for number in range(5, 10):
                 assert await journal.append(number, [content(number + 1)]) == number + 1
-            health = await told_in.engine.health()
+            health = await story_run.engine.health()
             assert (health.servers, health.present, health.has_quorum) == (3, 2, True)
         finally:
             servers.start(leader)
-        reopened = await told_in.engine.journal(0, 2)
+        reopened = await story_run.engine.journal(0, 2)
         assert await blocks_of(reopened, 1) == [(n, content(n)) for n in range(1, 11)]
 
-    tell(servers, told)
+    tell(servers, run)
 
 
 def test_a_server_restarted_with_another_setting_stops_its_owners(tmp_path: Path) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, 1)
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, 1)
         for number in range(SERVERS):
             running.kill(number)
             running.configure(number, "2m")
@@ -514,24 +514,24 @@ def test_a_server_restarted_with_another_setting_stops_its_owners(tmp_path: Path
         with pytest.raises(Unavailable, match="sync_interval: always"):
             await journal.append(journal.info().tail, [b"more"])
         with pytest.raises(Unavailable, match="sync_interval: always"):
-            await told_in.engine.journal(0, 2)
+            await story_run.engine.journal(0, 2)
 
     with NatsServers(tmp_path) as running:
-        tell(running, told)
+        tell(running, run)
 
 
 def test_blocks_go_to_the_server_that_leads_wherever_that_is(servers: NatsServers) -> None:
-    async def told(told_in: Story) -> None:
-        journal = await filled(told_in.engine, 1)
+    async def run(story_run: Story) -> None:
+        journal = await filled(story_run.engine, 1)
         for number in range(SERVERS):
-            await told_in.led_by(number)
+            await story_run.led_by(number)
             while journal.stream.nearest != f"n{number}":
-                await told_in.engine.health()
+                await story_run.engine.health()
                 tail = journal.info().tail
                 assert await journal.append(tail, [content(tail + 1)]) == tail + 1
 
         tail = journal.info().tail
-        reopened = await told_in.engine.journal(0, 2)
+        reopened = await story_run.engine.journal(0, 2)
         assert await blocks_of(reopened, 1) == [(n, content(n)) for n in range(1, tail + 1)]
 
-    tell(servers, told)
+    tell(servers, run)

@@ -54,10 +54,10 @@ class FatefulServers(Servers):
             case "answer lost":
                 await super().try_once(call, size=size)
             case "done":
-                found = await super().try_once(call, size=size)
+                outcome = await super().try_once(call, size=size)
                 while late:
                     await super().try_once(late.pop(0))
-                return found
+                return outcome
         raise OutcomeUnknown("as a check has decided it")
 
 
@@ -81,9 +81,9 @@ class Nodes:
 
     async def connection(self) -> Any:
         """A connection of the test's own to the primary."""
-        found = await asyncpg.connect(self._servers.urls[0])
-        self._stack.callback(found.terminate)
-        return found
+        connection = await asyncpg.connect(self._servers.urls[0])
+        self._stack.callback(connection.terminate)
+        return connection
 
 
 class ReopenedKit(ReopenedJournalContract):
@@ -100,8 +100,12 @@ class ReopenedKit(ReopenedJournalContract):
         """The connection ends in the middle of the append's transaction."""
         connection = await self._nodes.connection()
         await connection.execute("BEGIN")
-        given = (f"{self._nodes.cluster}/0", self._journal.info().tail, writer_of(self._journal))
-        assert await connection.fetchval(APPEND, *given, 1, 1, data, "on") is not None
+        arguments = (
+            f"{self._nodes.cluster}/0",
+            self._journal.info().tail,
+            writer_of(self._journal),
+        )
+        assert await connection.fetchval(APPEND, *arguments, 1, 1, data, "on") is not None
         connection.terminate()
         await self._journal.close()
 

@@ -1,4 +1,4 @@
-"""What befalls PostgreSQL's servers: nothing that was acknowledged is lost, and damage is told."""
+"""Faults of PostgreSQL's servers: no acknowledged block is lost, and damage is reported."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ async def test_a_standby_takes_over_and_nothing_is_lost(servers: PostgresServers
         while not health.has_quorum:  # the other standby finds the new primary
             health = await engine.health()
         assert (health.has_quorum, health.leader) == (True, servers.address(1))
-        found = await registry.get("shard/0")
-        assert found is not None
-        assert found.value == b"n1"
+        record = await registry.get("shard/0")
+        assert record is not None
+        assert record.value == b"n1"
         assert await blobs.get("segments/1.arrow", 9_000_000, 3) == memoryview(b"xxx")
 
 
@@ -127,9 +127,9 @@ async def test_without_a_standby_nothing_is_acknowledged(servers: PostgresServer
         await asyncio.to_thread(servers.wait_for_standbys, 1)
 
         again = await (await opened(stack, servers)).journal(0, 2)
-        found = await blocks_of(again, 1)
-        assert found in ([(1, b"one")], [(1, b"one"), (2, b"two")])
-        assert await again.append(len(found), [b"more"]) == len(found) + 1
+        stored = await blocks_of(again, 1)
+        assert stored in ([(1, b"one")], [(1, b"one"), (2, b"two")])
+        assert await again.append(len(stored), [b"more"]) == len(stored) + 1
 
 
 @on_a_loop

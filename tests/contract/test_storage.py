@@ -140,10 +140,10 @@ def on_the_disk_of_a_node() -> FileBlobs:
 def test_shared_blobs(tmp_path: Path, check: str, share: Callable[[Blobs], Blobs], of: str) -> None:
     def shared() -> tuple[Journal, Blobs, Registry, Pages]:
         files, folder = fs.LocalFileSystem(), str(tmp_path)
-        whole: Blobs = MemoryBlobs()
+        blobs: Blobs = MemoryBlobs()
         if of == "folder":
-            whole = FileSystemBlobs(files, folder, folder, offload=inline, grows=False)
-        return MemoryJournal(), share(whole), MemoryRegistry(), MemoryPages()
+            blobs = FileSystemBlobs(files, folder, folder, offload=inline, grows=False)
+        return MemoryJournal(), share(blobs), MemoryRegistry(), MemoryPages()
 
     asyncio.run(run(BlobsKit(shared), check))
 

@@ -44,8 +44,8 @@ def command_in(environment: Mapping[str, str]) -> Run:
     """Return a function that runs commands in this process and fails if one of them does."""
 
     def run(command: Command) -> None:
-        given = {**environment, **command.variables}
-        result = CliRunner().invoke(app, command.arguments, env=given)
+        variables = {**environment, **command.variables}
+        result = CliRunner().invoke(app, command.arguments, env=variables)
         assert result.exit_code == 0, f"{command.place}: {command.text}\n{result.output}"
 
     return run
@@ -66,22 +66,22 @@ def reader(here: Path) -> Iterator[Reader]:
     with contextlib.ExitStack() as open_:
         realm = open_.enter_context(penstock.Realm("data"))
         url = realm.listen()
-        given = environment(url)
+        variables = environment(url)
 
         def run(command: Command) -> None:
-            command_in(given)(command)
+            command_in(variables)(command)
 
         def serve(command: Command) -> str:
             if "PENSTOCK_ACCESS_MODE" not in command.variables:
                 return ""
             folder = command.arguments[command.arguments.index("--data") + 1]
             guarded = open_.enter_context(penstock.Realm(folder, **QUICK))
-            given.update(
+            variables.update(
                 environment(guarded.listen()),
                 PENSTOCK_USER="admin",
                 PENSTOCK_PASSWORD=guarded.access.first_password,
             )
-            return given["PENSTOCK_URL"]
+            return variables["PENSTOCK_URL"]
 
         names = {"localhost:9080": realm.listen_http().partition("//")[2]}
         somebody = Reader(url, run, names, serve=serve, mqtt=realm.listen_mqtt)
@@ -140,12 +140,12 @@ def founder(here: Path) -> Iterator[Reader]:
 
         def serve(command: Command) -> str:
             file = command.arguments[command.arguments.index("--settings") + 1]
-            given = {
-                each.option.replace(".", "__"): each.value
-                for each in in_force(Path(file).read_text(encoding="utf-8"), file=file)
-                if each.origin == "file" and each.option != "listen.host"
+            overrides = {
+                option.option.replace(".", "__"): option.value
+                for option in in_force(Path(file).read_text(encoding="utf-8"), file=file)
+                if option.origin == "file" and option.option != "listen.host"
             }
-            realm = open_.enter_context(penstock.Realm("data", **QUICK | given))
+            realm = open_.enter_context(penstock.Realm("data", **QUICK | overrides))
             place.append(Guarded(realm, "realm.pem"))
             somebody.names_here(place[0].names)
             return place[0].url

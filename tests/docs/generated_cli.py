@@ -66,7 +66,7 @@ def _row(parameter: Any) -> list[str]:
     else:
         names = sorted([*parameter.opts, *parameter.secondary_opts], key=_length_of_dashes)
         value = "" if parameter.is_flag else f" {_kind(parameter)}"
-        name = ", ".join(f"`{each}`" for each in names[:-1])
+        name = ", ".join(f"`{option}`" for option in names[:-1])
         name += (", " if name else "") + f"`{names[-1]}{value}`"
     return [name, cell(f"{parameter.help or ''} {_words(parameter)}")]
 
@@ -92,10 +92,10 @@ def _kind(parameter: Any) -> str:
 
 def _choices(annotation: Any) -> list[str]:
     """Return the words that an option accepts, if they are few."""
-    found: list[str] = []
-    for each in get_args(annotation):
-        found += [each] if isinstance(each, str) else _choices(each)
-    return found
+    choices: list[str] = []
+    for argument in get_args(annotation):
+        choices += [argument] if isinstance(argument, str) else _choices(argument)
+    return choices
 
 
 def _help(text: str) -> str:

@@ -87,8 +87,8 @@ def python_page() -> str:
     parts += ["## segments\n", _call("penstock.segments", penstock.segments)]
     for title, classes in CLASSES.items():
         parts.append(f"## {title}\n")
-        for each in classes:
-            parts += _class(each)
+        for class_ in classes:
+            parts += _class(class_)
     return "\n".join(parts)
 
 
@@ -134,7 +134,11 @@ def _fields(found: type) -> Iterator[tuple[str, str]]:
 def _call(name: str, function: Any, *, own: bool = True) -> str:
     """Yield the signature of a function and its docstring."""
     signature = inspect.signature(function)
-    kept = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
+    kept = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.name not in ("self", "cls")
+    ]
     shown = _shown(name, signature.replace(parameters=kept))
     text = _text(inspect.getdoc(function) or "") if own else ""
     return f"```python\n{shown}\n```\n\n{text}"
@@ -146,15 +150,19 @@ def _shown(name: str, signature: inspect.Signature) -> str:
     if len(line) <= 88:
         return line
     parameters = []
-    for each in signature.parameters.values():
-        kinds = [known.kind for known in signature.parameters.values()]
-        is_first = signature.parameters[each.name] is next(
-            (known for known in signature.parameters.values() if known.kind is each.KEYWORD_ONLY),
+    for parameter in signature.parameters.values():
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        is_first = signature.parameters[parameter.name] is next(
+            (
+                candidate
+                for candidate in signature.parameters.values()
+                if candidate.kind is parameter.KEYWORD_ONLY
+            ),
             None,
         )
-        if is_first and each.VAR_POSITIONAL not in kinds:
+        if is_first and parameter.VAR_POSITIONAL not in kinds:
             parameters.append("    *,")
-        parameters.append(f"    {_plain(str(each))},")
+        parameters.append(f"    {_plain(str(parameter))},")
     answer = signature.return_annotation
     arrow = "" if answer is inspect.Signature.empty else f" -> {_plain(_annotation(answer))}"
     return "\n".join([f"{name}(", *parameters, f"){arrow}"])

@@ -30,8 +30,12 @@ _LEVELS |= {"error": "error", "exception": "error"}
 def attributes_page() -> str:
     """Return the page of all attributes of channels and queues."""
     storage = [(f"storage.{name}", *rest) for name, *rest in _attributes(Storage)]
-    own = [each for each in _attributes(Definition) if each[0] not in ("storage", "kind")]
-    rows = [[f"`{name}`", default, cell(text)] for name, default, text in [*own, *storage]]
+    attributes = [
+        attribute
+        for attribute in _attributes(Definition)
+        if attribute[0] not in ("storage", "kind")
+    ]
+    rows = [[f"`{name}`", default, cell(text)] for name, default, text in [*attributes, *storage]]
     head = """# Attributes of channels and queues
 
 Written from the code.
@@ -54,11 +58,11 @@ def documented(owner: type) -> list[tuple[str, str]]:
     """Return the fields of a class in the order of the source, each with the text below it."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
     assert isinstance(tree, ast.ClassDef)
-    found = []
+    constants = []
     for line, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            found.append((line.target.id, _string(after)))
-    return [(name, text) for name, text in found if not name.startswith("_")]
+            constants.append((line.target.id, _string(after)))
+    return [(name, text) for name, text in constants if not name.startswith("_")]
 
 
 def _string(line: ast.stmt | None) -> str:
@@ -89,12 +93,12 @@ What a file looks like, and what wins over what: [settings](../guide/operating.m
 def errors_page(remedies: dict[str, str]) -> str:
     """Return the page of all errors: code, class, HTTP status, cause and remedy."""
     rows = []
-    for code, found in sorted(error_classes().items()):
-        cause = cell(inspect.getdoc(found) or "")
+    for code, error_class in sorted(error_classes().items()):
+        cause = cell(inspect.getdoc(error_class) or "")
         status = str(STATUSES.get(code, ""))
-        later = "yes" if found.retryable else ""
+        later = "yes" if error_class.retryable else ""
         remedy = _moved(remedies.get(code, ""))
-        rows.append([f"`{code}`<br>`{found.__name__}`", status, later, cause, remedy])
+        rows.append([f"`{code}`<br>`{error_class.__name__}`", status, later, cause, remedy])
     head = """# Errors
 
 Written from the code; `penstock error CODE` says the same.
@@ -114,15 +118,15 @@ def _moved(text: str) -> str:
 
 def log_page(meanings: dict[str, str]) -> str:
     """Return the page of all log lines, with their levels and fields."""
-    found: dict[str, tuple[set[str], set[str]]] = {}
+    keys_by_name: dict[str, tuple[set[str], set[str]]] = {}
     for path in sorted(ROOT.glob("packages/*/src/**/*.py")):
         for name, level, keys in _logged(path):
-            levels, known = found.setdefault(name, (set(), set()))
+            levels, keys_of_level = keys_by_name.setdefault(name, (set(), set()))
             levels.add(level)
-            known |= keys
+            keys_of_level |= keys
     rows = [
         [f"`{name}`", _words(levels), _words(f"`{key}`" for key in keys), meanings.get(name, "")]
-        for name, (levels, keys) in sorted(found.items())
+        for name, (levels, keys) in sorted(keys_by_name.items())
     ]
     head = """# Lines of the log
 
@@ -147,18 +151,18 @@ def _logged(path: Path) -> Iterator[tuple[str, str, set[str]]]:
                 args=[ast.Constant(value=str(name)), *_],
                 keywords=keywords,
             ) if level in _LEVELS:
-                yield name, _LEVELS[level], {each.arg for each in keywords if each.arg}
+                yield name, _LEVELS[level], {keyword.arg for keyword in keywords if keyword.arg}
 
 
 def meanings_in(page: str) -> dict[str, str]:
     """Return the meaning of each log line from the table of the guide."""
-    found = {}
+    rows = {}
     for line in page.splitlines():
         cells = line.strip("| ").split(" | ")
         if len(cells) == 3 and re.fullmatch(r"(`[a-z_.]+`(, )?)+", cells[0]):
             for name in re.findall(r"`([a-z_.]+)`", cells[0]):
-                found[name] = _moved(cells[2])
-    return found
+                rows[name] = _moved(cells[2])
+    return rows
 
 
 def http_page() -> str:
@@ -194,10 +198,12 @@ def _route(title: str, operation: dict[str, Any]) -> Iterator[str]:
     for status, answer in operation["responses"].items():
         if status.startswith("2"):
             content = answer["content"]
-            told = ", ".join(_content(kind, what) for kind, what in content.items())
-            yield f"Answer: {status}, {told}.\n"
+            content_text = ", ".join(_content(kind, what) for kind, what in content.items())
+            yield f"Answer: {status}, {content_text}.\n"
     yield f"Called `{operation['operationId']}`; right: `{operation['x-operation']}`.\n"
-    rows = [_parameter(each) for each in operation["parameters"] if each["in"] == "query"]
+    rows = [
+        _parameter(parameter) for parameter in operation["parameters"] if parameter["in"] == "query"
+    ]
     if rows:
         yield table(["parameter", "type", "meaning"], rows) + "\n"
 

@@ -26,6 +26,6 @@ def prose(text: str) -> str:
     text = re.sub(r"(?<!`)``(?!`)", "`", text)
     in_code = re.split(r"(`[^`]*`)", text)  # outside of code
     return "".join(
-        each if each.startswith("`") else re.sub(r"<(\w+)>", r"&lt;\1&gt;", each)
-        for each in in_code
+        part if part.startswith("`") else re.sub(r"<(\w+)>", r"&lt;\1&gt;", part)
+        for part in in_code
     )

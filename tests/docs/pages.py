@@ -91,8 +91,8 @@ class Line(Struct, frozen=True):
     @property
     def variables(self) -> dict[str, str]:
         """The environment variables that are set for this line alone."""
-        found = itertools.takewhile(_ASSIGNMENT.match, self.parts)
-        return dict(part.split("=", 1) for part in found)
+        assignments = itertools.takewhile(_ASSIGNMENT.match, self.parts)
+        return dict(part.split("=", 1) for part in assignments)
 
     @property
     def program(self) -> str:
@@ -149,12 +149,12 @@ def name_of(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     """Return all fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
-    found = []
+    page_blocks = []
     for fence in _FENCE.finditer(text):
         language, *marks = fence[1].split() or [""]
         line = text.count("\n", 0, fence.start()) + 2
-        found.append(Block(page, line, language, marks=frozenset(marks), text=fence[2]))
-    return found
+        page_blocks.append(Block(page, line, language, marks=frozenset(marks), text=fence[2]))
+    return page_blocks
 
 
 def prose(page: Path) -> str:

@@ -41,8 +41,8 @@ def settings_table() -> str:
 
 def errors_table(remedies: dict[str, str]) -> str:
     """Return the table of all error codes, with their causes and remedies."""
-    known = error_classes()
-    rows = [f"{_error(known[code])} {remedies.get(code, '')} |" for code in sorted(known)]
+    classes = error_classes()
+    rows = [f"{_error(classes[code])} {remedies.get(code, '')} |" for code in sorted(classes)]
     head = "| code | class | cause | later | what to do |"
     return "\n".join([head, "|---|---|---|---|---|", *rows])
 
@@ -55,9 +55,9 @@ def _error(found: type[PenstockError]) -> str:
 
 def written(page: Path, name: str) -> str:
     """Return the table between the marks ``begin name`` and ``end name``."""
-    found = _marked(name).search(page.read_text(encoding="utf-8"))
-    assert found is not None, f"{page.name} has no place for {name}"
-    return found[2].strip()
+    section = _marked(name).search(page.read_text(encoding="utf-8"))
+    assert section is not None, f"{page.name} has no place for {name}"
+    return section[2].strip()
 
 
 def remedies_in(table: str) -> dict[str, str]:
@@ -87,7 +87,7 @@ def _marked(name: str) -> re.Pattern[str]:
 def _write(page: Path, name: str, table: str) -> None:
     text = page.read_text(encoding="utf-8")
     page.write_text(
-        _marked(name).sub(lambda found: f"{found[1]}\n{table}\n\n{found[3]}", text),
+        _marked(name).sub(lambda match_: f"{match_[1]}\n{table}\n\n{match_[3]}", text),
         encoding="utf-8",
     )
 
@@ -95,9 +95,9 @@ def _write(page: Path, name: str, table: str) -> None:
 def linked(text: str, page_of_rules: str) -> str:
     """Return the text with a link for each rule that it cites."""
     return _CITATION.sub(
-        lambda found: ", ".join(
-            f"[SEM {each}]({page_of_rules}#{semantics.anchor_of(each)})"
-            for each in found[1].split(", ")
+        lambda match_: ", ".join(
+            f"[SEM {rule}]({page_of_rules}#{semantics.anchor_of(rule)})"
+            for rule in match_[1].split(", ")
         ),
         text,
     )

@@ -49,8 +49,8 @@ def file_at(path: str) -> str | None:
 def links_of(path: str) -> Iterator[str]:
     """Return the files of the repository to which a page links."""
     text = _FENCED.sub("", (ROOT / path).read_text(encoding="utf-8"))
-    for found in _LINK.finditer(text):
-        if target := _target(path, found[3]):
+    for link in _LINK.finditer(text):
+        if target := _target(path, link[3]):
             yield target
 
 
@@ -92,7 +92,7 @@ def _opening(found: re.Match[str]) -> str:
 
 
 def _prose(text: str, path: str) -> str:
-    linked = _LINK.sub(lambda found: _link(found, path), text)
+    linked = _LINK.sub(lambda match_: _link(match_, path), text)
     return "\n".join(_lists(linked.split("\n")))
 
 
@@ -162,7 +162,7 @@ def _listed(folder: str) -> list[str]:
     """Return the pages of a folder in ``docs/``: its README, then the others in the order of its
     links."""
     names = sorted(path.name for path in (ROOT / "docs" / folder).glob("*.md"))
-    order = ["README.md", *(found[3] for found in _LINK.finditer(_readme(folder)))]
+    order = ["README.md", *(link[3] for link in _LINK.finditer(_readme(folder)))]
     return [folder + name for name in sorted(names, key=lambda name: _rank(order, name))]
 
 

@@ -29,7 +29,7 @@ def rows(section: str) -> list[list[str]]:
 
 
 def paths_in(cell: str) -> list[str]:
-    """What looks like a file or a folder."""
+    """Pattern of a file or a folder in code spans."""
     named = _CODE.findall(cell)
     return [name for name in named if name.endswith((".py", "/"))]
 
@@ -87,7 +87,7 @@ def test_whoever_adds_an_attribute_of_a_durable_is_led_to_every_file_that_has_it
 
 
 def test_every_room_is_on_the_map() -> None:
-    told = {
+    folders = {
         name.strip("/")
         for row in rows("Packages and rooms")
         for cell in row
@@ -101,8 +101,8 @@ def test_every_room_is_on_the_map() -> None:
         if folder.parent.name not in ("amqp", "mqtt")
     }
 
-    assert packages - told == set()
-    assert rooms - told == set()
+    assert packages - folders == set()
+    assert rooms - folders == set()
 
 
 def test_files_beside_the_way_in_are_there() -> None:

@@ -100,10 +100,10 @@ LINES = [
 def test_the_index_says_of_each_system_where_a_program_in_both_is_or_that_it_has_none() -> None:
     index = prose(next(page for page in COMING_FROM if page.stem == "README"))
     rows = [row.strip("| ").split(" | ") for row in re.findall(r"^\| .*\|$", index, re.MULTILINE)]
-    found = {row[0]: row[1:] for row in rows if "](" in row[-1]}
+    cells_by_system = {row[0]: row[1:] for row in rows if "](" in row[-1]}
 
-    assert list(found) == LINES
-    for cells in found.values():
+    assert list(cells_by_system) == LINES
+    for cells in cells_by_system.values():
         links = [re.fullmatch(r"\[(both|none)\]\(([\w-]+)\.md#([\w-]+)\)", cell) for cell in cells]
         assert [link and link[2] for link in links] == list(MORE)
         for link in filter(None, links):
@@ -123,10 +123,10 @@ def test_a_page_says_what_the_other_system_does_not_have(page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.process
 def test_the_programs_for_nats_do_what_their_page_says(tmp_path: Path) -> None:
-    said = {}
+    outputs = {}
     with NatsServers(tmp_path, servers=1) as servers:
         programs = theirs(next(page for page in SYSTEMS if page.stem == "nats"))
-        for block in (each for each in programs if each.language == "python"):
+        for block in (program for program in programs if program.language == "python"):
             program = block.text.replace("nats://localhost:4222", servers.urls[0])
             done = subprocess.run(
                 [sys.executable, "-c", program],
@@ -136,10 +136,10 @@ def test_the_programs_for_nats_do_what_their_page_says(tmp_path: Path) -> None:
                 check=False,
             )
             assert done.returncode == 0, done.stderr
-            said[block.file] = done.stdout.split()
+            outputs[block.file] = done.stdout.split()
 
-    assert said["nats_orders.py"][0] == "0"
-    assert said["nats_seek.py"][0] == "3", "all come again"
-    assert said["nats_shops.py"] == ["shop.eu", "shop.us"]
-    assert said["nats_time.py"] == ["1"], "of three, one is done, and one given up"
-    assert said["nats_request.py"] == ["1.25"]
+    assert outputs["nats_orders.py"][0] == "0"
+    assert outputs["nats_seek.py"][0] == "3", "all come again"
+    assert outputs["nats_shops.py"] == ["shop.eu", "shop.us"]
+    assert outputs["nats_time.py"] == ["1"], "of three, one is done, and one given up"
+    assert outputs["nats_request.py"] == ["1.25"]

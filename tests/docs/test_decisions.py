@@ -31,9 +31,9 @@ def fields_of(page: Path) -> dict[str, str]:
 
 
 def title_of(page: Path) -> tuple[str, str]:
-    found = _TITLE.match(page.read_text(encoding="utf-8"))
-    assert found is not None, name_of(page)
-    return found[1], found[2]
+    title = _TITLE.match(page.read_text(encoding="utf-8"))
+    assert title is not None, name_of(page)
+    return title[1], title[2]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -77,13 +77,13 @@ def test_each_dependency_has_its_reason() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         groups = tomllib.load(file)["dependency-groups"]
     parts = ["all", *(f"group:{group}" for group in groups)]
-    names = {each.name for part in parts for each in requirements_of_part(part)}
+    names = {requirement.name for part in parts for requirement in requirements_of_part(part)}
     table = (FOLDER / "0007-dependencies.md").read_text(encoding="utf-8")
-    told = {
+    listed = {
         name.partition("[")[0]
         for line in table.splitlines()
         if line.startswith("| ")
         for name in re.split(r", | ", line.split(" | ")[0].strip("| "))
     }
 
-    assert names - told == set()
+    assert names - listed == set()

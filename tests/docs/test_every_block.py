@@ -49,9 +49,9 @@ def place_of(line: Line) -> str:
 
 @pytest.mark.parametrize("line", all_lines(), ids=place_of)
 def test_a_line_for_a_shell_is_run_or_looked_at_or_says_why_not(line: Line) -> None:
-    known = line.program in READ | STEPS or is_run(line) or reason_not_to_run(line)
+    is_known = line.program in READ | STEPS or is_run(line) or reason_not_to_run(line)
 
-    assert known, f"{line.place}: nobody runs {line.text!r}"
+    assert is_known, f"{line.place}: nobody runs {line.text!r}"
 
 
 def test_a_page_that_calls_protoc_says_how_to_install_it() -> None:
@@ -81,13 +81,13 @@ PROGRAMS = "|".join(("penstock", "pip", "curl", "make", "openssl", "docker", "py
 def test_no_command_hides_in_a_block_that_is_not_run() -> None:
     hidden = re.compile(rf"^(?:[A-Z_]+=\S+ )*(?:{PROGRAMS}) ", re.MULTILINE)
 
-    found = [
+    unmarked = [
         f"{name_of(block.page)}:{block.line}"
         for block in all_blocks()
         if block.language == "text" and hidden.search(block.text)
     ]
 
-    assert found == []
+    assert unmarked == []
 
 
 def lines_of(program: str) -> list[Line]:
@@ -111,13 +111,14 @@ def test_a_door_that_is_named_is_there(line: Line) -> None:
 @pytest.mark.parametrize("line", lines_of("pip"), ids=place_of)
 def test_what_is_to_be_installed_is_this_package_with_extras_that_it_has(line: Line) -> None:
     _, install, wanted = line.parts
-    found = re.fullmatch(r"(\.|[\w-]+)(?:\[([\w,-]+)\])?", wanted)
+    requirement = re.fullmatch(r"(\.|[\w-]+)(?:\[([\w,-]+)\])?", wanted)
 
     assert install == "install"
-    assert found is not None
-    project = projects()[found[1]]
+    assert requirement is not None
+    project = projects()[requirement[1]]
     assert (
-        set((found[2] or "").split(",")) - {""} <= project.get("optional-dependencies", {}).keys()
+        set((requirement[2] or "").split(",")) - {""}
+        <= project.get("optional-dependencies", {}).keys()
     )
 
 
@@ -132,20 +133,22 @@ def exposed() -> str:
 
 
 @pytest.mark.parametrize(
-    "block", [each for each in all_blocks() if each.language == "yaml"], ids=lambda each: each.line
+    "block",
+    [block for block in all_blocks() if block.language == "yaml"],
+    ids=lambda block: block.line,
 )
 def test_yaml_reads_and_names_metrics_that_there_are(block: Block, exposed: str) -> None:
-    told: Any = yaml.safe_load(block.text)
+    workflow: Any = yaml.safe_load(block.text)
 
-    assert told
+    assert workflow
     for name in re.findall(r"penstock_\w+", block.text):
         assert f"# TYPE {name} " in exposed, f"{name_of(block.page)}: {name}"
 
 
 @pytest.mark.parametrize(
     "block",
-    [each for each in all_blocks() if each.language == "toml" and each.file == "realm.toml"],
-    ids=lambda each: each.line,
+    [block for block in all_blocks() if block.language == "toml" and block.file == "realm.toml"],
+    ids=lambda block: block.line,
 )
 def test_a_settings_file_that_readers_write_is_one(block: Block) -> None:
     assert load(block.text) != load()

@@ -13,13 +13,13 @@ TEXT = PAGE.read_text(encoding="utf-8")
 _ROW = re.compile(r"^\| `([^`]+)` \| `([^`]+)` \| ([\d.]*) ?\| ([^|]+) \|$", re.MULTILINE)
 
 
-def told() -> dict[str, list[tuple[str, str, str, str]]]:
+def rows_by_part() -> dict[str, list[tuple[str, str, str, str]]]:
     """The rows of each part: package, versions, size, reason."""
     begins = [*HEADING.finditer(TEXT)]
-    ends = [*(each.start() for each in begins[1:]), len(TEXT)]
+    ends = [*(heading.start() for heading in begins[1:]), len(TEXT)]
     return {
-        part_of(each): _ROW.findall(TEXT[each.end() : end])
-        for each, end in zip(begins, ends, strict=True)
+        part_of(heading): _ROW.findall(TEXT[heading.end() : end])
+        for heading, end in zip(begins, ends, strict=True)
     }
 
 
@@ -34,17 +34,17 @@ def shown(each: Requirement) -> tuple[str, str]:
 
 
 def test_it_has_the_base_and_each_extra_once() -> None:
-    parts = [part_of(found) for found in HEADING.finditer(TEXT)]
+    parts = [part_of(heading) for heading in HEADING.finditer(TEXT)]
 
     assert sorted(parts) == sorted(wanted())
 
 
 @pytest.mark.parametrize("part", wanted())
 def test_each_dependency_has_its_range_and_its_reason(part: str) -> None:
-    rows = told()[part]
+    rows = rows_by_part()[part]
 
     assert sorted((name, versions) for name, versions, _, _ in rows) == sorted(
-        shown(each) for each in wanted()[part]
+        shown(requirement) for requirement in wanted()[part]
     )
     for name, _, size, reason in rows:
         assert len(reason) > 10, name

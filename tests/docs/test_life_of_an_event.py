@@ -37,10 +37,10 @@ def test_a_publish_passes_what_the_guide_names_in_its_order() -> None:
 
     assert len(expected) >= 15
     assert len(rare) >= 8
-    at = 0
+    position = 0
     for name in expected:
-        assert name in realm[at:], f"{name} is not passed after {realm[at - 1]}"
-        at = realm.index(name, at) + 1
+        assert name in realm[position:], f"{name} is not passed after {realm[position - 1]}"
+        position = realm.index(name, position) + 1
     assert not set(rare) & set(realm)
 
 

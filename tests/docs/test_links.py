@@ -19,9 +19,9 @@ _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
 def links(page: Path) -> Iterator[str]:
-    for found in _LINK.finditer(prose(page)):
-        if "://" not in found[1]:
-            yield found[1]
+    for link in _LINK.finditer(prose(page)):
+        if "://" not in link[1]:
+            yield link[1]
 
 
 def anchors(page: Path) -> set[str]:

@@ -16,11 +16,11 @@ def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm:
         realm.listen_mqtt()
         text = Web(realm.listen_http()).ask("GET", "/metrics").data.decode()
-    given = {family.name for family in text_string_to_metric_families(text)}
+    metrics = {family.name for family in text_string_to_metric_families(text)}
     page = (ROOT / "docs" / "guide" / "monitoring.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `((?:penstock|process)_\w+)` \|", page, re.MULTILINE))
 
-    told = {name.removesuffix("_total") for name in listed}
+    documented = {name.removesuffix("_total") for name in listed}
     # This realm has no TLS, is no node of a cluster, and nothing was delivered yet
     later = {
         "penstock_tls_certificate_end_seconds",
@@ -52,4 +52,4 @@ def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
         "penstock_blob_cache_misses",
         "penstock_durable_delivery_seconds",
     }
-    assert told == given | later
+    assert documented == metrics | later

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "mqtt-conformance.md"
 PACKAGE = ROOT / "packages/mqtt/src/penstock_mqtt"
 STATEMENTS = 251
-"""How many normative statements appendix B of MQTT 5 has."""
+"""Number of normative statements in appendix B of MQTT 5."""
 
 _ROW = re.compile(r"^\| MQTT-([\d.]+-\d+) \|[^|]+\|([^|]+)\|([^|]+)\|$", re.MULTILINE)
 _SECTION = re.compile(r"^\| (\d[\d.]+) \| ([\d, to]+) \|", re.MULTILINE)
@@ -21,7 +21,7 @@ _CODE = re.compile(r"`([^`]+)`")
 def listed() -> Iterator[str]:
     """Every statement on the page, those that are only counted by section, too."""
     text = PAGE.read_text(encoding="utf-8")
-    yield from (found[0] for found in _ROW.findall(text))
+    yield from (row[0] for row in _ROW.findall(text))
     for section, numbers in _SECTION.findall(text):
         for part in numbers.split(", "):
             first, _, last = part.strip().partition(" to ")
@@ -29,10 +29,10 @@ def listed() -> Iterator[str]:
 
 
 def test_each_statement_stands_there_once() -> None:
-    found = Counter(listed())
+    count_by_statement = Counter(listed())
 
-    assert {each: count for each, count in found.items() if count > 1} == {}
-    assert len(found) == STATEMENTS
+    assert {statement: count for statement, count in count_by_statement.items() if count > 1} == {}
+    assert len(count_by_statement) == STATEMENTS
 
 
 def test_what_is_named_there_exists() -> None:
@@ -41,8 +41,8 @@ def test_what_is_named_there_exists() -> None:
     for statement, where, tests in rows:
         file = ""
         for place in _CODE.findall(where):
-            said, _, name = place.rpartition(": ")
-            file = said or file
+            test_path, _, name = place.rpartition(": ")
+            file = test_path or file
             if "/" in file:
                 (path,) = ROOT.glob(f"packages/*/src/{file}")
             else:

@@ -39,9 +39,9 @@ def page(tmp_path: Path) -> Path:
 
 
 def test_blocks_know_their_language_marks_and_line(page: Path) -> None:
-    found = [(block.language, block.is_spark, block.line) for block in blocks(page)]
+    blocks_of_page = [(block.language, block.is_spark, block.line) for block in blocks(page)]
 
-    assert found == [("python", False, 4), ("console", False, 10), ("python", True, 17)]
+    assert blocks_of_page == [("python", False, 4), ("console", False, 10), ("python", True, 17)]
     assert "value" not in prose(page)
 
 

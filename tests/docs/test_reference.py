@@ -1,4 +1,4 @@
-"""What the pages name exists, and what exists is on the pages."""
+"""Names on the pages exist, and everything that exists is on the pages."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ _VARIABLE = re.compile(r"PENSTOCK_[A-Z_]+")
 
 def marked(page: Path) -> Iterator[str]:
     """Everything in back quotes."""
-    for found in _CODE.finditer(prose(page)):
-        yield found[1]
+    for code in _CODE.finditer(prose(page)):
+        yield code[1]
 
 
 def channel_attributes() -> set[str]:
@@ -112,12 +112,12 @@ CLIENT_VARIABLES = {
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_error_class_named_exists(page: Path) -> None:
-    named = {found[1] for text in marked(page) if (found := _CLASS.fullmatch(text))}
-    known = {each.__name__ for each in error_classes().values()} | NOT_OURS
-    known |= set(penstock.__all__) | set(penstock.aio.__all__) | kit_classes()
-    known |= set(penstock_faststream.__all__)
+    named = {match_[1] for text in marked(page) if (match_ := _CLASS.fullmatch(text))}
+    known_names = {error_class.__name__ for error_class in error_classes().values()} | NOT_OURS
+    known_names |= set(penstock.__all__) | set(penstock.aio.__all__) | kit_classes()
+    known_names |= set(penstock_faststream.__all__)
 
-    assert named - known == set()
+    assert named - known_names == set()
 
 
 def kit_classes() -> set[str]:
@@ -134,17 +134,17 @@ def kit_classes() -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_option_named_exists(page: Path) -> None:
     named = {text for text in marked(page) if _OPTION.fullmatch(text)}
-    known = {path for path, *_ in described()} | channel_attributes()
+    setting_names = {path for path, *_ in described()} | channel_attributes()
 
-    assert named - known == set()
+    assert named - setting_names == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_variable_named_exists(page: Path) -> None:
     named = set(_VARIABLE.findall(page.read_text(encoding="utf-8")))
-    known = {variable_of(path) for path, *_ in described()} | CLIENT_VARIABLES
+    variables = {variable_of(path) for path, *_ in described()} | CLIENT_VARIABLES
 
-    assert named - known == set()
+    assert named - variables == set()
 
 
 RULES_LINK = re.compile(r"\[SEM ([A-Z]\d*[a-z]?)\]\(([^)#]*)#([^)]*)\)")
@@ -172,7 +172,7 @@ def test_every_rule_has_a_link_from_the_guide() -> None:
     """On the page that explains it; a section's letter does not do for its rules."""
     links = [link for page in GUIDE for link in RULES_LINK.finditer(prose(page))]
     built = {
-        each.rule_id for each in semantics.rules().values() if each.status in ("built", "part")
+        rule.rule_id for rule in semantics.rules().values() if rule.status in ("built", "part")
     }
 
     assert built - {link[1] for link in links} == set()
@@ -196,10 +196,10 @@ def test_a_settings_file_on_a_page_is_taken(page: Path) -> None:
 
 def test_every_channel_attribute_is_explained() -> None:
     page = (ROOT / "docs" / "guide" / "channels.md").read_text(encoding="utf-8")
-    own = set(Definition.__struct_fields__) - {"storage"}
+    attributes = set(Definition.__struct_fields__) - {"storage"}
 
     assert [
-        name for name in sorted(own | channel_attributes()) if f"| `{name}` |" not in page
+        name for name in sorted(attributes | channel_attributes()) if f"| `{name}` |" not in page
     ] == []
 
 
@@ -209,9 +209,9 @@ def test_every_type_is_explained_and_deprecated_ones_say_so() -> None:
     heading = next(line for line in durables.splitlines() if line.startswith("| | exclusive"))
     marks = {True: " (deprecated)", False: ""}
 
-    for each in rules().types.values():
-        mark = re.escape(marks[each.name in DEPRECATED_CHANNELS])
-        assert re.search(rf"^\| `{each.name}`{mark} ", channels, re.M)
+    for type_ in rules().types.values():
+        mark = re.escape(marks[type_.name in DEPRECATED_CHANNELS])
+        assert re.search(rf"^\| `{type_.name}`{mark} ", channels, re.M)
     for kind in rules().kinds.values():
         mark = marks[kind.name in DEPRECATED_DURABLES]
         assert f"| {kind.name}{mark} " in heading.replace("(default) ", "")

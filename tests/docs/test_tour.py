@@ -43,7 +43,7 @@ def test_the_tour_can_be_followed_against_a_real_server(
 
 
 def penstock(command: Command, url: str) -> str:
-    """What a command prints; it has to succeed."""
+    """Return the output of a command, which must succeed."""
     done = subprocess.run(
         [sys.executable, "-m", "penstock", *command.arguments],
         env={**environment(url), **command.variables},

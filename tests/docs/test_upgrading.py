@@ -13,9 +13,9 @@ PAGE = (ROOT / "docs" / "guide" / "upgrading.md").read_text(encoding="utf-8")
 
 
 def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
-    told = dict(re.findall(r"^\| (\w+ \w+) \| (\d+) \|", PAGE, re.MULTILINE))
+    versions = dict(re.findall(r"^\| (\w+ \w+) \| (\d+) \|", PAGE, re.MULTILINE))
 
-    assert told == {
+    assert versions == {
         "storage format": str(DIRECTORY_FORMAT),
         "wire version": str(PREFACE[7]),
         "export format": str(exports.FORMAT),

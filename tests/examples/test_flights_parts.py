@@ -138,7 +138,7 @@ def windows(sums: pa.Table) -> pa.Table:
 
 
 def findings(flights: pa.Table, **changes: Any) -> Findings:
-    """What a run without a flaw has counted, with ``changes``."""
+    """Return the counts of a run without a flaw, with ``changes``."""
     rows = flights.num_rows
     ids, chosen = np.arange(rows), is_rolled_back(np.arange(rows))
     half = rows // 2
@@ -215,9 +215,9 @@ def test_a_day_that_is_not_closed_is_found(flights: pa.Table, output: str) -> No
 
 @pytest.mark.parametrize("ids", [range(1, ROWS), [*range(ROWS), 0]], ids=["missing", "twice"])
 def test_an_archived_event_too_few_or_too_many_is_found(flights: pa.Table, ids: Any) -> None:
-    found = findings(flights, archived_ids=pa.chunked_array([list(ids)]))
+    findings_ = findings(flights, archived_ids=pa.chunked_array([list(ids)]))
 
-    assert failed(found) == ["archived = published"]
+    assert failed(findings_) == ["archived = published"]
 
 
 def test_reading_back_with_a_gap_is_found(flights: pa.Table) -> None:
@@ -253,13 +253,13 @@ def test_an_aircraft_with_an_older_flight_is_found(flights: pa.Table) -> None:
 
 def test_a_resumed_run_counts_what_was_acknowledged_before(flights: pa.Table) -> None:
     # 500 stored before, 20 of them outstanding (ids 480 to 499).
-    left = np.arange(480, ROWS)
+    remaining = np.arange(480, ROWS)
     resumed = findings(
         flights,
         is_resumed=True,
         published_before=500,
         outstanding_before=Outstanding(20, int(np.arange(480, 500).sum())),
-        workers=(Acknowledged("1", len(left), int(left.sum())),),
+        workers=(Acknowledged("1", len(remaining), int(remaining.sum())),),
     )
 
     assert failed(resumed) == []
@@ -315,9 +315,9 @@ def test_the_log_of_a_part_that_failed_is_still_there_after_the_next_run(tmp_pat
         with pytest.raises(PartFailed, match=re.escape(str(log))):
             assert part.has_ended
 
-    told = log.read_text()
-    assert told.count("--- part starts, ") == 2
-    assert told.index("no_module_of_the_first") < told.index("no_module_of_the_second")
+    log_text = log.read_text()
+    assert log_text.count("--- part starts, ") == 2
+    assert log_text.index("no_module_of_the_first") < log_text.index("no_module_of_the_second")
 
 
 # --- the picture -----------------------------------------------------------------------------

@@ -74,13 +74,13 @@ def test_columns_and_tags_are_read_as_they_were_written(session: penstock.Sessio
 
 def test_durables_go_on_where_they_were(session: penstock.Session) -> None:
     billing = session.channels.get("sealed").durables.get("billing")
-    left = [number for number in range(13) if number not in (0, 2)]
+    remaining = [number for number in range(13) if number not in (0, 2)]
 
-    with billing.subscribe(window=len(left), timeout=60.0) as subscription:
-        found = [event for _, event in zip(left, subscription, strict=False)]
+    with billing.subscribe(window=len(remaining), timeout=60.0) as subscription:
+        events = [event for _, event in zip(remaining, subscription, strict=False)]
 
-    assert {event.event_id for event in found} == {*left}
-    assert [event.event_id for event in found if event.redelivered] == left[:-1], (
+    assert {event.event_id for event in events} == {*remaining}
+    assert [event.event_id for event in events if event.redelivered] == remaining[:-1], (
         "the killed client had a window of ten, which it had moved on twice"
     )
 

@@ -73,8 +73,8 @@ async def test_todays_code_reads_the_first_format(tmp_path: Path) -> None:
     journal, blobs, registry, _ = open_store(f"{tmp_path}/realm", RealDisk())
     info = journal.info()
     assert (info.floor, info.tail, info.cut) == (1, 5, 0)
-    found = await journal.read(2, 99)
-    assert [b.data for b in found if isinstance(b, Block)] == BLOCKS[1:]
+    blocks = await journal.read(2, 99)
+    assert [b.data for b in blocks if isinstance(b, Block)] == BLOCKS[1:]
     assert await registry.get("manifest/orders") == VersionedRecord(2, b'{"segments": 1}')
     stored = (GOLDEN / "segment-index.msgpack").read_bytes()
     index = msgspec.msgpack.decode(stored, type=SegmentIndex)
@@ -96,8 +96,8 @@ def test_todays_code_writes_the_first_format(tmp_path: Path) -> None:
 
 
 def test_the_golden_directory_is_whole() -> None:
-    found = {path for path in GOLDEN.rglob("*") if path.is_file()}
-    names = {str(path.relative_to(GOLDEN)) for path in found} - RECORDS
+    paths = {path for path in GOLDEN.rglob("*") if path.is_file()}
+    names = {str(path.relative_to(GOLDEN)) for path in paths} - RECORDS
 
     assert names == KEPT | {"segment-index.msgpack"}
-    assert sum(path.stat().st_size for path in found) < 20_000
+    assert sum(path.stat().st_size for path in paths) < 20_000

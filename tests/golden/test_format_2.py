@@ -43,14 +43,16 @@ def read(name: str) -> ChannelState:
 def test_scattered_acknowledgements_and_counts_are_read_from_both_formats(
     format: str, name: str
 ) -> None:
-    found = read(f"{format}/{name}")
-    durable = found.durables["d"]
-    left = IdSet.from_ids(range(1, 1_000, 2))
+    state = read(f"{format}/{name}")
+    durable = state.durables["d"]
+    unacknowledged = IdSet.from_ids(range(1, 1_000, 2))
 
-    assert IdSet(durable.outstanding_spans(found.stored)) == left
-    assert durable.redeliveries(left.spans) == ((1, IdSet.from_ids(range(1, 1_000, 10)).spans),)
-    assert found.acked == IdSet.from_ids(range(0, 1_000, 2))
-    assert (found.counters.published, found.counters.redelivered) == (1_000, 200)
+    assert IdSet(durable.outstanding_spans(state.stored)) == unacknowledged
+    assert durable.redeliveries(unacknowledged.spans) == (
+        (1, IdSet.from_ids(range(1, 1_000, 10)).spans),
+    )
+    assert state.acked == IdSet.from_ids(range(0, 1_000, 2))
+    assert (state.counters.published, state.counters.redelivered) == (1_000, 200)
 
 
 def test_the_second_format_is_packed() -> None:
@@ -71,7 +73,7 @@ async def test_a_directory_of_the_first_format_is_of_the_second_once_it_was_open
 
     for _ in range(2):
         journal, _, registry, _ = open_store(f"{tmp_path}/realm", RealDisk())
-        found = await registry.get("format")
+        record = await registry.get("format")
         await journal.close()
 
-        assert found == VersionedRecord(2, b'{"format": 2}')
+        assert record == VersionedRecord(2, b'{"format": 2}')

@@ -18,15 +18,11 @@ GOLDEN = Path(__file__).parent / "openapi.json"
 
 def parts() -> dict[str, Any]:
     """Each part of the document, by where it stands in it."""
-    told = msgspec.json.decode(msgspec.json.encode(document(TABLE, "0")))
-    paths, components = told.pop("paths"), told["components"].pop("schemas")
+    description = msgspec.json.decode(msgspec.json.encode(document(TABLE, "0")))
+    paths, components = description.pop("paths"), description["components"].pop("schemas")
     return {
-        "": told,
-        **{
-            f"{method} {path}": each
-            for path, ways in paths.items()
-            for method, each in ways.items()
-        },
+        "": description,
+        **{f"{method} {path}": way for path, ways in paths.items() for method, way in ways.items()},
         **{f"schema {name}": schema for name, schema in components.items()},
     }
 

@@ -100,10 +100,10 @@ def message_types(levels: int) -> bytes:
     """Return message types of Protocol Buffers, each with a field of the next; at most as many as
     are allowed."""
     file = descriptor_pb2.FileDescriptorProto(name="deep.proto", syntax="proto3")
-    for at in range(min(levels, 9_000)):
-        message = file.message_type.add(name=f"M{at}")
-        if at + 1 < min(levels, 9_000):
-            message.field.add(name="f", number=1, type=11, label=1, type_name=f".M{at + 1}")
+    for level in range(min(levels, 9_000)):
+        message = file.message_type.add(name=f"M{level}")
+        if level + 1 < min(levels, 9_000):
+            message.field.add(name="f", number=1, type=11, label=1, type_name=f".M{level + 1}")
     return bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
 
 

@@ -101,10 +101,10 @@ def test_a_backup_while_events_come_has_all_that_was_acknowledged_and_is_of_one_
         assert report.findings == []
         with penstock.Realm(directory) as realm, realm.connect() as session:
             for name in KINDS:
-                found = numbers(session, name)
-                assert found == list(range(found[0], found[-1] + 1)), name
-                assert found[-1] >= acknowledged - 1, name
-                assert found[0] == 0 or name == "short"
+                stored = numbers(session, name)
+                assert stored == list(range(stored[0], stored[-1] + 1)), name
+                assert stored[-1] >= acknowledged - 1, name
+                assert stored[0] == 0 or name == "short"
             team = session.channels.get("spindles").durables.get("team").info()
             assert team.outstanding == len(numbers(session, "spindles"))
 

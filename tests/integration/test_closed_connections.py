@@ -26,7 +26,7 @@ from tests.fuzz.connections import Served
 CONNECTIONS: Final = (AmqpConnection, Connection, HttpConnection, MqttConnection)
 KINDS: Final = (*CONNECTIONS, AmqpEngine, Caller, Group, MqttSession)
 KEPT: Final = Counter({"Group": 1, "MqttSession": 1})
-"""What stays: the newest group of the writer, and the session that lasts."""
+"""Objects that remain: the newest group of the writer, and the session that is still open."""
 PROTOCOLS: Final[dict[str, tuple[type[Served], Sequence[bytes]]]] = {
     "native": (Served, connections.conversations()),
     "amqp": (amqp.AmqpServed, amqp.conversations()),
@@ -42,8 +42,8 @@ def _uncollected() -> Iterator[None]:
         yield
 
 
-def left() -> Counter[str]:
-    return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in KINDS)
+def connection_objects() -> Counter[str]:
+    return Counter(type(object_).__name__ for object_ in gc.get_objects() if type(object_) in KINDS)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -56,4 +56,4 @@ def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
         for conversation in conversations:
             served.handle(conversation[: int(share * len(conversation))])
 
-        assert left() <= KEPT
+        assert connection_objects() <= KEPT

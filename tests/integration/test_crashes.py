@@ -52,7 +52,7 @@ def running(*work: Callable[[threading.Event], None]) -> Iterator[None]:
     """Do ``work`` in threads of its own until the block ends."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(work)) as pool:
-        futures = [pool.submit(each, stop) for each in work]
+        futures = [pool.submit(job, stop) for job in work]
         try:
             yield
         finally:
@@ -72,7 +72,7 @@ def started_worker(url: str) -> subprocess.Popen[str]:
 
 
 class Traffic:
-    """What goes on while servers die, and what those who do it have been told."""
+    """Work that runs while servers die, and the answers that it has received."""
 
     def __init__(self, url: str, orders: Channel) -> None:
         self._url = url
@@ -203,9 +203,9 @@ def test_what_a_killed_worker_held_goes_to_the_other_counted_once(
 @pytest.mark.slow
 @pytest.mark.spec("D11", "D4")
 def test_lanes_keep_their_order_when_the_server_dies(lives: Lives, session: Session) -> None:
-    lanes, each = 6, 100
+    lanes, count = 6, 100
     orders = session.channels.create("orders", type="persistent")
-    events = [penstock.Event(properties={"lane": n % lanes}) for n in range(lanes * each)]
+    events = [penstock.Event(properties={"lane": n % lanes}) for n in range(lanes * count)]
     orders.publish_many(events)
     durable = orders.durables.create("d", type="serial", order_by="lane")
     acked: list[int] = []

@@ -34,8 +34,8 @@ def files_no_larger_than(size: int) -> Iterator[None]:
 
 
 def test_a_port_that_is_taken_is_refused_with_what_to_do() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, penstock.Realm() as realm:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied, penstock.Realm() as realm:
+        port = occupied.getsockname()[1]
 
         with pytest.raises(penstock.AddressInUse, match=f"port {port} .* another port"):
             realm.listen(port=port)
@@ -106,8 +106,8 @@ def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path) -> None:
 
         assert stored == list(range(len(stored)))
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
-        found = session.channels.get("orders").browse()
-        assert [(event.event_id, len(event.data)) for event in found] == [
+        events = session.channels.get("orders").browse()
+        assert [(event.event_id, len(event.data)) for event in events] == [
             (event_id, MIB) for event_id in stored
         ]
 

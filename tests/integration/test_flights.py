@@ -25,7 +25,7 @@ CLAIMS = {
     "sums by carrier and day, archive = CSV",
     "newest flight of each aircraft = CSV",
 }
-"""What the report says of the pipeline's steps."""
+"""Claims of the report about the pipeline's steps."""
 
 
 def command(directory: Path, *arguments: str) -> list[str]:
@@ -44,7 +44,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def told(done: subprocess.CompletedProcess[str], directory: Path) -> str:
+def outputs_of(done: subprocess.CompletedProcess[str], directory: Path) -> str:
     """Everything a run has said, and its companions in their logs: a message for an assert, since
     what pytest shows of the values in one is cut where the reason stands."""
     logs = [
@@ -55,18 +55,18 @@ def told(done: subprocess.CompletedProcess[str], directory: Path) -> str:
 
 
 def report(directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "report.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((directory / "report.json").read_text())
+    return document
 
 
 def assert_reconciled(done: subprocess.CompletedProcess[str], directory: Path) -> None:
-    assert done.returncode == 0, told(done, directory)
+    assert done.returncode == 0, outputs_of(done, directory)
     assert done.stderr == ""
-    found = report(directory)
-    assert [check["claim"] for check in found["checks"] if not check["is_true"]] == []
-    assert found["flights"] == ROWS
+    document = report(directory)
+    assert [check["claim"] for check in document["checks"] if not check["is_true"]] == []
+    assert document["flights"] == ROWS
     assert f"published = delivered = acknowledged = archived = {ROWS:,}" in done.stdout
-    assert {check["claim"] for check in found["checks"]} >= CLAIMS
+    assert {check["claim"] for check in document["checks"]} >= CLAIMS
     assert (directory / "delays.png").stat().st_size > 10_000
 
 
@@ -107,15 +107,15 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 def test_an_interrupted_run_is_resumed_until_it_reconciles(story: Story) -> None:
     directory, stopped, killed, killed_again, resumed = story
 
-    assert stopped.returncode == 130, told(stopped, directory)
+    assert stopped.returncode == 130, outputs_of(stopped, directory)
     assert stopped.stderr == ""
     assert "Fresh run: nothing was there before" in stopped.stdout
     assert "run again to continue" in stopped.stdout
 
-    assert killed.returncode == -signal.SIGKILL, told(killed, directory)
+    assert killed.returncode == -signal.SIGKILL, outputs_of(killed, directory)
     assert 0 < stored_before(killed) < ROWS
 
-    assert killed_again.returncode == -signal.SIGKILL, told(killed_again, directory)
+    assert killed_again.returncode == -signal.SIGKILL, outputs_of(killed_again, directory)
     assert stored_before(killed) < stored_before(killed_again)
 
     assert_reconciled(resumed, directory)
@@ -152,10 +152,12 @@ def interrupted(
 
 
 def stored_before(resumed: subprocess.CompletedProcess[str]) -> int:
-    """How many flights a run has found stored."""
-    found = re.search(r"Resuming the run that was interrupted: ([\d,]+) flights", resumed.stdout)
-    assert found is not None, resumed.stdout
-    return int(found[1].replace(",", ""))
+    """Return the number of flights that a resumed run has found stored."""
+    resumed_at = re.search(
+        r"Resuming the run that was interrupted: ([\d,]+) flights", resumed.stdout
+    )
+    assert resumed_at is not None, resumed.stdout
+    return int(resumed_at[1].replace(",", ""))
 
 
 def test_files_that_are_not_its_own_are_left_alone(tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ def test_handshakes_of_http_have_places_and_give_way(
     assert Web(url, tls).ask("GET", "/health").status == 200
 
     assert is_hung_up_on(half[0]), "the one that was waited for longest"
-    for each in half[1:]:
-        each.close()
+    for connection in half[1:]:
+        connection.close()
     eventually(lambda: not server.arriving and not server.places.connections)
 
 
@@ -154,7 +154,7 @@ def test_handshakes_of_http_are_counted_for_their_address(
     url = realm.listen_http()
     half = [dialled(url, stack) for _ in range(5)]
 
-    assert all(is_hung_up_on(each) for each in half[:3])
+    assert all(is_hung_up_on(connection) for connection in half[:3])
     eventually(lambda: len(server_of(realm).arriving) == 2)
 
 
@@ -214,7 +214,7 @@ async def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and
     context = Tls(str(folder / "realm.pem"), str(folder / "realm.key")).context
     trusting = ssl.create_default_context(cafile=str(authority.file))
     places: list[LookupError | None] = [LookupError("no such place"), None]
-    told: list[Any] = []
+    failures: list[Any] = []
 
     def enter(_: Handshake) -> bool:
         failure = places.pop(0)
@@ -222,7 +222,7 @@ async def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and
             raise failure
         return True
 
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     server = TlsServer(context, PATIENT_S, Greeter, enter=enter, leave=lambda _: None)
     await server.listen("127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -234,8 +234,8 @@ async def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and
     server.close()
 
     assert heard == b"welcome"
-    assert [repr(each["exception"]) for each in told] == ["LookupError('no such place')"]
-    assert "has failed" in told[0]["message"]
+    assert [repr(failure["exception"]) for failure in failures] == ["LookupError('no such place')"]
+    assert "has failed" in failures[0]["message"]
 
 
 @on_a_loop

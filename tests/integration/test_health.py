@@ -32,15 +32,15 @@ def port_of(url: str) -> int:
 
 
 def flags_of(realm: penstock.Realm) -> tuple[object, ...]:
-    """Lets everybody in; gives where."""
+    """Listen for all protocols of a realm; return the command flags with their ports."""
     amqp = port_of(realm.listen_amqp())
     native, http = port_of(realm.listen()), port_of(realm.listen_http())
     return "--port", native, "--http-port", http, "--amqp-port", amqp
 
 
-def said(result: Result) -> dict[str, tuple[bool, str]]:
+def reports_by_port(result: Result) -> dict[str, tuple[bool, str]]:
     ports = json.loads(result.stdout)["ports"]
-    return {each["port"]: (each["ok"], each["said"]) for each in ports}
+    return {port["port"]: (port["ok"], port["said"]) for port in ports}
 
 
 def test_every_port_of_a_realm_answers_without_a_sign_in() -> None:
@@ -48,7 +48,7 @@ def test_every_port_of_a_realm_answers_without_a_sign_in() -> None:
         result = health(*flags_of(realm), "--format", "json")
 
     assert result.exit_code == 0
-    assert said(result) == {
+    assert reports_by_port(result) == {
         "native": (True, "answers"),
         "http": (True, '{"status":"ok"}'),
         "amqp": (True, "answers"),
@@ -89,8 +89,8 @@ def test_over_tls_it_needs_no_authority_and_no_certificate_of_its_own(
 
     assert result.exit_code == 0, result.output
     wanting = (True, "speaks TLS and requires a client certificate")
-    assert said(result)["native"] == (wanting if required else (True, "answers"))
-    assert said(result).keys() == {"native", "http", "amqp"}
+    assert reports_by_port(result)["native"] == (wanting if required else (True, "answers"))
+    assert reports_by_port(result).keys() == {"native", "http", "amqp"}
     assert in_the_open.exit_code == 1
 
 
@@ -111,7 +111,8 @@ def unused_port() -> int:
 
 @pytest.fixture
 def stranger() -> Iterator[Callable[[bytes], int]]:
-    """Listens, and says something to whoever comes."""
+    """Return a function that listens on a free port and greets one client with the given bytes. It
+    returns the port."""
     open_ = []
 
     def listen(greeting: bytes) -> int:
@@ -129,8 +130,8 @@ def stranger() -> Iterator[Callable[[bytes], int]]:
         return port
 
     yield listen
-    for each in open_:
-        each.close()
+    for listening in open_:
+        listening.close()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_another_server_on_the_http_port_is_unhealthy(stranger: Callable[[bytes]
         result = health("--port", native, "--http-port", stranger(answer), "--format", "json")
 
     assert result.exit_code == 1
-    assert said(result)["http"] == (False, "is not a realm's answer: status 200")
+    assert reports_by_port(result)["http"] == (False, "is not a realm's answer: status 200")
 
 
 def test_a_port_that_only_the_realm_knows_has_to_be_told() -> None:
@@ -167,7 +168,7 @@ def test_a_stranger_may_ask_whether_somebody_is_there_and_nothing_else() -> None
     def answers(port: int, *asked: wire.Message) -> list[wire.FromServer]:
         reader = FrameReader()
         sent = PREFACE + b"".join(
-            bytes(part) for each in asked for part in frame(wire.encode(each))
+            bytes(part) for request in asked for part in frame(wire.encode(request))
         )
         with socket.create_connection(("127.0.0.1", port), 5) as line:
             line.sendall(sent)

@@ -1,4 +1,5 @@
-"""Peers that break the protocol: each is told why and shut out, and nobody else notices."""
+"""Peers that break the protocol: each gets an error and is disconnected, without an effect on
+others."""
 
 from __future__ import annotations
 

@@ -84,14 +84,16 @@ def test_states_outlive_a_killed_server(lives: Lives, session: Session) -> None:
         pause.wait(0.01)
     updates.until.set()
     updates.join(WAIT_S)
-    found = {event.properties["key"]: event.properties for event in rates.browse()}
+    state_by_key = {event.properties["key"]: event.properties for event in rates.browse()}
     rates.register("end")
     follower.join(WAIT_S)
 
-    assert found == updates.states
+    assert state_by_key == updates.states
     assert follower.states == updates.states
-    with penstock.connect(lives.url) as other:
-        late = other.channels.get("rates").subscribe(start="earliest", timeout=5, merged=True)
+    with penstock.connect(lives.url) as final_session:
+        late = final_session.channels.get("rates").subscribe(
+            start="earliest", timeout=5, merged=True
+        )
         with late:
             batch = late.next_batch()
             assert batch is not None

@@ -76,9 +76,9 @@ def test_snapshots_hold_the_states(directory: Path) -> None:
             long(rates)
         rates.publish_table(pa.table({"n": range(ROWS), "c": [29] * ROWS}), delta=True)
     with penstock.Realm(directory) as realm, realm.connect() as session:
-        found = without_long(states(session.channels.get("rates")))
+        state_by_key = without_long(states(session.channels.get("rates")))
 
-    assert found == {n: {**wanted(n), "c": 29} for n in range(ROWS)}
+    assert state_by_key == {n: {**wanted(n), "c": 29} for n in range(ROWS)}
 
 
 def test_an_import_is_merged_into_before_and_after_a_snapshot(

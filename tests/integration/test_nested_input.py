@@ -63,7 +63,7 @@ def test_every_decoder_refuses_more_than_100_levels() -> None:
 
     lines = [msgspec.json.decode(line) for line in ended.stdout.splitlines()]
     assert ended.returncode == 0, f"it ended with {ended.returncode} at {lines[-1]}"
-    outcomes = {tuple(lines[at]): lines[at + 1] for at in range(0, len(lines), 2)}
+    outcomes = {tuple(lines[index]): lines[index + 1] for index in range(0, len(lines), 2)}
     assert len(outcomes) == len(DECODERS) * len(LEVELS)
     for levels in LEVELS:
         by_outcome: dict[str, set[str]] = {}
@@ -72,7 +72,7 @@ def test_every_decoder_refuses_more_than_100_levels() -> None:
         if levels == FEW_LEVELS:
             assert by_outcome["refused"] == FAULTY
             continue
-        taken = STORED if levels == NESTING_MAX + 1 else frozenset()
+        names_stored = STORED if levels == NESTING_MAX + 1 else frozenset()
         assert by_outcome.pop("absent") == ABSENT, levels
-        assert by_outcome.pop("taken", set()) == taken, levels
-        assert by_outcome == {"refused": DECODERS.keys() - ABSENT - taken}, levels
+        assert by_outcome.pop("taken", set()) == names_stored, levels
+        assert by_outcome == {"refused": DECODERS.keys() - ABSENT - names_stored}, levels

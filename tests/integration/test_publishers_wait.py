@@ -29,7 +29,7 @@ from tests.fuzz.mqtt_connections import MqttServed, conversation
 class Case(NamedTuple):
     kind: type[Served]
     publisher: bytes
-    other: bytes
+    reader: bytes
 
 
 CASES: Final = {
@@ -77,8 +77,8 @@ async def talk(served: Served, data: bytes) -> Transport:
     else:
         peer = served.hub.connection() if isinstance(served, MqttServed) else amqp_peer(served)
         peer.connection_made(transport)
-        for piece in pieces(data) if isinstance(served, AmqpServed) else [data]:
-            peer.data_received(piece)
+        for chunk in pieces(data) if isinstance(served, AmqpServed) else [data]:
+            peer.data_received(chunk)
             await turns()
     await turns()
     return transport
@@ -93,10 +93,10 @@ async def turns() -> None:
 def test_who_sends_no_events_is_read_while_publishers_wait(protocol: str) -> None:
     case = CASES[protocol]
     with closing(case.kind()) as served:
-        served.handle(case.other)  # there is a realm from now on
+        served.handle(case.reader)  # there is a realm from now on
         served.listener.pending_bytes = served.listener.realm.limits.backlog_bytes_max + 1
         publisher = served.loop.run_until_complete(talk(served, case.publisher))
-        other = served.loop.run_until_complete(talk(served, case.other))
+        outcome = served.loop.run_until_complete(talk(served, case.reader))
 
         assert not publisher.is_read
-        assert other.is_read
+        assert outcome.is_read

@@ -18,8 +18,8 @@ from tests.round_trips import (
     Parts,
     World,
     assert_as_told,
+    documented_parts,
     tables,
-    told,
     world,
 )
 
@@ -30,7 +30,7 @@ HERE = [name for name in SOURCES if IS_AMQP or name != "AMQP"]
 
 
 class Exchange:
-    """What the sinks have got from each source; a source sends once."""
+    """Messages that the sinks have received from each source; a source sends once."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -79,10 +79,12 @@ def _native(world: World) -> Callable[[], None]:
     def reply() -> None:
         headers = next(requests).headers
         stream.__exit__(None, None, None)
-        own = {"correlation_id": headers["correlation_id"]}
+        headers_of_amqp = {"correlation_id": headers["correlation_id"]}
         if "hex" in headers.get("mqtt", ""):
-            own["mqtt"] = '{"hex": true}'
-        world.channel().publish(b"42", properties={"topic": headers["reply_to"]}, headers=own)
+            headers_of_amqp["mqtt"] = '{"hex": true}'
+        world.channel().publish(
+            b"42", properties={"topic": headers["reply_to"]}, headers=headers_of_amqp
+        )
 
     return reply
 
@@ -96,9 +98,9 @@ def _amqp(world: World) -> Callable[[], None]:
     sender = world.amqp.sender(CHANNEL, "topic")
 
     def reply() -> None:
-        asked = receiver.receive(20.0)
-        to = {"topic": asked.reply_to}
-        sender.send(Message(b"42", properties=to, correlation_id=plain(asked.correlation_id)))
+        request = receiver.receive(20.0)
+        to = {"topic": request.reply_to}
+        sender.send(Message(b"42", properties=to, correlation_id=plain(request.correlation_id)))
         receiver.accept()
         receiver.close()
 
@@ -112,7 +114,7 @@ def test_the_guide_has_a_column_for_each_pair_and_says_why_a_part_is_lost() -> N
     everybody = (*SOURCES, "Spark")
     for source in everybody:
         for sink in everybody:
-            assert told(source, sink)
+            assert documented_parts(source, sink)
     for heading, (_, *rows) in tables().items():
         for part, *cells, why in rows:
             assert "—" not in cells or why, (heading, part)

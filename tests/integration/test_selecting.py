@@ -89,8 +89,8 @@ def wanted(batch: pa.RecordBatch, text: str) -> list[int]:
     """Asked of every event there is."""
     now_us = batch["published"][0].value
     mask = Selector(text).mask(batch, now_us=now_us)
-    found: list[int] = batch["event_id"].filter(mask).to_pylist()
-    return found
+    matching_ids: list[int] = batch["event_id"].filter(mask).to_pylist()
+    return matching_ids
 
 
 def filled(store: Channel | Queue) -> pa.RecordBatch:
@@ -112,11 +112,11 @@ def test_whoever_reads_with_a_selector_gets_all_that_match(session: Session) -> 
 
     for text in SELECTORS:
         expected = wanted(batch, text)
-        assert [found.event_id for found in channel.browse(selector=text)] == expected, text
+        assert [match_.event_id for match_ in channel.browse(selector=text)] == expected, text
         assert channel.read(selector=text)["event_id"].to_pylist() == expected, text
         with channel.subscribe(start="earliest", selector=text, timeout=10.0) as subscription:
-            came = list(itertools.islice((e.event_id for e in subscription), len(expected)))
-        assert came == expected, text
+            ids_received = list(itertools.islice((e.event_id for e in subscription), len(expected)))
+        assert ids_received == expected, text
 
 
 @pytest.mark.spec("F5")
@@ -128,7 +128,7 @@ def test_durables_made_late_are_owed_all_that_match(session: Session) -> None:
         durable = channel.durables.create(
             f"d{number}", type="shared", start="earliest", selector=text
         )
-        assert [found.event_id for found in durable.browse()] == wanted(batch, text), text
+        assert [match_.event_id for match_ in durable.browse()] == wanted(batch, text), text
 
 
 @pytest.mark.spec("F5", "Q4")
@@ -138,23 +138,23 @@ def test_a_queue_shows_and_gives_all_that_match(session: Session) -> None:
 
     for text in SELECTORS:
         expected = wanted(batch, text)
-        assert [found.event_id for found in work.peek(5_000, selector=text)] == expected, text
+        assert [match_.event_id for match_ in work.peek(5_000, selector=text)] == expected, text
         with work.reader(transactional=True, window=5_000, selector=text, timeout=10.0) as reader:
-            came = list(itertools.islice((e.event_id for e in reader), len(expected)))
-        assert came == expected, text
+            ids_received = list(itertools.islice((e.event_id for e in reader), len(expected)))
+        assert ids_received == expected, text
 
 
 @pytest.mark.spec("F5", "T9")
 def test_a_purge_removes_all_that_match_and_nothing_else(session: Session) -> None:
     channel = session.channels.create("orders", type="mixed", storage={"events_per_spindle": 500})
     batch = filled(channel)
-    left = set(range(PHASES * PER_PHASE))
+    remaining = set(range(PHASES * PER_PHASE))
 
     for text in SELECTORS:
-        expected = left.intersection(wanted(batch, text))
+        expected = remaining.intersection(wanted(batch, text))
         assert channel.purge(selector=text) == len(expected), text
-        left -= expected
-        assert [found.event_id for found in channel.browse()] == sorted(left), text
+        remaining -= expected
+        assert [match_.event_id for match_ in channel.browse()] == sorted(remaining), text
 
 
 @pytest.mark.spec("F5")
@@ -170,8 +170,8 @@ def test_what_is_ruled_out_is_not_read(tmp_path: Path) -> None:
 
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
         channel = session.channels.get("orders")
-        found = [e.event_id for e in channel.browse(selector="n > 1990")]
-        assert found == list(range(1_991, 2_000))
+        ids = [e.event_id for e in channel.browse(selector="n > 1990")]
+        assert ids == list(range(1_991, 2_000))
         assert channel.info().events == PHASES * PER_PHASE  # nobody has noticed the damage yet
         assert [e.event_id for e in channel.browse(selector="n IN (1, 1500)")] == [1_500]
         assert channel.info().events == PHASES * PER_PHASE - 500

@@ -99,7 +99,7 @@ def middle_of(find: Callable[[Path], Path]) -> Callable[[Path], None]:
     return damage
 
 
-def at(find: Callable[[Path], Path], place: int) -> Callable[[Path], None]:
+def flip_byte(find: Callable[[Path], Path], place: int) -> Callable[[Path], None]:
     return lambda directory: flip(find(directory), place)
 
 
@@ -111,7 +111,7 @@ def shortened(find: Callable[[Path], Path], by: int) -> Callable[[Path], None]:
     return damage
 
 
-def gone(find: Callable[[Path], Path]) -> Callable[[Path], None]:
+def deleting(find: Callable[[Path], Path]) -> Callable[[Path], None]:
     return lambda directory: find(directory).unlink()
 
 
@@ -135,21 +135,21 @@ def event_in_page(directory: Path) -> None:
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "a batch of a spindle": middle_of(spindle),
-    "the header of a spindle": at(spindle, 20),
-    "the footer of a spindle": at(spindle, -30),
+    "the header of a spindle": flip_byte(spindle, 20),
+    "the footer of a spindle": flip_byte(spindle, -30),
     "a spindle cut short": shortened(spindle, 4_000),
-    "a spindle that is gone": gone(spindle),
+    "a spindle that is gone": deleting(spindle),
     "a batch of a single file": middle_of(single),
-    "the header of a single file": at(single, 20),
-    "the footer of a single file": at(single, -30),
+    "the header of a single file": flip_byte(single, 20),
+    "the footer of a single file": flip_byte(single, -30),
     "a single file cut short": shortened(single, 12_000),
     "a page": event_in_page,
-    "a page that is gone": gone(page),
+    "a page that is gone": deleting(page),
     "a block of the journal": event_in_journal,
-    "the start of the journal": at(journal, 100),
-    "the identity": at(record("identity"), -1),
-    "the format": at(record("format"), -1),
-    "the journal's record": at(record("journal"), -1),
+    "the start of the journal": flip_byte(journal, 100),
+    "the identity": flip_byte(record("identity"), -1),
+    "the format": flip_byte(record("format"), -1),
+    "the journal's record": flip_byte(record("journal"), -1),
 }
 
 
@@ -174,12 +174,12 @@ def test_damage_is_found_and_repaired_and_the_rest_is_sound(
 
     report = verify(directory)
     assert report.findings, "it is found"
-    assert all(found.reason for found in report.findings)
+    assert all(finding.reason for finding in report.findings)
     assert content(directory) == before, "looking is not a change"
 
     repaired = repair(directory)
     assert len(repaired.findings) >= len(report.findings)
-    assert not any("copied" in found.reason for found in report.findings), "nothing was"
+    assert not any("copied" in finding.reason for finding in report.findings), "nothing was"
     after = verify(directory)
     assert after.findings == []
     assert set(repaired.kept) <= set(after.quarantined)
@@ -207,11 +207,11 @@ def test_a_damaged_batch_costs_its_own_events_and_no_durable_waits_for_them(
     directory: Path,
 ) -> None:
     middle_of(spindle)(directory)
-    (found,) = verify(directory).findings
-    assert (found.channel, found.events) == ("spindles", (Span(ROWS, 2 * ROWS),))
-    assert found.first_byte is not None
-    assert found.end_byte is not None
-    hurt = spindle(directory).read_bytes()[found.first_byte : found.end_byte]
+    (finding,) = verify(directory).findings
+    assert (finding.channel, finding.events) == ("spindles", (Span(ROWS, 2 * ROWS),))
+    assert finding.first_byte is not None
+    assert finding.end_byte is not None
+    hurt = spindle(directory).read_bytes()[finding.first_byte : finding.end_byte]
 
     repaired = repair(directory)
 
@@ -239,7 +239,7 @@ def test_a_channel_whose_creation_is_lost_is_set_aside_whole(directory: Path) ->
 
 @pytest.mark.parametrize("which", ["one", "both"])
 def test_a_damaged_snapshot_is_set_aside(directory: Path, which: str) -> None:
-    """There are two of it: with one of them nothing is missing."""
+    """The directory has two snapshots: if only one of them is damaged, no event is missing."""
     settings = {**QUICK, "storage__journal_bytes": 1 << 20}
     with penstock.Realm(directory, **settings) as realm, realm.connect() as session:
         rest = session.channels.get("rest")
@@ -259,7 +259,7 @@ def test_a_damaged_snapshot_is_set_aside(directory: Path, which: str) -> None:
         assert (session.channels.list() == names) is (which == "one")
         if which == "one":
             assert session.channels.get("rest").info().events == 2_011
-    assert any("snapshots/" in found.file for found in verify(directory).findings)
+    assert any("snapshots/" in finding.file for finding in verify(directory).findings)
     repaired = repair(directory)
 
     assert hurt in {(directory / "quarantine" / name).read_bytes() for name in repaired.kept}
@@ -274,15 +274,15 @@ def test_the_commands_say_what_they_found(directory: Path) -> None:
     assert run(app, ["store", "verify", str(directory)]).exit_code == 0
     middle_of(spindle)(directory)
 
-    found = run(app, ["store", "verify", str(directory)])
-    assert found.exit_code == 1
-    assert "fail their checksum (1000 events of spindles)" in found.output
+    verified = run(app, ["store", "verify", str(directory)])
+    assert verified.exit_code == 1
+    assert "fail their checksum (1000 events of spindles)" in verified.output
     listed = run(app, ["store", "verify", str(directory), "--format", "json"])
     assert json.loads(listed.stdout)["findings"][0]["channel"] == "spindles"
     done = run(app, ["store", "repair", str(directory)])
     assert done.exit_code == 0
     assert "1000 events could not be read" in done.output
-    assert "`penstock store repair" in found.output
+    assert "`penstock store repair" in verified.output
     assert run(app, ["store", "verify", str(directory)]).exit_code == 0
     assert "no damage" in run(app, ["store", "repair", str(directory)]).output
 

@@ -39,15 +39,19 @@ def own_memory_kib(pid: int) -> int:
 
 
 def unsent_bytes(realm: penstock.Realm) -> list[int]:
-    """What waits for each native client of a realm to take it."""
+    """Return the bytes that wait for each native client of a realm to read them."""
     listener = realm.listener
     assert listener is not None
-    return [each.unsent_bytes for each in listener.connections if isinstance(each, Connection)]
+    return [
+        connection.unsent_bytes
+        for connection in listener.connections
+        if isinstance(connection, Connection)
+    ]
 
 
 def garbage(draw: random.Random) -> bytes:
     junk = draw.randbytes(draw.randrange(200))
-    whole = b"".join(map(bytes, frame(wire.encode(wire.Asked(1, ListChannels())))))
+    request = b"".join(map(bytes, frame(wire.encode(wire.Asked(1, ListChannels())))))
     return draw.choice(
         [
             junk,
@@ -55,8 +59,8 @@ def garbage(draw: random.Random) -> bytes:
             PREFACE + junk,
             GREETING + junk,
             GREETING[: draw.randrange(len(GREETING))],
-            GREETING + whole[: draw.randrange(len(whole))],
-            GREETING + whole,
+            GREETING + request[: draw.randrange(len(request))],
+            GREETING + request,
             b"",
         ]
     )
@@ -123,8 +127,8 @@ def test_a_connection_that_never_says_who_it_is_is_closed_however_busy(tmp_path:
         with RawPeer(server.url) as silent:
             assert silent.hear(wire.Goodbye).text == "no Hello was received within 1 s"
         with RawPeer(server.url, patience_s=0.05) as slow:
-            for at in range(1_000):
-                slow.send(b"x" if at else PREFACE + struct.pack("<II", 4_096, 2_048))
+            for number in range(1_000):
+                slow.send(b"x" if number else PREFACE + struct.pack("<II", 4_096, 2_048))
                 try:
                     goodbye = slow.hear(wire.Goodbye)
                 except TimeoutError:
@@ -181,13 +185,13 @@ def test_a_peer_that_asks_and_takes_no_answers_is_not_read_any_further() -> None
         with RawPeer(realm.listen(), receive_bytes=4_096) as greedy:
             greedy.greet()
             greedy.wait_at_most(1)
-            asked = b"".join(
+            requests = b"".join(
                 bytes(part)
                 for n in range(2_000)
                 for part in frame(wire.encode(wire.Asked(n, ListChannels())))
             )
             with pytest.raises(TimeoutError):
-                greedy.send(asked * 2_000)
+                greedy.send(requests * 2_000)
 
             unsent = unsent_bytes(realm)
             assert max(unsent) < 128 << 20

@@ -66,7 +66,7 @@ def failover(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def whole(realm: InteropRealm) -> Whole:
+def run_suite(realm: InteropRealm) -> Whole:
     """Runs a suite; through a cluster, runs tests again that failed because of a handover."""
     if isinstance(realm, MovingCluster):
         return realm.run
@@ -76,7 +76,11 @@ def whole(realm: InteropRealm) -> Whole:
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run one of our tests again that failed while the owner of a cluster moved, for a reason in
     ``excused``."""
-    others = [each for each in item.session.items if each.parent is item.parent and each != item]
+    others = [
+        sibling
+        for sibling in item.session.items
+        if sibling.parent is item.parent and sibling != item
+    ]
     if not others or not item.config.getoption("through_a_cluster"):
         return None
     hook = item.ihook
@@ -89,8 +93,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         reports = runtestprotocol(item, nextitem=others[0], log=False)  # keeps module fixtures
         cluster = item.config.stash.get(MOVED, None)
         is_met = cluster is not None and cluster.begun > before
-        failed = [each.longreprtext for each in reports if each.failed]
-        may_fail = all(excuse_of(test, said) for said in failed)
+        failed = [report.longreprtext for report in reports if report.failed]
+        may_fail = all(excuse_of(test, message) for message in failed)
         if not (is_met and failed and may_fail) or run == RUNS_MAX - 1:
             break
         item.add_report_section("call", "run again", failed[0])
@@ -115,7 +119,9 @@ def tell(record_property: Callable[[str, object], None]) -> Tell:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
+    reports = [
+        report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)
+    ]
     for report in reports:
         for name, line in report.user_properties:
             if name == TOLD and report.when == "call":

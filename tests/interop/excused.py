@@ -17,7 +17,7 @@ class Excuse(Struct, frozen=True):
 
     tests: str
     """A regular expression for their full names."""
-    said: str
+    failure: str
     """A regular expression that is found in the text of the failure."""
     why: str
 
@@ -61,9 +61,9 @@ EXCUSES: Final = (
 )
 
 
-def excuse_of(test: str, said: str) -> str:
+def excuse_of(test: str, failure_text: str) -> str:
     """Return why a test may fail with this text while the owner moves; empty if it may not."""
     for excuse in EXCUSES:
-        if re.fullmatch(excuse.tests, test) and re.search(excuse.said, said, re.DOTALL):
+        if re.fullmatch(excuse.tests, test) and re.search(excuse.failure, failure_text, re.DOTALL):
             return excuse.why
     return ""

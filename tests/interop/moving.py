@@ -29,7 +29,7 @@ LOG_MAX: Final = 6_000
 """Characters from the end of a node's log for an error text."""
 MOVES_MIN: Final = 3
 RUNS_MAX: Final = 4
-"""How often a test is run that fails during handovers each time."""
+"""Number of runs of a test that fails during handovers each time."""
 
 
 class MovingCluster:
@@ -43,9 +43,9 @@ class MovingCluster:
         self.amqp = self.url.replace("penstock://", "amqp://")
         self.http_url = f"http://127.0.0.1:{http_port}"
         self.moves = 0
-        """How often the owner has moved."""
+        """Number of completed moves of the owner."""
         self.begun = 0
-        """How often the owner was told to move."""
+        """Number of moves of the owner that were requested."""
         self._failure = ""
 
     def keep_moving(self, every_s: float, over: threading.Event) -> None:
@@ -87,28 +87,28 @@ class MovingCluster:
         began, rounds = self.moves, 0
         again: list[tuple[str, str]] = []
         while True:
-            found = self._run_once(run, names)
+            outcome = self._run_once(run, names)
             self.check()
-            again += found.again
+            again += outcome.again
             rounds += 1
-            if found.failed or self.moves - began >= MOVES_MIN:
+            if outcome.failed or self.moves - began >= MOVES_MIN:
                 break
-        return replace(found, again=again, rounds=rounds, moves=self.moves - began)
+        return replace(outcome, again=again, rounds=rounds, moves=self.moves - began)
 
     def _run_once(self, run: Run, names: Sequence[str]) -> Outcome:
         """Run a suite. Tests that failed while the owner moved, for a reason in ``excused``, are
         run again alone and are named in the outcome."""
         moves = self.moves
-        first = found = run(names)
+        first = outcome = run(names)
         again: list[tuple[str, str]] = []
         for _ in range(RUNS_MAX - 1):
-            may_fail = all(excuse_of(*each) for each in found.failed.items())
-            if not (found.failed and may_fail) or self.begun == moves:
+            may_fail = all(excuse_of(*failure) for failure in outcome.failed.items())
+            if not (outcome.failed and may_fail) or self.begun == moves:
                 break
             moves = self.moves
-            again += found.failed.items()
-            found = run(list(found.failed))
-        return replace(first, failed=found.failed, again=again)
+            again += outcome.failed.items()
+            outcome = run(list(outcome.failed))
+        return replace(first, failed=outcome.failed, again=again)
 
 
 @contextmanager
@@ -136,13 +136,13 @@ def moving_cluster(folder: Path, every_s: float) -> Iterator[MovingCluster]:
             nodes.append(stack.enter_context(process))
         cluster = MovingCluster(engine, nodes, ports[-1])
         cluster.tell("drain", DOOR)
-        over = threading.Event()
-        moving = threading.Thread(target=cluster.keep_moving, args=(every_s, over))
+        is_over = threading.Event()
+        moving = threading.Thread(target=cluster.keep_moving, args=(every_s, is_over))
         moving.start()
         try:
             yield cluster
         finally:
-            over.set()
+            is_over.set()
             moving.join()
 
 

@@ -78,15 +78,15 @@ def _heard(client: PacketClient, is_last: Callable[[Any], bool] = lambda _: Fals
     """Return what a client receives until ``is_last`` is true of a packet, or nothing arrives for a
     while. Raises ``ConnectionError`` if the server disconnects."""
     client._line.settimeout(_QUIET_S)
-    found: list[Any] = []
+    packets: list[Any] = []
     try:
-        while not found or not is_last(found[-1]):
-            found.append(client.receive())
+        while not packets or not is_last(packets[-1]):
+            packets.append(client.receive())
     except TimeoutError:
         pass
     except Hung as error:
         raise ConnectionError from error
-    return found
+    return packets
 
 
 def kills(name: str, folder: Path) -> Outcome:
@@ -97,7 +97,7 @@ def kills(name: str, folder: Path) -> Outcome:
         receiver, _ = _client(server, "receiver")
         receiver.subscribe(_TOPIC, qos=2)
         sender, _ = _client(server, "sender")
-        came = _delivered(sender, receiver)
+        payloads = _delivered(sender, receiver)
         receiver.close()
         for number in range(3 * MESSAGES):
             packet_id = 1 + MESSAGES + number
@@ -113,9 +113,9 @@ def kills(name: str, folder: Path) -> Outcome:
         receiver, has_session = _client(server, "receiver")
         if not has_session:
             receiver.subscribe(_TOPIC, qos=2)
-        came += _taken(receiver)
+        payloads += _receive_released(receiver)
         receiver.close()
-    count = Counter(came)
+    count = Counter(payloads)
     lost, doubled = Counter[str](), Counter[str]()
     for packet_id in range(1, 4 * MESSAGES + 1):
         # The first messages, which were delivered, have the last state.
@@ -134,7 +134,7 @@ def _message(packet_id: int, *, is_duplicate: bool = False) -> PublishPacket:
 def _delivered(sender: PacketClient, receiver: PacketClient) -> list[int]:
     """Deliver messages to a connected receiver, which confirms them (PUBREC) but does not answer
     the release (PUBREL)."""
-    came = []
+    payloads = []
     for packet_id in range(1, MESSAGES + 1):
         sender.send(_message(packet_id))
         assert sender.receive() == PubrecPacket(packet_id)
@@ -143,8 +143,8 @@ def _delivered(sender: PacketClient, receiver: PacketClient) -> list[int]:
         message = receiver.receive()
         receiver.send(PubrecPacket(message.packet_id))
         assert receiver.receive() == PubrelPacket(message.packet_id)
-        came.append(int(message.payload))
-    return came
+        payloads.append(int(message.payload))
+    return payloads
 
 
 def _go_on(server: MqttServer) -> None:
@@ -158,42 +158,42 @@ def _go_on(server: MqttServer) -> None:
                 sender.send(_message(packet_id, is_duplicate=True))
                 _heard(sender, PubrecPacket(packet_id).__eq__)
             sender.send(PubrelPacket(packet_id))
-            _heard(sender, lambda each: isinstance(each, PubcompPacket))
+            _heard(sender, lambda packet: isinstance(packet, PubcompPacket))
         except OSError:
             sender.close()
             sender, _ = _client(server, "sender")
     sender.close()
 
 
-def _taken(receiver: PacketClient) -> list[int]:
+def _receive_released(receiver: PacketClient) -> list[int]:
     """Return the messages that a receiver gets, after releasing them."""
     held: dict[int, int] = {}
-    came = []
+    payloads = []
     while packets := _heard(receiver, lambda _: True):
-        for each in packets:
-            if isinstance(each, PublishPacket):
-                held[each.packet_id] = int(each.payload)
-                receiver.send(PubrecPacket(each.packet_id))
-            elif isinstance(each, PubrelPacket):
-                if each.packet_id in held:
-                    came.append(held.pop(each.packet_id))
-                receiver.send(PubcompPacket(each.packet_id))
-    return [*came, *held.values()]
+        for packet in packets:
+            if isinstance(packet, PublishPacket):
+                held[packet.packet_id] = int(packet.payload)
+                receiver.send(PubrecPacket(packet.packet_id))
+            elif isinstance(packet, PubrelPacket):
+                if packet.packet_id in held:
+                    payloads.append(held.pop(packet.packet_id))
+                receiver.send(PubcompPacket(packet.packet_id))
+    return [*payloads, *held.values()]
 
 
 def main(names: Sequence[str]) -> None:
     """Write a table of the outcomes."""
-    _say(f"| | session | {' | '.join(f'{each}: lost, doubled' for each in STATES)} |")
+    _say(f"| | session | {' | '.join(f'{state}: lost, doubled' for state in STATES)} |")
     _say(f"| --- | --- |{' ---: |' * len(STATES)}")
     for name in names or CONTENDERS:
         if reason := missing(name):
             sys.stderr.write(f"{name}: {reason}\n")
             continue
         with tempfile.TemporaryDirectory() as folder:
-            found = kills(name, Path(folder))
+            report = kills(name, Path(folder))
         version = mqtt_peers.version_of(name.partition(",")[0])
-        cells = [f"{found.lost[each]}, {found.doubled[each]}" for each in STATES]
-        session = "there" if found.has_session else "gone"
+        cells = [f"{report.lost[state]}, {report.doubled[state]}" for state in STATES]
+        session = "there" if report.has_session else "gone"
         _say(f"| {name} ({version}) | {session} | {' | '.join(cells)} |")
 
 

@@ -51,9 +51,9 @@ class Outcome(Struct, frozen=True):
     again: Sequence[tuple[str, str]] = ()
     """Failures, by test, that occurred while the owner moved, so that the tests were run again."""
     rounds: int = 1
-    """How often the whole suite was run."""
+    """Number of runs of the whole suite."""
     moves: int = 0
-    """How often the owner moved meanwhile."""
+    """Number of moves of the owner during the runs."""
 
     def __str__(self) -> str:
         passed = self.ran - len(self.failed)
@@ -98,10 +98,10 @@ def outcome(said: str) -> Outcome:
 
 def program(name: str, package: str) -> str:
     """Return the path of a program; skip the test if it is not installed."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         pytest.skip(f"{name} is not installed (Debian and Ubuntu: apt-get install {package})")
-    return found
+    return path
 
 
 def run_java(
@@ -119,9 +119,9 @@ def run_java(
     java = program("java", "openjdk-17-jdk-headless")
     program("javac", "openjdk-17-jdk-headless")
     path = os.pathsep.join((str(_compiled(suite)), str(_jars(suite) / "*")))
-    given = [f"-D{name}={value}" for name, value in properties.items()]
+    arguments = [f"-D{name}={value}" for name, value in properties.items()]
     running_s *= patience_in(properties.get("realm.amqp", ""))
-    command = [java, "-Xmx512m", *given, "-cp", path, f"penstock.interop.{main}", *classes]
+    command = [java, "-Xmx512m", *arguments, "-cp", path, f"penstock.interop.{main}", *classes]
     return _run(command, running_s)
 
 
@@ -177,9 +177,9 @@ def start_java(
         assert process.stdout is not None, "it is a pipe"
         try:
             lines = (re.search(until, line) for line in process.stdout)
-            found = next((match for match in lines if match is not None), None)
-            assert found is not None, f"{main} has ended with {process.wait()}"
-            yield found[1]
+            summary = next((match for match in lines if match is not None), None)
+            assert summary is not None, f"{main} has ended with {process.wait()}"
+            yield summary[1]
         finally:
             process.terminate()
 
@@ -273,8 +273,8 @@ def _run(command: Sequence[str], running_s: int = RUNNING_S) -> Outcome:
             command, capture_output=True, text=True, timeout=running_s, check=False
         )
     except subprocess.TimeoutExpired as late:
-        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        raise AssertionError(f"not done within {running_s} s:\n{said[-4_000:]}") from late
+        output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        raise AssertionError(f"not done within {running_s} s:\n{output[-4_000:]}") from late
     return outcome(f"{done.stdout}\n{done.stderr}" if done.returncode else done.stdout)
 
 
@@ -316,16 +316,16 @@ def _compiled(suite: str) -> Path:
     folder = _kept(f"{suite}-classes", *sources)
     if not folder.exists():
         path = str(_jars(suite) / "*")
-        programs = [str(each) for each in sources if each.suffix == ".java"]
+        programs = [str(path) for path in sources if path.suffix == ".java"]
         with _made(folder) as place:
             # Warnings about libraries named in the manifest of a library are ignored: no `path`.
             lints = ("-Xlint:all,-path", "-Werror")
             command = ["javac", *lints, "-d", str(place), "-cp", path, *programs]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
-            for each in sources:
-                if each.suffix == ".properties":
-                    shutil.copy(each, place)
+            for source in sources:
+                if source.suffix == ".properties":
+                    shutil.copy(source, place)
     return folder
 
 
@@ -359,9 +359,9 @@ def _build(*command: str | Path, folder: Path) -> None:
         timeout=BUILDING_S,
         check=False,
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert "warning" not in said, said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "warning" not in output, output
 
 
 def _fetch(*command: str | Path, folder: Path | None = None) -> None:
@@ -378,5 +378,5 @@ def _fetch(*command: str | Path, folder: Path | None = None) -> None:
     except subprocess.TimeoutExpired:
         pytest.skip(f"{command[0]} could not fetch the suite within {FETCHING_S} s")
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
-        pytest.skip(f"{command[0]} cannot fetch the suite: {said[0][:300]}")
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        pytest.skip(f"{command[0]} cannot fetch the suite: {lines[0][:300]}")

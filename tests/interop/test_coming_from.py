@@ -14,19 +14,19 @@ from tests.docs.pages import COMING_FROM, Block, blocks
 from tests.interop.programs import compile_java, parse_java, run_program
 
 URL = "amqp://localhost:5672"
-"""What the page calls the realm."""
+"""URL of the realm on the page."""
 SAID_S = 60.0
 
 
 def programs(page: str) -> list[Block]:
     """The Java of a page."""
-    (found,) = [each for each in COMING_FROM if each.stem == page]
-    return [block for block in blocks(found) if block.language == "java"]
+    (page_path,) = [path for path in COMING_FROM if path.stem == page]
+    return [block for block in blocks(page_path) if block.language == "java"]
 
 
 def causes(queue: penstock.Queue) -> list[str]:
     """Why what is there has died."""
-    return [each.origin.cause.partition(":")[0] for each in queue.peek(9) if each.origin]
+    return [event.origin.cause.partition(":")[0] for event in queue.peek(9) if event.origin]
 
 
 @pytest.mark.usefixtures("java")
@@ -53,7 +53,7 @@ def test_all_java_on_the_pages_is_java(tmp_path: Path) -> None:
 def test_the_programs_of_jms_do_what_their_page_says(
     realm: ServerProcess, amqp: str, tmp_path: Path
 ) -> None:
-    texts = {each.file: each.text.replace(URL, amqp) for each in programs("jms")}
+    texts = {program.file: program.text.replace(URL, amqp) for program in programs("jms")}
     classes = compile_java("qpid", texts, tmp_path)
     with penstock.connect(realm.url) as session, ThreadPoolExecutor(1) as elsewhere:
         failed = session.queues.create("failed", type="persistent")

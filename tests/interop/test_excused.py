@@ -1,4 +1,5 @@
-"""What may fail while the owner of a cluster moves is said exactly; everything else has failed."""
+"""Failures while the owner of a cluster moves are excused by an exact list; every other failure
+counts."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ def test_a_client_that_does_not_connect_again_may_lose_its_connection_and_nothin
 
 
 def test_a_client_that_goes_on_by_itself_has_no_excuse_but_its_own() -> None:
-    said = "org.apache.qpid.jms.JmsConnectionFailedException: the connection ended"
+    message = "org.apache.qpid.jms.JmsConnectionFailedException: the connection ended"
 
-    assert not excuse_of("penstock.interop.QueueTest.inOrderAndOnce", said)
+    assert not excuse_of("penstock.interop.QueueTest.inOrderAndOnce", message)
     again = "org.junit.ComparisonFailure: expected:<m4[1]> but was:<m4[0]>"
     assert "counts on once" in excuse_of("penstock.interop.QueueTest.inOrderAndOnce", again)
     assert not excuse_of("penstock.interop.QueueTest.messagesWaitWhileNobodyIsThere", again)

@@ -45,15 +45,18 @@ def test_the_guides_consumer_in_javascript_consumes(
     node = program("node", "nodejs")
     url, channel = orders
     [block] = [
-        each
-        for each in blocks(ROOT / "docs" / "guide" / "http-consumers.md")
-        if each.file == "consumer.mjs"
+        block
+        for block in blocks(ROOT / "docs" / "guide" / "http-consumers.md")
+        if block.file == "consumer.mjs"
     ]
     script = tmp_path / block.file
     script.write_text(block.text.replace("http://localhost:9080", url), encoding="utf-8")
     billing = channel.durables.get("billing")
-    said = tmp_path / "said"
-    with said.open("wb") as out, subprocess.Popen([node, str(script)], stdout=out) as consumer:
+    output_file = tmp_path / "said"
+    with (
+        output_file.open("wb") as out,
+        subprocess.Popen([node, str(script)], stdout=out) as consumer,
+    ):
         try:
             for batch in range(3):
                 channel.publish_many([penstock.Event(f"{batch}/{n}".encode()) for n in range(4)])
@@ -61,7 +64,7 @@ def test_the_guides_consumer_in_javascript_consumes(
         finally:
             consumer.kill()
 
-    lines = said.read_text(encoding="utf-8").splitlines()
+    lines = output_file.read_text(encoding="utf-8").splitlines()
     assert [int(line.split()[0]) for line in lines] == list(range(12)), "each once, in order"
     assert lines[-1] == "11 2/3"
 
@@ -75,8 +78,8 @@ def test_what_a_killed_client_has_fetched_comes_again(
     killed = subprocess.run([sys.executable, "-c", KILLED, url], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
 
-    told = Web(url).send("POST", f"{TEAM}/fetch", {"wait_ms": 30_000})
-    assert [(each["event_id"], each["redelivery_count"]) for each in told["items"]] == [
+    fetched = Web(url).send("POST", f"{TEAM}/fetch", {"wait_ms": 30_000})
+    assert [(item["event_id"], item["redelivery_count"]) for item in fetched["items"]] == [
         (0, 1),
         (1, 1),
     ]

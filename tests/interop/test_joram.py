@@ -34,13 +34,13 @@ CLASSES = (
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.process
-def test_joram_jms_tests(realm: InteropRealm, jms: str, whole: Whole, tell: Tell) -> None:
+def test_joram_jms_tests(realm: InteropRealm, jms: str, run_suite: Whole, tell: Tell) -> None:
     properties = {"realm.amqp": jms, "realm.http": realm.http_url}
-    found = whole(
+    outcome = run_suite(
         lambda names: run_java("joram", names, properties),
-        [f"{CONFORM}.{each}" for each in CLASSES],
+        [f"{CONFORM}.{class_}" for class_ in CLASSES],
     )
 
-    tell("Joram JMS tests", found)
-    assert str(found) == f"{TESTS} of {TESTS} pass"
-    assert found.ignored == 0
+    tell("Joram JMS tests", outcome)
+    assert str(outcome) == f"{TESTS} of {TESTS} pass"
+    assert outcome.ignored == 0

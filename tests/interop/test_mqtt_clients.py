@@ -62,19 +62,19 @@ def port(url: str) -> int:
 @pytest.mark.parametrize("transport", ["tcp", "websocket"])
 def test_mqtt_js(server: ServerProcess, url: str, transport: str, tell: Tell) -> None:
     where = url if transport == "tcp" else server.http_url.replace("http", "ws").rstrip("/") + "/ws"
-    found = run_node("mqttjs", "suite.mjs", where)
+    outcome = run_node("mqttjs", "suite.mjs", where)
 
-    tell(f"MQTT.js, {transport}", found)
-    assert str(found) == f"{JS_TESTS} of {JS_TESTS} pass"
+    tell(f"MQTT.js, {transport}", outcome)
+    assert str(outcome) == f"{JS_TESTS} of {JS_TESTS} pass"
 
 
 # --- aiomqtt -----------------------------------------------------------------------------
 
 
 def _lasting() -> dict[str, Any]:
-    own = mqtt.Properties(PacketTypes.CONNECT)
-    own.SessionExpiryInterval = 600
-    return {"clean_start": False, "properties": own}
+    properties = mqtt.Properties(PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = 600
+    return {"clean_start": False, "properties": properties}
 
 
 def _aiomqtt(port: int, name: str, **options: Any) -> aiomqtt.Client:
@@ -82,14 +82,14 @@ def _aiomqtt(port: int, name: str, **options: Any) -> aiomqtt.Client:
     return aiomqtt.Client("127.0.0.1", port, identifier=f"aio-{name}", **options)
 
 
-async def _taken(client: aiomqtt.Client, count: int) -> list[aiomqtt.Message]:
-    found: list[aiomqtt.Message] = []
+async def _next_messages(client: aiomqtt.Client, count: int) -> list[aiomqtt.Message]:
+    messages: list[aiomqtt.Message] = []
     async with asyncio.timeout(WAIT_S):
         async for message in client.messages:
-            found.append(message)
-            if len(found) == count:
+            messages.append(message)
+            if len(messages) == count:
                 break
-    return found
+    return messages
 
 
 @on_a_loop
@@ -105,12 +105,12 @@ async def _aio_qos_and_retained(port: int) -> None:
         await client.publish("aio/state", "off", qos=1, retain=True)
         await client.publish("aio/state", "on", qos=2, retain=True)
         await client.subscribe("aio/#", qos=2)
-        (state,) = await _taken(client, 1)
+        (state,) = await _next_messages(client, 1)
         assert (state.payload, state.qos, state.retain) == (b"on", 2, True)
         for qos in range(3):
             await client.publish("aio/qos", b"%d" % qos, qos=qos)
-        got = await _taken(client, 3)
-        assert sorted((each.payload, each.qos) for each in got) == [
+        got = await _next_messages(client, 3)
+        assert sorted((message.payload, message.qos) for message in got) == [
             (b"%d" % qos, qos) for qos in range(3)
         ]
 
@@ -125,10 +125,10 @@ async def _aio_session_and_will(port: int) -> None:
         line: Any = boss._client.socket()
         line.shutdown(2)  # lost, without a goodbye
         with pytest.raises(aiomqtt.MqttError):
-            await _taken(boss, 1)
+            await _next_messages(boss, 1)
     async with _aiomqtt(port, "sleeper", **_lasting()) as sleeper:
-        got = await _taken(sleeper, JOBS + 1)
-        assert [each.payload for each in got] == [*(b"%d" % n for n in range(JOBS)), b"bye"]
+        got = await _next_messages(sleeper, JOBS + 1)
+        assert [message.payload for message in got] == [*(b"%d" % n for n in range(JOBS)), b"bye"]
 
 
 async def _aio_shared(port: int) -> None:
@@ -164,29 +164,29 @@ async def _aio_request(port: int) -> None:
     async with _aiomqtt(port, "server") as replier, _aiomqtt(port, "asker") as asker:
         await replier.subscribe("aio/double", qos=1)
         await asker.subscribe("aio/answers/#", qos=1)
-        own = mqtt.Properties(PacketTypes.PUBLISH)
-        own.ResponseTopic, own.CorrelationData = "aio/answers/1", b"\x00\xff"
-        own.UserProperty = [("unit", "C")]
-        await asker.publish("aio/double", b"21", qos=1, properties=own)
-        (asked,) = await _taken(replier, 1)
-        said: Any = asked.properties
-        assert said.UserProperty == [("unit", "C")]
+        properties = mqtt.Properties(PacketTypes.PUBLISH)
+        properties.ResponseTopic, properties.CorrelationData = "aio/answers/1", b"\x00\xff"
+        properties.UserProperty = [("unit", "C")]
+        await asker.publish("aio/double", b"21", qos=1, properties=properties)
+        (request,) = await _next_messages(replier, 1)
+        request_properties: Any = request.properties
+        assert request_properties.UserProperty == [("unit", "C")]
         back = mqtt.Properties(PacketTypes.PUBLISH)
-        back.CorrelationData = said.CorrelationData
-        await replier.publish(said.ResponseTopic, b"42", qos=1, properties=back)
-        (answer,) = await _taken(asker, 1)
-        told: Any = answer.properties
-        assert (answer.payload, told.CorrelationData) == (b"42", b"\x00\xff")
+        back.CorrelationData = request_properties.CorrelationData
+        await replier.publish(request_properties.ResponseTopic, b"42", qos=1, properties=back)
+        (answer,) = await _next_messages(asker, 1)
+        answer_properties: Any = answer.properties
+        assert (answer.payload, answer_properties.CorrelationData) == (b"42", b"\x00\xff")
 
 
 # --- gmqtt -------------------------------------------------------------------------------
 
 
 def test_gmqtt(port: int, tell: Tell) -> None:
-    found = run_python("gmqtt", "suite.py", str(port))
+    outcome = run_python("gmqtt", "suite.py", str(port))
 
-    tell("gmqtt", found)
-    assert str(found) == f"{GMQTT_TESTS} of {GMQTT_TESTS} pass"
+    tell("gmqtt", outcome)
+    assert str(outcome) == f"{GMQTT_TESTS} of {GMQTT_TESTS} pass"
 
 
 # --- HiveMQ's client, paho.golang, rumqttc -----------------------------------------------
@@ -195,26 +195,26 @@ def test_gmqtt(port: int, tell: Tell) -> None:
 @pytest.mark.usefixtures("java")
 @pytest.mark.alone
 def test_hivemq(port: int, tell: Tell) -> None:
-    classes = [f"penstock.interop.{each}" for each in ("Mqtt3Test", "Mqtt5Test")]
+    classes = [f"penstock.interop.{name}" for name in ("Mqtt3Test", "Mqtt5Test")]
 
-    found = run_java("hivemq", classes, {"realm.mqtt": str(port)})
+    outcome = run_java("hivemq", classes, {"realm.mqtt": str(port)})
 
-    tell("HiveMQ's client", found)
-    assert str(found) == f"{HIVEMQ_TESTS} of {HIVEMQ_TESTS} pass"
+    tell("HiveMQ's client", outcome)
+    assert str(outcome) == f"{HIVEMQ_TESTS} of {HIVEMQ_TESTS} pass"
 
 
 def test_paho_golang(port: int, tell: Tell) -> None:
-    found = run_go("pahogo", str(port))
+    outcome = run_go("pahogo", str(port))
 
-    tell("paho.golang", found)
-    assert str(found) == f"{PAHO_GO_TESTS} of {PAHO_GO_TESTS} pass"
+    tell("paho.golang", outcome)
+    assert str(outcome) == f"{PAHO_GO_TESTS} of {PAHO_GO_TESTS} pass"
 
 
 def test_rumqttc(port: int, tell: Tell) -> None:
-    found = run_rust("rumqttc", str(port))
+    outcome = run_rust("rumqttc", str(port))
 
-    tell("rumqttc", found)
-    assert str(found) == f"{RUMQTTC_TESTS} of {RUMQTTC_TESTS} pass"
+    tell("rumqttc", outcome)
+    assert str(outcome) == f"{RUMQTTC_TESTS} of {RUMQTTC_TESTS} pass"
 
 
 # --- mosquitto_pub, mosquitto_sub, mosquitto_rr ------------------------------------------
@@ -342,7 +342,7 @@ async def test_mosquitto_asks_and_is_answered(port: int) -> None:
         async with asyncio.TaskGroup() as tasks:
             call = asyncio.to_thread(_mosquitto, "mosquitto_rr", port, *options)
             asking = tasks.create_task(call)
-            (asked,) = await _taken(replier, 1)
-            said: Any = asked.properties
-            await replier.publish(said.ResponseTopic, b"42", qos=1)
+            (request,) = await _next_messages(replier, 1)
+            request_properties: Any = request.properties
+            await replier.publish(request_properties.ResponseTopic, b"42", qos=1)
         assert asking.result().strip() == "42"

@@ -32,10 +32,10 @@ def test_paho_publishes_and_subscribes_in_both_versions(tmp_path: Path) -> None:
             _retain(port, version)
             _last(port, version)
         with penstock.connect(f"penstock://127.0.0.1:{server.port}") as session:
-            found = list(session.channels.get("mqtt").browse(selector="topic MATCHES 'plant/#'"))
+            events = list(session.channels.get("mqtt").browse(selector="topic MATCHES 'plant/#'"))
         assert server.terminate() == 0
 
-    assert len(found) == 2 * (MESSAGES + 2 + WAITING)
+    assert len(events) == 2 * (MESSAGES + 2 + WAITING)
 
 
 def _talk(port: int, version: int) -> None:
@@ -51,8 +51,8 @@ def _talk(port: int, version: int) -> None:
         assert subscribed.wait(WAIT_S)
         client.publish("plant/0/temp", b"quick", qos=0)
         sent = [client.publish("plant/1/temp", b"%d" % n, qos=1) for n in range(MESSAGES)]
-        for each in sent:
-            each.wait_for_publish(WAIT_S)
+        for message in sent:
+            message.wait_for_publish(WAIT_S)
 
         assert got.get(timeout=WAIT_S) == ("plant/0/temp", b"quick", 0)
         heard = [got.get(timeout=WAIT_S) for _ in sent]
@@ -101,8 +101,8 @@ def _last(port: int, version: int) -> None:
     boss.connect("127.0.0.1", port)
     boss.loop_start()
     sent = [boss.publish(f"plant/{version}/jobs/1", b"%d" % n, qos=2) for n in range(WAITING)]
-    for each in sent:
-        each.wait_for_publish(WAIT_S)
+    for message in sent:
+        message.wait_for_publish(WAIT_S)
     boss.disconnect()
     boss.loop_stop()
     assert got.empty()
@@ -128,10 +128,10 @@ def _sleeper(version: int, got: queue.Queue[Any]) -> Any:
 
 
 def _connect(client: Any, port: int, version: int) -> None:
-    own: dict[str, Any] = {}
+    connect_fields: dict[str, Any] = {}
     if version == mqtt.MQTTv5:
         lasting = mqtt.Properties(PacketTypes.CONNECT)
         lasting.SessionExpiryInterval = 3_600
-        own = {"clean_start": False, "properties": lasting}
-    client.connect("127.0.0.1", port, **own)
+        connect_fields = {"clean_start": False, "properties": lasting}
+    client.connect("127.0.0.1", port, **connect_fields)
     client.loop_start()

@@ -1,4 +1,4 @@
-"""What is made of the words of a suite."""
+"""The outcome of a suite, parsed from its output."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from tests.interop.programs import outcome, run_java
 
 
 def test_a_suite_that_passes_is_counted() -> None:
-    found = outcome("CLASS 3 x.Y 10 ms\nRAN 3 FAILED 0 IGNORED 0\n")
+    result = outcome("CLASS 3 x.Y 10 ms\nRAN 3 FAILED 0 IGNORED 0\n")
 
-    assert str(found) == "3 of 3 pass"
+    assert str(result) == "3 of 3 pass"
 
 
 def test_what_has_failed_is_named_with_its_reason() -> None:
-    found = outcome("FAILED x.Y.z: it was 2\nRAN 3 FAILED 1 IGNORED 1\n")
+    result = outcome("FAILED x.Y.z: it was 2\nRAN 3 FAILED 1 IGNORED 1\n")
 
-    assert str(found) == "2 of 3 pass\n  x.Y.z: it was 2"
-    assert found.ignored == 1
+    assert str(result) == "2 of 3 pass\n  x.Y.z: it was 2"
+    assert result.ignored == 1
 
 
 def test_a_suite_that_dies_has_not_passed() -> None:

@@ -86,15 +86,15 @@ def test_every_part_of_a_message_comes_out_as_it_went_in(
     )
     send(connection, name, sent)
     receiver = connection.create_receiver(name)
-    found = receiver.receive()
+    message = receiver.receive()
     receiver.accept()
 
     parts = ("body", "id", "correlation_id", "subject", "reply_to", "properties", "durable")
     for part in (*parts, "priority", "group_id", "group_sequence", "user_id"):
-        assert getattr(found, part) == getattr(sent, part), part
-    assert found.annotations["x-opt-mine"] == "kept"
-    assert 0 < found.ttl <= 60.0
-    assert found.delivery_count == 0
+        assert getattr(message, part) == getattr(sent, part), part
+    assert message.annotations["x-opt-mine"] == "kept"
+    assert 0 < message.ttl <= 60.0
+    assert message.delivery_count == 0
 
 
 def test_what_is_released_comes_again_and_what_is_rejected_does_not(
@@ -103,14 +103,14 @@ def test_what_is_released_comes_again_and_what_is_rejected_does_not(
     """``delivered`` makes it "modified"; nothing has failed, so that is not counted either."""
     send(connection, name, Message(body="a"))
     receiver = connection.create_receiver(name)
-    found = []
+    messages = []
     for delivered in (False, True):
-        found.append(receiver.receive())
+        messages.append(receiver.receive())
         receiver.release(delivered=delivered)
-    found.append(receiver.receive())
+    messages.append(receiver.receive())
     receiver.reject()
 
-    assert [(each.body, each.delivery_count) for each in found] == [("a", 0)] * 3
+    assert [(message.body, message.delivery_count) for message in messages] == [("a", 0)] * 3
     assert is_empty(receiver)
 
 
@@ -157,9 +157,9 @@ def test_requests_of_either_client_are_answered_by_the_other(
         answers = connection.create_receiver(None, dynamic=True)
         address = answers.remote_source.address
         send(connection, name, Message(body="question", reply_to=address, id=ulong(17)))
-        asked = work.pop(PATIENCE_S)
-        assert asked is not None
-        asked.reply(b"answer")
+        asked_event = work.pop(PATIENCE_S)
+        assert asked_event is not None
+        asked_event.reply(b"answer")
         answer = answers.receive()
         assert (answer.body, answer.correlation_id) == ("answer", 17)
         answers.accept()
@@ -169,8 +169,8 @@ def test_requests_of_either_client_are_answered_by_the_other(
         request = requests.receive()
         requests.accept()
         relay = connection.create_sender(None)
-        own = request.correlation_id
-        relay.send(Message(address=request.reply_to, body=b"answer", correlation_id=own))
+        correlation_id = request.correlation_id
+        relay.send(Message(address=request.reply_to, body=b"answer", correlation_id=correlation_id))
         assert replied.result(PATIENCE_S).data == b"answer"
 
 
@@ -344,11 +344,11 @@ def test_a_native_client_is_read_over_amqp(
         queue = session.queues.create(name)
         queue.push(b"data", properties={"n": 3, "text": "t", "x": 0.5})
     receiver = connection.create_receiver(name)
-    found = receiver.receive()
+    message = receiver.receive()
     receiver.accept()
 
-    assert found.properties == {"n": 3, "text": "t", "x": 0.5}
-    assert found.body == b"data"
+    assert message.properties == {"n": 3, "text": "t", "x": 0.5}
+    assert message.body == b"data"
 
 
 class Killer(Pipeline):

@@ -37,16 +37,16 @@ CLASSES = ("MessageTest", "QueueTest", "TopicTest")
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.process
-def test_qpid_jms(jms: str, whole: Whole, tell: Tell) -> None:
-    classes = [f"penstock.interop.{each}" for each in CLASSES]
+def test_qpid_jms(jms: str, run_suite: Whole, tell: Tell) -> None:
+    classes = [f"penstock.interop.{class_}" for class_ in CLASSES]
 
     properties = {"realm.amqp": jms, "realm.patient": str(patience_in(jms))}
 
-    found = whole(lambda names: run_java("qpid", names, properties), classes)
+    outcome = run_suite(lambda names: run_java("qpid", names, properties), classes)
 
-    tell("Qpid JMS", found)
-    assert str(found) == f"{TESTS} of {TESTS} pass"
-    assert found.ignored == 0
+    tell("Qpid JMS", outcome)
+    assert str(outcome) == f"{TESTS} of {TESTS} pass"
+    assert outcome.ignored == 0
 
 
 @pytest.mark.usefixtures("java")
@@ -58,22 +58,22 @@ def test_jms_requestors_and_repliers_meet_those_of_penstock(
     realm: InteropRealm, jms: str, tell: Tell
 ) -> None:
     with penstock.connect(realm.url) as session, ThreadPoolExecutor(3) as pool:
-        asked = session.queues.create("jms/asked")
+        requests = session.queues.create("jms/asked")
         published = session.channels.create("jms/published", engine="jms")
         work = session.queues.create("jms/work")
         serving = [
-            pool.submit(_reply_to, asked.reader(), REQUESTS),
+            pool.submit(_reply_to, requests.reader(), REQUESTS),
             pool.submit(_reply_to, published.subscribe(start="earliest").__enter__(), REQUESTS),
         ]
         asking = pool.submit(work.request, b"of Penstock", 200.0)
 
         properties = {"realm.amqp": jms, "realm.patient": str(patience_in(jms))}
-        found = run_java("qpid", ["penstock.interop.RequestTest"], properties)
+        outcome = run_java("qpid", ["penstock.interop.RequestTest"], properties)
 
-        tell("Qpid JMS, request and reply", found)
-        assert str(found) == "3 of 3 pass"
+        tell("Qpid JMS, request and reply", outcome)
+        assert str(outcome) == "3 of 3 pass"
         assert asking.result(PATIENCE_S).data == b"re: of Penstock"
-        assert [each.result(PATIENCE_S) for each in serving] == [REQUESTS, REQUESTS]
+        assert [reply.result(PATIENCE_S) for reply in serving] == [REQUESTS, REQUESTS]
 
 
 def _reply_to(requests: Iterable[penstock.ReceivedEvent], count: int) -> int:
@@ -92,7 +92,7 @@ def test_qpid_jms_signs_in(tmp_path: Path, failover: str, tell: Tell) -> None:
     pytest.importorskip("proton", reason=WITHOUT_PROTON)
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.certificate("realm")
-    own, own_key = authority.certificate("ann")
+    own_certificate, own_key = authority.certificate("ann")
     trust, store = tmp_path / "trust.p12", tmp_path / "ann.p12"
     trusted = load_pem_x509_certificate(authority.file.read_bytes())
     secret = BestAvailableEncryption(b"secret")
@@ -100,7 +100,7 @@ def test_qpid_jms_signs_in(tmp_path: Path, failover: str, tell: Tell) -> None:
     trust.write_bytes(pkcs12.serialize_java_truststore([entry], secret))
     private = load_pem_private_key(own_key.read_bytes(), None)
     assert isinstance(private, EllipticCurvePrivateKey)
-    chain = load_pem_x509_certificate(own.read_bytes())
+    chain = load_pem_x509_certificate(own_certificate.read_bytes())
     store.write_bytes(
         pkcs12.serialize_key_and_certificates(
             b"ann", private, chain, cas=[trusted], encryption_algorithm=secret
@@ -136,7 +136,7 @@ def test_qpid_jms_signs_in(tmp_path: Path, failover: str, tell: Tell) -> None:
         properties = {"realm.trust": str(trust), "realm.key": str(store)}
         properties |= {"realm.token": token, "realm.failover": failover}
         properties["realm.amqp"] = realm.listen_amqp()
-        found = run_java("qpid", ["penstock.interop.SignInTest"], properties)
+        outcome = run_java("qpid", ["penstock.interop.SignInTest"], properties)
 
-    tell("Qpid JMS over TLS", found)
-    assert str(found) == "6 of 6 pass"
+    tell("Qpid JMS over TLS", outcome)
+    assert str(outcome) == "6 of 6 pass"

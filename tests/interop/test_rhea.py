@@ -12,12 +12,12 @@ TESTS = 21
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_rhea(amqp: str, whole: Whole, tell: Tell) -> None:
-    found = whole(lambda names: run_node("rhea", "suite.mjs", amqp, *names), [])
+def test_rhea(amqp: str, run_suite: Whole, tell: Tell) -> None:
+    outcome = run_suite(lambda names: run_node("rhea", "suite.mjs", amqp, *names), [])
 
-    tell("rhea", found)
-    assert str(found) == f"{TESTS} of {TESTS} pass"
-    assert found.ignored == 0
+    tell("rhea", outcome)
+    assert str(outcome) == f"{TESTS} of {TESTS} pass"
+    assert outcome.ignored == 0
 
 
 @pytest.mark.slow
@@ -27,7 +27,7 @@ def test_rhea_inside_a_websocket(realm: InteropRealm, tell: Tell) -> None:
         pytest.skip("a node that does not serve opens no WebSocket")
     url = realm.http_url.replace("http", "ws").rstrip("/") + "/ws"
 
-    found = run_node("rhea", "websocket.mjs", url)
+    outcome = run_node("rhea", "websocket.mjs", url)
 
-    tell("rhea, WebSocket", found)
-    assert str(found) == "1 of 1 pass"
+    tell("rhea, WebSocket", outcome)
+    assert str(outcome) == "1 of 1 pass"

@@ -28,7 +28,7 @@ FAIL = {
 @pytest.mark.slow
 @pytest.mark.process
 def test_jakarta_messaging_tck(tell: Tell) -> None:
-    """Left out where nobody has made the TCK's artefact."""
+    """Skipped on machines without the TCK's artefact."""
     pytest.importorskip("proton", reason=WITHOUT_PROTON)
     with (
         penstock.Realm(
@@ -38,20 +38,20 @@ def test_jakarta_messaging_tck(tell: Tell) -> None:
     ):
         root.access.create_user("j2ee", "j2ee")
         root.access.grant("j2ee@*", "full")
-        own = "jms.username=j2ee&jms.password=j2ee&jms.prefetchPolicy.all=0"
+        query = "jms.username=j2ee&jms.password=j2ee&jms.prefetchPolicy.all=0"
         properties = {
-            "realm.tck": f"{realm.listen_amqp()}?{own}",
+            "realm.tck": f"{realm.listen_amqp()}?{query}",
             "user": "j2ee",
             "password": "j2ee",
             "jms_timeout": "2000",
             "platform.mode": "standalone",
             "vehicle": "standalone",
         }
-        found = run_java(
+        outcome = run_java(
             "tck", [CORE, f"{CORE}20"], properties, main="Launched", running_s=RUNNING_S
         )
 
-    tell("Jakarta Messaging TCK", found)
-    assert set(found.failed) == FAIL
-    assert found.ran == TESTS
-    assert found.ignored == 0
+    tell("Jakarta Messaging TCK", outcome)
+    assert set(outcome.failed) == FAIL
+    assert outcome.ran == TESTS
+    assert outcome.ignored == 0

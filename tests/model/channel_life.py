@@ -320,7 +320,7 @@ class ChannelLife(Publishing, Leasing, Seeking):
         seat = self.model.seats[subscription]
         ids = set(random.sample(sorted(seat.held), random.randint(1, min(4, len(seat.held)))))
         self.settle_time()
-        left = ids & seat.held
+        ids_held = ids & seat.held
         late = ids & self.recalled_from(seat)
         spans = tuple(Span(i, i + 1) for i in ids for _ in range(2))
         match how:
@@ -334,12 +334,12 @@ class ChannelLife(Publishing, Leasing, Seeking):
                 self.steal(subscription, ids & seat.held)
             case "back":
                 delay_ms = random.choice(DELAYS_MS)
-                self.model.roll_back(seat, left, delay_ms=delay_ms, now_us=self.play.now_us)
+                self.model.roll_back(seat, ids_held, delay_ms=delay_ms, now_us=self.play.now_us)
                 self.do(RollBack(subscription, spans, delay_ms=delay_ms))
             case "reject":
-                self.reject(subscription, seat, set(sorted(left)[:1]))
+                self.reject(subscription, seat, set(sorted(ids_held)[:1]))
             case "ack":
-                self.model.ack(seat, ids if self.is_cumulative(seat) else left)
+                self.model.ack(seat, ids if self.is_cumulative(seat) else ids_held)
                 self.do(Ack(subscription, spans))
             case _:
                 self.model.ack(seat, self.covered(seat, max(ids)) | self.top(seat, ids))
@@ -442,24 +442,24 @@ class ChannelLife(Publishing, Leasing, Seeking):
             with pytest.raises(IllegalState, match="cannot be purged"):
                 self.do(command)
             return
-        gone = {i for i in ledger.due if first <= i < first + size}
-        self.model.take_off(name, gone)
+        removed = {i for i in ledger.due if first <= i < first + size}
+        self.model.take_off(name, removed)
         self.do(command)
 
-        assert self.play.answer == len(gone)
+        assert self.play.answer == len(removed)
 
     def steal(self, owner: int, ids: set[int]) -> None:
         durable = self.model.seats[owner].durable
         others = [n for n, s in self.model.seats.items() if s.durable == durable and n != owner]
         ids &= self.model.durables[durable].due  # no client has a relayed event any more
-        for other in others if ids else ():
+        for other_subscription in others if ids else ():
             with pytest.raises(IllegalState):
-                self.do(Ack(other, _spans(ids)))
+                self.do(Ack(other_subscription, _spans(ids)))
 
     def detach(self, random: Random) -> None:
-        if not (there := [*self.model.seats, *self.model.readers]):
+        if not (subscriptions := [*self.model.seats, *self.model.readers]):
             return
-        subscription = random.choice(there)
+        subscription = random.choice(subscriptions)
         self.settle_time()
         if subscription in self.model.seats:
             self.model.detached(subscription)
@@ -499,13 +499,13 @@ class ChannelLife(Publishing, Leasing, Seeking):
     def purge(self, random: Random) -> None:
         first, size = random.randint(0, self.model.issued), random.randint(1, 6)
         self.settle_time()
-        gone = [i for i in self.model.stored if first <= i < first + size]
+        removed = [i for i in self.model.stored if first <= i < first + size]
         command, cause = random.choice(TAKEN_OUT)
-        for event_id in gone:
+        for event_id in removed:
             self.model.drop(event_id, cause)
         self.do(command((Span(first, first + size),)))
 
-        assert self.play.answer == len(gone)
+        assert self.play.answer == len(removed)
 
     def wait(self, random: Random) -> None:
         self.play.wait(random.choice((1, 10, 30, 200)))

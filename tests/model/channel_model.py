@@ -40,9 +40,9 @@ class Kept:
     of_type: bool = False
     """Whether the channel's type stores it only in memory, even if it is on disk now."""
     passing: bool = False
-    """On the JMS engine: whether it is only for subscribers that are connected."""
+    """Whether only connected subscribers keep an event on the JMS engine."""
     waits_ms: int = 0
-    """On the JMS engine: how long it waits for an absent subscriber; 0: the default."""
+    """Milliseconds that the JMS engine waits for an absent subscriber; 0 means the default."""
 
 
 @dataclass
@@ -60,13 +60,15 @@ class Seat:
     was_served: bool = False
     timeout_ms: int = 0
     until: dict[int, int] = field(default_factory=dict)
-    """When the seat's events have to be acknowledged (SEM D19), including those it held before."""
+    """Time by which the seat's events must be acknowledged (SEM D19), including those it held
+    before."""
     got_us: dict[int, int] = field(default_factory=dict)
-    """When the seat last received each of its events (SEM D23), including those it held before."""
+    """Time at which the seat last received each of its events (SEM D23), including those it held
+    before."""
     recalls: list[set[int]] = field(default_factory=list)
     """Recalled events, until the client confirms the recall (SEM D11)."""
     sought: set[int] = field(default_factory=set)
-    """Those of ``recalls`` that a seek has recalled (SEM D20)."""
+    """Part of ``recalls`` that a seek has recalled (SEM D20)."""
 
     @property
     def credit(self) -> int:
@@ -88,7 +90,7 @@ class Ledger:
     counts: dict[int, int] = field(default_factory=dict)
     parked: set[int] = field(default_factory=set)
     rolled_back: set[int] = field(default_factory=set)
-    """For a cumulative kind: events that were given back and are not settled since."""
+    """Events of a cumulative kind that were given back and are not settled since."""
     waits: dict[int, int] = field(default_factory=dict)
     """The times until which rolled-back events wait (SEM D18), in microseconds."""
     backoff: Backoff | None = None
@@ -188,12 +190,12 @@ class ChannelModel:
         """Return all stored events of each key value except the newest ones (SEM K1)."""
         after = dict(self.stored)
         after.update({i: one for i, one in enumerate(kept, first) if not one.relayed})
-        gone: set[int] = set()
+        superseded: set[int] = set()
         for value in (0, 1):
             holders = sorted(i for i, one in after.items() if one.key == value)
             if self.depth:
-                gone.update(holders[: -self.depth])
-        return gone
+                superseded.update(holders[: -self.depth])
+        return superseded
 
     def evict(self) -> None:
         excess = len(self.stored) - self.capacity if self.capacity else 0
@@ -438,20 +440,20 @@ class ChannelModel:
         if ledger.kind in WITH_TRANSIENT or self.type == "transient":
             due |= {i for i, one in self.passing.items() if ledger.wants(i, one)}
         due |= {i for i, one in self.leaving.items() if ledger.wants(i, one)}
-        left = due - self.in_hands(durable) - ledger.parked
-        return sorted(event_id for event_id in left if not ledger.has_to_wait(event_id))
+        ready = due - self.in_hands(durable) - ledger.parked
+        return sorted(event_id for event_id in ready if not ledger.has_to_wait(event_id))
 
     def ready_for(self, seat: Seat) -> list[int]:
         """Return the events that ``seat`` could be given with unlimited credit."""
         ready = self.ready(seat.durable)
         if self.durables[seat.durable].lanes:
             others = self.in_hands(seat.durable) - seat.held
-            taken = {lane_of(event_id) for event_id in others}
-            return [event_id for event_id in ready if lane_of(event_id) not in taken]
+            busy_lanes = {lane_of(event_id) for event_id in others}
+            return [event_id for event_id in ready if lane_of(event_id) not in busy_lanes]
         if not seat.selective:
             return ready
-        known = {**self.stored, **self.passing, **self.leaving}
-        return [event_id for event_id in ready if known[event_id].even]
+        events = {**self.stored, **self.passing, **self.leaving}
+        return [event_id for event_id in ready if events[event_id].even]
 
     # --- inside --------------------------------------------------------------------------
 

@@ -83,14 +83,14 @@ class Compared(RuleBasedStateMachine):
 
     def one_by_one(self, effects: list[Effect]) -> list[Effect]:
         """Return each delivery separately in shares with few events (SEM D8)."""
-        found: list[Effect] = []
+        sorted_effects: list[Effect] = []
         for durable, together in groupby(effects, self._durable_of):
             group = list(together)
             firsts = [part.first for one in group if isinstance(one, Deliver) for part in one.spans]
             if durable is not None and firsts != sorted(firsts):
                 group = sorted(chain.from_iterable(map(_singles, group)), key=_first)
-            found += group
-        return found
+            sorted_effects += group
+        return sorted_effects
 
     def _durable_of(self, effect: Effect) -> str | None:
         if isinstance(effect, Deliver) and effect.subscription in self.model.seats:
@@ -131,10 +131,10 @@ class Compared(RuleBasedStateMachine):
             seat.demand -= len(ids)
 
     def read(self, reader: Reader, ids: list[int]) -> None:
-        there = {**self.model.stored, **self.model.passing}
+        held_events = {**self.model.stored, **self.model.passing}
         if reader.stop is None:
-            there.update(self.model.leaving)
-        due = sorted(i for i in there if i >= reader.cursor)
+            held_events.update(self.model.leaving)
+        due = sorted(i for i in held_events if i >= reader.cursor)
         assert ids == due[: len(ids)], "a gap, a repeat, or an event that is gone"
         reader.credit -= len(ids)
         assert reader.credit >= 0
@@ -155,9 +155,9 @@ class Compared(RuleBasedStateMachine):
         for reader in self.model.readers.values():
             if reader.credit > 0:
                 stop = reader.stop or 1 << 60
-                there = [*self.model.stored, *self.model.passing]
-                there += self.model.leaving if reader.stop is None else []
-                assert not [i for i in there if reader.cursor <= i < stop]
+                ids = [*self.model.stored, *self.model.passing]
+                ids += self.model.leaving if reader.stop is None else []
+                assert not [i for i in ids if reader.cursor <= i < stop]
 
     @invariant()
     def agrees(self) -> None:
@@ -185,8 +185,8 @@ class Compared(RuleBasedStateMachine):
     def waits_as_long(self, durable: Durable, ledger: Ledger) -> None:
         """Check the delays of rolled-back events (SEM D18). Delays that are over are forgotten in
         the next step."""
-        found = [] if durable.waiting is None else durable.waiting.by_time()
-        waits = {i: until_us for until_us, ids in found for i in ids}
+        expected = [] if durable.waiting is None else durable.waiting.by_time()
+        waits = {i: until_us for until_us, ids in expected for i in ids}
         assert {i: us for i, us in waits.items() if us > self.play.now_us} == {
             i: us for i, us in ledger.waits.items() if us > self.play.now_us
         }
@@ -200,7 +200,7 @@ class Compared(RuleBasedStateMachine):
         """Check the state of every event at every durable (SEM D23), which is read in pages of a
         few rows."""
         rows_max = 3
-        found: list[tuple[str, int]] = []
+        states: list[tuple[str, int]] = []
         place: DeliveryPlace | None = DeliveryPlace("", 0)
         while place is not None:
             selected = Selected(None, frozenset(STORED_STATES), rows_max)
@@ -208,10 +208,12 @@ class Compared(RuleBasedStateMachine):
             assert sum(run.span.size for run in runs) <= rows_max
             for run in runs:
                 for event_id in range(*run.span):
-                    found.append((run.durable, event_id))
+                    states.append((run.durable, event_id))
                     self.is_in_the_models_state(run, event_id)
 
-        assert found == sorted((name, i) for name in self.model.durables for i in self.model.stored)
+        assert states == sorted(
+            (name, i) for name in self.model.durables for i in self.model.stored
+        )
 
     def is_in_the_models_state(self, run: DeliveryRun, event_id: int) -> None:
         ledger, now_us = self.model.durables[run.durable], self.play.now_us
@@ -285,15 +287,17 @@ class Compared(RuleBasedStateMachine):
             assert IdSet(durable.outstanding_spans(kept)) == mine.overlap(kept)
             rolled_back = self.play.channel.state.durables[name].rolled_back
             assert durable.rolled_back == rolled_back.overlap(kept)
-            own = self.play.channel.state.durables[name].waiting
-            late = IdSet() if own is None else own.ids.overlap(kept)
+            waiting = self.play.channel.state.durables[name].waiting
+            late = IdSet() if waiting is None else waiting.ids.overlap(kept)
             again = IdSet() if durable.waiting is None else durable.waiting.ids.copy()
-            over = again.copy()
-            over.discard_all(late)
+            without_late = again.copy()
+            without_late.discard_all(late)
             assert late == again.overlap(late), "a restart would shorten a wait"
             assert not [
                 until_us
-                for until_us, ids in (durable.waiting.by_time(over) if durable.waiting else ())
+                for until_us, ids in (
+                    durable.waiting.by_time(without_late) if durable.waiting else ()
+                )
                 if until_us > self.play.now_us
             ], "a restart would have an event wait that does not"
 

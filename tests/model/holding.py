@@ -53,9 +53,9 @@ class Holding(Compared):
             span = Span(event_id, event_id + random.randint(1, 8))
             ledger = self.model.durables[seat.durable]
             free = ledger.due - ledger.parked  # including events that wait for their delay
-            taken = {i for i in free if span.first <= i < span.end}
-            seat.got_us |= dict.fromkeys(taken - seat.held, self.play.now_us)
-            seat.held |= taken
+            ids_taken = {i for i in free if span.first <= i < span.end}
+            seat.got_us |= dict.fromkeys(ids_taken - seat.held, self.play.now_us)
+            seat.held |= ids_taken
             self.do(HoldEvents(subscription, span))
         else:
             self.model.ack(seat, self.covered(seat, event_id))

@@ -115,8 +115,8 @@ class JmsLife(ChannelLife):
         self.do(AddSubscriber(self.subscription, "plain", start, stop_id=stop, credit=credit))
 
     def lose(self, random: Random) -> None:
-        if there := [n for n, one in self.model.readers.items() if isinstance(one, Listener)]:
-            subscription = random.choice(there)
+        if listeners := [n for n, one in self.model.readers.items() if isinstance(one, Listener)]:
+            subscription = random.choice(listeners)
             self.settle_time()
             if subscription in self.model.readers:
                 self.left.add(subscription)
@@ -127,10 +127,10 @@ class JmsLife(ChannelLife):
         """Come back after a lost connection: in time, too late, or before the loss was noticed.
         Some of the events under way have arrived."""
         self.settle_time()
-        there = [n for n, one in self.model.readers.items() if isinstance(one, Listener)]
-        if not (known := sorted({*there, *self.left})):
+        listeners = [n for n, one in self.model.readers.items() if isinstance(one, Listener)]
+        if not (names := sorted({*listeners, *self.left})):
             return
-        former = random.choice(known)
+        former = random.choice(names)
         self.left.discard(former)
         old = self.model.readers.get(former)
         even, start = random.random() < 0.5, 0

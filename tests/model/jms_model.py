@@ -106,7 +106,7 @@ class JmsModel(ChannelModel):
                 del self.readers[subscription]
 
     def consume(self) -> None:
-        """Remove events that nobody waits for (SEM J2, J6, J7)."""
+        """Remove events that no subscriber or durable waits for (SEM J2, J6, J7)."""
         for listener in self.listeners():
             listener.waits &= self.stored.keys() | self.passing.keys() | self.leaving.keys()
         for event_id in sorted(self.stored):

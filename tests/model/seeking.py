@@ -49,9 +49,14 @@ class Seeking(Compared):
 
     def move(self, name: str, command: Seek, after: set[int]) -> None:
         due, held = self.model.durables[name].due, self.model.in_hands(name)
-        told = preview(self.play.channel.state, command)
+        preview_ = preview(self.play.channel.state, command)
         counts = (len(after - due), len(due - after), len(held), len(after))
-        assert (told.again, told.skipped, told.taken_back, told.outstanding) == counts
+        assert (
+            preview_.again,
+            preview_.skipped,
+            preview_.taken_back,
+            preview_.outstanding,
+        ) == counts
 
         self.model.sought(name, command.start_id, after)
         self.do(command)

@@ -32,7 +32,9 @@ MIXED = frozenset(
 )
 """Blocks of all sorts side by side: combed, full, with ids at their edges, empty, nearly full."""
 
-EDGES = sorted({max(0, block * BLOCK + by) for block in range(12) for by in (-2, -1, 0, 1, 2)})
+EDGES = sorted(
+    {max(0, block * BLOCK + distance) for block in range(12) for distance in (-2, -1, 0, 1, 2)}
+)
 
 
 @st.composite
@@ -150,21 +152,21 @@ class OneSetLives(RuleBasedStateMachine):
     @rule(limit=st.sampled_from([0, 1, 3, BLOCK, 5 * BLOCK]), times=st.integers(1, 60))
     def take(self, limit: int, times: int) -> None:
         for _ in range(times):
-            taken = self.ours.take(limit)
-            if taken is None:
+            taken_span = self.ours.take(limit)
+            if taken_span is None:
                 assert not self.plain or not limit
                 return
-            assert taken.first == min(self.plain)
-            assert set(range(*taken)) <= self.plain
-            assert taken.size == limit or taken.end not in self.plain, "as long as may be"
-            self.plain -= set(range(*taken))
+            assert taken_span.first == min(self.plain)
+            assert set(range(*taken_span)) <= self.plain
+            assert taken_span.size == limit or taken_span.end not in self.plain, "as long as may be"
+            self.plain -= set(range(*taken_span))
 
     @rule()
     def leave_a_copy(self) -> None:
-        left, self.ours = self.ours, self.ours.copy()
-        assert left == self.ours
-        left.add(Span(1 << 61, (1 << 61) + 1))
-        left.remove(Span(0, BLOCK))
+        original, self.ours = self.ours, self.ours.copy()
+        assert original == self.ours
+        original.add(Span(1 << 61, (1 << 61) + 1))
+        original.remove(Span(0, BLOCK))
 
     @rule()
     def go_on_from_the_packed_form(self) -> None:
@@ -206,16 +208,16 @@ def test_spans_that_begin_and_end_at_the_edges_of_blocks() -> None:
         inner = ordered[bisect_left(ordered, first) : bisect_left(ordered, end)]
         assert list(ours.within(span)) == inner
         assert ours.count(span) == len(inner)
-        left, more = ours.copy(), ours.copy()
-        assert list(left.remove(span)) == inner
-        assert len(left) == len(MIXED) - len(inner)
-        assert left.count(span) == 0
+        remaining, more = ours.copy(), ours.copy()
+        assert list(remaining.remove(span)) == inner
+        assert len(remaining) == len(MIXED) - len(inner)
+        assert remaining.count(span) == 0
         more.add(span)
         assert len(more) == len(MIXED) - len(inner) + span.size
         assert more.count(span) == span.size
         assert more.within(span).spans == (span,)
-        left.add_all(ours.within(span))
-        assert left == ours
+        remaining.add_all(ours.within(span))
+        assert remaining == ours
 
 
 @pytest.mark.slow
@@ -223,10 +225,10 @@ def test_spans_that_begin_and_end_at_the_edges_of_blocks() -> None:
 def test_the_next_span_from_every_edge(limit: int) -> None:
     ours = IdSet.from_ids(MIXED)
     spans = IdSet([Span(event_id, event_id + 1) for event_id in MIXED]).spans
-    for at in EDGES:
-        after = [Span(max(at, span.first), span.end) for span in spans if span.end > at]
+    for edge in EDGES:
+        after = [Span(max(edge, span.first), span.end) for span in spans if span.end > edge]
         expected = after[0].clipped(Span(0, after[0].first + limit)) if after else None
-        assert ours.next_span(at, limit) == expected
+        assert ours.next_span(edge, limit) == expected
 
 
 @pytest.mark.slow
@@ -255,13 +257,13 @@ def test_questions_about_a_part(plain: set[int], span: Span, limit: int) -> None
     assert_same(ours.within(rest), inside(plain, rest))
     for part in (span, rest, Span(0, span.end), Span(0, 1 << 63)):
         assert ours.count(part) == len(inside(plain, part))
-    found = ours.next_span(span.first, limit)
-    if found is None:
+    next_span = ours.next_span(span.first, limit)
+    if next_span is None:
         assert not inside(plain, rest)
     else:
-        assert found.first == min(inside(plain, rest))
-        assert set(range(*found)) <= plain
-        assert found.size == limit or (found.size < limit and found.end not in plain)
+        assert next_span.first == min(inside(plain, rest))
+        assert set(range(*next_span)) <= plain
+        assert next_span.size == limit or (next_span.size < limit and next_span.end not in plain)
     for event_id in (*span, span.first - 1, *sorted(plain)[:5]):
         assert (event_id in ours) == (event_id in plain)
 

@@ -56,11 +56,11 @@ BusyJmsLife.steps = {**JmsLife.steps, **OFTEN}
 
 def greedy_lease(patch: pytest.MonkeyPatch) -> None:
     """A lease goes on taking what comes later (SEM H1)."""
-    whole = offer._demand
+    original_demand = offer._demand
 
     def demand(state: ChannelState, command: SetDemand) -> None:
         if not command.at_once:
-            whole(state, command)
+            original_demand(state, command)
 
     patch.setattr(offer, "_demand", demand)
 
@@ -71,7 +71,7 @@ def endless_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def shortening_extension(patch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for less time than is left gets less."""
+    """A request for less time than remains shortens the time."""
 
     def extend(deadlines: Deadlines, ids: IdSet, now_us: int, longer_us: int) -> None:
         mine = ids.overlap(deadlines.ids)
@@ -88,14 +88,14 @@ def unheard_extension(patch: pytest.MonkeyPatch) -> None:
 
 def buried_for_all(patch: pytest.MonkeyPatch) -> None:
     """What one durable rejects leaves the channel, whoever waits for it."""
-    whole = dead.buried
+    original_buried = dead.buried
 
     def buried(state: ChannelState, durable: Durable, ids: IdSet, cause: Cause) -> list[StoredFact]:
         others = {name: one for name, one in state.durables.items() if one is not durable}
         for name in others:
             del state.durables[name]
         try:
-            return whole(state, durable, ids, cause=cause)
+            return original_buried(state, durable, ids, cause=cause)
         finally:
             state.durables.update(others)
 

@@ -55,7 +55,11 @@ class PatternsModel:
         }
 
     def may_make(self, pattern: str, name: str, kind: str) -> bool:
-        others = {other for (_, own), other in self.patterns.items() if own == name}
+        others = {
+            durable_kind
+            for (_, durable_name), durable_kind in self.patterns.items()
+            if durable_name == name
+        }
         return (pattern, name) not in self.patterns and others <= {kind}
 
 
@@ -68,13 +72,13 @@ async def _do(realm: RunningRealm, model: PatternsModel, step: Step) -> None:
             await realm.delete_channel(name)
             model.channels.discard(name)
         case ("pattern", pattern, name, kind):
-            asked = CreatePatternDurable(pattern, name, kind, start=FromEarliest())
+            request = CreatePatternDurable(pattern, name, kind, start=FromEarliest())
             if model.may_make(pattern, name, kind):
-                await realm.pattern_durables.create(asked)
+                await realm.pattern_durables.create(request)
                 model.patterns[pattern, name] = kind
             else:
                 with pytest.raises(NameAlreadyBound):
-                    await realm.pattern_durables.create(asked)
+                    await realm.pattern_durables.create(request)
         case ("end", pattern, name):
             if model.patterns.pop((pattern, name), None) is not None:
                 await realm.pattern_durables.delete(pattern, name)
@@ -89,14 +93,16 @@ async def _do(realm: RunningRealm, model: PatternsModel, step: Step) -> None:
 
 def _check(realm: RunningRealm, model: PatternsModel) -> None:
     directory = realm.directory
-    assert {(each.pattern, each.name): each.kind for each in directory.patterns} == model.patterns
-    found = {
+    assert {
+        (pattern.pattern, pattern.name): pattern.kind for pattern in directory.patterns
+    } == model.patterns
+    durables_by_channel = {
         channel.state.name: {
             name: durable.kind.name for name, durable in channel.state.durables.items()
         }
         for channel in directory.channels.values()
     }
-    assert found == {name: model.durables(name) for name in model.channels}
+    assert durables_by_channel == {name: model.durables(name) for name in model.channels}
 
 
 @simulated
@@ -105,22 +111,22 @@ async def _live(lives: list[list[Step]]) -> None:
     for steps in lives:
         async with living(journal, blobs) as realm:
             _check(realm, model)
-            there = set(model.channels)
-            told: list[str] = []
+            channels = set(model.channels)
+            names_heard: list[str] = []
 
-            def tell(found: tuple[ChannelOpened, ...], told: list[str] = told) -> None:
-                told.extend(each.name for each in found)
+            def tell(found: tuple[ChannelOpened, ...], told: list[str] = names_heard) -> None:
+                told.extend(info.name for info in found)
 
             _, watched = realm.watches.begin(WatchChannels("a/*", 1), lambda _: True, tell)
-            made = [name for name in there if fits(name, "a/*")]
-            assert sorted(each.name for each in watched.channels) == sorted(made)
+            made = [name for name in channels if fits(name, "a/*")]
+            assert sorted(channel.name for channel in watched.channels) == sorted(made)
             heard: list[str] = []
             for step in steps:
                 before = set(model.channels)
                 await _do(realm, model, step)
-                heard += [each for each in model.channels - before if fits(each, "a/*")]
+                heard += [name for name in model.channels - before if fits(name, "a/*")]
                 _check(realm, model)
-            assert told == heard
+            assert names_heard == heard
 
 
 @pytest.mark.slow

@@ -27,15 +27,16 @@ STEP_MS = REATTACH_MS // 20
 
 
 class SeatsModel:
-    """Who has a seat, the one who came first at the front, and who of them is there."""
+    """The expected seats: sessions in the order in which they came, and which of them are
+    connected."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.seats: list[str] = []
         self.there: dict[str, int] = {}
-        """Those who are there, with their subscriptions."""
+        """Connected sessions, with their subscriptions."""
         self.waited_ms: dict[str, int] = {}
-        """How long sessions that are away have been waited for, by all owners."""
+        """Milliseconds that all owners have waited for each absent session."""
         self.waits_from_ms: int | None = None
         self.refuses_reconnects = False
 
@@ -46,7 +47,7 @@ class SeatsModel:
     def wait(self, now_ms: int) -> None:
         """Count what is over of the waiting, in steps, and begin the next one."""
         if self.waits_from_ms is not None:
-            most = max((self.waited_ms.get(each, 0) for each in self.away), default=0)
+            most = max((self.waited_ms.get(session, 0) for session in self.away), default=0)
             passed_ms = now_ms - self.waits_from_ms
             if passed_ms >= min(STEP_MS, REATTACH_MS - most):
                 self.waits_from_ms = None
@@ -64,11 +65,11 @@ class SeatsModel:
         self.waited_ms.pop(session, None)
 
     def is_refused(self, session: str) -> bool:
-        others = [other for other in self.seats if other != session]
+        others = [session_ for session_ in self.seats if session_ != session]
         return self.kind == "exclusive" and bool(others or session in self.there)
 
     def may_be_served(self) -> set[str]:
-        """Those of whom one may get the next event."""
+        """Return the sessions one of which may receive the next event."""
         match self.kind:
             case "priority":
                 return set(self.seats[:1]) & self.there.keys()
@@ -177,7 +178,7 @@ class SeatsLife:
         self.do(Sweep())
 
     def live(self, steps: int) -> None:
-        """What may happen, one after the other."""
+        """Execute ``steps`` random steps."""
         may_be = [self.attach, self.attach, self.attach, self.leave, self.send_away, self.unbind]
         may_be += [self.publish, self.publish, self.acknowledge, self.acknowledge, self.acknowledge]
         may_be += [self.take_over, self.take_over, self.wait]

@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture
 def promtool() -> str:
     """Prometheus's tool for checking rules."""
-    found = shutil.which("promtool")
-    if found is None:
+    path = shutil.which("promtool")
+    if path is None:
         pytest.skip("there is no promtool: install Debian's package prometheus")
-    return found
+    return path

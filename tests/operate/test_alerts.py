@@ -145,7 +145,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         f'{REALM},connection="3",user="me"',
     ),
 }
-"""By alert: what is scraped every minute, and the labels it then fires with."""
+"""Series that are scraped each minute, and the labels with which the alert then fires, by alert."""
 
 
 def dying(folder: Path) -> dict[str, str]:
@@ -194,7 +194,7 @@ def fires(
             {
                 "eval_time": time,
                 "alertname": alert,
-                "exp_alerts": [{"exp_labels": labels_of(each)} for each in labels],
+                "exp_alerts": [{"exp_labels": labels_of(label)} for label in labels],
             }
             for time, labels in at
         ],
@@ -241,7 +241,7 @@ def test_each_alert_is_tested_and_on_the_pages() -> None:
     assert set(FOUND) == {*CASES, "EventsDie"}
     guide = (ROOT / "docs" / "guide" / "monitoring.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `([^`]+)`", guide.partition("## Alerts")[2], re.MULTILINE)
-    assert {each.replace("\\|", "|") for each in listed} == set(FOUND.values())
+    assert {metric.replace("\\|", "|") for metric in listed} == set(FOUND.values())
     howto = (ROOT / "docs" / "howto" / "prometheus.md").read_text(encoding="utf-8")
     for alert, expression in re.findall(r"- alert: (\w+)\n\s+expr: (.+)", howto):
         assert FOUND[alert] == expression
@@ -262,8 +262,8 @@ def test_what_alerts_look_at_is_told_by_a_realm(tmp_path: Path) -> None:
         realm.listener.figures_of = lambda node: NodeFigures()
         realm.listen_mqtt()
         text = Web(realm.listen_http(), tls=trusting).ask("GET", "/metrics").data.decode()
-    told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    exported = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
 
     for expression in FOUND.values():
         for name in re.findall(r"(?:penstock|process)_\w+", expression):
-            assert name.removesuffix("_bucket") in told or name in told, name
+            assert name.removesuffix("_bucket") in exported or name in exported, name

@@ -18,14 +18,14 @@ DASHBOARD: dict[str, Any] = json.loads(
 )
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 VARIABLES = {"$__rate_interval": "5m", "$instance": ".*"}
-"""What Grafana puts in the place of its variables."""
+"""Values that Grafana inserts for its variables."""
 
 
 def expressions() -> list[str]:
-    found = [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
+    expressions_ = [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
     for name, value in VARIABLES.items():
-        found = [each.replace(name, value) for each in found]
-    return found
+        expressions_ = [expression.replace(name, value) for expression in expressions_]
+    return expressions_
 
 
 def test_every_metric_that_it_shows_is_one() -> None:
@@ -34,8 +34,8 @@ def test_every_metric_that_it_shows_is_one() -> None:
 
     shown = {
         name.removesuffix("_bucket")
-        for each in expressions()
-        for name in re.findall(r"(?:penstock|process)_\w+", each)
+        for expression in expressions()
+        for name in re.findall(r"(?:penstock|process)_\w+", expression)
     }
 
     assert len(shown) > 20
@@ -44,7 +44,7 @@ def test_every_metric_that_it_shows_is_one() -> None:
 
 @pytest.mark.slow
 def test_every_expression_can_be_asked(promtool: str, tmp_path: Path) -> None:
-    rules = [{"record": f"r:{n}", "expr": each} for n, each in enumerate(expressions())]
+    rules = [{"record": f"r:{n}", "expr": expression} for n, expression in enumerate(expressions())]
     file = tmp_path / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
 
@@ -57,20 +57,20 @@ def test_every_expression_can_be_asked(promtool: str, tmp_path: Path) -> None:
 
 
 def test_no_variable_is_left_that_it_does_not_define() -> None:
-    named = {f"${each['name']}" for each in DASHBOARD["templating"]["list"]}
+    named = {f"${variable['name']}" for variable in DASHBOARD["templating"]["list"]}
 
     assert {"$source", "$instance"} == named
-    assert not any("$" in each for each in expressions())
+    assert not any("$" in expression for expression in expressions())
 
 
 def test_its_panels_have_names_of_their_own_and_lie_side_by_side() -> None:
     titles = [panel["title"] for panel in PANELS]
     assert len({panel["id"] for panel in PANELS}) == len(set(titles)) == len(PANELS)
-    for one, other in combinations([panel["gridPos"] for panel in PANELS], 2):
+    for one, other_panel in combinations([panel["gridPos"] for panel in PANELS], 2):
         apart = (
-            one["x"] + one["w"] <= other["x"]
-            or other["x"] + other["w"] <= one["x"]
-            or one["y"] + one["h"] <= other["y"]
-            or other["y"] + other["h"] <= one["y"]
+            one["x"] + one["w"] <= other_panel["x"]
+            or other_panel["x"] + other_panel["w"] <= one["x"]
+            or one["y"] + one["h"] <= other_panel["y"]
+            or other_panel["y"] + other_panel["h"] <= one["y"]
         )
-        assert apart, (one, other)
+        assert apart, (one, other_panel)

@@ -1,4 +1,5 @@
-"""What is installed is called ``penstock-realm``: ``penstock`` alone is somebody else's package."""
+"""The distribution is called ``penstock-realm``, because the name ``penstock`` belongs to another
+package."""
 
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ FOREIGN = (
 
 def texts() -> list[Path]:
     """All but the changelog: it tells what has been."""
-    found = list(ROOT.glob("*"))
+    paths = list(ROOT.glob("*"))
     for folder in FOLDERS:
-        found += (ROOT / folder).rglob("*")
+        paths += (ROOT / folder).rglob("*")
     return [
         path
-        for path in found
+        for path in paths
         if path.is_file()
         and (path.suffix in SUFFIXES or path.name in NAMES)
         and path.name != "CHANGELOG.md"
@@ -63,10 +64,12 @@ def foreign_in(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_no_text_installs_the_package_of_somebody_else() -> None:
-    found = {path.relative_to(ROOT).as_posix(): foreign_in(path.read_text()) for path in texts()}
+    foreign_words = {
+        path.relative_to(ROOT).as_posix(): foreign_in(path.read_text()) for path in texts()
+    }
 
-    assert len(found) > 500
-    assert {name: hits for name, hits in found.items() if hits} == {}
+    assert len(foreign_words) > 500
+    assert {name: hits for name, hits in foreign_words.items() if hits} == {}
 
 
 def test_each_way_to_name_it_would_be_found() -> None:
@@ -81,12 +84,14 @@ def test_each_way_to_name_it_would_be_found() -> None:
 
 
 def test_the_distributions_have_names_of_their_own_and_the_command() -> None:
-    known = projects()
+    projects_ = projects()
 
-    assert all(name.startswith("penstock-") for name in known)
+    assert all(name.startswith("penstock-") for name in projects_)
     assert re.fullmatch(r"\d+\.\d+\.\d+", penstock.__version__)
-    assert known["penstock-server"]["scripts"] == {"penstock": "penstock_server.cli:main"}
-    assert [name for name, project in known.items() if "scripts" in project] == ["penstock-server"]
+    assert projects_["penstock-server"]["scripts"] == {"penstock": "penstock_server.cli:main"}
+    assert [name for name, project in projects_.items() if "scripts" in project] == [
+        "penstock-server"
+    ]
 
 
 def test_what_users_install_brings_the_client_and_the_command() -> None:
@@ -100,9 +105,9 @@ def test_an_environment_of_before_loses_the_old_names_before_it_gets_the_new_one
     """Two owners of one module: uninstalling the old one later would take it from the new."""
     steps = (ROOT / "scripts" / "setup.sh").read_text()
 
-    gone = steps.index("pip uninstall")
-    assert "penstock penstock-realm" in steps[gone:].splitlines()[1]
-    assert gone < steps.index('install --no-deps "${editable[@]}"')
+    uninstall = steps.index("pip uninstall")
+    assert "penstock penstock-realm" in steps[uninstall:].splitlines()[1]
+    assert uninstall < steps.index('install --no-deps "${editable[@]}"')
 
 
 @pytest.mark.parametrize("package", [member.name for member in members()])
@@ -119,8 +124,12 @@ def test_a_wheel_has_its_modules_and_nothing_else(package: str) -> None:
 
 def test_no_extra_brings_what_only_a_checkout_can_use() -> None:
     """Tools and the peers of the benchmarks are groups, which are no part of a wheel's metadata."""
-    groups = {each.name for group in ("bench", "dev", "docs") for each in dependency_group(group)}
-    extras = {each.name for each in requirements_of_part("all")}
+    groups = {
+        requirement.name
+        for group in ("bench", "dev", "docs")
+        for requirement in dependency_group(group)
+    }
+    extras = {requirement.name for requirement in requirements_of_part("all")}
 
     assert groups & extras <= {
         "asyncpg",

@@ -100,13 +100,13 @@ def test_the_chart_starts_what_the_program_accepts(name: str) -> None:
     arguments = [
         text.replace("$(POD_NAME)", "shop-penstock-0") for text in container(objects)["args"]
     ]
-    known = {variable_of(path) for path, _, _ in described()}
+    variables = {variable_of(path) for path, _, _ in described()}
 
     parsed = parse(arguments)
     settings = load(environment=environment(objects))
 
     assert str(parsed["data"]).startswith(container(objects)["volumeMounts"][0]["mountPath"])
-    assert environment(objects).keys() <= known
+    assert environment(objects).keys() <= variables
     ports = {port["name"]: port["containerPort"] for port in container(objects)["ports"]}
     assert ports["native"] == settings.listen.port
     assert ports["http"] == settings.http.port
@@ -144,7 +144,9 @@ def test_nodes_with_their_own_engine_name_each_other() -> None:
 
     assert parsed["name"] in peers
     assert len(peers) == of_kind("StatefulSet", objects)["spec"]["replicas"] == 5
-    headless = [each for each in objects if each.get("spec", {}).get("clusterIP") == "None"]
+    headless = [
+        manifest for manifest in objects if manifest.get("spec", {}).get("clusterIP") == "None"
+    ]
     assert [service["spec"]["publishNotReadyAddresses"] for service in headless] == [True]
     (service,) = [service["metadata"]["name"] for service in headless]
     assert peers == {pod: f"{pod}.{service}.events.svc.cluster.local" for pod in peers}
@@ -164,7 +166,7 @@ def test_a_node_on_an_engine_has_a_name_and_an_address() -> None:
 
 
 def test_only_a_cluster_has_a_disruption_budget_and_a_secret() -> None:
-    kinds = {name: {each["kind"] for each in render(VALUES[name])} for name in VALUES}
+    kinds = {name: {object_["kind"] for object_ in render(VALUES[name])} for name in VALUES}
 
     assert not kinds["one realm"] & {"PodDisruptionBudget", "Secret"}
     assert kinds["cluster"] >= {"PodDisruptionBudget", "Secret"}

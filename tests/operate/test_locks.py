@@ -47,32 +47,34 @@ def test_the_image_has_what_its_packages_and_tokens_need_in_the_versions_that_ar
 
 
 def declared() -> dict[str, list[Requirement]]:
-    """What users install: of the base, and of each extra."""
+    """Return the requirements that users install: those of the base, and those of each extra."""
     parts = {"": "base", **{extra: extra for extra in extras_of(WHOLE_NAME)}, "dev": "group:dev"}
     return {name: list(requirements_of_part(part)) for name, part in parts.items()}
 
 
 WHOLE = [
-    each for part in ("", "cluster", "ldap", "protobuf", "tokens") for each in declared()[part]
+    requirement
+    for part in ("", "cluster", "ldap", "protobuf", "tokens")
+    for requirement in declared()[part]
 ]
-"""What `make lowest` installs whole."""
+"""Packages that `make lowest` installs completely."""
 
 
-@pytest.mark.parametrize("wanted", WHOLE, ids=lambda each: each.name)
+@pytest.mark.parametrize("wanted", WHOLE, ids=lambda requirement: requirement.name)
 def test_the_lowest_version_of_each_range_is_tried(wanted: Requirement) -> None:
-    (bound,) = [each for each in wanted.specifier if each.operator == ">="]
+    (lower_bound,) = [bound for bound in wanted.specifier if bound.operator == ">="]
 
-    assert Version(locked("requirements-lowest.lock")[wanted.name]) == Version(bound.version)
+    assert Version(locked("requirements-lowest.lock")[wanted.name]) == Version(lower_bound.version)
 
 
 def test_what_is_tried_of_other_extras_is_in_its_lowest_version_too() -> None:
     lowest = locked("requirements-lowest.lock")
-    others = [each for part in ("spark", "demo", "dev") for each in declared()[part]]
+    others = [requirement for part in ("spark", "demo", "dev") for requirement in declared()[part]]
     tried = {
-        each.name: (lowest[each.name], bound.version)
-        for each in others
-        for bound in each.specifier
-        if bound.operator == ">=" and each.name in lowest
+        requirement.name: (lowest[requirement.name], bound.version)
+        for requirement in others
+        for bound in requirement.specifier
+        if bound.operator == ">=" and requirement.name in lowest
     }
 
     assert tried.keys() == {"deltalake", "pandas", "duckdb", "hypothesis", "pytest", "pytest-xdist"}
@@ -85,16 +87,19 @@ def test_the_newest_version_of_each_range_is_what_the_other_tests_run_with() -> 
     newest = {**locked("requirements.lock"), **locked("requirements-amqp.lock")}
 
     for part, requirements in declared().items():
-        for each in requirements:
-            assert each.specifier.contains(newest[each.name]), (part, str(each))
+        for requirement in requirements:
+            assert requirement.specifier.contains(newest[requirement.name]), (
+                part,
+                str(requirement),
+            )
 
 
 def test_every_range_of_what_users_install_has_both_ends() -> None:
     for part, requirements in declared().items():
-        for each in requirements:
+        for requirement in requirements:
             if part != "dev":
-                operators = {bound.operator for bound in each.specifier}
-                assert operators in ({">=", "<"}, {"=="}), (part, str(each))
+                operators = {bound.operator for bound in requirement.specifier}
+                assert operators in ({">=", "<"}, {"=="}), (part, str(requirement))
 
 
 def test_a_change_lands_only_with_the_lowest_versions() -> None:

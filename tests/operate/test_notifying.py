@@ -1,4 +1,4 @@
-"""What systemd is told, over a socket as it makes one."""
+"""Notifications to systemd, over a socket like its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_testing.process import ServerProcess
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[socket.socket]:
+def notify_socket(tmp_path: Path) -> Iterator[socket.socket]:
     """A socket of systemd's, at ``notify`` in the test's folder."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
@@ -22,16 +22,16 @@ def told(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def test_it_is_told_what_it_knows(told: socket.socket) -> None:
-    environment = {"NOTIFY_SOCKET": told.getsockname()}
+def test_it_is_told_what_it_knows(notify_socket: socket.socket) -> None:
+    environment = {"NOTIFY_SOCKET": notify_socket.getsockname()}
 
     notifying.ready("listening", environment)
     notifying.reloading(environment)
     notifying.stopping(environment)
 
-    assert told.recv(100) == b"READY=1\nSTATUS=listening"
-    assert told.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
-    assert told.recv(100) == b"STOPPING=1\nSTATUS=stopping"
+    assert notify_socket.recv(100) == b"READY=1\nSTATUS=listening"
+    assert notify_socket.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+    assert notify_socket.recv(100) == b"STOPPING=1\nSTATUS=stopping"
 
 
 def test_an_abstract_socket_is_told_too() -> None:
@@ -52,15 +52,15 @@ def test_nobody_to_tell_is_nothing(address: str) -> None:
 
 @pytest.mark.process
 def test_a_realm_is_ready_when_it_listens_and_not_before(
-    tmp_path: Path, told: socket.socket
+    tmp_path: Path, notify_socket: socket.socket
 ) -> None:
-    environment = {"NOTIFY_SOCKET": told.getsockname()}
+    environment = {"NOTIFY_SOCKET": notify_socket.getsockname()}
     with ServerProcess(tmp_path / "data", environment=environment) as server:
-        ready = told.recv(100)
+        ready = notify_socket.recv(100)
         server.signal(signal.SIGHUP)
-        again = [told.recv(100), told.recv(100)]
+        again = [notify_socket.recv(100), notify_socket.recv(100)]
         server.terminate()
-        last = told.recv(100)
+        last = notify_socket.recv(100)
 
     assert ready == f"READY=1\nSTATUS=listening on {server.url}".encode()
     assert again[0].startswith(b"RELOADING=1\n")

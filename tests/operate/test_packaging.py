@@ -115,13 +115,14 @@ def test_the_unit_bounds_memory_and_system_calls() -> None:
 
 
 def complaints(file: Path) -> list[str]:
-    """What systemd says of a unit; where there is no systemd, the test before this one counts."""
+    """Return the findings of systemd about a unit. Without systemd, only the test before this one
+    checks the unit."""
     if shutil.which("systemd-analyze") is None:
         return []
-    said = subprocess.run(
+    verified = subprocess.run(
         ["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False
     )
-    return [line for line in said.stderr.splitlines() if file.name in line]
+    return [line for line in verified.stderr.splitlines() if file.name in line]
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
@@ -142,13 +143,13 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def all_of(name: str) -> list[str]:
-    return [text for each, text in instructions() if each == name]
+    return [text for instruction, text in instructions() if instruction == name]
 
 
 def last_stage() -> list[tuple[str, str]]:
-    found = instructions()
-    begins = max(at for at, (name, _) in enumerate(found) if name == "FROM")
-    return found[begins:]
+    steps = instructions()
+    begins = max(index for index, (name, _) in enumerate(steps) if name == "FROM")
+    return steps[begins:]
 
 
 def test_the_image_is_of_a_fixed_version_and_built_in_two_stages() -> None:
@@ -156,7 +157,9 @@ def test_the_image_is_of_a_fixed_version_and_built_in_two_stages() -> None:
 
     assert len(images) == 2
     assert len({image.partition(" ")[0] for image in images}) == 1
-    assert all(re.match(r"python:3\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}", each) for each in images)
+    assert all(
+        re.match(r"python:3\.\d+\.\d+-[\w-]+@sha256:[0-9a-f]{64}", image) for image in images
+    )
 
 
 def test_the_image_does_not_run_as_root() -> None:
@@ -165,13 +168,13 @@ def test_the_image_does_not_run_as_root() -> None:
     order = [name for name, _ in stage]
 
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
-    assert order.index("USER") > max(at for at, name in enumerate(order) if name == "RUN")
+    assert order.index("USER") > max(index for index, name in enumerate(order) if name == "RUN")
 
 
 def test_the_image_has_every_package_but_those_of_workers() -> None:
     """They are installed without dependencies, so a package that is missing here stays missing."""
-    *_, own = installs()
-    in_image = {argument for argument in own if argument.startswith("packages/")}
+    *_, own_install = installs()
+    in_image = {argument for argument in own_install if argument.startswith("packages/")}
     in_repository = {f"packages/{path.parent.name}" for path in PACKAGES.glob("*/pyproject.toml")}
 
     assert in_image == in_repository - {
@@ -183,9 +186,9 @@ def test_the_image_has_every_package_but_those_of_workers() -> None:
 
 
 def test_the_image_copies_only_what_is_in_the_repository() -> None:
-    own = [text.split()[:-1] for text in all_of("COPY") if not text.startswith("--from")]
+    sources = [text.split()[:-1] for text in all_of("COPY") if not text.startswith("--from")]
 
-    assert all((FOLDER.parent / name).exists() for names in own for name in names)
+    assert all((FOLDER.parent / name).exists() for names in sources for name in names)
     assert all_of("ADD") == []
 
 
@@ -231,7 +234,7 @@ def test_what_builds_the_package_is_of_one_version_and_the_one_in_the_lock() -> 
     lock = (FOLDER.parent / "requirements-build.lock").read_text()
     workspace = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
     (backend,) = {
-        each for text in texts for each in tomllib.loads(text)["build-system"]["requires"]
+        require for text in texts for require in tomllib.loads(text)["build-system"]["requires"]
     }
 
     assert re.fullmatch(r"hatchling==[\d.]+", backend)
@@ -244,7 +247,7 @@ def test_the_image_asks_for_health_where_the_realm_answers() -> None:
     (check,) = all_of("HEALTHCHECK")
     ports = {int(port) for text in all_of("EXPOSE") for port in text.split()}
     program, *arguments = msgspec.json.decode(check.partition("CMD ")[2])
-    settings = load(environment=given())
+    settings = load(environment=image_environment())
 
     assert program == "penstock"
     assert parse(arguments) | {"timeout": None} == parse(["health"]) | {"timeout": None}
@@ -253,7 +256,7 @@ def test_the_image_asks_for_health_where_the_realm_answers() -> None:
     assert parse(["health"])["timeout"] * len(ports) < int(limit)
 
 
-def given() -> dict[str, str]:
+def image_environment() -> dict[str, str]:
     """The environment of the image."""
     return dict(pair.split("=", 1) for text in all_of("ENV") for pair in shlex.split(text))
 
@@ -261,7 +264,9 @@ def given() -> dict[str, str]:
 @pytest.mark.slow
 def test_a_realm_with_the_settings_of_the_image_is_healthy_over_tls(tmp_path: Path) -> None:
     """As in a container: the same environment, but for the ports, for both commands."""
-    environment = {name: text for name, text in given().items() if name.startswith("PENSTOCK_")}
+    environment = {
+        name: text for name, text in image_environment().items() if name.startswith("PENSTOCK_")
+    }
     free = {"PENSTOCK_LISTEN_PORT": "0", "PENSTOCK_HTTP_PORT": "0"}
     settings = load(environment=environment | free)
     overrides = {
@@ -284,11 +289,11 @@ def test_a_realm_with_the_settings_of_the_image_is_healthy_over_tls(tmp_path: Pa
 
 
 def test_the_image_starts_a_realm_that_may_listen_on_all_addresses() -> None:
-    known = {variable_of(path) for path, _, _ in described()}
-    settings = load(environment=given())
+    variables = {variable_of(path) for path, _, _ in described()}
+    settings = load(environment=image_environment())
     (command,) = all_of("CMD")
 
-    assert {name for name in given() if name.startswith("PENSTOCK_")} <= known
+    assert {name for name in image_environment() if name.startswith("PENSTOCK_")} <= variables
     assert settings.access.mode == "mandatory"
     assert settings.listen.host == "0.0.0.0"
     assert settings.listen.tls_self_signed  # and nobody's password is read on the way

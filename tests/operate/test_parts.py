@@ -276,7 +276,7 @@ def test_the_client_alone_talks_to_a_realm_elsewhere(tmp_path: Path) -> None:
         "penstock-testing is not installed: pip install penstock-testing",
         "penstock-tools is not installed: pip install penstock-tools",
     ]
-    required = {each.name for each in requirements_of("penstock-client")}
+    required = {requirement.name for requirement in requirements_of("penstock-client")}
     required.add("typing_extensions")  # msgspec takes it if it is there
     assert set(used.replace(".py", "").split()) <= required
     assert refused[0] in workspace.run("-m", "penstock", "--version").stderr

@@ -1,4 +1,4 @@
-"""How many processors the server takes itself to have, and what it does with them."""
+"""The number of processors that the server may use, and its use of them."""
 
 from __future__ import annotations
 

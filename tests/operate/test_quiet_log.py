@@ -52,5 +52,5 @@ def test_the_log_tells_who_comes_and_goes_and_what_is_made_and_deleted(tmp_path:
         ("durable.deleted", "billing"),
         ("store.deleted", "orders"),
     ]
-    known = {"connection.opened", "connection.closed", "realm.stopping", "realm.stopped"}
-    assert {line["event"] for line in lines} - {event for event, _ in about} == known
+    expected_events = {"connection.opened", "connection.closed", "realm.stopping", "realm.stopped"}
+    assert {line["event"] for line in lines} - {event for event, _ in about} == expected_events

@@ -23,7 +23,9 @@ from scripts import sbom
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = sbom.document()
-COMPONENTS: dict[str, dict[str, Any]] = {each["name"]: each for each in DOCUMENT["components"]}
+COMPONENTS: dict[str, dict[str, Any]] = {
+    component["name"]: component for component in DOCUMENT["components"]
+}
 
 
 def lock_lines() -> dict[str, set[str]]:
@@ -54,33 +56,33 @@ def test_the_validator_refuses_what_the_schema_does_not_allow() -> None:
 
 
 def test_it_has_each_package_of_the_locks_with_its_version_and_every_hash() -> None:
-    own = {name for name in COMPONENTS if name.startswith("penstock-")}
+    own_names = {name for name in COMPONENTS if name.startswith("penstock-")}
     expected = lock_lines()
-    found = {
-        name: {each["content"] for each in component["externalReferences"][0]["hashes"]}
+    hashes = {
+        name: {hash_["content"] for hash_ in component["externalReferences"][0]["hashes"]}
         for name, component in COMPONENTS.items()
         if "externalReferences" in component
     }
 
     assert len(expected) > 30
     assert "colorama" not in COMPONENTS  # for Windows only
-    assert found == expected
-    assert set(COMPONENTS) == {*expected, *own, "python"}
+    assert hashes == expected
+    assert set(COMPONENTS) == {*expected, *own_names, "python"}
     versions = "".join((ROOT / lock).read_text() for lock in sbom.LOCKS)
     for name in expected:
         assert f"\n{name}=={COMPONENTS[name]['version']} " in f"\n{versions}"
 
 
 def test_it_has_the_packages_of_the_project_that_the_image_has() -> None:
-    own = {name for name in COMPONENTS if name.startswith("penstock-")}
+    own_names = {name for name in COMPONENTS if name.startswith("penstock-")}
 
-    assert own == {f"penstock-{path.name}" for path in (ROOT / "packages").iterdir()} - {
+    assert own_names == {f"penstock-{path.name}" for path in (ROOT / "packages").iterdir()} - {
         "penstock-celery",
         "penstock-faststream",
         "penstock-otel",
         "penstock-spark",
     }
-    assert {COMPONENTS[name]["version"] for name in own} == {penstock.__version__}
+    assert {COMPONENTS[name]["version"] for name in own_names} == {penstock.__version__}
     assert DOCUMENT["metadata"]["component"]["version"] == penstock.__version__
 
 
@@ -101,12 +103,12 @@ def test_every_package_url_can_be_read_and_names_its_component() -> None:
 
 
 def test_every_reference_leads_to_a_component() -> None:
-    known = {component["bom-ref"] for component in DOCUMENT["components"]}
-    tree = {each["ref"]: each["dependsOn"] for each in DOCUMENT["dependencies"]}
+    references = {component["bom-ref"] for component in DOCUMENT["components"]}
+    tree = {dependency["ref"]: dependency["dependsOn"] for dependency in DOCUMENT["dependencies"]}
 
-    assert len(known) == len(DOCUMENT["components"])
-    assert tree.keys() <= known | {sbom.ROOT_REFERENCE}
-    assert {each for needed in tree.values() for each in needed} <= known
+    assert len(references) == len(DOCUMENT["components"])
+    assert tree.keys() <= references | {sbom.ROOT_REFERENCE}
+    assert {reference for needed in tree.values() for reference in needed} <= references
     assert COMPONENTS["cffi"]["bom-ref"] in tree[COMPONENTS["cryptography"]["bom-ref"]]
     assert COMPONENTS["cryptography"]["bom-ref"] in tree[COMPONENTS["pyjwt"]["bom-ref"]]
 

@@ -29,9 +29,9 @@ def refusal(*given: Any, **named: Any) -> str:
 def test_a_misspelt_variable_is_refused_with_the_nearest_right_one(
     variable: str, meant: str
 ) -> None:
-    said = refusal(environment={variable: "hush-hush"})
+    message = refusal(environment={variable: "hush-hush"})
 
-    assert said == f"the environment variable {variable} is not a setting; did you mean {meant}?"
+    assert message == f"the environment variable {variable} is not a setting; did you mean {meant}?"
 
 
 def test_a_variable_that_is_like_none_is_refused_with_where_they_are_listed() -> None:
@@ -62,25 +62,25 @@ def test_variables_of_clients_of_others_and_of_kubernetes_are_left_alone() -> No
     ],
 )
 def test_a_bad_value_names_its_variable(variable: str, text: str, wanted: str) -> None:
-    said = refusal(environment={variable: text})
+    message = refusal(environment={variable: text})
 
-    assert said.startswith(f"{variable} (")
-    assert said.endswith(f"{wanted}, not '{text}'")
+    assert message.startswith(f"{variable} (")
+    assert message.endswith(f"{wanted}, not '{text}'")
 
 
 def test_a_word_that_is_none_of_those_there_are_is_told_which_there_are() -> None:
-    said = refusal(environment={"PENSTOCK_ACCESS_MODE": "on"})
+    message = refusal(environment={"PENSTOCK_ACCESS_MODE": "on"})
 
-    assert said.startswith("PENSTOCK_ACCESS_MODE (access.mode) must be ")
-    assert said.endswith(", not 'on'")
-    assert all(word in said for word in ("off", "optional", "mandatory"))
+    assert message.startswith("PENSTOCK_ACCESS_MODE (access.mode) must be ")
+    assert message.endswith(", not 'on'")
+    assert all(word in message for word in ("off", "optional", "mandatory"))
     assert "debug" in refusal("[log]\nlevel = 3\n", file="realm.toml")
 
 
 def test_a_bad_value_in_a_file_names_file_and_option() -> None:
-    said = refusal("[limits]\nmemory_bytes = -1\n", file="/etc/realm.toml")
+    message = refusal("[limits]\nmemory_bytes = -1\n", file="/etc/realm.toml")
 
-    assert said == "/etc/realm.toml: limits.memory_bytes must be at least 0, not -1"
+    assert message == "/etc/realm.toml: limits.memory_bytes must be at least 0, not -1"
 
 
 @pytest.mark.parametrize(
@@ -129,34 +129,34 @@ tls_client_ca = "~/ca.pem"
 
 
 def test_what_is_in_force_tells_value_unit_and_origin() -> None:
-    found = {
-        each.option: each
-        for each in in_force(
+    options = {
+        option.option: option
+        for option in in_force(
             "[listen]\nport = 1\nhost = 'a'\n[limits]\nmemory_bytes = 5\n",
             {"PENSTOCK_LISTEN_PORT": "2", "PENSTOCK_LISTEN_IDLE_TIMEOUT_S": "3"},
             {"listen.idle_timeout_s": 4.5, "log.level": None},
         )
     }
 
-    def said(each: InForce) -> tuple[Any, str, str]:
+    def described_option(each: InForce) -> tuple[Any, str, str]:
         return each.value, each.unit, each.origin
 
-    assert list(found) == [path for path, *_ in described()]
-    assert said(found["listen.host"]) == ("a", "", "file")
-    assert said(found["listen.port"]) == (2, "", "environment")
-    assert said(found["listen.idle_timeout_s"]) == (4.5, "s", "flag")
-    assert said(found["limits.memory_bytes"]) == (5, "bytes", "file")
-    assert said(found["limits.requests_per_s_max"]) == (0, "1/s", "default")
-    assert said(found["storage.seal_interval_ms"]) == (250, "ms", "default")
-    assert said(found["log.level"]) == ("info", "", "default")
-    assert all(each.variable == variable_of(path) for path, each in found.items())
+    assert list(options) == [path for path, *_ in described()]
+    assert described_option(options["listen.host"]) == ("a", "", "file")
+    assert described_option(options["listen.port"]) == (2, "", "environment")
+    assert described_option(options["listen.idle_timeout_s"]) == (4.5, "s", "flag")
+    assert described_option(options["limits.memory_bytes"]) == (5, "bytes", "file")
+    assert described_option(options["limits.requests_per_s_max"]) == (0, "1/s", "default")
+    assert described_option(options["storage.seal_interval_ms"]) == (250, "ms", "default")
+    assert described_option(options["log.level"]) == ("info", "", "default")
+    assert all(option.variable == variable_of(path) for path, option in options.items())
 
 
 def test_a_password_in_a_url_is_not_shown() -> None:
     document = '[access]\ntoken_keys = "https://me:hush@sso.example/keys?key=hush"'
-    found = {each.option: each.value for each in in_force(document)}
+    values = {option.option: option.value for option in in_force(document)}
 
-    assert found["access.token_keys"] == "https://***@sso.example/keys?***"
+    assert values["access.token_keys"] == "https://***@sso.example/keys?***"
 
 
 def test_every_path_option_is_an_option(tmp_path: Path) -> None:
@@ -172,6 +172,8 @@ def test_every_option_that_is_described_is_taken_in_every_way() -> None:
     variables = {variable_of(path): str(value).lower() for path, value in values.items()}
     from_variables = in_force("", variables, {})
 
-    assert {each.option for each in from_flags if each.origin == "flag"} == values.keys()
-    assert {each.option for each in from_variables if each.origin == "environment"} == values.keys()
+    assert {option.option for option in from_flags if option.origin == "flag"} == values.keys()
+    assert {
+        option.option for option in from_variables if option.origin == "environment"
+    } == values.keys()
     assert len(values) > 50

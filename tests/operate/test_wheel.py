@@ -1,4 +1,4 @@
-"""What is released: a wheel and a source distribution, the same from each build."""
+"""Release files: a wheel and a source distribution, identical in each build."""
 
 from __future__ import annotations
 

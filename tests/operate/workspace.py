@@ -29,17 +29,19 @@ class Workspace:
 
     def __init__(self, folder: Path, *removed: str) -> None:
         self.root = folder / "checkout"
-        gone = {other for package in removed for other in requiring(f"penstock-{package}")}
+        dependents = {
+            dependent for package in removed for dependent in requiring(f"penstock-{package}")
+        }
         for name in listed():
-            if not name.startswith(tuple(f"packages/{package}/" for package in gone)):
+            if not name.startswith(tuple(f"packages/{package}/" for package in dependents)):
                 copy = self.root / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, copy)
         workspace = self.root / "pyproject.toml"
         lines = workspace.read_text(encoding="utf-8").splitlines(keepends=True)
-        members_gone = {f'"packages/{package}",' for package in gone}
+        members_gone = {f'"packages/{package}",' for package in dependents}
         kept = [line for line in lines if line.strip() not in members_gone]
-        assert len(kept) == len(lines) - len(gone)
+        assert len(kept) == len(lines) - len(dependents)
         workspace.write_text("".join(kept), encoding="utf-8")
         self.site = folder / "site"
         self.site.mkdir()
@@ -77,14 +79,14 @@ class Workspace:
 def listed() -> Sequence[str]:
     """The files of the checkout."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [name for name in told.splitlines() if (ROOT / name).is_file()]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in output.splitlines() if (ROOT / name).is_file()]
 
 
 def requiring(name: str) -> set[str]:
     """The folders of a distribution and of those that cannot be installed without it."""
-    gone = {name}
-    for other, project in projects().items():  # dependencies first
-        if gone & {Requirement(text).name for text in project["dependencies"]}:
-            gone.add(other)
-    return {each.removeprefix("penstock-") for each in gone}
+    removed_names = {name}
+    for dependent, project in projects().items():  # dependencies first
+        if removed_names & {Requirement(text).name for text in project["dependencies"]}:
+            removed_names.add(dependent)
+    return {name_removed.removeprefix("penstock-") for name_removed in removed_names}

@@ -28,10 +28,10 @@ SHOWN = 60
 _MAY_OPEN = re.compile(r"""["']\s*(?:The same|Of )""")
 
 Exceptions = Counter[tuple[str, str]]
-"""How often each violation occurs, by kind and text."""
+"""Number of occurrences of each violation, by kind and text."""
 
 
-def found() -> Exceptions:
+def count_violations() -> Exceptions:
     """Return the violations in the present files."""
     exceptions = Exceptions()
     for name, modules in shape.repeated_classes(sources()).items():
@@ -59,8 +59,8 @@ def listed(text: str) -> Exceptions:
     exceptions = Exceptions()
     for line in text.splitlines():
         kind, times, what = line.split(" ", 2)
-        known = exceptions.get((kind, what), int(times))
-        exceptions[kind, what] = min(known, int(times))
+        limit = exceptions.get((kind, what), int(times))
+        exceptions[kind, what] = min(limit, int(times))
     return exceptions
 
 
@@ -72,9 +72,9 @@ def written(exceptions: Exceptions) -> str:
 
 def main() -> int:
     """Remove what was mended. The exit status is 1 if there are new violations."""
-    allowed, there = listed(LIST.read_text(encoding="utf-8")), found()
-    LIST.write_text(written(allowed & there), encoding="utf-8")
-    new = there - allowed
+    allowed, counted = listed(LIST.read_text(encoding="utf-8")), count_violations()
+    LIST.write_text(written(allowed & counted), encoding="utf-8")
+    new = counted - allowed
     sys.stdout.write(written(new))
     return int(bool(new))
 

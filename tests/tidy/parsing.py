@@ -87,6 +87,6 @@ def _read(read: Callable[[], tuple[Source, ...]]) -> tuple[Source, ...]:
     """Return what ``read`` returns. The trees are kept until the process ends, so searches for
     unreachable objects among them free nothing."""
     with uncollected():
-        found = read()
+        value = read()
     age_all()
-    return found
+    return value

@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDERS: Final = ("packages", "bench", "examples", "scripts", "tests")
 POSITIONAL_MAX: Final = 3
 UNPACKED: Final = re.compile(r"\*[(\[{]")
-"""What a file with an unpacked literal contains; parsing all files would take twenty seconds."""
+"""Text of files with an unpacked literal; parsing all files would take twenty seconds."""
 
 HOT: Final = {
     "sets of ids: several times for each event": """
@@ -107,7 +107,7 @@ def test_what_follows_the_third_value_of_a_call_goes_by_keyword() -> None:
         for name, line in long_calls(module):
             lines.setdefault((module, name), []).append(line)
 
-    assert {call: at for call, at in lines.items() if call not in excepted} == {}
+    assert {call: line for call, line in lines.items() if call not in excepted} == {}
     assert excepted - lines.keys() == set(), "mended: take these off the list"
 
 
@@ -133,18 +133,18 @@ any_number(1, 2, 3, 4), positional(1, 2, 3, 4), print(1, 2, 3, 4), self.method(1
 four(1, 2, 3, 4), Made(1, 2, 3, 4)
 four(1, 2, 3, d=4), four(*pair, 3, 4), cut(1, 2, 3, 4), Ids(1, 2, 3, 4), ids.Span(1, 2, 3, 4)
 """
-    found = [name for name, _ in long_calls_in(ast.parse(calls))]
+    names = [name for name, _ in long_calls_in(ast.parse(calls))]
 
-    assert sorted(found) == ["Ids", "Made", "cut", "four", "ids.Span", "self.method"]
+    assert sorted(names) == ["Ids", "Made", "cut", "four", "ids.Span", "self.method"]
 
 
 @cache
 def modules() -> Mapping[str, Path]:
     """The modules of the source by their dotted names."""
-    found = {}
+    definitions = {}
     for source in sources():
-        found[source.module] = source.path
-    return found
+        definitions[source.module] = source.path
+    return definitions
 
 
 @cache
@@ -155,12 +155,12 @@ def names_of(module: str) -> Mapping[str, Definition | str]:
 def names_in(tree: ast.Module) -> Mapping[str, Definition | str]:
     """The functions and classes of a module by name, and what it imports of the package as dotted
     names, inside functions as well."""
-    found: dict[str, Definition | str] = {}
+    names: dict[str, Definition | str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level:
-            for each in node.names:
-                found[each.asname or each.name] = f"{node.module}.{each.name}"
-    return found | {node.name: node for node in tree.body if isinstance(node, Definition)}
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names | {node.name: node for node in tree.body if isinstance(node, Definition)}
 
 
 def resolved(names: Mapping[str, Definition | str], name: str) -> Definition | None:
@@ -199,16 +199,18 @@ def long_calls_in(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def methods_of(owner: ast.ClassDef) -> Mapping[str, Definition]:
-    return {f"self.{each.name}": each for each in owner.body if isinstance(each, Definition)}
+    return {
+        f"self.{method.name}": method for method in owner.body if isinstance(method, Definition)
+    }
 
 
 def takes_keywords(definition: Definition) -> bool:
     """Whether what follows the third value can be given by keyword."""
     if isinstance(definition, ast.ClassDef):
         makers = [
-            each
-            for each in definition.body
-            if isinstance(each, ast.FunctionDef) and each.name in ("__init__", "__new__")
+            method
+            for method in definition.body
+            if isinstance(method, ast.FunctionDef) and method.name in ("__init__", "__new__")
         ]
         return all(map(takes_keywords, makers))  # without one, its fields are its parameters
     parameters = definition.args

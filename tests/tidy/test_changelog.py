@@ -42,8 +42,8 @@ BEFORE = "# Changelog\n\n## Unreleased\n\nSee there.\n\n## 1.0.0 (2026-01-02)\n\
 def test_a_release_is_made_of_the_fragments_what_asks_for_something_first(
     changelog: ModuleType, tmp_path: Path
 ) -> None:
-    gone = "Gone: [why](../docs/why.md)."
-    for name, text in (("a.added", "New."), ("b.fixed", "Mended."), ("c.removed", gone)):
+    dead_link = "Gone: [why](../docs/why.md)."
+    for name, text in (("a.added", "New."), ("b.fixed", "Mended."), ("c.removed", dead_link)):
         (tmp_path / f"{name}.md").write_text(f"- {text}\n")
 
     after = changelog.released(BEFORE, "1.1.0", "2026-02-03", changelog.fragments(tmp_path))
@@ -117,7 +117,7 @@ def test_the_newest_release_is_the_version_of_the_package(changelog: ModuleType)
 
 
 def test_the_first_release_mends_nothing(changelog: ModuleType) -> None:
-    """Nobody had the defects that went before it."""
+    """No release had the defects that were fixed before it."""
     first, _ = changelog.releases((ROOT / "CHANGELOG.md").read_text())[-1]
 
     assert "### Fixed" not in changelog.notes((ROOT / "CHANGELOG.md").read_text(), first)

@@ -38,9 +38,9 @@ def cycles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[module])
                 if low[module] == index[module]:
-                    at = stack.index(module)
-                    component = stack[at:]
-                    del stack[at:]
+                    start = stack.index(module)
+                    component = stack[start:]
+                    del stack[start:]
                     if len(component) > 1:
                         yield sorted(component)
 

@@ -65,7 +65,7 @@ CALLED_FROM_OUTSIDE: dict[str, str] = {
 
 @cache
 def _words() -> Counter[str]:
-    """How often each word stands in the package and in what uses it."""
+    """Return how often each word occurs in the package and in the code that uses it."""
     words: Counter[str] = Counter()
     for folder in USERS:
         for path in (ROOT / folder).rglob("*"):
@@ -85,10 +85,10 @@ def _defined(tree: ast.AST) -> Iterator[str]:
     for node in statements(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                if all(_is_of_python(each) for each in node.decorator_list):
+                if all(_is_of_python(decorator) for decorator in node.decorator_list):
                     yield node.name
             case ast.Assign(targets=targets):
-                yield from (each.id for each in targets if isinstance(each, ast.Name))
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
             case ast.AnnAssign(target=ast.Name(id=name)):
                 yield name
             case _:

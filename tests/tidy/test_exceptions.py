@@ -6,17 +6,17 @@ docstring begins with words that need its neighbour to be understood.
 
 from __future__ import annotations
 
-from tests.tidy.exceptions import LIST, Exceptions, found, listed, written
+from tests.tidy.exceptions import LIST, Exceptions, count_violations, listed, written
 
 
 def test_nothing_new_breaks_a_rule_and_what_is_mended_leaves_the_list() -> None:
-    allowed, there = listed(LIST.read_text(encoding="utf-8")), found()
+    allowed, counted = listed(LIST.read_text(encoding="utf-8")), count_violations()
 
-    assert written(there - allowed) == "", (
+    assert written(counted - allowed) == "", (
         "new: a class name that the package has already, a short module with a single user that "
         "belongs into it, or a docstring that begins with 'The same' or 'Of'"
     )
-    assert written(allowed - there) == "", "mended: run python -m tests.tidy.exceptions"
+    assert written(allowed - counted) == "", "mended: run python -m tests.tidy.exceptions"
 
 
 def test_the_list_is_as_it_would_be_written() -> None:

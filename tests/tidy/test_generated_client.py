@@ -10,11 +10,11 @@ from scripts import generate_sync
 
 
 def test_the_blocking_client_is_what_the_tool_writes() -> None:
-    found = {
+    texts = {
         name: (generate_sync.SYNC / name).read_text("utf-8") for name in generate_sync.written()
     }
 
-    assert found == generate_sync.written(), "run python -m scripts.generate_sync"
+    assert texts == generate_sync.written(), "run python -m scripts.generate_sync"
 
 
 def test_a_method_that_cannot_be_derived_is_named() -> None:

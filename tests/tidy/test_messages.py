@@ -1,4 +1,4 @@
-"""What users read in an error speaks of their argument, not of our rules or of a decoder."""
+"""Error texts speak of the user's argument, not of our rules or of a decoder."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def raised(source: str) -> Iterator[str]:
 
 
 def test_no_error_cites_a_rule_or_a_decoder() -> None:
-    found = [
+    messages = [
         f"{path.relative_to(ROOT)}: {text}"
         for path in sorted(ROOT.glob("packages/*/src/**/*.py"))
         for text in raised(path.read_text(encoding="utf-8"))
         if INSIDE.search(text)
     ]
 
-    assert found == []
+    assert messages == []
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,10 @@ def _place_of(module: str) -> Path:
 
 @cache
 def _names_in(module: str) -> frozenset[str]:
-    """What can be imported from a module: all that it binds, or names in a string because it is
-    loaded on first use; and the modules of a package."""
+    """Return the names that can be imported from a module: all that it binds, those that it names
+    in a string because it loads them on first use, and the modules of a package."""
     place = _place_of(module)
-    inside = {each.stem for each in place.glob("*")} if place.is_dir() else set()
+    inside = {path.stem for path in place.glob("*")} if place.is_dir() else set()
     alone = place.with_suffix(".py")  # may stand beside a folder of files that are no modules
     file = alone if alone.is_file() else place / "__init__.py"
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -79,22 +79,22 @@ def _names_in(module: str) -> frozenset[str]:
 def _imported(text: str) -> Iterator[tuple[str, str]]:
     """Each name that the text imports, with its module."""
     for module, in_brackets, in_line in NAMES.findall(text):
-        taken = re.sub(r"#[^\n]*", "", in_brackets or in_line)
-        for each in taken.split(","):
-            name = re.match(r"\s*([A-Za-z_]\w*)", each)
+        imported_names = re.sub(r"#[^\n]*", "", in_brackets or in_line)
+        for imported_name in imported_names.split(","):
+            name = re.match(r"\s*([A-Za-z_]\w*)", imported_name)
             if name:
                 yield module, name[1]
 
 
 def test_every_module_that_is_imported_in_a_text_is_there() -> None:
-    named = {(name, found) for name, text in _texts() for found in IMPORTED.findall(text)}
+    named = {(name, module) for name, text in _texts() for module in IMPORTED.findall(text)}
 
     assert len(named) > 1000, "the pattern finds none any more"
-    assert sorted(each for each in named if not _is_there(each[1])) == []
+    assert sorted(entry for entry in named if not _is_there(entry[1])) == []
 
 
 def test_every_name_that_is_imported_in_a_text_is_in_its_module() -> None:
-    named = {(name, *each) for name, text in _texts() for each in _imported(text)}
+    named = {(name, *imported) for name, text in _texts() for imported in _imported(text)}
 
     assert len(named) > 5000, "the pattern finds none any more"
-    assert [each for each in sorted(named) if each[2] not in _names_in(each[1])] == []
+    assert [entry for entry in sorted(named) if entry[2] not in _names_in(entry[1])] == []

@@ -31,8 +31,8 @@ def test_a_misspelt_name_is_an_error_that_says_so() -> None:
 def test_every_error_is_a_name_of_the_package() -> None:
     every = {
         name
-        for name, found in vars(errors).items()
-        if isinstance(found, type) and issubclass(found, errors.PenstockError)
+        for name, member in vars(errors).items()
+        if isinstance(member, type) and issubclass(member, errors.PenstockError)
     }
 
     assert every <= set(penstock.__all__)

@@ -20,9 +20,9 @@ from tests.tidy.parsing import sources
 
 def may_import(importer: str, module: str) -> bool:
     """Whether a module may import another one, by their packages."""
-    own, imported = package_of(importer), package_of(module)
-    entry = packages()[own]
-    if imported == own or imported in entry.may_import:
+    package, imported = package_of(importer), package_of(module)
+    entry = packages()[package]
+    if imported == package or imported in entry.may_import:
         return True
     if importer in (*entry.facades, *entry.stand_ins):
         return True
@@ -31,11 +31,11 @@ def may_import(importer: str, module: str) -> bool:
 
 def wrong_imports() -> Iterator[str]:
     """Every import against the direction, as a line of the list."""
-    for module, by in importers(sources()).items():
-        for importer in by:
+    for module, importers_of_module in importers(sources()).items():
+        for importer in importers_of_module:
             if not may_import(importer, module):
-                own, imported = package_of(importer), package_of(module)
-                yield f"{own} -> {imported}: {importer} -> {module}"
+                package, imported = package_of(importer), package_of(module)
+                yield f"{package} -> {imported}: {importer} -> {module}"
 
 
 def test_imports_follow_the_direction_of_the_packages() -> None:
@@ -75,8 +75,8 @@ def imports_at_start(tree: ast.Module) -> Iterator[str]:
 )
 def test_a_facade_loads_other_packages_only_when_they_are_used(facade: str) -> None:
     source = next(s for s in sources() if s.module == facade)
-    own = package_of(facade)
-    allowed = {own, *packages()[own].may_import}
+    package = package_of(facade)
+    allowed = {package, *packages()[package].may_import}
 
     imported = [name for name in imports_at_start(source.tree) if name.startswith("penstock")]
 
@@ -87,8 +87,8 @@ def test_only_programs_import_a_stand_in() -> None:
     stand_ins = {name for entry in packages().values() for name in entry.stand_ins}
     users = {
         importer
-        for module, by in importers(sources()).items()
-        for importer in by - stand_ins
+        for module, importers_of_module in importers(sources()).items()
+        for importer in importers_of_module - stand_ins
         if module in stand_ins
     }
 
@@ -103,17 +103,17 @@ def test_the_table_names_the_packages_of_the_workspace() -> None:
 
 
 def test_the_packages_have_one_version_and_require_each_other_in_it() -> None:
-    known = projects()
+    projects_ = projects()
 
-    assert {project["version"] for project in known.values()} == {__version__}
-    for name, project in known.items():
+    assert {project["version"] for project in projects_.values()} == {__version__}
+    for name, project in projects_.items():
         for requirement in required_by(project):
-            if requirement.name in known:
+            if requirement.name in projects_:
                 assert str(requirement.specifier) == f"=={__version__}", (name, str(requirement))
 
 
 def required_by(project: Mapping[str, Any]) -> list[Requirement]:
-    """What a distribution requires, by itself or by an extra."""
+    """Return the requirements of a distribution, its own and those of its extras."""
     extras = project.get("optional-dependencies", {}).values()
     return [Requirement(text) for texts in (project["dependencies"], *extras) for text in texts]
 
@@ -130,13 +130,17 @@ BROUGHT_BY |= {"fast_depends": "fast-depends", "opentelemetry": "opentelemetry-s
 @pytest.mark.parametrize("package", packages())
 def test_a_package_requires_what_it_imports(package: str) -> None:
     """Itself or by an extra; what the packages below it require is installed with them."""
-    known = projects()
+    projects_ = projects()
     waiting, required = [DISTRIBUTION[package]], set[str]()
     while waiting:
         name = waiting.pop()
         required.add(canonicalize_name(name))
-        if name in known:
-            waiting += [each.name for each in required_by(known[name]) if each.name not in required]
+        if name in projects_:
+            waiting += [
+                project.name
+                for project in required_by(projects_[name])
+                if project.name not in required
+            ]
     entry = packages()[package]
     imported = {
         name.partition(".")[0]: source.module

@@ -107,10 +107,10 @@ def test_a_rate_above_the_record_is_a_fault_and_a_lower_one_lowers_it() -> None:
 
 
 def test_a_seed_draws_the_same_sample() -> None:
-    first, again, other = (sample(sources()[:50], seed, 20) for seed in (1, 1, 2))
+    first, again, other_seed = (sample(sources()[:50], seed, 20) for seed in (1, 1, 2))
 
     assert len(first) == 20
-    assert first == again != other
+    assert first == again != other_seed
 
 
 def test_a_sampled_docstring_follows_the_whole_code_that_it_belongs_to() -> None:

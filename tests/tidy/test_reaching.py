@@ -17,11 +17,11 @@ FRONT_ENDS: Final = [
     if path.stem != "topic_handlers"  # answers requests, within the door
 ]
 REACHES: Final = re.compile(r"\.(?:shard|directory)\b|\b(?:channel|group|store)\.state\b")
-"""How the state of the realm, or the task that writes it, is taken hold of."""
+"""The parts of an expression that reach the state of the realm, or the task that writes it."""
 OPERATION: Final = re.compile(rf'"({"|".join(map(re.escape, sorted(OPERATIONS)))})"')
 """An operation by its name, and so the right that it needs."""
 SIGNING_IN: Final = "session.open"
-"""What nobody has a request for yet who is only coming in."""
+"""The operation of clients that are signing in and so cannot send a request yet."""
 
 
 def reaches_in(path: Path) -> int:
@@ -31,13 +31,13 @@ def reaches_in(path: Path) -> int:
 
 
 def test_front_ends_do_not_reach_into_the_state_of_the_realm() -> None:
-    found = {
+    counts = {
         path.relative_to(PACKAGES).as_posix(): count
         for path in FRONT_ENDS
         if (count := reaches_in(path))
     }
 
-    assert found == {}, "ask penstock_server.runtime.operations.door, or read realm.view"
+    assert counts == {}, "ask penstock_server.runtime.operations.door, or read realm.view"
 
 
 def test_front_ends_name_no_right_themselves() -> None:

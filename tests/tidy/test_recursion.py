@@ -77,13 +77,13 @@ class Handlers(ast.NodeVisitor):
 
     def visit_Try(self, node: ast.Try) -> None:
         caught = frozenset(
-            name for each in node.handlers for name in self._names(each.type, is_bare=True)
+            name for handler in node.handlers for name in self._names(handler.type, is_bare=True)
         )
         self._caught.append(caught)
         if caught & MALFORMED and not self._is_careful:
             self.careless.append((self._where, node.lineno))
-        for each in node.body:
-            self.visit(each)
+        for statement in node.body:
+            self.visit(statement)
         self._caught.pop()
         for part in (*node.handlers, *node.orelse, *node.finalbody):
             self.visit(part)
@@ -94,8 +94,8 @@ class Handlers(ast.NodeVisitor):
             for item in node.items
             if isinstance(item.context_expr, ast.Call)
             and ast.unparse(item.context_expr.func).endswith("suppress")
-            for each in item.context_expr.args
-            for name in self._names(each)
+            for argument in item.context_expr.args
+            for name in self._names(argument)
         )
         self._caught.append(suppressed)
         if suppressed & MALFORMED and not self._is_careful:
@@ -110,7 +110,7 @@ class Handlers(ast.NodeVisitor):
 
     @property
     def _is_careful(self) -> bool:
-        return any(each & ENOUGH for each in self._caught)
+        return any(names & ENOUGH for names in self._caught)
 
     @property
     def _where(self) -> str:
@@ -124,8 +124,8 @@ class Handlers(ast.NodeVisitor):
         if node is None:
             yield from ("BaseException",) if is_bare else ()
         elif isinstance(node, ast.Tuple):
-            for each in node.elts:
-                yield from self._names(each)
+            for element in node.elts:
+                yield from self._names(element)
         elif isinstance(node, ast.Starred):
             yield from self._names(node.value)
         else:
@@ -139,30 +139,31 @@ def _groups(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Tuple):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             parts = [
-                each.value if isinstance(each, ast.Starred) else each for each in node.value.elts
+                element.value if isinstance(element, ast.Starred) else element
+                for element in node.value.elts
             ]
             flat = [
                 inner
-                for each in parts
-                for inner in (each.elts if isinstance(each, ast.Tuple) else [each])
+                for part in parts
+                for inner in (part.elts if isinstance(part, ast.Tuple) else [part])
             ]
-            yield ast.unparse(target), [ast.unparse(each) for each in flat]
+            yield ast.unparse(target), [ast.unparse(element) for element in flat]
 
 
 def handlers_below(*folders: str) -> Iterator[tuple[str, Handlers]]:
     for path in files_below(*folders):
         if path.suffix == ".py" and _MAY_DECODE.search(path.read_text(encoding="utf-8")):
             tree = parsed(path)
-            found = Handlers(tree)
-            found.visit(tree)
-            yield path.as_posix().rpartition("/src/")[2], found
+            handlers = Handlers(tree)
+            handlers.visit(tree)
+            yield path.as_posix().rpartition("/src/")[2], handlers
 
 
 def test_who_catches_the_errors_of_a_decoder_catches_too_much_nesting() -> None:
     careless = [
         f"{name}:{line}"
-        for name, found in handlers_below(*SOURCE_FOLDERS)
-        for function, line in found.careless
+        for name, handlers in handlers_below(*SOURCE_FOLDERS)
+        for function, line in handlers.careless
         if f"{name}: {function}" not in CAUGHT_ELSEWHERE
     ]
 
@@ -173,8 +174,8 @@ def test_every_decoder_of_what_comes_from_outside_is_tried() -> None:
     bare = [
         f"{name}:{line} {function}"
         for folder in OUTSIDE
-        for name, found in handlers_below(folder)
-        for function, line in found.bare
+        for name, handlers in handlers_below(folder)
+        for function, line in handlers.bare
         if f"{name}: {function}" not in CAUGHT_ELSEWHERE
     ]
 
@@ -182,7 +183,7 @@ def test_every_decoder_of_what_comes_from_outside_is_tried() -> None:
 
 
 def test_every_exception_is_there() -> None:
-    for each in CAUGHT_ELSEWHERE:
-        path, _, function = each.partition(": ")
+    for exception in CAUGHT_ELSEWHERE:
+        path, _, function = exception.partition(": ")
         (module,) = ROOT.glob(f"packages/*/src/{path}")
         assert f"def {function}(" in module.read_text(encoding="utf-8")

@@ -61,7 +61,7 @@ def test_no_test_writes_the_mark_itself() -> None:
 
 
 def test_without_the_fixture_no_jvm_starts_here_or_in_a_process() -> None:
-    found = find_jvm()
+    finding = find_jvm()
     in_process = subprocess.run(
         ['"$JAVA_HOME"/bin/java -cp . Main'],
         shell=True,
@@ -70,7 +70,7 @@ def test_without_the_fixture_no_jvm_starts_here_or_in_a_process() -> None:
         check=False,
     )
 
-    assert found.java == REFUSING / "bin" / "java" == Path(os.environ["JAVA_HOME"], "bin", "java")
+    assert finding.java == REFUSING / "bin" / "java" == Path(os.environ["JAVA_HOME"], "bin", "java")
     assert in_process.returncode == 1
     assert "no Spark without its mark" in in_process.stderr
 

@@ -33,16 +33,16 @@ FOLDERS = ("packages", "tests", "bench", "docs", "examples", "scripts")
 
 
 def sources() -> list[Path]:
-    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
-    return [path for path in found if path.suffix in (".py", ".md") and path != Path(__file__)]
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    return [path for path in paths if path.suffix in (".py", ".md") and path != Path(__file__)]
 
 
 def test_every_rule_called_built_has_a_test() -> None:
-    known = tagged()
+    tagged_rules = tagged()
     untested = [
         f"{rule_id}: {rule.title}"
         for rule_id, rule in rules().items()
-        if rule.status not in UNTESTED and rule_id not in known
+        if rule.status not in UNTESTED and rule_id not in tagged_rules
     ]
 
     assert untested == []
@@ -55,10 +55,12 @@ def test_a_tag_names_a_rule_that_exists() -> None:
 
 
 def test_a_rule_with_tests_is_neither_planned_nor_withdrawn() -> None:
-    known = tagged()
+    tagged_rules = tagged()
 
     assert [
-        rule_id for rule_id, rule in rules().items() if rule.status in UNTESTED and rule_id in known
+        rule_id
+        for rule_id, rule in rules().items()
+        if rule.status in UNTESTED and rule_id in tagged_rules
     ] == []
 
 
@@ -76,19 +78,19 @@ def test_every_rule_has_a_title_and_a_reason() -> None:
 
 def test_the_tests_on_the_page_are_there_and_tagged_with_their_rule() -> None:
     for rule_id, rule in rules().items():
-        known = {test.test_id for test in tagged().get(rule_id, ())}
-        gone = [test_id for test_id in rule.tests if test_id not in known]
+        test_ids = {test.test_id for test in tagged().get(rule_id, ())}
+        missing = [test_id for test_id in rule.tests if test_id not in test_ids]
 
-        assert gone == [], f"{rule_id}: {ADVICE}"
+        assert missing == [], f"{rule_id}: {ADVICE}"
         assert rule.tests or rule.status in UNTESTED, f"{rule_id}: {ADVICE}"
 
 
 def test_what_is_cited_anywhere_stands_on_the_page() -> None:
-    known = {*rules(), *sections()}
+    names = {*rules(), *sections()}
     unknown = {
         path.relative_to(ROOT).as_posix(): sorted(cited)
         for path in sources()
-        if (cited := set(cited_in(path.read_text(encoding="utf-8"))) - known)
+        if (cited := set(cited_in(path.read_text(encoding="utf-8"))) - names)
     }
 
     assert unknown == {}
@@ -129,18 +131,18 @@ class TestThree:
 TestMachine.TestCase.pytestmark = [pytest.mark.spec("X1")]
 """
 
-    found = list(page.tests_in(ast.parse(source), "a.py"))
+    tests = list(page.tests_in(ast.parse(source), "a.py"))
 
-    assert sorted({rule_id for rule_id, _ in found}) == ["D7", "D8", "D9", "E1", "T1", "X1"]
-    assert [test.test_id for rule_id, test in found if rule_id == "D9"] == [
+    assert sorted({rule_id for rule_id, _ in tests}) == ["D7", "D8", "D9", "E1", "T1", "X1"]
+    assert [test.test_id for rule_id, test in tests if rule_id == "D9"] == [
         "a.py::TestThree::test_four"
     ]
-    assert [test.name for rule_id, test in found if rule_id == "E1"] == [
+    assert [test.name for rule_id, test in tests if rule_id == "E1"] == [
         "test_one",
         "test_two",
         "TestThree::test_four",
     ]
-    assert [test.is_heavy for rule_id, test in found if rule_id == "T1"] == [True]
+    assert [test.is_heavy for rule_id, test in tests if rule_id == "T1"] == [True]
 
 
 def test_what_is_left_out_of_a_module_before_it_is_read_is_no_tag() -> None:
@@ -207,19 +209,19 @@ RULES = """# Rules
 
 
 def test_a_renamed_test_gives_its_place_to_another_and_the_rest_of_the_page_stays() -> None:
-    here, other = (
+    here, other_test = (
         Tagged(f"tests/core/test_{name}.py", "test_here", is_own=True, others=1, is_heavy=False)
         for name in ("a", "b")
     )
 
-    after = renewed(RULES, {"D1": [here, other], "D2": []})
+    after = renewed(RULES, {"D1": [here, other_test], "D2": []})
 
     assert after == RULES.replace("a.py::test_gone", "a.py::test_here").replace(
         "`tests/core/test_a.py::test_here`\n\n", "`tests/core/test_b.py::test_here`\n\n"
     )
-    assert renewed(after, {"D1": [here, other], "D2": []}) == after
+    assert renewed(after, {"D1": [here, other_test], "D2": []}) == after
     assert rules_in(after)["D1"].missing == "the rest."
-    assert rules_in(after)["D1"].tests == (here.test_id, other.test_id)
+    assert rules_in(after)["D1"].tests == (here.test_id, other_test.test_id)
 
 
 def test_light_tests_of_the_rule_itself_are_shown_first_and_from_several_files() -> None:

@@ -47,14 +47,14 @@ def _named(target: ast.expr, kind: ast.expr) -> Iterator[str]:
 
 
 def test_no_task_is_an_orphan() -> None:
-    """A task of the loop alone tells nobody that it has failed."""
-    found = [
+    """A failure of a task that no one awaits would be reported nowhere."""
+    places = [
         f"{path.relative_to(ROOT).as_posix()}:{line}"
         for path in started_in(*SOURCE_FOLDERS, "bench", "examples", "scripts")
         for line in orphans(parsed(path))
     ]
 
-    assert found == [], f"start it in a TaskGroup, or with start_task of {STARTS_TASKS}"
+    assert places == [], f"start it in a TaskGroup, or with start_task of {STARTS_TASKS}"
 
 
 def started_in(*folders: str) -> list[Path]:

@@ -92,7 +92,7 @@ FOREIGN = {
     "a directory for throw-away files": re.compile(r"/t" r"mp/"),
     "the address of a package registry": re.compile(r"py" r"thonhosted\.|pypi\.o" r"rg/simple"),
 }
-"""What says something about the place the text was written and nothing about Penstock."""
+"""Words that describe the place where a text was written, not Penstock."""
 
 TEXT_SUFFIXES = frozenset((".py", ".md", ".toml", ".lock", ".sh", ".cfg", ".yml", ".properties"))
 TEXT_NAMES = frozenset(("Makefile", "LICENSE", "run", ".gitignore", ".editorconfig"))
@@ -105,8 +105,8 @@ def modules() -> list[Path]:
 
 def texts() -> list[Path]:
     in_root = [path for path in sorted(ROOT.iterdir()) if path.is_file()]
-    found = [*in_root, *files_below(*TEXT_FOLDERS)]
-    return [path for path in found if path.suffix in TEXT_SUFFIXES or path.name in TEXT_NAMES]
+    paths = [*in_root, *files_below(*TEXT_FOLDERS)]
+    return [path for path in paths if path.suffix in TEXT_SUFFIXES or path.name in TEXT_NAMES]
 
 
 def name_of(path: Path) -> str:
@@ -194,7 +194,7 @@ def test_no_test_sleeps(module: str) -> None:
 
 
 def test_the_text_speaks_of_the_project_alone() -> None:
-    found = [
+    places = [
         f"{name_of(path)}:{number} has {what}: {line.strip()[:80]}"
         for path in texts()
         for number, line in enumerate(path.read_text().splitlines(), 1)
@@ -202,7 +202,7 @@ def test_the_text_speaks_of_the_project_alone() -> None:
         if pattern.search(line)
     ]
 
-    assert found == []
+    assert places == []
 
 
 def _clocks_in(path: Path) -> set[str]:
@@ -223,7 +223,7 @@ def test_tests_count_and_do_not_time() -> None:
     timed = [
         name
         for path, name in paths.items()
-        if not any(name == known or name.startswith(f"{known}/") for known in TIMED)
+        if not any(name == prefix or name.startswith(f"{prefix}/") for prefix in TIMED)
         and _clocks_in(path)
     ]
 

@@ -105,10 +105,10 @@ def test_a_generated_twin_is_no_second_class_of_a_name(tmp_path: Path) -> None:
     text = f'"""A twin."""\n\n{GENERATED}scripts/twins.py: do not edit.\n\nclass Table: ...\n'
     by_hand = {"packages/client/src/penstock/client/hand.py": "class Orders: ...\n"}
     twins = {"packages/client/src/penstock/client/twin.py": text, **by_hand}
-    found = shape.repeated_classes(workspace_sources(tree(tmp_path, {**TREE, **twins})))
+    twins_by_name = shape.repeated_classes(workspace_sources(tree(tmp_path, {**TREE, **twins})))
 
-    assert "penstock.client.twin" not in found["Table"]
-    assert len(found["Table"]) == 2
+    assert "penstock.client.twin" not in twins_by_name["Table"]
+    assert len(twins_by_name["Table"]) == 2
 
 
 def test_a_fragment_is_short_and_has_one_user(tmp_path: Path, sources: dict[str, Source]) -> None:
@@ -195,5 +195,7 @@ def test_figures_that_have_come_to_their_target_stay_there() -> None:
     held = [figure for figure in written(ROOT) if figure.name.startswith(HELD)]
 
     assert len(held) == 11
-    over = {each.name: each.found for each in held if int(each.value) > int(each.target)}
-    assert over == {}, "make weight shows all figures; derive it in one place, as others do"
+    exceeded = {
+        figure.name: figure.items for figure in held if int(figure.value) > int(figure.target)
+    }
+    assert exceeded == {}, "make weight shows all figures; derive it in one place, as others do"

@@ -61,7 +61,8 @@ ALLOWED = {
 """Words of the last column where they are the right ones, by where that is."""
 
 OPENINGS = ("Of ", "The same", "Those ")
-"""How a docstring must not begin: it would say nothing once its neighbour has moved."""
+"""First words that a docstring must not have: the sentence would lose its meaning if the code
+before it moved."""
 
 _ROW = re.compile(r"^\| (?!word|-)(?:[^|]+)\|(?:[^|]+)\| (.*) \|$", re.MULTILINE)
 _WORD = re.compile(r"`([a-z_]+)`")
@@ -112,15 +113,15 @@ def has_word(name: str, word: str) -> bool:
 
 
 def misnamed(words: set[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    places_by_word: dict[str, list[str]] = {}
     for path in SOURCES:
         where = path.as_posix().partition("/src/")[2] or path.relative_to(ROOT).as_posix()
         for name in {path.stem, *names_in(parsed(path))}:
             parts = spelled(name)
             for word in words:
                 if f"_{word}_" in parts and not where.startswith(ALLOWED.get(word, ())):
-                    found.setdefault(word, []).append(f"{where}: {name}")
-    return found
+                    places_by_word.setdefault(word, []).append(f"{where}: {name}")
+    return places_by_word
 
 
 def test_names_are_the_words_of_the_glossary() -> None:
@@ -143,14 +144,14 @@ def test_a_word_that_is_refused_is_found_wherever_it_is_given() -> None:
 
 
 def test_docstrings_begin_with_what_they_are_about() -> None:
-    found = {
+    docstrings = {
         f"{path.relative_to(ROOT)}: {text[:60]}"
         for path in SOURCES
         for text in docstrings_in(parsed(path))
         if text.startswith(OPENINGS)
     }
 
-    assert found == set()
+    assert docstrings == set()
 
 
 def test_a_docstring_is_found_wherever_it_stands() -> None:

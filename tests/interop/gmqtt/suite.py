@@ -61,10 +61,10 @@ async def retained(port: int) -> None:
     ((_, _, live),) = await one.take(1)
     late = await Client("late").connect(port)
     await late.subscribe("gmqtt/state", 1)
-    ((_, payload, own),) = await late.take(1)
-    assert (payload, live["retain"], own["retain"]) == (b"on", 0, 1)
-    for each in (one, late):
-        await each.client.disconnect()
+    ((_, payload, message_properties),) = await late.take(1)
+    assert (payload, live["retain"], message_properties["retain"]) == (b"on", 0, 1)
+    for subscriber in (one, late):
+        await subscriber.client.disconnect()
 
 
 async def session_and_answer(port: int) -> None:
@@ -81,14 +81,17 @@ async def session_and_answer(port: int) -> None:
     again = await Client("sleeper", **lasting).connect(port)
     jobs = await again.take(JOBS)
     assert [payload for _, payload, _ in jobs] == [b"%d" % n for n in range(JOBS)]
-    asked = jobs[0][2]
+    request = jobs[0][2]
     again.client.publish(
-        asked["response_topic"][0], b"done", qos=1, correlation_data=asked["correlation_data"][0]
+        request["response_topic"][0],
+        b"done",
+        qos=1,
+        correlation_data=request["correlation_data"][0],
     )
     ((_, payload, answered),) = await boss.take(1)
     assert (payload, answered["correlation_data"]) == (b"done", [b"7"])
-    for each in (again, boss):
-        await each.client.disconnect()
+    for subscriber in (again, boss):
+        await subscriber.client.disconnect()
 
 
 async def will(port: int) -> None:
@@ -106,15 +109,15 @@ async def will(port: int) -> None:
 async def shared(port: int) -> None:
     members = [await Client(f"member-{number}").connect(port) for number in (1, 2)]
     members[1].got = members[0].got
-    for each in members:
-        await each.subscribe("$share/crew/gmqtt/work", 1)
+    for member in members:
+        await member.subscribe("$share/crew/gmqtt/work", 1)
     boss = await Client("boss").connect(port)
     for n in range(JOBS):
         boss.client.publish("gmqtt/work", b"%d" % n, qos=1)
     got = await members[0].take(JOBS)
     assert sorted(int(payload) for _, payload, _ in got) == list(range(JOBS))
-    for each in (*members, boss):
-        await each.client.disconnect()
+    for member in (*members, boss):
+        await member.client.disconnect()
 
 
 def main() -> None:
