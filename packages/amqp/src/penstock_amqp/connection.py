@@ -241,7 +241,7 @@ class AmqpConnection(HostedConnection):
             self._process(unprocessed)
 
     def not_signed_in(self) -> None:
-        """Continue after a failed sign-in."""
+        """Tell the client that its sign-in has failed, and close the connection."""
         self._write(sasl.outcome(sasl.AUTH))
         self._close_transport()
 

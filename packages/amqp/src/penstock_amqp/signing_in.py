@@ -43,7 +43,7 @@ class SaslPeer(Spawner, Protocol):
         ...
 
     def not_signed_in(self) -> None:
-        """Continue after a failed sign-in."""
+        """Tell the client that its sign-in has failed, and close the connection."""
         ...
 
 

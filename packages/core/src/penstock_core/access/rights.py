@@ -76,7 +76,8 @@ class Principal(Struct, frozen=True):
 
     @property
     def called(self) -> str:
-        """The user's name without the prefix of its kind of proof."""
+        """The user's name without the prefix that shows how the user signs in, such as
+        ``token:``."""
         return self.user.removeprefix(PROOF_PREFIXES.get(self.proof, ""))
 
 

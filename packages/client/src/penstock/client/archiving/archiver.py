@@ -317,7 +317,7 @@ class ChannelArchiver:
 
     def _finish_commit(self, versions: int) -> None:
         """Name the table in the channel after the first commit of this process, and compact the
-        table every few versions. It had ``versions`` before the commit."""
+        table every few versions. ``versions`` is the version of the table before the commit."""
         if self._settings.register and not self._is_registered:
             self._lake.register(self.channel.name, self.channel)
             self._is_registered = True

@@ -62,8 +62,8 @@ class Settlements:
         rollbacks, which it would acknowledge otherwise."""
 
     def attached(self, seat: Subscribed, *, is_recalled: bool) -> None:
-        """Take over the properties of a seat that was taken. ``is_recalled`` tells that events were
-        recalled since the request for it."""
+        """Take over the properties of a seat that the realm has granted. ``is_recalled`` means that
+        events were recalled between the request for the seat and its answer."""
         self.keeps_order = seat.strict_order
         self.in_order = self.keeps_order or is_recalled
         self.cumulative = seat.cumulative

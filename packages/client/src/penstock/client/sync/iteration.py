@@ -32,9 +32,12 @@ class _Closable(Protocol):
 
 
 class _Closing:
-    """Closes, at the end of an iteration, the subscription that the iteration has opened. An
-    iteration that is left early (``break``, an error in the loop's body) ends in its generator's
-    finalizer, which must not raise: errors of settlements are kept then."""
+    """Closes, at the end of an iteration, the subscription that the iteration has opened.
+
+    An iteration that is left early (``break``, an error in the loop's body) ends in its generator's
+    finalizer, which must not raise. Errors of settlements are then kept for the next flush or
+    close.
+    """
 
     __slots__ = ("_is_last", "_loop", "_opened")
 
