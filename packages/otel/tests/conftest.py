@@ -33,6 +33,27 @@ class Spans:
         (span,) = self.named(name)
         return span
 
+    def names(self) -> set[str]:
+        return {span.name for span in self.exporter.get_finished_spans()}
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def parent(number: int, flags: str = "01") -> str:
+    """The ``traceparent`` of the span with this id."""
+    return f"00-{TRACE}-{number:016x}-{flags}"
+
+
+def linked(span: ReadableSpan) -> list[int]:
+    """The ids of the spans that a span links to."""
+    return [link.context.span_id for link in span.links]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    """The id of the parent of a span; None if it has none."""
+    return None if span.parent is None else span.parent.span_id
+
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:

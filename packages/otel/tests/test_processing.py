@@ -8,14 +8,8 @@ from opentelemetry.trace import format_span_id
 
 import penstock
 import penstock_otel
-from packages.otel.tests.conftest import Spans
+from packages.otel.tests.conftest import Spans, parent
 from penstock_otel.contexts import LINKS_MAX, contexts_in
-
-TRACE = "0af7651916cd43dd8448eb211c80319c"
-
-
-def parent(number: int) -> str:
-    return f"00-{TRACE}-{number:016x}-01"
 
 
 def event(number: int) -> penstock.Event:

@@ -15,10 +15,12 @@ from typing import Any
 from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # no types
     BaseInstrumentor,
 )
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, TracerProvider
 
 from penstock.client.connection import tracing
 from penstock_core.version import __version__
+from penstock_otel.client_metrics import ClientMetrics
 from penstock_otel.contexts import context_of
 from penstock_otel.conventions import MessagingOperation
 from penstock_otel.tracer import RealmTracer
@@ -36,19 +38,25 @@ class PenstockInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # its modul
 
     def _instrument(self, **kwargs: Any) -> None:
         provider: TracerProvider | None = kwargs.get("tracer_provider")
-        tracing.install(RealmTracer(provider))
+        metrics = ClientMetrics(kwargs.get("meter_provider"))
+        tracing.install(RealmTracer(provider, metrics))
 
     def _uninstrument(self, **kwargs: Any) -> None:
         tracing.install(None)
 
 
-def instrument(tracer_provider: TracerProvider | None = None) -> None:
-    """Record all sessions of this process as spans.
+def instrument(
+    tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+) -> None:
+    """Record all sessions of this process as spans and metrics.
 
-    ``tracer_provider`` makes the spans; without it the global provider. The environment variable
-    ``OTEL_SEMCONV_STABILITY_OPT_IN`` chooses the version of the conventions.
+    ``tracer_provider`` makes the spans, and ``meter_provider`` the metrics; without them the global
+    providers do. The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` chooses the version of
+    the conventions for spans.
     """
-    PenstockInstrumentor().instrument(tracer_provider=tracer_provider)
+    PenstockInstrumentor().instrument(
+        tracer_provider=tracer_provider, meter_provider=meter_provider
+    )
 
 
 def uninstrument() -> None:

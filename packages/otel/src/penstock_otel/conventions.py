@@ -91,6 +91,7 @@ class Conventions(NamedTuple):
                 attributes["messaging.client.id"] = operation.session_id
             if operation.durable:
                 attributes["messaging.destination.subscription.name"] = operation.durable
+                attributes["messaging.consumer.group.name"] = operation.durable
         return attributes
 
 

@@ -1,76 +1,155 @@
-"""Spans of the requests that a realm serves: publishes and settlements of every protocol, and
-fetches over HTTP."""
+"""Spans of the realm: publishes, deliveries and settlements of every protocol, and requests of
+events over HTTP."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 from opentelemetry.trace import Span, SpanContext, SpanKind, TracerProvider
 
-from penstock_core.api.consuming import FetchEvents, FetchFromPattern, SettleLease
+from penstock_core.api.consuming import FetchEvents, FetchFromPattern, LeasedEvents, SettleLease
 from penstock_core.api.consuming import SettlePatternLease as SettlePattern
+from penstock_core.api.reading import PopEvents
 from penstock_core.api.requests import Request
+from penstock_core.channel.channel import ChannelMachine
 from penstock_core.columns.events.trace_context import TRACE_NAMES
+from penstock_core.messages.kinds import Command
 from penstock_core.messages.settlements import Ack, AckPrevious, BuryEvents, RollBack
-from penstock_otel.contexts import contexts_in, links_to, span_context_of, text_of
+from penstock_otel.contexts import (
+    LINKS_MAX,
+    ContextRun,
+    contexts_in,
+    links_to,
+    may_have_context,
+    runs_in,
+    span_context_of,
+    text_of,
+)
 from penstock_otel.conventions import MessagingOperation, events_of
+from penstock_otel.held_contexts import HeldContexts, settled_by
 from penstock_otel.tracer import SpanMaker, end_span
+from penstock_server.runtime.delivery.delivery import Outlet
+from penstock_server.runtime.reading.collecting import Collected
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.bodies import Body
-from penstock_server.runtime.writer.requests import RunCommand, ShardRequest
+from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
+from penstock_server.runtime.subscriptions.lease import LeasePart
+from penstock_server.runtime.writer.requests import ShardRequest
 
 VERBS: Final = {Ack: "ack", AckPrevious: "ack", RollBack: "rollback", BuryEvents: "reject"}
 """Names of settlements, by the type of the command."""
+TASK: Final = "spans"
+"""Name of the task in incidents."""
+_ALL_IDS: Final = 1 << 62
+"""An id above all event ids."""
+OF_REQUESTS: Final = (Collected, LeasePart)
+"""Outlets whose events are the answer of a request, which has a separate span."""
 
 
 class RealmSpans:
-    """Makes a span of kind server for each request, from its arrival at the writer until it is
-    answered."""
+    """Makes spans of kind server: for each request, from its arrival at the writer until it is
+    answered, and for each delivery of events with a sampled context."""
 
     def __init__(self, realm: RunningRealm, provider: TracerProvider) -> None:
         self._realm = realm
         self._begin = partial(
             SpanMaker("penstock_otel.realm", provider).begin, kind=SpanKind.SERVER
         )
+        self._held = HeldContexts()
+        self._has_failed = False
+        """Whether a span could not be made since the incident was last examined."""
 
     def begin(self) -> None:
-        """Record the requests of the realm from now on."""
+        """Record the requests and deliveries of the realm from now on."""
         self._realm.shard.observe = self.observe
+        self._realm.dispatch.observe = self.observe_delivery
         self._realm.trace_request = self.trace_request
 
     def end(self) -> None:
-        """Record no further requests."""
-        self._realm.shard.observe = None
+        """Record nothing from now on."""
+        self._realm.shard.observe = self._realm.dispatch.observe = None
         self._realm.trace_request = None
 
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Report a failure of the body as an incident: a span that cannot be made disturbs neither
+        clients nor the other spans."""
+        try:
+            yield
+        except Exception as failure:  # noqa: BLE001  reported as an incident
+            # Once between two calls of `close_incident`, so that the log is not flooded.
+            if not self._has_failed:
+                self._has_failed = True
+                self._realm.incidents.report(TASK, failure)
+
+    def close_incident(self) -> None:
+        """Close the incident if no span has failed since the last call. Called regularly."""
+        if not self._has_failed:
+            self._realm.incidents.close(TASK)
+        self._has_failed = False
+
     def observe(self, work: ShardRequest) -> None:
-        """Begin a span for a publish or a settlement; its reply ends the span. Other requests, and
+        """Begin the spans of a publish or a settlement; its reply ends them. Other requests, and
         those of the realm itself, are left out."""
         reply = work.reply
-        internal = self._realm.directory.internal.machines
-        if reply is None or any(channel_id in internal for channel_id, _ in work.offered):
+        if reply is None:
             return
-        with self._realm.incidents.barrier("telemetry"):
-            if offered := work.offered:
-                span = self._publish(offered)
-            elif isinstance(work, RunCommand) and type(work.command) in VERBS:
-                span = self._settlement(work)
-            else:
+        spans: list[Span] = []
+        with self._recording():
+            spans += self._spans_of(work)
+        if not spans:
+            return
+
+        def answered(answer: Any, error: BaseException | None) -> None:
+            with self._recording():
+                for span in spans:
+                    end_span(span, error)
+            reply(answer, error)
+
+        work.reply = answered
+
+    def observe_delivery(
+        self, channel: ChannelMachine, subscription: int, rows: OutgoingBatch, *, outlet: Outlet
+    ) -> None:
+        """Make a span for a delivery, if a context of its events is sampled. Browses, and reads for
+        the answer of a request, are left out."""
+        published = rows.tail_batch
+        if not may_have_context(rows.batch.schema if published is None else published.schema):
+            return
+        subscriber = channel.state.subscribers.get(subscription)
+        is_browse = subscriber is not None and subscriber.stop_id is not None
+        name = channel.state.name
+        if is_browse or isinstance(outlet, OF_REQUESTS) or self._is_internal(name):
+            return
+        with self._recording():
+            runs, sampled = _runs_of(rows.batch)
+            seat = channel.state.seats.get(subscription)
+            if seat is not None:
+                self._held.add(subscription, runs)
+            if not sampled:
                 return
-
-            def answered(answer: Any, error: BaseException | None) -> None:
-                end_span(span, error)
-                reply(answer, error)
-
-            work.reply = answered
+            operation = MessagingOperation(
+                "deliver",
+                "receive",
+                name,
+                durable="" if seat is None else seat[0].name,
+                session_id=outlet.session,
+            )
+            span = self._begin_linked(operation, [run.context for run in sampled])
+            span.set_attributes(events_of(rows.count, rows.spans[0][0]))
+            span.end()
 
     async def trace_request(self, request: Request[Any], answer: Awaitable[Any]) -> Any:
-        """Make a span for a fetch or a settlement over HTTP, and return the answer."""
+        """Make a span for a fetch, a pop or a settlement over HTTP, and return the answer."""
         if isinstance(request, FetchEvents | FetchFromPattern):
             name, operation_type = "fetch", "receive"
+        elif isinstance(request, PopEvents):
+            name, operation_type = "pop", "receive"
         elif isinstance(request, SettleLease | SettlePattern):
             name, operation_type = str(request.how), "settle"
         else:
@@ -86,47 +165,111 @@ class RealmSpans:
             error = failure
             raise
         finally:
-            batches = getattr(answered, "batches", ())
-            links = links_to(contexts_in(batches))
-            operation = MessagingOperation(name, operation_type, store, durable=durable)
-            span = self._begin(operation, links=links, begin_ns=begin_ns)
-            if (count := getattr(answered, "count", None)) is not None:
-                span.set_attributes(events_of(count, None))
-            end_span(span, error)
+            with self._recording():
+                operation = MessagingOperation(name, operation_type, store, durable=durable)
+                contexts = self._contexts_of_answer(request, answered)
+                span = self._begin_linked(operation, contexts, begin_ns=begin_ns)
+                count = getattr(answered, "count", None)
+                count = len(answered) if isinstance(answered, list) else count
+                if count is not None:
+                    span.set_attributes(events_of(count, None))
+                end_span(span, error)
         return answered
 
+    def _contexts_of_answer(self, request: Request[Any], answered: Any) -> Sequence[SpanContext]:
+        """Return the contexts of the events that a request has got or settled. Those of a lease are
+        remembered until it is settled."""
+        if isinstance(request, SettleLease):
+            return self._held.settle(request.lease, _chosen_spans(request.chosen))
+        runs = runs_in(answered if isinstance(answered, list) else getattr(answered, "batches", ()))
+        if isinstance(request, FetchEvents) and runs:
+            self._held.add(answered.lease, runs)
+        return [run.context for run in runs]
+
+    def _begin_linked(
+        self,
+        operation: MessagingOperation,
+        contexts: Sequence[SpanContext],
+        begin_ns: int | None = None,
+    ) -> Span:
+        """Begin a span with links to the contexts of its events. If they have one context, the span
+        is also a child of it, so that both are one trace. If none is sampled, it is a child of the
+        first, so that it is not sampled either."""
+        is_one = len(contexts) == 1 or not any(context.trace_flags.sampled for context in contexts)
+        parent = contexts[0] if contexts and is_one else None
+        links = links_to(contexts)
+        return self._begin(operation, links=links, parent=parent, begin_ns=begin_ns)
+
+    def _spans_of(self, work: ShardRequest) -> Iterator[Span]:
+        """Begin the spans of a request of the writer."""
+        offered = work.offered
+        if offered and not any(self._is_internal(self._name(id)) for id, _ in offered):
+            yield self._publish(offered)
+        for channel_id, command in work.settlements:
+            if type(command) in VERBS:
+                yield self._settlement(channel_id, command)
+
     def _publish(self, offered: Sequence[tuple[int, Sequence[Body]]]) -> Span:
-        """Begin the span of a publish. It is a child of the context of the events if they have one,
-        and linked to their contexts otherwise."""
-        spans: dict[int, SpanContext] = {}
+        """Begin the span of a publish."""
+        contexts: dict[tuple[int, int], SpanContext] = {}
         count = 0
         for _, bodies in offered:
             for body in bodies:
                 count += body.rows
-                spans |= {span.span_id: span for span in _contexts_of(body)}
+                if len(contexts) < LINKS_MAX:
+                    for context in _contexts_of(body):
+                        contexts[context.trace_id, context.span_id] = context
         # A transaction over several stores has no single destination.
         name = self._name(offered[0][0]) if len(offered) == 1 else ""
-        parent = next(iter(spans.values())) if len(spans) == 1 else None
-        links = [] if parent is not None else links_to(spans.values())
         operation = MessagingOperation("publish", "send", name)
-        span = self._begin(operation, links=links, parent=parent)
+        span = self._begin_linked(operation, list(contexts.values())[:LINKS_MAX])
         span.set_attributes(events_of(count, None))
         return span
 
-    def _settlement(self, work: RunCommand) -> Span:
+    def _settlement(self, channel_id: int, command: Command) -> Span:
+        """Begin the span of a settlement."""
+        subscription: int = command.subscription  # type: ignore[attr-defined]  # settlements have one
+        channel = self._realm.directory.channels.get(channel_id)
+        seat = None if channel is None else channel.state.seats.get(subscription)
         operation = MessagingOperation(
-            VERBS[type(work.command)], "settle", self._name(work.channel_id)
+            VERBS[type(command)],
+            "settle",
+            self._name(channel_id),
+            durable="" if seat is None else seat[0].name,
+            session_id="" if seat is None else seat[1].session,
         )
-        span = self._begin(operation)
-        if not isinstance(work.command, AckPrevious):
-            count = sum(end - first for first, end in work.command.spans)  # type: ignore[attr-defined]  # all others have spans
-            span.set_attributes(events_of(count, None))
+        spans = settled_by(command)
+        span = self._begin_linked(operation, self._held.settle(subscription, spans))
+        if not isinstance(command, AckPrevious):
+            count = sum(end - first for first, end in spans)
+            span.set_attributes(events_of(count, next(iter(spans))[0]))
         return span
+
+    def _is_internal(self, name: str) -> bool:
+        """Whether a store with this name belongs to the realm."""
+        return name in self._realm.directory.internal.ids_by_name
 
     def _name(self, channel_id: int) -> str:
         """Return the name of a channel or queue; empty for an unknown or internal one."""
         channel = self._realm.directory.channels.get(channel_id)
         return "" if channel is None else channel.state.name
+
+
+def _runs_of(batch: pa.RecordBatch) -> tuple[Sequence[ContextRun], Sequence[ContextRun]]:
+    """Return the contexts of delivered events, and the sampled ones among them."""
+    runs = runs_in(batch)
+    sampled = [run for run in runs if run.context.trace_flags.sampled]
+    # Beyond the limit a sampled context may be among those that were left out.
+    if not sampled and len(runs) == LINKS_MAX:
+        sampled = runs_in(batch, only_sampled=True)
+    return runs, sampled
+
+
+def _chosen_spans(chosen: LeasedEvents) -> Iterable[tuple[int, int]]:
+    """Return the spans of chosen events of a lease."""
+    if chosen.spans is not None:
+        return chosen.spans
+    return ((0, _ALL_IDS if chosen.up_to is None else chosen.up_to + 1),)
 
 
 def _contexts_of(body: Body) -> Sequence[SpanContext]:

@@ -29,6 +29,7 @@ from penstock_core.columns.events.event import Event
 from penstock_core.columns.events.trace_context import TraceContext
 from penstock_core.version import __version__
 from penstock_core.vocabulary.errors import PenstockError
+from penstock_otel.client_metrics import ClientMetrics
 from penstock_otel.contexts import context_of_span, contexts_in, links_to
 from penstock_otel.conventions import Attributes, Conventions, MessagingOperation, chosen, events_of
 
@@ -74,24 +75,42 @@ class SpanMaker:
         )
 
 
-class SpanOperation:
+class OpenOperation:
     """A publish or settlement whose span is open."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(
+        self, span: Span, operation: MessagingOperation, count: int, metrics: ClientMetrics | None
+    ) -> None:
         self._span = span
+        self._operation = operation
+        self._count = count
+        self._metrics = metrics
+        self._began_s = time.perf_counter()
         self.context: TraceContext = context_of_span(span)
 
     def end(self, error: BaseException | None = None, count: int | None = None) -> None:
-        """End the span."""
+        """End the span, and record the metrics of the operation."""
         if count is not None:
+            self._count = count
             self._span.set_attributes(events_of(count, None))
         end_span(self._span, error)
+        if self._metrics is not None:
+            duration_s = time.perf_counter() - self._began_s
+            self._metrics.ended(
+                self._operation, duration_s, self._count, error_type=error_type_of(error)
+            )
+
+
+def error_type_of(error: BaseException | None) -> str:
+    """Return the code of an error, or else the name of its type; empty without an error."""
+    if error is None:
+        return ""
+    return error.code if isinstance(error, PenstockError) else type(error).__qualname__
 
 
 def record_error(span: Span, error: BaseException) -> None:
     """Record in a span that its operation has failed."""
-    code = error.code if isinstance(error, PenstockError) else type(error).__qualname__
-    span.set_attribute("error.type", code)
+    span.set_attribute("error.type", error_type_of(error))
     span.set_status(Status(StatusCode.ERROR, str(error)))
 
 
@@ -103,36 +122,47 @@ def end_span(span: Span, error: BaseException | None) -> None:
 
 
 class RealmTracer:
-    """Makes spans of the operations of all sessions in this process."""
+    """Makes spans of the operations of all sessions in this process, and records their metrics."""
 
-    def __init__(self, provider: TracerProvider | None) -> None:
-        """``provider`` makes the spans; None means the global one."""
+    def __init__(
+        self, provider: TracerProvider | None, metrics: ClientMetrics | None = None
+    ) -> None:
+        """``provider`` makes the spans; None means the global one. Without ``metrics`` none are
+        recorded."""
         self._spans = SpanMaker("penstock_otel", provider)
+        self._metrics = metrics
 
-    def publish(self, source: OperationSource, bodies: Sequence[pa.RecordBatch]) -> SpanOperation:
+    def publish(self, source: OperationSource, bodies: Sequence[pa.RecordBatch]) -> OpenOperation:
         """Begin a span for a publish, linked to the contexts that its events already have."""
         operation = operation_of(source, "publish", "send")
         count = sum(body.num_rows for body in bodies)
         attributes = events_of(count, None) if count > 1 else {}
         links = links_to(contexts_in(bodies))
-        return SpanOperation(self._spans.begin(operation, attributes, links=links))
+        span = self._spans.begin(operation, attributes, links=links)
+        return OpenOperation(span, operation, count, metrics=self._metrics)
 
     def receive(self, source: OperationSource) -> Callable[[Sequence[pa.RecordBatch]], None]:
         """Begin to wait for events. A wait that ends without events makes no span."""
-        begin_ns = time.time_ns()
+        begin_ns, began_s = time.time_ns(), time.perf_counter()
 
         def end(batches: Sequence[pa.RecordBatch]) -> None:
-            if not any(batch.num_rows for batch in batches):
+            count = sum(batch.num_rows for batch in batches)
+            if not count:
                 return
             operation = operation_of(source, "receive", "receive")
             links = links_to(contexts_in(batches))
             self._spans.begin(operation, events_in(batches), links=links, begin_ns=begin_ns).end()
+            if self._metrics is not None:
+                self._metrics.ended(operation, time.perf_counter() - began_s, count)
 
         return end
 
     def process(self, source: OperationSource, event: Event) -> AbstractContextManager[Span]:
         """Return a context with a span for the processing of an event by a handler."""
-        return self.processing(operation_of(source, "process", "process"), event)
+        operation = operation_of(source, "process", "process")
+        if self._metrics is not None:
+            self._metrics.handed_over(operation)
+        return self.processing(operation, event)
 
     @contextmanager
     def processing(self, operation: MessagingOperation, events: object) -> Iterator[Span]:
@@ -147,6 +177,7 @@ class RealmTracer:
         is_inside = get_current_span().get_span_context().is_valid
         parent = spans[0] if len(spans) == 1 and not is_inside else None
         span = self._spans.begin(operation, attributes, links=links_to(spans), parent=parent)
+        began_s, error_type = time.perf_counter(), ""
         with use_span(
             span, end_on_exit=True, record_exception=False, set_status_on_exception=False
         ):
@@ -154,12 +185,18 @@ class RealmTracer:
                 yield span
             except BaseException as error:
                 record_error(span, error)
+                error_type = error_type_of(error)
                 raise
+            finally:
+                if self._metrics is not None:
+                    duration_s = time.perf_counter() - began_s
+                    self._metrics.processed(operation, duration_s, error_type=error_type)
 
-    def settle(self, source: OperationSource, verb: str, count: int) -> SpanOperation:
+    def settle(self, source: OperationSource, verb: str, count: int) -> OpenOperation:
         """Begin a span for the settlement of events."""
         operation = operation_of(source, verb, "settle")
-        return SpanOperation(self._spans.begin(operation, events_of(count, None)))
+        span = self._spans.begin(operation, events_of(count, None))
+        return OpenOperation(span, operation, count, metrics=self._metrics)
 
 
 def operation_of(source: OperationSource, name: str, operation_type: str) -> MessagingOperation:

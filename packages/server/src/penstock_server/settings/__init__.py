@@ -750,7 +750,8 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
             description="URL of a collector of OpenTelemetry that takes OTLP over HTTP, such as "
             "`http://localhost:4318`; empty to send nothing. Requires the extra `otel`. Headers, "
             "certificates, sampling and the attributes of the realm are in OpenTelemetry's "
-            "environment variables."
+            "environment variables. A user and a password before the host are sent as a "
+            "header and are not logged."
         ),
     ] = ""
     metrics: Annotated[bool, Meta(description="Send the metrics that `/metrics` shows.")] = True
@@ -760,7 +761,8 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
     spans: Annotated[
         bool,
         Meta(
-            description="Send a span for each publish and settlement, and for each fetch over HTTP."
+            description="Send a span for each publish and settlement, for each fetch and pop over "
+            "HTTP, and for each delivery of events whose trace context is sampled."
         ),
     ] = True
 

@@ -8,12 +8,8 @@ import pytest
 import penstock
 from packages.server.tests.frontends.http.asking import Web
 from packages.server.tests.frontends.http.test_events import ARROW, NDJSON, stream
-from penstock_server.frontends.http.trace_context import (
-    TRACE_BYTES_MAX,
-    TRACE_STATE_CHARACTERS_MAX,
-    bounded,
-    trace_context_of,
-)
+from penstock_core.columns.events.trace_context import TRACE_STATE_CHARACTERS_MAX
+from penstock_server.frontends.http.trace_context import TRACE_BYTES_MAX, bounded, trace_context_of
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -65,6 +61,7 @@ def test_a_valid_header_is_taken_also_of_a_later_version(parent: str) -> None:
         f"cc-{TRACE}-b7ad6b7169203331-01.more",
         f"cc-{TRACE}-b7ad6b7169203331-01-{'x' * 128}",
         f"00-{TRACE}-b7ad6b7169203331-0\n",
+        f"cc-{TRACE}-b7ad6b7169203331-01-{'x' * 100_000}",
     ],
 )
 def test_a_malformed_parent_is_ignored_with_its_state(parent: str) -> None:
@@ -88,6 +85,8 @@ def test_a_state_without_a_parent_is_ignored() -> None:
         ("a=\x7f", ""),
         (f"a={'x' * 257}", ""),
         (",".join(f"k{number}=1" for number in range(33)), ""),
+        (",".join(f"k{number}=1" for number in range(10_000)), ""),
+        ("," * 100_000, ""),
     ],
 )
 def test_a_malformed_state_is_ignored_alone(sent: str, kept: str) -> None:

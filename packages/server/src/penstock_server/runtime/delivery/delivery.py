@@ -89,6 +89,14 @@ class Outlet(Protocol):
         ...
 
 
+class DeliveryObserver(Protocol):
+    """Records deliveries, such as a tracer. Must not raise errors."""
+
+    def __call__(
+        self, channel: ChannelMachine, subscription: int, rows: OutgoingBatch, *, outlet: Outlet
+    ) -> None: ...
+
+
 class Quarantiner(Protocol):
     """The receiver of reports about unreadable events."""
 
@@ -137,6 +145,9 @@ class _Round:
 
 class Dispatch:
     """All subscriptions of a realm, with their outlets."""
+
+    observe: DeliveryObserver | None = None
+    """Called with each batch that an outlet got; None if deliveries are not recorded."""
 
     def __init__(
         self,
@@ -518,6 +529,8 @@ class Dispatch:
             if fits is not None:
                 outlet.deliver(fits, effect.redeliveries)
                 sent = True
+                if self.observe is not None:
+                    self.observe(channel, effect.subscription, fits, outlet=outlet)
                 if seat is not None:
                     redelivered, now_us = effect.redeliveries, self._clock.now_us()
                     self.latencies.note(seat[0], fits, redelivered, now_us)
@@ -572,6 +585,8 @@ class Dispatch:
         for part in rows:
             for frame in part.frames:
                 outlet.deliver(frame, ())
+                if self.observe is not None:
+                    self.observe(channel, effect.subscription, frame, outlet=outlet)
                 if (room := self._rooms.get(effect.subscription)) is not None:
                     room.sent(room.size_of(frame))
         self._withhold(round_, effect, held_from)

@@ -16,6 +16,7 @@ from penstock_core.vocabulary.errors import IllegalState
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.stored_ids import id_set, stored_form
 from penstock_server.runtime.writer.group import Group
+from penstock_server.runtime.writer.requests import RunAction
 from penstock_server.runtime.writer.shard import Shard
 
 
@@ -79,9 +80,11 @@ class Holding:
         """
         channel_id = self._channel_id(subscription)
 
+        command = BuryEvents(subscription, spans)
+
         def bury(group: Group) -> int:
             group.sweep(channel_id)
-            answer = group.do(channel_id, BuryEvents(subscription, spans), reason=reason).answer
+            answer = group.do(channel_id, command, reason=reason).answer
             assert isinstance(answer, int), "the command is answered with a count"
             return answer
 
@@ -89,7 +92,10 @@ class Holding:
         # Count stored events only, because the client may name any range of ids.
         buried = len(state.stored.overlap(IdSet(spans)))
         room = int(2 * (state.event_bytes + min(len(reason), REASON_CHARACTERS_MAX))) * buried
-        count: int = await self._shard.act(bury, sweeps=(channel_id,), room=room)
+        settles = channel_id, command
+        count: int = await self._shard.ask(
+            RunAction(bury, sweeps=(channel_id,), room=room, settles=settles)
+        )
         return count
 
     def _channel_id(self, subscription: int) -> int:

@@ -13,7 +13,7 @@ from penstock_core.ids.ids import Span
 from penstock_core.loggers import logger
 from penstock_core.messages.delivery import SetDemand
 from penstock_core.messages.kinds import Command
-from penstock_core.messages.settlements import Ack, AckPrevious
+from penstock_core.messages.settlements import Ack, AckPrevious, RollBack
 from penstock_core.vocabulary.digest import Digest
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_server.runtime.store import merging
@@ -42,6 +42,11 @@ class ShardRequest(Struct, kw_only=True):
         """The events to publish, by channel."""
         return ()
 
+    @property
+    def settlements(self) -> Sequence[tuple[int, Command]]:
+        """The commands by which clients settle events, by channel."""
+        return ()
+
     def run(self, group: Group) -> Any:
         """Decide and apply the request, and return its answer. Raises ``PenstockError`` before
         anything is changed."""
@@ -63,6 +68,11 @@ class RunCommand(ShardRequest):
 
     channel_id: int
     command: Command
+
+    @property
+    def settlements(self) -> Sequence[tuple[int, Command]]:
+        is_settlement = isinstance(self.command, Ack | AckPrevious | RollBack)
+        return ((self.channel_id, self.command),) if is_settlement else ()
 
     def run(self, group: Group) -> Any:
         group.channel(self.channel_id)
@@ -200,6 +210,13 @@ class RunAction(ShardRequest):
     """Channels that the action may sweep; None means any channel. The shard reserves disk space for
     the events that these sweeps move, and a forecast for thousands of channels would cost more than
     most actions."""
+    settles: tuple[int, Command] | None = None
+    """The channel, and the command by which the action settles events of a client; None if it
+    settles none."""
+
+    @property
+    def settlements(self) -> Sequence[tuple[int, Command]]:
+        return () if self.settles is None else (self.settles,)
 
     def run(self, group: Group) -> Any:
         group.settle()

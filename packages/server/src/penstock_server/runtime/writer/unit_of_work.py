@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from penstock_core.ids.ids import Span, Spans
+from penstock_core.messages.kinds import Command
 from penstock_core.messages.settlements import Ack, AckPrevious
 from penstock_core.vocabulary.digest import Digest
 from penstock_server.runtime.store import merging
@@ -47,6 +48,10 @@ class UnitOfWork(ShardRequest):
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
         return self.publishes
+
+    @property
+    def settlements(self) -> Sequence[tuple[int, Command]]:
+        return [(part.channel_id, part.command) for part in self.acknowledged]
 
     def run(self, group: Group) -> tuple[tuple[int, Span], ...]:
         """Publish, acknowledge, and return the ids of each store's events. Raises ``Refused``
