@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from threading import Event
 from types import FrameType
@@ -57,25 +58,32 @@ def kill_at(step: int) -> None:
     sys.setprofile(count)
 
 
+def killed_runs(work: Callable[[], object], runs: int, seed: int) -> int:
+    """Do ``work`` in ``runs`` forked processes, one after the other, each of which is killed at a
+    random step unless it ends before. Return how many were killed."""
+    chance = random.Random(seed)
+    killed = 0
+    for _ in range(runs):
+        step = int(chance.expovariate(1 / 400)) + 1
+        if not (child := os.fork()):
+            kill_at(step)
+            work()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            killed += 1
+        else:
+            assert os.waitstatus_to_exitcode(status) == 0, "the work has failed"
+    return killed
+
+
 def main() -> int:
     url, channel, table, format, kills, seed = sys.argv[1:]
     table_format: Format = "iceberg" if format == "iceberg" else "delta"
     lake = Lake(table, table_format)
     import_module("pyiceberg.catalog.sql")  # forked processes need it
     Table.open(table, table_format)
-    chance = random.Random(int(seed))
-    killed = 0
-    for _ in range(int(kills)):
-        step = int(chance.expovariate(1 / 400)) + 1
-        if not (child := os.fork()):
-            kill_at(step)
-            copied(url, channel, lake)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFSIGNALED(status):
-            killed += 1
-        else:
-            assert os.waitstatus_to_exitcode(status) == 0, "an archiver has failed"
+    killed = killed_runs(lambda: copied(url, channel, lake), int(kills), int(seed))
     sys.stdout.write(f"{killed}\n")
     return 0
 

@@ -9,16 +9,21 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from packages.client.tests.catalogs import configured
 from penstock.tables import Format
 from penstock_core.vocabulary.errors import NameDoesNotExist
+from penstock_spark.pipelines.sources import Source
 from penstock_spark.tables import Table
 
 
-@pytest.mark.parametrize("format", ["delta", "parquet"])
+@pytest.mark.parametrize("format", ["delta", "iceberg", "parquet"])
 def test_a_dataframe_is_appended_once_and_read_again(
-    spark: SparkSession, tmp_path: Path, format: Format
+    spark: SparkSession, tmp_path: Path, format: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table.open(str(tmp_path / "t"), format, ["day"])
+    """Only the driver has the configuration of the Iceberg catalog."""
+    configured(tmp_path, monkeypatch)
+    uri = "iceberg://prod/lake/t" if format == "iceberg" else str(tmp_path / "t")
+    table = Table.open(uri, format, ["day"])
     frame = spark.sql(
         "select id as event_id, cast(id % 2 as string) as day, struct(id as n) as s, "
         "timestamp_millis(id) as at, null as nothing from range(0, 10, 1, 2)"
@@ -38,7 +43,8 @@ def test_a_dataframe_is_appended_once_and_read_again(
     assert result[4].s.n == 4
     assert (result[3].s, result[3].day) == (None, "1")
     assert (result[4].more, result[14].more) == (None, 1)
-    assert table.read(spark).where("day = '0'").count() == 10
+    source = Source(name="rows", table=uri)
+    assert source.frame(spark, url="").where("day = '0'").count() == 10
 
 
 def test_rows_that_a_table_cannot_hold_leave_nothing_of_their_batch(

@@ -283,8 +283,9 @@ def test_files_that_delete_single_rows_are_refused_by_readers_not_by_writers(
     assert ids_for_others(catalog) == [0, 1, 3]
 
     assert table.append(rows(4, 5), "app", 1)
-    with pytest.raises(InvalidArgument, match=r"files that delete single rows.*compact it with"):
-        table.to_arrow()
+    for read in (table.to_arrow, table.dataset, table.locations):
+        with pytest.raises(InvalidArgument, match=r"files that delete single rows.*compact it"):
+            read()
     assert ids_for_others(catalog) == [0, 1, 3, 4]
 
 
@@ -302,6 +303,39 @@ def test_snapshots_that_were_only_extended_are_kept_for_an_hour(
     assert len(catalog.load_table(NAME).snapshots()) == 2
     assert all(Path(path).exists() for path in replaced)
     assert ids(table) == [0, 1, 2, 3, 4] == ids_for_others(catalog)
+
+
+def test_snapshots_beyond_a_number_are_kept_for_an_hour(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merges replace files, so that each snapshot keeps files and is wanted for longer."""
+    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 2)
+    table = stored(0, 2)
+    for n in range(1, 5):
+        table.merge(pa.table({"event_id": [0], "sku": [f"new {n}"]}), "event_id", "app", n)
+    assert table.compact(keep_hours=168).cleaned == 0
+    in_two_hours_ns = time.time_ns() + 2 * 3_600 * 10**9
+    monkeypatch.setattr(iceberg, "time", SimpleNamespace(time_ns=lambda: in_two_hours_ns))
+
+    assert table.compact(keep_hours=168).cleaned == 3
+    assert len(catalog.load_table(NAME).snapshots()) == 2
+    assert table.compact(keep_hours=1).cleaned == 1
+    assert ids(table) == [0, 1] == ids_for_others(catalog)
+
+
+def test_merges_leave_no_manifests_without_files(catalog: Catalog) -> None:
+    """Otherwise each commit would read and list one more of them than the commit before."""
+    table = stored(0, 2)
+    table.append(rows(2, 4), "app", 1)
+    for n in range(2, 6):
+        table.merge(pa.table({"event_id": [0], "sku": [f"new {n}"]}), "event_id", "app", n)
+
+    theirs = catalog.load_table(NAME)
+    snapshot = theirs.current_snapshot()
+    assert snapshot is not None
+    manifests = snapshot.manifests(theirs.io)
+    assert sum(manifest.added_snapshot_id != snapshot.snapshot_id for manifest in manifests) == 1
+    assert ids(table) == [0, 1, 2, 3] == ids_for_others(catalog)
 
 
 def test_a_dropped_table_begins_again_only_with_a_first_version(catalog: Catalog) -> None:

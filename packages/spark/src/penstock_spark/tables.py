@@ -1,8 +1,9 @@
-"""Delta and Parquet tables that Spark reads and writes, each micro-batch exactly once.
+"""Tables that Spark reads and writes, each micro-batch exactly once.
 
 Tasks write Parquet files that are not part of the table yet. The driver adds the files to the table
 in one commit, with the writer's name and version. The rows of a micro-batch do not leave the tasks.
-All executors must reach the folder of the table.
+All executors must reach the folder of the table; only the driver needs the catalog of an Iceberg
+table.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
-from penstock.tables import Compacted, DataFile, Format
+from penstock.tables import Compacted, DataFile
 from penstock.tables import Table as ArrowTable
+from penstock.tables.files import RowWriter
+from penstock.tables.log import FileMaker
 from penstock_core.columns.schema.ipc import schema_bytes, schema_from
 from penstock_spark.errors.error_marks import active_secret, marking
 from penstock_spark.writing.batch_content import QUERY_ID
@@ -40,9 +43,7 @@ class Table(ArrowTable):
             return False
         columns = self.state.schema or pa.schema([])
         partition_by, secret = self.partition_by, active_secret()
-        write = _TaskWriter(
-            self.uri, self.format, partition_by, columns=columns, error_secret=secret
-        )
+        write = _TaskWriter(self._log.file_maker(), partition_by, columns, error_secret=secret)
         results = rows.mapInArrow(write, _RESULT).collect()
         # The columns of the DataFrame are also added: without rows, no task reports any columns.
         schema = self.with_columns(pa.schema([]), to_arrow_schema(rows.schema, timezone="UTC"))
@@ -77,7 +78,11 @@ class Table(ArrowTable):
         files = self.locations()
         if not files:
             return spark.createDataFrame([], schema)
-        return spark.read.schema(schema).option("basePath", self.root).parquet(*files)
+        reader = spark.read.schema(schema)
+        if not self._log.keeps_partition_columns:
+            # With the folder of the table, Spark takes partition values from the paths of files.
+            reader = reader.option("basePath", self.root)
+        return reader.parquet(*files)
 
 
 def _compute_rows(rows: DataFrame) -> None:
@@ -110,8 +115,7 @@ class _TaskWriter(msgspec.Struct, frozen=True):
     committed.
     """
 
-    uri: str
-    format: Format
+    maker: FileMaker
     partition_by: tuple[str, ...]
     columns: pa.Schema
     """Current columns of the table. The driver passes them, so that tasks need not read the table's
@@ -125,8 +129,7 @@ class _TaskWriter(msgspec.Struct, frozen=True):
             yield self._write_files(batches)
 
     def _write_files(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-        table = ArrowTable.open(self.uri, self.format, self.partition_by)
-        writer = table.writer_of(self.columns, self.partition_by)
+        writer = RowWriter(self.maker, self.columns, self.partition_by)
         try:
             for batch in batches:
                 writer.add(batch)

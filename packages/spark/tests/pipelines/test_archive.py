@@ -272,6 +272,7 @@ def test_events_of_sealed_files_keep_their_publishers(
         ({"compact_every": -1}, "compact_every is -1"),
         ({"keep_hours": -5}, "keep_hours is -5"),
         ({"format": "csv"}, "format"),
+        ({"format": "iceberg"}, "format is 'iceberg' and the table is 'lake/flights'"),
         ({"partition_by": "hour"}, "partition_by"),
     ],
 )

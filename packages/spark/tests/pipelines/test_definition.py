@@ -188,6 +188,15 @@ def test_the_format_of_a_table_is_said_or_seen() -> None:
     assert Source(name="a", table="a.csv").table_format == "csv"
     assert Source(name="a", table="a.parquet", format="delta").table_format == "delta"
     assert Source(name="a", table="lake/a").table_format == ""
+    assert Source(name="a", table="iceberg://prod/lake/a.csv").table_format == "iceberg"
+
+
+def test_the_uri_of_an_iceberg_table_says_the_format_and_its_maintenance() -> None:
+    iceberg, delta = TableTarget(path="iceberg://prod/lake/a"), TableTarget(path="lake/a")
+
+    assert (iceberg.table_format, iceberg.compaction_interval) == ("iceberg", 100)
+    assert (delta.table_format, delta.compaction_interval) == ("delta", 0)
+    assert TableTarget(path="lake/a", compact_every=7).compaction_interval == 7
 
 
 @pytest.mark.parametrize(
@@ -245,6 +254,11 @@ def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -
             "selector applies to a channel or queue",
         ),
         ({"channel": "", "table": "t", "format": "orc"}, "format must be .*'delta'.*, not 'orc'"),
+        ({"channel": "", "table": "t", "format": "iceberg"}, "format is 'iceberg' and the table"),
+        (
+            {"channel": "", "table": "iceberg://p/l/t", "format": "csv"},
+            "format is 'csv' and the table is 'iceberg://p/l/t'",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) -> None:
@@ -268,6 +282,14 @@ def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) 
         ({"channel": {"nam": "x"}}, "channel has no key 'nam'; there are name"),
         ({"table": {"format": "delta"}}, "table needs the key 'path', which is missing"),
         ({"table": {"path": "x", "format": "orc"}}, "table.format"),
+        ({"table": {"path": "x", "format": "iceberg"}}, "format is 'iceberg' and the table is 'x'"),
+        (
+            {"table": {"path": "iceberg://p/l/t", "format": "delta"}},
+            "format is 'delta' and the table is 'iceberg://p/l/t'",
+        ),
+        ({"table": {"path": "iceberg://p/t"}}, "write iceberg://CATALOG/NAMESPACE/TABLE"),
+        ({"table": {"path": "x", "compact_every": -1}}, "compact_every is -1; it must be 0"),
+        ({"table": {"path": "x", "keep_hours": -1}}, "keep_hours is -1; it must be 0 or more"),
         ({"trigger": "often"}, "trigger is 'often'; it must be an interval such as \"1 second\""),
         ({"poison": "eat"}, "poison must be .*, not 'eat'"),
         ({"output_mode": "update", "table": "t"}, "for a table it must be append"),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from packages.spark.tests.pipelines.deltas import rows_in
 from penstock.client.sync.sync import Session
 from penstock_core.vocabulary.errors import InvalidArgument
+from penstock_spark.pipelines.batch_target import BatchTarget
 from penstock_spark.pipelines.keyed import KeyedTarget, check_keyed
 from penstock_spark.pipelines.step import ChannelTarget, MicroBatch, TableTarget
 
 
 def test_a_target_has_to_be_one_whose_rows_can_be_replaced() -> None:
     check_keyed("live", "table", "states replace each other")
+    check_keyed(None, "iceberg://prod/lake/states", "states replace each other")
 
     with pytest.raises(InvalidArgument, match="states replace each other, and only Delta"):
         check_keyed(None, TableTarget(path="t", format="parquet"), "states replace each other")
@@ -24,6 +28,18 @@ def test_a_target_has_to_be_one_whose_rows_can_be_replaced() -> None:
         check_keyed(numbered, None, "")
     with pytest.raises(InvalidArgument, match="none is given"):
         check_keyed(None, None, "")
+
+
+def test_a_table_is_compacted_after_each_of_so_many_micro_batches(tmp_path: Path) -> None:
+    table = TableTarget(path=str(tmp_path / "table"), compact_every=2)
+    target = BatchTarget(url="", table=table)
+    rows: Any = pa.table({"id": [1]})
+    counts = []
+    for number in range(4):
+        target(rows, MicroBatch("query", number))
+        counts.append(len(target.opened.files()))
+
+    assert counts == [1, 1, 2, 1]
 
 
 def test_a_micro_batch_that_broke_off_between_its_targets_is_completed(

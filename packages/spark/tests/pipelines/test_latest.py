@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 import penstock
 from packages.client.tests.archiving import Archiver
 from packages.spark.tests.pipelines.deltas import rows_in
+from packages.spark.tests.pipelines.places import Places
 from penstock.client.sync.sync import Channel, Session
 from penstock_core.vocabulary.errors import InvalidArgument, StepFailed
 from penstock_spark.pipelines.definition import Pipeline, parse
@@ -139,7 +140,7 @@ def test_states_are_kept_in_a_table_and_a_merge_channel_over_several_runs(
 
 
 def test_steps_with_state_go_on_after_a_kill_between_their_table_and_their_checkpoint(
-    spark: SparkSession, url: str, changes: Channel, tmp_path: Path
+    spark: SparkSession, url: str, changes: Channel, tmp_path: Path, places: Places
 ) -> None:
     """Spark ends a query with state if rows of a micro-batch are not computed, even if the table
     has them already."""
@@ -150,10 +151,11 @@ def test_steps_with_state_go_on_after_a_kill_between_their_table_and_their_check
         "window": "1 day",
         "delay": "1 day",
         "aggregates": {"events": "count(*)"},
-        "table": "days",
+        "table": places.table("days"),
     }
+    each_state = {**STEP, "table": places.table("states")}
     source = {"name": "changes", "channel": "changes", "starting": "earliest"}
-    definition = {"name": "p", "source": [source], "step": [STEP, each_day]}
+    definition = {"name": "p", "source": [source], "step": [each_state, each_day]}
     pipeline = parse(definition, folder=tmp_path)
     change(changes, {"ccy": 1, "bid": 1.0}, {"ccy": 2, "bid": 7.0})
     run(pipeline, url=url, once=True, spark=spark)
@@ -168,7 +170,9 @@ def test_steps_with_state_go_on_after_a_kill_between_their_table_and_their_check
         ("done", 0),
         ("done", 0),
     ]
-    assert states_in(tmp_path / "table", "bid", "last_event_id") == {1: (2.0, 2), 2: (7.0, 1)}
+    assert sorted(
+        (row["ccy"], row["bid"], row["last_event_id"]) for row in places.rows("states")
+    ) == [(1, 2.0, 2), (2, 7.0, 1)]
 
 
 def test_states_of_a_merge_channel_are_followed(

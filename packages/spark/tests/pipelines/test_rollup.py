@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from packages.spark.tests.pipelines.deltas import rows_in
+from packages.spark.tests.pipelines.places import Places
 from penstock.client.sync.sync import Channel, Session
 from penstock_core.vocabulary.errors import IllegalState, InvalidArgument, StepFailed
 from penstock_spark.pipelines.definition import Pipeline, parse
@@ -211,11 +212,17 @@ def test_sessions_end_after_a_gap(
 
 
 def test_running_values_are_the_state_of_a_merge_channel_and_rows_of_a_table(
-    spark: SparkSession, url: str, client: Session, flights: Flights, tmp_path: Path
+    spark: SparkSession,
+    url: str,
+    client: Session,
+    flights: Flights,
+    tmp_path: Path,
+    places: Places,
 ) -> None:
     live = client.channels.create("live", type="persistent", engine="merge", keys={"key": 1})
+    table = {"path": places.table("sums"), "compact_every": 2}
     pipeline = defined(
-        tmp_path, output="update", channel="live", table="table", read={"max_events": 10}
+        tmp_path, output="update", channel="live", table=table, read={"max_events": 10}
     )
     for count in (20, 10):
         flights.depart(count)
@@ -226,9 +233,9 @@ def test_running_values_are_the_state_of_a_merge_channel_and_rows_of_a_table(
     assert [row["flights"] for row in states] == expected
     assert states[0]["key"] == "2013-01-01T00:00:00.000Z/EWR"
     assert live.state("2013-01-01T04:00:00.000Z/JFK").properties["flights"] == 3
-    table = sorted(rows_in(tmp_path / "table"), key=lambda row: str(row["key"]))
-    assert [row["flights"] for row in table] == expected
-    assert [row["key"] for row in table] == [row["key"] for row in states]
+    table_rows = sorted(places.rows("sums"), key=lambda row: str(row["key"]))
+    assert [row["flights"] for row in table_rows] == expected
+    assert [row["key"] for row in table_rows] == [row["key"] for row in states]
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,9 @@ class DeltaLog:
 
     # --- commits -------------------------------------------------------------------------
 
+    def file_maker(self) -> DeltaLog:
+        return DeltaLog(self.uri)  # without the state of the table, which cannot be pickled
+
     @contextmanager
     def new_file(self, partition: str) -> Iterator[NewFile]:
         name = f"part-{uuid.uuid4().hex}.parquet"

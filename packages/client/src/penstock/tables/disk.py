@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
-from penstock.tables.log import NewFile
+from penstock.tables.log import Format, NewFile
 from penstock_core.vocabulary.errors import InvalidArgument, StorageFailed, Unavailable
 from penstock_core.vocabulary.uris import shown, without_secrets
 
@@ -188,6 +188,40 @@ def is_local(uri: str) -> bool:
 def is_iceberg(uri: str) -> bool:
     """Return whether ``uri`` names a table of an Iceberg catalog."""
     return uri.startswith(ICEBERG_SCHEME)
+
+
+def format_of(uri: str, format: Format | Literal[""]) -> Format:
+    """Return ``format``. If it is empty, return ``"iceberg"`` for the URI of an Iceberg table,
+    otherwise ``"delta"``.
+
+    Raises ``InvalidArgument`` if the URI and the format do not match.
+    """
+    if format:
+        check_format(uri, format)
+        return format
+    return "iceberg" if is_iceberg(uri) else "delta"
+
+
+def check_format(uri: str, format: str) -> None:
+    """Raise ``InvalidArgument`` if a table at ``uri`` cannot have this format, because only Iceberg
+    tables have such URIs, or do not have such URIs."""
+    if is_iceberg(uri) != (format == "iceberg"):
+        raise InvalidArgument(
+            f"format is {format!r} and the table is {shown(uri)!r}; tables of the format "
+            f"iceberg, and no others, have URIs such as iceberg://prod/lake/orders"
+        )
+
+
+def iceberg_parts(uri: str) -> tuple[str, ...]:
+    """Split the URI of an Iceberg table into the name of the catalog, the levels of the namespace
+    and the name of the table. Raises ``InvalidArgument``."""
+    parts = tuple(uri.removeprefix(ICEBERG_SCHEME).split("/"))
+    if not is_iceberg(uri) or len(parts) < 3 or "" in parts:
+        raise InvalidArgument(
+            f"{shown(uri)!r} does not name an Iceberg table; write "
+            f"{ICEBERG_SCHEME}CATALOG/NAMESPACE/TABLE, such as {ICEBERG_SCHEME}prod/lake/orders"
+        )
+    return parts
 
 
 def filesystem_of(uri: str) -> tuple[Any, str]:

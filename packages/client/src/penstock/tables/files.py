@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from penstock.tables.disk import storing
 from penstock.tables.kinds import PARTITION_TYPES, columns_of, conform, extend_columns
-from penstock.tables.log import DataFile, Log, NewFile
+from penstock.tables.log import DataFile, FileMaker, NewFile
 from penstock_core.columns.files.table_rows import parquet_columns
 from penstock_core.vocabulary.errors import InvalidArgument
 
@@ -44,7 +44,9 @@ class RowWriter:
     The writer can run on another machine than the program that commits, such as in a Spark task.
     """
 
-    def __init__(self, log: Log, table: pa.Schema | None, partition_by: tuple[str, ...]) -> None:
+    def __init__(
+        self, log: FileMaker, table: pa.Schema | None, partition_by: tuple[str, ...]
+    ) -> None:
         self._log = log
         self._table = pa.schema([]) if table is None else table
         self._partition_by = partition_by
@@ -134,7 +136,7 @@ class _Abandoned(Exception):
 class _OpenFile:
     """A Parquet file of one partition that is being written. Rows are collected to row groups."""
 
-    def __init__(self, log: Log, partition: dict[str, str | None]) -> None:
+    def __init__(self, log: FileMaker, partition: dict[str, str | None]) -> None:
         self._partition = partition
         self._stack = ExitStack()
         self._file: NewFile = self._stack.enter_context(log.new_file(folder_of(partition)))

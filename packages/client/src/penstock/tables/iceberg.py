@@ -12,11 +12,12 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date, timedelta
 from functools import cached_property, partial
 from typing import Any, Final
 
+from msgspec import Struct
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -39,6 +40,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CreateTableTransaction, Transaction
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import (
     AddSchemaUpdate,
@@ -48,11 +50,12 @@ from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
 )
+from pyiceberg.table.update.snapshot import _OverwriteFiles, _SnapshotProducer
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DateType, LongType, NestedField
 from pyiceberg.utils.config import Config
 
-from penstock.tables.disk import ICEBERG_SCHEME, Folder, local_path
+from penstock.tables.disk import Folder, iceberg_parts, local_path
 from penstock.tables.files import ID_COLUMN
 from penstock.tables.iceberg_columns import (
     COLUMNS,
@@ -84,6 +87,9 @@ _HOUR_MS: Final = 3_600_000
 EXTENDED_HOURS: Final = 1
 """Hours before a snapshot is removed that another snapshot has extended by new files only. Programs
 may be about to read it; more hours would make the metadata large."""
+SNAPSHOTS_MAX: Final = 1_000
+"""Largest number of snapshots that are kept for more than ``EXTENDED_HOURS``. Each commit reads and
+writes a description of all snapshots, about 1 KB for each."""
 _PROPERTIES: Final = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -118,7 +124,7 @@ class IcebergLog:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._catalog_name, *self._identifier = _parts(uri)
+        self._catalog_name, *self._identifier = iceberg_parts(uri)
         self._table: IcebergTable | None = None
         self._staged: IcebergTable | None = None
         """The future table if it does not exist yet. Files can already be written to its
@@ -177,8 +183,7 @@ class IcebergLog:
         manifests = [] if snapshot is None else snapshot.manifests(table.io)
         # Manifests never change, so each is read once.
         self._files = {
-            manifest.manifest_path: self._files.get(manifest.manifest_path)
-            or _files_of(manifest, table.io)
+            manifest.manifest_path: self._files_in(manifest, table.io)
             for manifest in manifests
             if manifest.content == ManifestContent.DATA
         }
@@ -193,6 +198,15 @@ class IcebergLog:
             partition_by,
             files=tuple(_data_file(file, table) for file in self._data_files()),
         )
+
+    def _files_in(self, manifest: ManifestFile, io: FileIO) -> tuple[TableFile, ...]:
+        """Return the data files that a manifest lists; without I/O if it is in the last read
+        state."""
+        files = self._files.get(manifest.manifest_path)
+        if files is not None:
+            return files
+        entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+        return tuple(entry.data_file for entry in entries)
 
     def _data_files(self) -> Iterator[TableFile]:
         """Yield all data files of the table."""
@@ -245,35 +259,30 @@ class IcebergLog:
         return self._staged
 
     def open(self, file: DataFile) -> Any:
+        self._refuse_deletes()
+        with reaching(self.uri):
+            return self._io.new_input(file.path).open()
+
+    def _refuse_deletes(self) -> None:
+        """Raise ``InvalidArgument`` if data files contain rows that delete files remove."""
         if self._has_deletes:
             raise InvalidArgument(
                 f"the table at {shown(self.uri)} has files that delete single rows, which is not "
                 f"supported; compact it with the program that deleted them"
             )
-        with reaching(self.uri):
-            return self._io.new_input(file.path).open()
 
     def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
+        self._refuse_deletes()
         for file in files:
             yield str(local_path(file.path)) if _is_on_disk(file.path) else file.path
 
-    @contextmanager
-    def new_file(self, partition: str) -> Iterator[NewFile]:
-        name = f"penstock-{self._files_id or 'rows'}-{uuid.uuid4().hex}"
-        parts = (self.location.rstrip("/"), "data", partition, name)
-        path = "/".join(part for part in parts if part) + ".parquet"
-        if _is_on_disk(path):
-            place = local_path(path)
-            folder = Folder(place.parent)
-            with folder.new_file(place.name, path) as file:
-                yield file
-            folder.settle(place.parent)
-            return
-        output = self._io.new_output(path)
-        with output.create() as sink:
-            file = NewFile(path, sink)
-            yield file
-        file.size = len(output)
+    def file_maker(self) -> IcebergFiles:
+        # Of a table that does not exist yet, files are written to the location that the catalog has
+        # chosen for it, which the first commit keeps.
+        return IcebergFiles(self.uri, self.location, self._files_id, io=self._io)
+
+    def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
+        return self.file_maker().new_file(partition)
 
     # --- commits -------------------------------------------------------------------------
 
@@ -348,8 +357,14 @@ class IcebergLog:
             {name: text for name, text in properties.items() if old_properties.get(name) != text}
         )
         io, metadata = self._io, transaction.table_metadata
-        update = transaction.update_snapshot(snapshot_properties=summary)
-        with update.overwrite() if commit.remove else update.merge_append() as snapshot:
+        producer: _SnapshotProducer[Any]
+        if commit.remove:
+            producer = ReplacedFiles(
+                Operation.OVERWRITE, transaction, io, snapshot_properties=summary
+            )
+        else:
+            producer = transaction.update_snapshot(snapshot_properties=summary).merge_append()
+        with producer as snapshot:
             replaced_paths = {file.path for file in commit.remove}
             for file in self._data_files():
                 if file.file_path in replaced_paths:
@@ -426,13 +441,18 @@ class IcebergLog:
         that no other snapshot lists."""
         now_ms = time.time_ns() // 1_000_000
         heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
-        successors = {snapshot.parent_snapshot_id: snapshot for snapshot in table.snapshots()}
+        snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.timestamp_ms)
+        successors = {snapshot.parent_snapshot_id: snapshot for snapshot in snapshots}
         expired = [
             snapshot
-            for snapshot in table.snapshots()
+            for newer_count, snapshot in enumerate(reversed(snapshots))
             if snapshot.snapshot_id not in heads
             and _is_expired(
-                snapshot, successors.get(snapshot.snapshot_id), now_ms=now_ms, keep_hours=keep_hours
+                snapshot,
+                successors.get(snapshot.snapshot_id),
+                now_ms=now_ms,
+                keep_hours=keep_hours,
+                is_surplus=newer_count >= SNAPSHOTS_MAX,
             )
         ]
         if not expired:
@@ -460,7 +480,7 @@ class IcebergLog:
             manifests |= {manifest.manifest_path: manifest for manifest in snapshot.manifests(io)}
         for path, manifest in manifests.items():
             paths.add(path)
-            paths |= {file.file_path for file in self._files.get(path) or _files_of(manifest, io)}
+            paths |= {file.file_path for file in self._files_in(manifest, io)}
         return paths
 
     def _old_files(self) -> Iterator[str]:
@@ -476,9 +496,57 @@ class IcebergLog:
                     yield self.location.rstrip("/") + "/" + path.relative_to(root).as_posix()
 
 
+class IcebergFiles(Struct):
+    """Creates data files at the location of a table, without its catalog. Can be pickled."""
+
+    uri: str
+    """The table, for error texts."""
+    location: str
+    """Folder of the table, as a path or URI."""
+    files_id: str
+    """Part of the names of the files; empty for a table that another program has created."""
+    io: FileIO
+    """Opens files in object stores, with the keys that the catalog has returned."""
+    keeps_empty_partitions: bool = True
+    keeps_partition_columns: bool = True
+
+    @contextmanager
+    def new_file(self, partition: str) -> Iterator[NewFile]:
+        """Create a data file to write to. It is not visible before a commit adds it."""
+        name = f"penstock-{self.files_id or 'rows'}-{uuid.uuid4().hex}"
+        parts = (self.location.rstrip("/"), "data", partition, name)
+        path = "/".join(part for part in parts if part) + ".parquet"
+        if _is_on_disk(path):
+            place = local_path(path)
+            folder = Folder(place.parent)
+            with folder.new_file(place.name, path) as file:
+                yield file
+            folder.settle(place.parent)
+            return
+        output = self.io.new_output(path)
+        with output.create() as sink:
+            file = NewFile(path, sink)
+            yield file
+        file.size = len(output)
+
+
 class SingleAttempt(Transaction):
     """A transaction that is not retried: the catalog refuses it if the table was changed since its
     state was read."""
+
+    _staged: tuple[tuple[Any, ...], TableMetadata] | None = None
+    """The updates of the transaction, and the metadata of the table after them."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The metadata of the table after the commit.
+
+        The base class makes a new copy, with all snapshots, for each of some twenty accesses in a
+        commit.
+        """
+        if self._staged is None or self._staged[0] is not self._updates:
+            self._staged = self._updates, super().table_metadata
+        return self._staged[1]
 
     def set_schema(self, schema: Schema) -> None:
         """Replace the columns of the table."""
@@ -507,6 +575,20 @@ class SingleAttempt(Transaction):
         same_table = AssertTableUUID(uuid=self._table.metadata.table_uuid)
         self._table._do_commit(self._updates, (*self._requirements, same_table))
         return self._table
+
+
+class ReplacedFiles(_OverwriteFiles):
+    """A snapshot that replaces data files. Manifests without data files are not part of it; the
+    base class would keep one for each earlier snapshot of this kind, and read all of them."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [
+            manifest
+            for manifest in super()._process_manifests(manifests)
+            if manifest.has_added_files()
+            or manifest.has_existing_files()
+            or manifest.added_snapshot_id == self._snapshot_id
+        ]
 
 
 @contextmanager
@@ -544,25 +626,19 @@ def _reason(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _parts(uri: str) -> tuple[str, ...]:
-    """Split the URI of a table into the name of the catalog, the levels of the namespace and the
-    name of the table. Raises ``InvalidArgument``."""
-    parts = tuple(uri.removeprefix(ICEBERG_SCHEME).split("/"))
-    if not uri.startswith(ICEBERG_SCHEME) or len(parts) < 3 or "" in parts:
-        raise InvalidArgument(
-            f"{shown(uri)!r} does not name an Iceberg table; write "
-            f"{ICEBERG_SCHEME}CATALOG/NAMESPACE/TABLE, such as {ICEBERG_SCHEME}prod/lake/orders"
-        )
-    return parts
-
-
 def _is_expired(
-    snapshot: Snapshot, successor: Snapshot | None, now_ms: int, keep_hours: int
+    snapshot: Snapshot,
+    successor: Snapshot | None,
+    now_ms: int,
+    keep_hours: int,
+    *,
+    is_surplus: bool,
 ) -> bool:
     """Return whether ``snapshot`` was replaced at least ``keep_hours`` ago, and can be removed.
 
     ``successor`` is the snapshot that replaced it. If the successor only added files, ``snapshot``
-    keeps no data file alive and is removed after ``EXTENDED_HOURS`` already.
+    keeps no data file alive and is removed after ``EXTENDED_HOURS`` already, and so is a snapshot
+    that ``is_surplus``, with ``SNAPSHOTS_MAX`` newer ones.
     """
     replacing = snapshot if successor is None else successor
     is_extended = (
@@ -570,7 +646,7 @@ def _is_expired(
         and successor.summary is not None
         and successor.summary.operation == Operation.APPEND
     )
-    hours = min(keep_hours, EXTENDED_HOURS) if is_extended else keep_hours
+    hours = min(keep_hours, EXTENDED_HOURS) if is_extended or is_surplus else keep_hours
     return replacing.timestamp_ms <= now_ms - hours * _HOUR_MS
 
 
@@ -583,11 +659,6 @@ def _is_on_disk(location: str) -> bool:
     return location.startswith("file:///") or not (
         "://" in location or location.startswith("file:/")
     )
-
-
-def _files_of(manifest: ManifestFile, io: FileIO) -> tuple[TableFile, ...]:
-    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-    return tuple(entry.data_file for entry in entries)
 
 
 def _partition_columns(table: IcebergTable) -> Iterator[str]:

@@ -91,14 +91,23 @@ class CommitUnconfirmed(Exception):
     the catalog has failed. The text has the reason."""
 
 
-class Log(Protocol):
-    """The commits of a table."""
+class FileMaker(Protocol):
+    """The part of a log that creates data files. Reading the table is not part of it, so that tasks
+    on other machines can create files."""
 
     uri: str
     keeps_empty_partitions: bool
     """False if a partition value that is an empty text is read again as null."""
     keeps_partition_columns: bool
     """Whether data files contain the columns that the table is partitioned by."""
+
+    def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
+        """Create a data file to write to. It is not visible before a commit adds it."""
+        ...
+
+
+class Log(FileMaker, Protocol):
+    """The commits of a table."""
 
     @property
     def location(self) -> str:
@@ -131,8 +140,8 @@ class Log(Protocol):
         """
         ...
 
-    def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
-        """Create a data file to write to. It is not visible before a commit adds it."""
+    def file_maker(self) -> FileMaker:
+        """Return an object that creates data files for the last read state. It can be pickled."""
         ...
 
     def open(self, file: DataFile) -> Any:

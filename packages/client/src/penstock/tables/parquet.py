@@ -249,6 +249,9 @@ class ParquetLog:
 
     # --- commits -------------------------------------------------------------------------
 
+    def file_maker(self) -> ParquetLog:
+        return ParquetLog(self.uri)
+
     def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
         name = f"{uuid.uuid4().hex}.parquet"
         path = f"{partition}/{name}" if partition else name

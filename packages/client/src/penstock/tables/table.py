@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.tables.attempts import Attempts, MachineClock, PausingClock
-from penstock.tables.disk import committing, filesystem_of, is_iceberg, is_local, local_path
+from penstock.tables.disk import (
+    committing,
+    filesystem_of,
+    format_of,
+    is_iceberg,
+    is_local,
+    local_path,
+)
 from penstock.tables.files import (
     ID_COLUMN,
     RowWriter,
@@ -125,12 +132,7 @@ class Table:
         """Return the table at ``uri`` with the log of its format. Raises ``InvalidArgument`` if the
         URI and the format do not match."""
         log: Log
-        if is_iceberg(uri) != (format == "iceberg"):
-            raise InvalidArgument(
-                f"format is {format!r} and the table is {shown(uri)!r}; tables of the format "
-                f"iceberg, and no others, have URIs such as iceberg://prod/lake/orders"
-            )
-        if format == "iceberg":
+        if format_of(uri, format) == "iceberg":
             log = _iceberg_log(uri)
         elif format == "delta":
             from penstock.tables.delta import DeltaLog

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
-    """Appends the rows of micro-batches to a table and publishes them on a channel."""
+    """Appends the rows of micro-batches to a table, which it compacts from time to time, and
+    publishes them on a channel."""
 
     url: str
     """URL of the realm."""
@@ -42,6 +43,8 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
                 # Recorded after the commit: a record of a table that does not have the commit would
                 # look like a removed table.
                 self.written.wrote(self.opened, batch)
+                if batch.completes(self.table.compaction_interval):
+                    self.opened.compact(keep_hours=self.table.keep_hours)
             if self.channel is not None:
                 publish(rows, self.channel, self.url, batch=batch)
         finally:
@@ -64,7 +67,7 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
         from penstock_spark.tables import Table
 
         assert self.table is not None, "only flows with a table open it"
-        return Table.open(self.table.path, self.table.format, self.table.partition_by)
+        return Table.open(self.table.path, self.table.table_format, self.table.partition_by)
 
 
 def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: MicroBatch) -> None:

@@ -1,4 +1,4 @@
-"""Writes rows that replace earlier rows of the same key: to a Delta table, a channel, or both.
+"""Writes rows that replace earlier rows of the same key: to a table, a channel, or both.
 
 A query with running values outputs a row for each key that a micro-batch has changed. The table
 merges these rows; the channel receives them as events. Both recognise a repeated micro-batch by its
@@ -44,9 +44,9 @@ def check_keyed(
     if channel is None and table is None:
         raise InvalidArgument("channel, table: none is given; give at least one target of the rows")
     target = table_target(table)
-    if target is not None and target.format != "delta":
+    if target is not None and target.table_format == "parquet":
         raise InvalidArgument(
-            f"table.format is {target.format!r}; {why}, and only Delta tables can replace rows"
+            f"table.format is 'parquet'; {why}, and only Delta and Iceberg tables can replace rows"
         )
     _refuse_transaction_options(channel_target(channel))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct, field
 
+from penstock.tables.disk import check_format, is_iceberg
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.errors.error_marks import secret_options
 from penstock_spark.pipelines.csv_tables import read_csv
@@ -53,9 +54,10 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The name of a queue. It is read by peeking: events stay in the queue."""
 
     table: str = ""
-    """The path of a table, relative to the definition's file, or a URI."""
+    """The path of a table, relative to the definition's file, or a URI; of an Iceberg table
+    ``iceberg://CATALOG/NAMESPACE/TABLE``."""
 
-    format: Literal["", "delta", "parquet", "csv", "json"] = ""
+    format: Literal["", "delta", "iceberg", "parquet", "csv", "json"] = ""
     """The format of the table. If it is empty, the suffix of the table's name decides; a name
     without such a suffix means a table that a pipeline has written, or a Delta table."""
 
@@ -124,6 +126,8 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise InvalidArgument(
                     f"{key} applies to a channel or queue, but this reads a table"
                 )
+        if self.format:
+            check_format(self.table, self.format)
 
     def _check_channel(self) -> None:
         """Raise ``InvalidArgument`` if keys of a channel or queue contradict each other."""
@@ -173,14 +177,17 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def table_format(self) -> str:
-        """The format of the table: the key ``format``, otherwise the suffix of the name; empty for
-        a table that a pipeline has written."""
+        """The format of the table: the key ``format``, otherwise ``iceberg`` for the URI of an
+        Iceberg table, otherwise the suffix of the name; empty for a table that a pipeline has
+        written."""
+        if is_iceberg(self.table):
+            return "iceberg"
         suffix = PurePosixPath(self.table).suffix.removeprefix(".").lower()
         return self.format or (suffix if suffix in ("csv", "json", "parquet") else "")
 
     def _table(self, spark: SparkSession, path: str) -> DataFrame:
         """Return the table at ``path`` as a DataFrame."""
-        if self.table_format in ("", "delta") or _is_penstock_table(path):
+        if self.table_format in ("", "delta", "iceberg") or _is_penstock_table(path):
             from penstock_spark.tables import Table
 
             table = Table.open(path) if self.format == "delta" else Table.found(path)

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeA
 
 from msgspec import Struct, field
 
+from penstock.tables.disk import format_of, iceberg_parts
+from penstock.tables.log import PARQUET_DEPRECATED, Format
+from penstock.tables.table import KEEP_HOURS
 from penstock_core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -31,6 +34,10 @@ AVAILABLE_NOW: Final = "available now"
 _INTERVAL: Final = re.compile(r"\s*\d+\s*(ms|millisecond|second|minute|hour|day)s?\s*")
 
 
+COMPACT_EVERY: Final = 100
+"""Default number of micro-batches between two compactions of a table."""
+
+
 class MicroBatch(Struct, frozen=True):
     """The identity of a micro-batch. A retry of the micro-batch has an equal identity."""
 
@@ -44,6 +51,11 @@ class MicroBatch(Struct, frozen=True):
     content: str = ""
     """Identity of the content; empty if unknown. A target refuses a stored number with other
     content."""
+
+    def completes(self, count: int) -> bool:
+        """Return whether the micro-batch is the last one of each ``count``; False if ``count`` is
+        0."""
+        return count > 0 and (self.number + 1) % count == 0
 
 
 class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,14 +91,53 @@ class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class TableTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table to append to: in TOML ``table = "lake/delays"``, or a table with these keys."""
+    """A table to write to: in TOML ``table = "lake/delays"``, or a table with these keys."""
 
     path: str
-    """Path of the table, relative to the definition's file, or a URI."""
+    """Path of the table, relative to the definition's file, or a URI; of an Iceberg table
+    ``iceberg://CATALOG/NAMESPACE/TABLE``."""
 
-    format: Literal["delta", "parquet"] = "delta"
+    format: Literal["", "delta", "iceberg", "parquet"] = ""
+    """Format of the table. Empty means ``iceberg`` for the URI of an Iceberg table, otherwise
+    ``delta``."""
     partition_by: tuple[str, ...] = ()
     """Names of the columns that partition the table."""
+
+    compact_every: int | None = None
+    """Number of micro-batches between two compactions, which merge small files and remove old ones;
+    0 turns compaction off. None means 100 for an Iceberg table and 0 for others."""
+
+    keep_hours: int = KEEP_HOURS
+    """Hours before files are removed that micro-batches or a compaction have replaced."""
+
+    def __post_init__(self) -> None:
+        if self.table_format == "iceberg":
+            iceberg_parts(self.path)
+        check_maintenance(self.compaction_interval, self.keep_hours)
+
+    @property
+    def table_format(self) -> Format:
+        """The format of the table. Raises ``InvalidArgument`` if :attr:`format` does not match the
+        path."""
+        return format_of(self.path, self.format)
+
+    @property
+    def compaction_interval(self) -> int:
+        """Number of micro-batches between two compactions; 0 for none.
+
+        Without compaction, each commit to an Iceberg table takes longer than the one before,
+        because it rewrites the list of all snapshots.
+        """
+        if self.compact_every is not None:
+            return self.compact_every
+        return COMPACT_EVERY if self.table_format == "iceberg" else 0
+
+
+def check_maintenance(compact_every: int, keep_hours: int) -> None:
+    """Raise ``InvalidArgument`` if a key about the compaction of a table is negative."""
+    for key, value in (("compact_every", compact_every), ("keep_hours", keep_hours)):
+        if value < 0:
+            raise InvalidArgument(f"{key} is {value}; it must be 0 or more")
 
 
 class Flow(Struct, frozen=True, kw_only=True):
@@ -346,8 +397,6 @@ def table_target(value: TableTarget | str | None) -> TableTarget | None:
 def deprecated_formats(format: str) -> tuple[str, ...]:
     """Return the deprecation text of a table format, for :meth:`Step.deprecations`; empty if the
     format is not deprecated."""
-    from penstock.tables.log import PARQUET_DEPRECATED
-
     return (PARQUET_DEPRECATED,) if format == "parquet" else ()
 
 
@@ -355,7 +404,7 @@ def deprecated_formats_of(table: TableTarget | str | None) -> tuple[str, ...]:
     """Return the deprecation text of the format in the key ``table`` of a step; empty if the format
     is not deprecated."""
     target = table_target(table)
-    return () if target is None else deprecated_formats(target.format)
+    return () if target is None else deprecated_formats(target.table_format)
 
 
 def describe_targets(

@@ -88,7 +88,7 @@ def run_(
     from penstock.client.archiving.archiver import Archiver, ArchiveSettings
     from penstock.client.archiving.lake import Lake
     from penstock.client.archiving.losses import described
-    from penstock.tables.disk import is_iceberg
+    from penstock.tables.disk import format_of
     from penstock.tables.log import PARQUET_DEPRECATED
     from penstock_core.vocabulary.choice import choice_of
 
@@ -99,7 +99,7 @@ def run_(
         table = str(Path(table).absolute())  # the channel will name it for clients anywhere
     lake = Lake(
         table,
-        table_format or ("iceberg" if is_iceberg(table) else "delta"),
+        format_of(table, table_format),
         not choice.is_one,
         by_day=partition_by == "day",
     )

@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from penstock.tables.disk import format_of
+from penstock.tables.table import KEEP_HOURS
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_spark.errors.error_marks import secret_options
 from penstock_spark.pipelines.sources import Source, joined_names
 from penstock_spark.pipelines.step import (
+    COMPACT_EVERY,
     Context,
     Flow,
     MicroBatch,
     StreamStep,
+    check_maintenance,
     deprecated_formats,
 )
 from penstock_spark.pipelines.written_tables import WrittenTables
@@ -38,16 +42,18 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
     channels or a pattern, this is a folder with a table for each channel. For Iceberg it is
     ``iceberg://CATALOG/NAMESPACE/TABLE`` or, for several tables, ``iceberg://CATALOG/NAMESPACE``."""
 
-    format: Literal["delta", "iceberg", "parquet"] = "delta"
+    format: Literal["", "delta", "iceberg", "parquet"] = ""
+    """Format of the table. Empty means ``iceberg`` for the URI of an Iceberg table, otherwise
+    ``delta``."""
 
     partition_by: Literal["day", ""] = "day"
     """``"day"`` partitions the table by the day of ``published``; ``""`` does not partition it."""
 
-    compact_every: int = 100
+    compact_every: int = COMPACT_EVERY
     """Number of micro-batches between two compactions, which merge small files; 0 turns compaction
     off."""
 
-    keep_hours: int = 168
+    keep_hours: int = KEEP_HOURS
     """Hours before files are removed that a compaction has replaced. Until then, programs may still
     read them."""
 
@@ -59,9 +65,8 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         super().__post_init__()
         if not self.table:
             raise InvalidArgument("table is empty; give the path of the archive")
-        for key in ("compact_every", "keep_hours"):
-            if getattr(self, key) < 0:
-                raise InvalidArgument(f"{key} is {getattr(self, key)}; it must be 0 or more")
+        format_of(self.table, self.format)
+        check_maintenance(self.compact_every, self.keep_hours)
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
         return (self.source,)
@@ -108,7 +113,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         source = context.source(self.source)
         lake = Lake(
             context.located(self.table),
-            self.format,
+            format_of(self.table, self.format),
             _is_several(source),
             by_day=bool(self.partition_by),
         )
@@ -150,7 +155,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
                 if self.register and channel not in registered:
                     archiving.register(url, lake, channel)
                     registered.add(channel)
-                if self.compact_every and (batch.number + 1) % self.compact_every == 0:
+                if batch.completes(self.compact_every):
                     archiving.compact(lake, channel, self.keep_hours)
 
         return write

@@ -307,7 +307,7 @@ class AsOf:
         if (table := _located(table_target(step.table), context)) is not None:
             from penstock_spark.tables import Table
 
-            opened = Table.open(table.path, table.format, table.partition_by)
+            opened = Table.open(table.path, table.table_format, table.partition_by)
             written = opened.append(state_rows, batch.app, batch.number)
         if (channel := channel_target(step.channel)) is not None:
             publish(state_rows, channel, context.url, batch=batch)
