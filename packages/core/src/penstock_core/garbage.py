@@ -65,7 +65,7 @@ class FreedMemory:
         return self.bytes >= self.trim_bytes_min and abs(written - before) < QUIET_BYTES
 
     def give_back(self) -> None:
-        """Return all memory that the C library knows to be free."""
+        """Return to the operating system all memory that the C library knows to be free."""
         self.bytes = 0
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
         if trim is not None:

@@ -107,7 +107,8 @@ class Acl:
         return self._with(kind, name, subject, change=lambda held: {*held} - {*rights})
 
     def _with(self, kind: str, name: str, subject: str, change: _Change) -> list[Entry]:
-        """Return the entries of a resource after ``change`` was applied to those of a subject."""
+        """Return the entries of a resource after ``change`` was applied to the rights of
+        ``subject``."""
         canonical_subject = str(parse_subject(subject))
         rights_by_subject = {entry.subject: entry.rights for entry in self.entries(kind, name)}
         new_rights = change(rights_by_subject.get(canonical_subject, ()))

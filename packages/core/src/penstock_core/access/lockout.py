@@ -143,7 +143,8 @@ class Lockout:
             self._known.popitem(last=False)
 
     def _keys(self, user: str, host: str) -> Iterator[Key]:
-        """Yield the keys of the counts that a failed sign-in raises; first the one of the user."""
+        """Yield the keys of the counts that a failed sign-in raises; first the key of the user, or
+        of the pair of user and host."""
         if len(user) > NAME_LENGTH_MAX:  # no such user exists, and keys must have bounded sizes
             user = OVERLONG
         network = network_of(host)

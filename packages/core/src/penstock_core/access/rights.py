@@ -67,7 +67,8 @@ class Principal(Struct, frozen=True):
     """Expiry of the token, certificate or sign-in at a directory, in microseconds since 1970; 0 if
     it does not expire."""
     certificate: tuple[str, ...] = ()
-    """The client certificate, identified as in revocation lists: see ``issued_as``."""
+    """The client certificate, identified as in revocation lists: see
+    ``penstock_server.runtime.access.access.issued_as``."""
 
     @property
     def name(self) -> str:

@@ -28,7 +28,8 @@ class ChannelOpened(Struct, frozen=True):
     name: str
     definition: Definition
     run: str = ""
-    """Identifies one run of the realm, for channels whose ids begin again with it (SEM C1d)."""
+    """Identifies the run of the realm, for channels whose ids begin again with every run (SEM C1d);
+    empty for other channels."""
 
     def epoch(self, realm: str) -> str:
         """Return a text that identifies the sequence of event ids. The text differs after delete
@@ -75,7 +76,7 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     counters: Counters
     storage: StorageInfo
     readers: tuple[str, ...] = ()
-    """Queues: the sessions that read from it."""
+    """Queues: the sessions that read from the queue."""
     pending: int = 0
     """Deprecated name of ``in_flight``."""
     redelivered: int = 0
@@ -84,7 +85,8 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     """Number of scheduled events, which are published later (SEM X4)."""
     overdue: int = 0
     """Number of expired events that wait to move to the dead event store. They are neither in
-    ``events`` nor in a counter, but are a term of the sum (SEM T8)."""
+    ``events`` nor in a counter; in the conservation of events (SEM T8) they are a term of the
+    sum."""
     in_flight: int = -1
     """Queues: number of events delivered to a reader and not committed."""
     waiting: int = 0

@@ -74,8 +74,8 @@ class PopEvents(Request[Sequence[Any]], frozen=True):
 
 
 class WatchEvents(Request[None], frozen=True):
-    """Read events as they are published, without effect on other clients, until the viewer
-    closes."""
+    """Read events as they are published, without effect on other clients, until the client stops
+    watching."""
 
     channel: ChannelNumber
     start: AnyStart

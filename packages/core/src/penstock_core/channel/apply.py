@@ -221,9 +221,9 @@ def _relay(state: ChannelState, fact: Appended) -> None:
 
 
 def _apply_rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
-    """Return events to the durable after a rollback, or after a timeout if they are ``late``.
+    """Return events to the durable after a rollback or, with ``late``, after a timeout.
 
-    After a timeout the client itself also gets a recall, because it did not return them.
+    After a timeout the client also gets a recall, because it did not return the events.
     """
     durable = state.durables.get(name)
     if durable is None or not spans:

@@ -21,8 +21,8 @@ from penstock_core.durable.seat import Seat
 from penstock_core.messages.seats import Left, Seated, TakeSeat
 
 _STEPS: Final = 20
-"""Number of facts that record the waiting time while it passes. An owner that fails loses at most a
-twentieth of it (half a second), and so few small facts cost nothing."""
+"""Number of facts that record the whole waiting time. An owner that fails loses at most one step, a
+twentieth of the time (half a second by default). So few small facts cost nothing."""
 
 
 def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
@@ -69,8 +69,8 @@ def _reserved_seats(durable: Durable, place: str) -> list[Seat]:
 
 
 def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Decided:
-    """Return ``decided``, the other consequences of the end of a seat, and add the fact ``Left`` if
-    the durable has a record of the seat."""
+    """Return ``decided`` (the other consequences of the end of a seat), with the fact ``Left``
+    added if the durable has a record of the seat."""
     durable, seat = state.seats[subscription]
     if seat.place not in durable.places:
         return decided

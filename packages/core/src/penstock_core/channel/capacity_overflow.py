@@ -1,9 +1,9 @@
 """Events that are evicted in the turn that published them (SEM T3).
 
-The publishes of many clients are stored in one turn, and a channel may hold fewer events than that.
-Connected clients with credit still get all of them, as if each publish had been a separate turn: an
-evicted event is offered once before its bytes are dropped. Such an event is not stored any longer,
-and counts as evicted or dead like other events.
+The publishes of many clients are stored in one turn, and may contain more events than the channel
+may hold. Connected clients with credit still get all of them, as if each publish had been a
+separate turn: an evicted event is offered once before its bytes are dropped. Such an event is not
+stored any longer, and counts as evicted or dead like other events.
 """
 
 from __future__ import annotations

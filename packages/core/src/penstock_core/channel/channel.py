@@ -48,8 +48,8 @@ class ChannelMachine:
         return offer.offer(self.state, below, now_us=now_us)
 
     def recalls(self) -> list[Recall]:
-        """Return the recalls (SEM D11) since the last call. They are sent to clients after their
-        cause is stored and before it is answered."""
+        """Return the recalls (SEM D11) since the last call. They are sent to clients after the fact
+        that caused them is stored, and before the command that led to it is answered."""
         return offer.recalls(self.state)
 
     def leave(self, subscription: int) -> None:
@@ -63,7 +63,7 @@ class ChannelMachine:
 
     def gather(self, now_us: int) -> None:
         """Combine events that expired at several times into one set, because every step that moves
-        some of them reads all."""
+        some of these events reads all such sets."""
         self.state.ages.gather(self.state.stored, now_us)
 
     @property

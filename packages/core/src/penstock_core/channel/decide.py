@@ -93,6 +93,7 @@ from penstock_core.vocabulary.errors import (
 )
 
 WINDOW_MAX = 1_000_000
+"""Largest window that a client may request, in events."""
 
 _SOFT = (
     AwaitSeats,

@@ -1,7 +1,7 @@
 """The delivery state of a channel's events: who has each of them, and since when (SEM D23).
 
-Events that differ only in their ids are one run, so that a million ready events take as many runs
-as times of publishing are kept for them. A page is computed from windows of ids, whose work is
+Events that differ only in their ids are one run, so that a million ready events take only as many
+runs as they have recorded publish times. A page is computed from windows of ids, whose work is
 bounded whatever the channel stores; events that a durable has acknowledged cost nothing unless they
 are requested.
 """
@@ -27,8 +27,8 @@ from penstock_core.vocabulary.delivery_runs import (
 from penstock_core.vocabulary.errors import InvalidArgument
 
 RUNS_MAX: Final = 2_048
-"""Maximum number of runs on a page, and of ranges, times and events with a state of their own that
-are examined in a window."""
+"""Maximum number of runs on a page. Within a window, also the maximum number of ranges, of publish
+times, and of events with a client, a delay or a redelivery count that are examined."""
 WINDOWS_MAX: Final = 32
 """Maximum number of windows (ranges of ids of one durable) that are examined for a page. Each
 durable on the page takes at least one window."""
@@ -123,7 +123,7 @@ class _Window:
 
     def _first_candidate(self, first_id: int) -> int | None:
         """Return the lowest id from ``first_id`` on that may have a selected state, so that windows
-        skip ids that cannot."""
+        skip ids that cannot have one."""
         stored, durable = self._state.stored, self._durable
         if ACKNOWLEDGED in self._states:
             spans = [stored.next_span(first_id, 1)]

@@ -6,7 +6,7 @@ events. Beyond a limit the lower half of the ids is forgotten.
 
 One cause is implied: an id below the next id that has no event and no recorded cause has the usual
 cause. On a channel with publish keys, where each publish replaces scattered earlier events, the
-usual cause is replacement. On other channels it means that no event was ever stored.
+usual cause is replacement. On other channels the usual cause is that no event was ever stored.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PIECES_MAX: Final = 4_096
 """Maximum number of ranges, or bitmaps of 1,024 ids, kept for a channel."""
 
 NEVER: Final = "never"
-"""No event was stored under the id: it was transient, without interest, in memory and lost in a
-restart, or the id was skipped."""
+"""No event was stored under the id: the event was transient, without interest, or in memory and
+lost in a restart; or the id was skipped."""
 FORGOTTEN: Final = "forgotten"
 """The event left so long ago, and so many ranges have left since, that the cause is not known."""
 

@@ -327,8 +327,8 @@ class Ages:
     def gather(self, stored: IdSet, now_us: int) -> None:
         """Combine the events whose event TTL is over and that are still stored into one set.
 
-        While they move to the dead event store, each step reads them. Otherwise each step would
-        examine every end again.
+        Each step that moves them to the dead event store reads this set. Without it, each step
+        would examine every end again.
         """
         due = list(self._due(now_us))
         if not due or due == [self._merged_us]:

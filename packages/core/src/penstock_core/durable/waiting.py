@@ -1,8 +1,9 @@
 """Events of a durable that are delayed after a rollback (SEM D18).
 
-A heap has one entry for each end of a delay and set of ranges, however many events wait. While
-events wait, settling, granting or publishing costs one more set operation. The ranges are also kept
-by id, so that the delays of a page of events are found without a walk over all delays.
+A heap has one entry for each group of events that are delayed together until one time, however many
+events wait. While events wait, settling, granting or publishing costs one more set operation. The
+ranges are also kept by id, so that the delays of a page of events are found without a walk over all
+delays.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Shared-queued: many sessions, each with a window of events in turn. The next session gets its
-events when the last ones are settled. Deprecated: use shared or serial."""
+"""Shared-queued: many sessions, each with a window of events in turn. The next session is served
+when the events of the previous one are settled. Deprecated: use shared or serial."""
 
 from __future__ import annotations
 

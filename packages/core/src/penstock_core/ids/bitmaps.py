@@ -18,8 +18,11 @@ ones make changes of single ids cheaper, and bound the memory for an id that is 
 block."""
 
 BLOCK = 1 << SHIFT
+"""Number of ids per block."""
 LAST = BLOCK - 1
+"""Mask of the position of an id in its block."""
 FULL = (1 << BLOCK) - 1
+"""Bitmap of a block that has all its ids."""
 
 _ALONE_MAX = 8
 """A bitmap with at most this number of ids is read id by id, because so few ids are rarely in

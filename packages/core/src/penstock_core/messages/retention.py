@@ -38,7 +38,7 @@ class RemoveRedriven(Command, frozen=True):
 
 class EndRelay(Command, frozen=True):
     """Relayed and evicted events have been offered to all attached clients (SEM E8, T3). Events
-    that are never stored leave once all of them have received them (SEM J4)."""
+    that are never stored leave once all these clients have received them (SEM J4)."""
 
     spares: bool = True
     """Whether events that wait for a slow selector may stay, because there is enough memory."""

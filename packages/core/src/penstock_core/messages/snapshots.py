@@ -31,12 +31,16 @@ class Restored(Fact, frozen=True):
     definition: Definition
     next_id: int
     reserved: int
+    """Id below which ids may have been assigned to events in memory (SEM E4)."""
     stored: Ids
     ages: tuple[tuple[int, int], ...]
+    """Pairs of first id and publish time in microseconds since 1970, both ascending."""
     own_expiry: tuple[tuple[int, Ids], ...]
+    """Ends of event TTLs, in microseconds since 1970, each with the ids of its events."""
     durables: tuple[DurableState, ...]
     producers: tuple[ProducerState, ...]
     consumed: Ids
+    """Stored events that at least one durable has acknowledged (SEM D6)."""
     counters: Counters
     departed: tuple[tuple[str, Ids], ...] = ()
     """Causes of removal, each with the ids of the events that left by it."""

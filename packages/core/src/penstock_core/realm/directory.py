@@ -200,9 +200,10 @@ class Directory:
     def decide_join_out(
         self, source: str, target: str, join: Join
     ) -> tuple[ChannelCreated | JoinCreated, ...]:
-        """Decide a join from a local channel to a store of the whole cluster, which is known to
-        exist: its outbox, and the join itself (SEM N9). The new join has the attributes of
-        ``join`` except for its ends. Raises ``NameDoesNotExist``, ``NameAlreadyBound``,
+        """Decide a join from a local channel to a store of the whole cluster (SEM N9). The caller
+        has checked that the store exists. Return the facts that create the join, and its outbox
+        unless the outbox of an earlier join remains. The new join has the attributes of ``join``
+        except its source and destination. Raises ``NameDoesNotExist``, ``NameAlreadyBound``,
         ``InvalidArgument``, and ``IllegalState`` while the outbox of an earlier source channel is
         not empty."""
         origin, name = self._source(source), destination_name(target)

@@ -24,8 +24,8 @@ _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
 
 
 WILD_IN_EXPRESSION_MAX: Final = 2
-"""Maximum number of wildcards of a pattern that is matched by a regular expression, whose time
-grows with a power of that number."""
+"""Maximum number of wildcards of a pattern that is matched by a regular expression, whose time may
+grow as the length of the name to the power of this number."""
 PATTERNS_KEPT_MAX: Final = 1_024
 """Patterns whose parsed form a process keeps. A pattern stands for at most 255 characters."""
 TERMS_MAX: Final = 64

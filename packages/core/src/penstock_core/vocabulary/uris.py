@@ -1,6 +1,6 @@
 """URIs without secrets, for errors, logs and lists.
 
-A user and a password may precede the ``@``, and keys may be parameters.
+A user and a password may precede the ``@``, and parameters may contain secret keys.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 the client.
 
 The bytes are a preface of the PROXY protocol, version 2, whose last field is a signature with the
-secret of the cluster. Other fields are the receiving process, so that no other process accepts the
-preface, the time of its creation, and a random number.
+secret of the cluster. Other fields are the receiving process (no other process accepts the
+preface), the time of the preface's creation, and a random number.
 """
 
 from __future__ import annotations

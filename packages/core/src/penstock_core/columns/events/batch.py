@@ -300,7 +300,7 @@ class EventBatch:
 
     def to_table(self) -> pa.Table:
         """Return a flat table: ``event_id, published, tag, data``, then one column per property,
-        with its integers and floats in one (SEM E10)."""
+        which has the integers and the floats of the property (SEM E10)."""
         plan = _flat_plans.of(self._batch.schema)
         # Joined numbers and properties in `more` are not columns of the batch: compute them.
         if plan.has_joined or "more" in self._batch.schema.names:

@@ -251,7 +251,8 @@ class Event:
 
     @property
     def deliver_at(self) -> datetime | None:
-        """The earliest time of delivery; None for immediate delivery, and on received events."""
+        """The earliest time of delivery; None for immediate delivery, and on events that were
+        delivered."""
         if self._rows is None:
             return self._options.deliver_at
         return _in_utc(self._rows.value("deliver_at", self._row))

@@ -43,7 +43,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
 UNLIMITED: Final = 1 << 30
 """Stands for no limit of the number of columns."""
 SCATTERED: Final = 64
-"""A column is built from slices if fewer than one of this many rows has a value."""
+"""A column is built from slices if fewer than one in this many rows has a value."""
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -376,7 +376,8 @@ class _Part:
             return self._pieces(lifted_column, present, slot)
         if column is None:
             column = self._null(arrow_type(slot.shape))
-        # Row numbers from `count` on select lifted values, which precede those of the column.
+        # Row numbers from `count` on select lifted values, which take precedence over the values of
+        # the column.
         source_rows = np.arange(count)
         covered = np.fromiter(
             (slot.logical in names_of_row for names_of_row in self._covered), np.bool_

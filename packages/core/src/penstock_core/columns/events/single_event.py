@@ -339,7 +339,7 @@ class CodecCache:
     def __init__(self, kinds_max: int) -> None:
         self.by_kind: dict[tuple[object, ...], SingleEventCodec | None] = {}
         self.kinds_max = kinds_max
-        """Maximum number of kinds. Above the limit all are dropped."""
+        """Maximum number of kinds. Above the limit all codecs are dropped."""
 
 
 _codecs: Final = CodecCache(KINDS_MAX)

@@ -48,9 +48,8 @@ def with_dictionary(
 ) -> pa.RecordBatch:
     """Return the body with the property :data:`.layout.DICTIONARY`: publisher, host, time and id.
 
-    Ids are consecutive from ``first_id``. The dictionary that another channel has
-    added is replaced. All
-    other properties keep their values, explicit nulls and absent keys (SEM E2).
+    Ids are consecutive from ``first_id``. A dictionary that another channel has added is replaced.
+    All other properties keep their values, explicit nulls and absent keys (SEM E2).
     """
     dictionary = _dictionary(batch.num_rows, first_id, at_us, publisher=publisher, host=host)
     stamped = with_properties(batch, {DICTIONARY: dictionary})

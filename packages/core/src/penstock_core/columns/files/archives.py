@@ -355,7 +355,8 @@ class JoinedNumbers(NamedTuple):
 
 
 def joined_numbers(table: pa.Schema) -> list[JoinedNumbers]:
-    """Return the columns of an archive that show readers numbers of two types."""
+    """Return the columns of an archive that show readers both the integers and the floats of a
+    property."""
     property_columns = _properties_of(table)
     shape = StructShape(tuple(_slot_of(field) for field in table if field.name in property_columns))
     name_of = {index: name for name, index in typed_columns(shape).items()}

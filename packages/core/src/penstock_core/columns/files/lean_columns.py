@@ -203,7 +203,7 @@ class Needs:
         """Return the schema of a file that any events of the channel can be added to later.
 
         Its property columns are those of :meth:`shape`. It has the overflow columns of the counted
-        events, because a file may keep in ``more`` properties that have become frequent since.
+        events, because events may have in ``more`` properties that became frequent only later.
         """
         shape = self.shape(required=required, optional=optional)
         names = (self._channel.names | self._names) - {"properties"}
@@ -214,6 +214,7 @@ class Needs:
         return ChannelSchema(Parts(names, shape, self._channel.headers))
 
     def _leaves_out(self, shape: StructShape) -> bool:
+        """Return whether ``shape`` lacks a column that has counted values."""
         return any(path not in _paths((), shape) for path in self._counts)
 
 

@@ -2,7 +2,7 @@
 
 A table has a column for each part of an event and for each property (SEM B4). The integers and
 floats of a property are one column of doubles if all of them are exact as doubles (SEM E10); the
-columns with their types are there as well.
+table also has the columns with their exact types.
 """
 
 from __future__ import annotations

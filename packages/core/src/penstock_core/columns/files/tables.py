@@ -72,6 +72,7 @@ _CASTS: Final[tuple[tuple[_Is, str], ...]] = (
     (pa.types.is_map, "a struct, or a list of structs with key and value"),
     (pa.types.is_union, "one column for each type"),
 )
+"""Types that no body has, each with the cast that the error suggests."""
 
 
 DECIMAL_DIGITS_MAX: Final = 15

@@ -26,8 +26,8 @@ Codes = npt.NDArray[np.int32]
 DELTA: Final = "delta"
 """Name of the column that marks deltas."""
 SLOTS_KEPT_MIN: Final = 4_096
-"""Key values without an event are dropped only if they are more than this number, unless the values
-take much memory."""
+"""Key values without an event are dropped only if they outnumber the other values by more than this
+number, unless the values take much memory."""
 VALUE_BYTES_KEPT_MIN: Final = 16 << 20
 """If the key values take more bytes than this, values without an event are dropped even if they are
 few."""

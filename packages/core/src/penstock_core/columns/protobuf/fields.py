@@ -74,7 +74,7 @@ class MessageFields:
         by_type = self._last[1]
         if kind not in by_type:
             data = _data(batch).filter(rows)
-            # A message comes after as many others as earlier rows have one.
+            # The position of a message is the number of earlier rows that have a message.
             places = np.cumsum(rows.to_numpy(zero_copy_only=False)) - 1
             messages, broken = self._messages(kind, data)
             positions = pc.if_else(rows, pa.array(places, pa.int64()), None)

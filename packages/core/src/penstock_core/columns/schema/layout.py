@@ -32,7 +32,7 @@ backslash. A null *list element* is always an explicit null. A null ``properties
 an event without properties.
 
 A delta (SEM K2) has the channel's publish key and the properties that have changed; an absent
-property is unchanged. Stored batches that come from a segment or a read have none: there all
+property is unchanged. Stored batches that come from a segment or a read have no deltas: all their
 rows are merged.
 
 Two types under one name. The first type seen has the plain field name; each further type has

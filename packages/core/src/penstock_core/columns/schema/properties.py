@@ -67,8 +67,8 @@ _FAST: Final[dict[type, pa.DataType]] = {
 _PLANS_MAX: Final = 1024
 """Maximum number of cached plans."""
 _PLANS_FIELDS_MAX: Final = 16_384
-"""Maximum number of fields in all cached plans, not counting the newest plan. A name has at most
-255 characters."""
+"""Maximum number of fields in all cached plans, not counting the newest plan. It bounds the memory,
+because a name has at most 255 characters."""
 _Plan = tuple[pa.StructType, list[pa.DataType]]
 """The type of the struct of properties, and the types of its fields."""
 _plans: FieldsCache[tuple[Any, ...], _Plan] = FieldsCache(_PLANS_MAX, _PLANS_FIELDS_MAX)

@@ -28,7 +28,7 @@ CHANNEL_SCHEMA: Final = b"penstock.channel"
 """Metadata key in a file's schema: the channel's schema, compressed, if it differs from the
 file's."""
 SCHEMA_BYTES_MAX: Final = 16 << 20
-"""Maximum number of bytes of such a schema after decompression."""
+"""Maximum number of bytes, after decompression, of a channel's schema in the metadata of a file."""
 
 
 class Parts(NamedTuple):

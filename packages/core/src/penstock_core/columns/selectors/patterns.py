@@ -29,13 +29,14 @@ _CHARACTERS_PER_CHECK: Final = 1 << 20
 _AUTOMATON_ANY_MAX: Final = 8
 """Maximum number of ``%`` in a pattern that an automaton searches for."""
 _AUTOMATON_ONE_MAX: Final = 8
-"""Maximum number of ``_`` in such a pattern."""
+"""Maximum number of ``_`` in a pattern that an automaton searches for."""
 _AUTOMATON_ONE_OF_PIECE_MAX: Final = 4
-"""Maximum number of ``_`` in a piece of such a pattern. Usual texts take 3 ns per byte. Of random
-patterns within these limits, the slowest one took 130 ns per byte of its worst text."""
+"""Maximum number of ``_`` in a piece of a pattern that an automaton searches for. Usual texts take
+3 ns per byte. Of random patterns within these limits, the slowest one took 130 ns per byte of its
+worst text."""
 _AUTOMATON_TEXT_MAX: Final = 256
-"""Maximum number of bytes of fixed text in such a pattern. The automaton is built for each batch,
-in a time that grows with the pattern: at most 70 µs."""
+"""Maximum number of bytes of fixed text in a pattern that an automaton searches for. The automaton
+is built for each batch, in a time that grows with the pattern: at most 70 µs."""
 _TRIES: Final = 32
 """Number of candidate places of a piece that are compared one by one. After this number of
 mismatches, whole blocks of positions are compared in one step."""
@@ -101,8 +102,8 @@ def search_work(pattern: str, escape: str = "") -> int:
 
 
 def search_row_bytes(pattern: str, escape: str = "") -> int:
-    """Return the approximate fixed cost of a search per text, in bytes that a comparison reads in
-    that time.
+    """Return the approximate fixed cost of a search per text, as the number of bytes that a
+    comparison reads in the same time.
 
     The cost is 0 if Arrow does the whole search; otherwise texts are searched one by one.
     """
@@ -115,7 +116,8 @@ def search_row_bytes(pattern: str, escape: str = "") -> int:
 _CHEAP: Final = 4
 """Number of characters that can be compared at every place at the cost of one comparison."""
 _ROW_BYTES: Final = 1 << 10
-"""Fixed cost of one text that is searched in Python, in bytes."""
+"""Fixed cost of one text that is searched in Python, as the number of bytes that a comparison reads
+in the same time."""
 _BROKEN_ROW_BYTES: Final = 16 << 10
 """Fixed cost of one text for each piece that single-character wildcards break into runs, in bytes,
 because such a piece may partly match at each position of the text."""

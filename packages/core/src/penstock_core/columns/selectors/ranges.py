@@ -124,8 +124,9 @@ class RangeTable(Generic[Owner]):
             node = self._nodes.get((height, position >> height))
             if node is None:
                 continue
-            # The ranges of a node include its middle. In the upper half of the node a range
-            # includes the number if it ends above it, in the lower half if it begins below it.
+            # The ranges of a node include its middle. If the number is in the upper half of the
+            # node, a range includes the number if the range ends above it; in the lower half, if
+            # the range begins below it.
             if height and position >> (height - 1) & 1:
                 index = bisect_left(node.by_high, (position,))
                 candidates = node.by_high[index:]

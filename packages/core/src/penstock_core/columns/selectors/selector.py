@@ -88,7 +88,8 @@ class Selector:
             for node in walk(self.expression)
             if isinstance(node, Like)
         )
-        """Approximate fixed cost per event, in bytes that a comparison reads in that time."""
+        """Approximate fixed cost per event, as the number of bytes that a comparison reads in the
+        same time."""
         self.stamped = stamped_texts(self.expression)
         """The predicates that depend on columns stamped by the realm."""
         self._condition = condition(self.expression)

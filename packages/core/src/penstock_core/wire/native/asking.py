@@ -23,7 +23,8 @@ _SHOWN = 80
 
 
 def check_request(message: Request[Any]) -> None:
-    """Raise ``InvalidArgument``, which names the field and its allowed values, if it is invalid.
+    """Raise ``InvalidArgument``, which names the field and its allowed values, if ``message`` is
+    invalid.
 
     A realm would treat such a request as a protocol violation and close the connection, with
     everything in progress on it.
