@@ -13,9 +13,10 @@ ATTEMPTS_MAX: Final = 50
 ATTEMPTS_US_MAX: Final = 60_000_000
 """Microseconds after which a commit is not attempted again."""
 CONFLICT_PAUSE_US_MAX: Final = 500_000
-"""Longest pause after a commit of another program, which is a matter of milliseconds."""
+"""Longest pause after a conflict with a commit of another program, in microseconds. Such a commit
+takes milliseconds."""
 FAILURE_PAUSE_US_MAX: Final = 5_000_000
-"""Longest pause after a failure of the catalog, which may be overloaded."""
+"""Longest pause after a failure of the catalog, which may be overloaded, in microseconds."""
 _PAUSE_FIRST_US: Final = 10_000
 
 

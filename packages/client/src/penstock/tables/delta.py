@@ -42,8 +42,8 @@ _VERSION: Final = "penstockVersion"
 _CONTENT: Final = "penstockContent"
 """Keys in the metadata of a commit: the writer, its version, and the content identity."""
 _SYNCED_COMMITS: Final = 100
-"""Number of commits before the newest one that are synced if it is unknown which one is not. The
-system has written older ones to disk by itself."""
+"""Number of commits before the newest one that are synced if it is unknown which of them are on
+disk. The system has written older ones by itself."""
 _HISTORY_MAX: Final = 1_000
 """Maximum number of commits that are searched for the contents of a writer's versions, newest
 first."""

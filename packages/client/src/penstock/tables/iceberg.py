@@ -85,8 +85,8 @@ renamed, a new table of its former name uses the same folder; the id distinguish
 two. Uncommitted files without this id are never removed."""
 _HOUR_MS: Final = 3_600_000
 EXTENDED_HOURS: Final = 1
-"""Hours before a snapshot is removed that another snapshot has extended by new files only. Programs
-may be about to read it; more hours would make the metadata large."""
+"""Hours after which a snapshot is removed if its successor has only added files. Until then
+programs may still read the snapshot; more hours would make the metadata large."""
 SNAPSHOTS_MAX: Final = 1_000
 """Largest number of snapshots that are kept for more than ``EXTENDED_HOURS``. Each commit reads and
 writes a description of all snapshots, about 1 KB for each."""
@@ -96,8 +96,9 @@ _PROPERTIES: Final = {
 }
 """Properties of a new table. They limit the numbers of its manifests and metadata files."""
 CONNECT_S_MAX: Final = 10.0
+"""Seconds within which a REST catalog must accept a connection."""
 ANSWER_S_MAX: Final = 60.0
-"""Seconds until a REST catalog must accept a connection, and send the next part of an answer."""
+"""Seconds within which a REST catalog must send the next part of an answer."""
 _CATALOG_PACKAGES: Final = ("botocore", "hive_metastore", "requests", "sqlalchemy", "thrift")
 """Packages that pyiceberg uses to reach catalogs. It does not convert their errors."""
 _REPEATED: Final = (

@@ -87,8 +87,8 @@ class CommitConflict(Exception):
 
 
 class CommitUnconfirmed(Exception):
-    """Raised if a commit is stored or not, or may still be stored later: its answer was lost, or
-    the catalog has failed. The text has the reason."""
+    """Raised if it is not known whether a commit is stored or will still be stored: its answer was
+    lost, or the catalog has failed. The text has the reason."""
 
 
 class FileMaker(Protocol):

@@ -52,7 +52,7 @@ COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"
 REPLACED: Final = "_penstock/replaced"
 STATE_EVERY: Final = 50
-"""After each this many commits the whole state is written, so that readers need not read all
+"""Number of commits after which the whole state is written, so that readers need not read all
 commits."""
 FORMAT_VERSION: Final = 1
 """Version of the commit and state files."""

@@ -485,10 +485,10 @@ class Table:
         """Join small files of each partition into files of up to ``target_bytes`` bytes. Return the
         numbers of replaced, new and deleted files.
 
-        The rows of a new file are sorted by ``event_id`` if the table has this column. Then files
-        that were replaced at least ``keep_hours`` ago are deleted, and uncommitted files of that
-        age, which must be at least a day. Rows and versions of writers stay the same. Other
-        programs may append during the compaction.
+        The rows of a new file are sorted by ``event_id`` if the table has this column. Afterwards
+        files that were replaced at least ``keep_hours`` ago are deleted, and so are uncommitted
+        files that are at least this old and at least a day old. Rows and versions of writers stay
+        the same. Other programs may append during the compaction.
         """
         removed_count = added_count = 0
         for files in small_files(self.refresh().files, target_bytes):

@@ -195,8 +195,8 @@ class ChannelArchiver:
     ) -> ArchiveProgress:
         """Copy the events from ``next_id`` to below ``end``, or as many as one commit takes.
 
-        ``on_commit`` is called after the commit, and when events were lost; what follows may still
-        fail. Raises ``DataLost`` if events left the channel before they were copied.
+        ``on_commit`` is called after the commit, and when events were lost; the steps after this
+        call may still fail. Raises ``DataLost`` if events left the channel before they were copied.
         """
         span = Span(self.next_id, end)
         table = self._table
@@ -283,7 +283,8 @@ class ChannelArchiver:
         they were read.
 
         Raises ``DataLost`` if there are any and losses are not allowed. With a selector, they are
-        only returned: the realm does not know which of them the durable would have got.
+        returned without an error, because the realm does not know which of them the durable would
+        have received.
         """
         is_bound = self._hold is not None
         if self._existing_end and not self._table.exists:
@@ -374,10 +375,12 @@ class Archiver:
                 self._forget(name)
                 if name in self._choice.names:
                     raise
-                # Deleted since the channels were listed; the next list does not have it.
+                # The channel was deleted after the channels were listed; the next list does not
+                # have it.
             except (Unavailable, OSError) as error:
-                # Opened again: its hold on a durable may have failed for good. It is not forgotten,
-                # because it knows which events had left before its table existed.
+                # The archiver is opened again later, because its hold on a durable may have failed
+                # for good. It is not forgotten, because it knows which events had left before its
+                # table existed.
                 if (archiver := self._archivers.get(name)) is not None:
                     archiver.close()
                 if once:

@@ -1,4 +1,5 @@
-"""The tables of archives: where each channel's is, and that it belongs to the channel."""
+"""The tables of archives: the location of each channel's table, and the check that the table
+belongs to the channel."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from penstock_core.columns.events.batch import Int64s, runs_of
 from penstock_core.ids.ids import IdSet, Span
 
 NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
-"""Removal causes that are not losses: a newer event of the same key replaced the event, or it was
-not for readers of the channel."""
+"""Removal causes that are not losses: a newer event of the same key replaced the event, or the
+event was not for readers of the channel."""
 
 SETTLED: Final = NO_LOSS | {"consumed", "redelivery_limit", "rejected", "buried"}
 """Removal causes that are not losses for a reader bound to a durable: the durable has settled the
@@ -95,9 +95,9 @@ def lost_before_reading(
     """Return the losses among the events of ``span``, which a reader has read to its end, sorted by
     id.
 
-    The result leaves out ``read``, the events that the reader has received, which may have left
-    since, and ``harmless``, ids whose absence is not a loss. ``bound``: whether the reader is bound
-    to a durable.
+    The result leaves out ``read``, the events that the reader has received (they may have left
+    afterwards), and ``harmless``, ids whose absence is not a loss. ``bound``: whether the reader is
+    bound to a durable.
     """
     if read.count == span.size:
         return []

@@ -335,7 +335,7 @@ class Durable:
             return await self._connection.ask(
                 PreviewSeek(self._channel, self.name, position), SeekOutcome
             )
-        # By the key the realm recognizes a repeated request.
+        # The realm recognizes a repeated request by the key.
         message = SeekDurable(self._channel, self.name, position, key=secrets.token_hex(16))
         return await self._connection.ask(message, SeekOutcome)
 

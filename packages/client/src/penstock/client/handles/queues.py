@@ -137,9 +137,9 @@ class Queue(Destination):
 
             await work.push(b"...", properties={"customer": 7})
 
-        With ``deliver_at``, a time, seconds since 1970, or a duration from now
-        such as ``"10m"``, the realm puts the event on the queue at that time, and the call returns
-        its number in ``scheduled``.
+        With ``deliver_at`` (a time, seconds since 1970, or a duration from now such as ``"10m"``),
+        the realm puts the event on the queue at that time, and the call returns its number in
+        ``scheduled``.
 
         Raises ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``,
         ``PublishingPaused``.

@@ -247,7 +247,7 @@ async def stage(
     group: str = "",
 ) -> list[str]:
     """Store batches in the realm without publishing them. Return the names of the stages, in order.
-    A commit of stages of a ``group`` drops all other stages of it."""
+    A commit of stages of a ``group`` drops all other stages of the group."""
     names, answers = [], []
     for part, buffer in zip(parts, buffers, strict=True):
         names.append(f"{group}/{uuid.uuid4().hex}" if group else uuid.uuid4().hex)

@@ -16,8 +16,9 @@ from penstock_core.columns.events.trace_context import with_context
 from penstock_core.vocabulary.errors import PenstockError
 
 CHUNK_EVENTS_MAX = 16_384
+"""Number of events after which a chunk is sent."""
 CHUNK_BYTES_MAX = 4 << 20
-"""Bytes read from an iterator before they are sent; the last event may exceed it."""
+"""Bytes of events after which a chunk is sent; the last event may exceed the limit."""
 
 Many: TypeAlias = Iterable[Event] | AsyncIterable[Event]
 
@@ -112,7 +113,7 @@ class Streamed:
         return ids
 
     async def abandon(self, error: BaseException) -> None:
-        """End the publish, which ``error`` has ended, without publishing anything."""
+        """End the publish without publishing anything, because ``error`` was raised."""
         if self._operation is not None:
             self._operation.end(error)
         if self._stages:

@@ -344,8 +344,8 @@ class Unit:
 class Transaction(Unit):
     """Publishes to one channel or queue in one step: ``channel.transaction()`` (SEM X1).
 
-    No event is visible before the commit. Then all of them are, with consecutive ids. The end of
-    the ``async with`` block commits; an exception in the block aborts.
+    No event is visible before the commit. After it all events are visible, with consecutive ids.
+    The end of the ``async with`` block commits; an exception in the block aborts.
     """
 
     def __init__(self, connection: RealmConnection, number: ChannelId, name: str) -> None:

@@ -1,11 +1,11 @@
 """A subscription that begins in the archive of a channel and continues with the channel.
 
-Events up to the last one of the archive are read from the archive, all later ones from the channel:
-events that have left the channel are also delivered, and each id once. Events may be archived
-during the subscription. If the archive's pipeline is bound to a durable, an event is archived
-before it leaves the channel, so that events missing from the channel are in the archive. If the
-archive was begun later than its channel, events before the first one of the archive are read from
-the channel.
+Events up to the last one of the archive are read from the archive, all later ones from the channel.
+Events that have left the channel are therefore also delivered, and each id is delivered once.
+Events may be archived during the subscription. If the archive's pipeline is bound to a durable, an
+event is archived before it leaves the channel, so that events missing from the channel are in the
+archive. If the archive was begun later than its channel, events before the first one of the archive
+are read from the channel.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from penstock.client.reading.archive import Archive, Wanted
 
 LOOK_AGAIN_S: Final = 1.0
-"""Seconds to wait for events that the channel had when it was opened. Then the archive is opened
-again, because the events may have moved there."""
+"""Seconds to wait for events that the channel had when the subscription was opened. Then the
+archive is opened again, because the events may have moved there."""
 
 
 class SeamlessSubscription(Subscription):
@@ -178,7 +178,7 @@ class SeamlessSubscription(Subscription):
                 last = end - 1 if self._end_wanted is None else min(end - 1, self._end_wanted)
                 self._last_id = max(self._last_id, last)
             return
-        # Events that left the channel before it was opened are in the archive by now.
+        # Events that left the channel before its subscription was opened are in the archive by now.
         await self._look_again()
 
     async def _reopen(self) -> None:
@@ -302,7 +302,7 @@ class SeamlessSubscription(Subscription):
     async def _next_of(self, batch: ReceivedBatch, *, is_catching_up: bool) -> ReceivedBatch | None:
         """Return the events of a batch of the channel to deliver now; put the others back. None
         means that archived events come first. ``is_catching_up``: whether events that the channel
-        had when it was opened are still to be delivered."""
+        had when the subscription was opened are still to be delivered."""
         if int(batch.event_ids[0]) < self._oldest:
             batch, later = _split(batch, self._oldest)
             if later is not None:

@@ -271,7 +271,7 @@ class ChannelRing(Generic[S]):
             del self.members[number]
         error = member.inner._inbox.failure
         inner = member.inner
-        # It is not left, because the realm or the session has already ended it.
+        # The subscription is not left, because the realm or the session has already ended it.
         inner._opened.is_open = False
         if isinstance(inner, DurableSubscription):
             if not inner._settlements.is_clear:

@@ -24,6 +24,7 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromEarliest
 
 _SHOWN_MAX: Final = 1 << 62
+"""A number above all event ids; stands for no limit."""
 
 
 class KeyState(Struct, frozen=True):

@@ -33,6 +33,7 @@ from penstock_core.wire.native import messages as wire
 CREDIT_FIRST = 4_096
 """Events that a new subscription requests before it knows their size."""
 CREDIT_MAX = 65_536
+"""Largest number of events that a subscription requests at a time."""
 BUFFER_BYTES_MAX = 16 << 20
 """Default limit of a subscription's unread bytes, held by the client or in transit; a larger single
 event is delivered alone."""

@@ -73,8 +73,8 @@ class SessionEnd:
         self._inner.on_interruption(listener)
 
     def wait_for_events(self, starts: Mapping[Destination, int], timeout: Duration) -> bool:
-        """Wait until one of the channels or queues has an event with the id mapped to it or a later
-        one. Return False if that does not happen within ``timeout`` seconds::
+        """Wait until a channel or queue in ``starts`` has an event whose id is at least the one
+        given for it. Return False if this does not happen within ``timeout`` seconds::
 
             session.wait_for_events({orders: 42, invoices: 7}, timeout=5)
         """

@@ -25,10 +25,11 @@ class _Closable(Protocol):
     """A subscription or a reader."""
 
     def close(self) -> Coroutine[Any, Any, None]:
-        """Close it, and raise errors of settlements."""
+        """Close the subscription or reader, and raise errors of settlements."""
 
     def _close_quietly(self) -> Coroutine[Any, Any, None]:
-        """Close it, and keep errors of settlements for the next flush or close."""
+        """Close the subscription or reader, and keep errors of settlements for the next flush or
+        close."""
 
 
 class _Closing:

@@ -125,9 +125,9 @@ class Channel(ChannelStreaming, Destination):
 
             orders.publish(b"...", tag="new", properties={"price": 9.5})
 
-        With ``deliver_at``, a time, seconds since 1970, or a duration from now
-        such as ``"10m"``, the realm publishes the event at that time, and the call returns its
-        number in ``scheduled``.
+        With ``deliver_at`` (a time, seconds since 1970, or a duration from now such as ``"10m"``),
+        the realm publishes the event at that time, and the call returns its number in
+        ``scheduled``.
 
         Raises ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``,
         ``PublishingPaused``.

@@ -78,7 +78,8 @@ class DeliveredEvent(ReceivedEvent):
         event_id, seat, generation = self.event_id, self._seat, self._generation
         assert event_id is not None, "a delivered event has an id"
         if roll_back:
-            # It is set in this thread, so that its loop sees it before the next event.
+            # `has_rolled_back` is set in this thread, so that the thread's loop over events sees it
+            # before the next event.
             seat.has_rolled_back = True
         else:
             try:

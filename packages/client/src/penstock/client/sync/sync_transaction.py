@@ -59,8 +59,8 @@ class Unit:
 class Transaction(TransactionStreaming, Unit):
     """Publishes to one channel or queue in one step: ``channel.transaction()`` (SEM X1).
 
-    No event is visible before the commit. Then all of them are, with consecutive ids. The end of
-    the ``with`` block commits; an exception in the block aborts.
+    No event is visible before the commit. After it all events are visible, with consecutive ids.
+    The end of the ``with`` block commits; an exception in the block aborts.
     """
 
     def __init__(self, inner: aio_transaction.Transaction, loop: LoopThread) -> None:
