@@ -6,6 +6,7 @@ from typing import Final
 from zlib import crc32
 
 _DOUBLINGS_MAX: Final = 16
+"""Maximum number of times that the first pause is doubled."""
 
 
 def backoff_s(attempt: int, *, first_s: float, longest_s: float, seed: str) -> float:

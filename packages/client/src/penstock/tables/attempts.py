@@ -18,6 +18,7 @@ takes milliseconds."""
 FAILURE_PAUSE_US_MAX: Final = 5_000_000
 """Longest pause after a failure of the catalog, which may be overloaded, in microseconds."""
 _PAUSE_FIRST_US: Final = 10_000
+"""Pause after the first failed attempt, in microseconds; it doubles with each attempt."""
 
 
 class PausingClock(Protocol):

@@ -51,6 +51,8 @@ from penstock_core.vocabulary.errors import Damaged, InvalidArgument, InvalidEve
 COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"
 REPLACED: Final = "_penstock/replaced"
+"""Folders of a table: its commits, files that are not at their final paths yet, and replaced
+files."""
 STATE_EVERY: Final = 50
 """Number of commits after which the whole state is written, so that readers need not read all
 commits."""

@@ -243,6 +243,7 @@ def _apply_rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bo
 
 
 def _apply_postponed(state: ChannelState, name: str, spans: Spans, until_us: int) -> None:
+    """Delay events of a durable until ``until_us``, in microseconds since 1970."""
     durable = state.durables.get(name)
     if durable is None or not spans:
         return
@@ -380,6 +381,7 @@ def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
 
 
 def _apply_deleted(state: ChannelState, name: str) -> None:
+    """Remove a durable from the channel."""
     state.died = {key: count for key, count in state.died.items() if key[0] != name}
     if (durable := state.remove_durable(name)) is not None:
         # The figures of a channel include durables that were deleted since the realm started.

@@ -104,6 +104,8 @@ class SelectorsInUse:
             self._note(holder.selector, is_added=False)
 
     def _note(self, selector: str, *, is_added: bool) -> None:
+        """Record that the first holder of ``selector`` was added (``is_added``) or its last one
+        removed."""
         if selector in self._changed:  # the two changes cancel each other
             del self._changed[selector]
         else:

@@ -35,6 +35,7 @@ durable on the page takes at least one window."""
 WINDOW_IDS_MAX: Final = 1 << 20
 """Maximum number of ids in a window, which bounds the work for sets of scattered ids."""
 _END: Final = 1 << 62
+"""A number above all event ids."""
 
 
 class Selected(NamedTuple):

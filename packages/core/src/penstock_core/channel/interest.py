@@ -16,6 +16,7 @@ from penstock_core.durable.subscriber import Subscriber
 from penstock_core.ids.ids import IdSet, Span, Spans
 
 _BEYOND = 1 << 62
+"""A number above all event ids."""
 
 
 class Interest(Struct, frozen=True):

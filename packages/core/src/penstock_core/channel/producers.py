@@ -224,6 +224,7 @@ class Remembered(Generic[Ids]):
             memory.at_us = min(memory.at_us, now_us)
 
     def _register(self, name: str, memory: _ProducerMemory[Ids]) -> None:
+        """Keep the memory of a producer under its name."""
         self._by_name[name] = memory
         if name.startswith(LASTING_PREFIX):
             self._lasting.setdefault(owner_of(name), set()).add(name)
@@ -246,6 +247,7 @@ class Remembered(Generic[Ids]):
             self._forget(name)
 
     def _forget(self, name: str) -> None:
+        """Drop the memory of a producer."""
         memory = self._by_name.pop(name)
         self._size -= sum(_size_of(ids) for _, ids in memory.recent)
         if name.startswith(LASTING_PREFIX):

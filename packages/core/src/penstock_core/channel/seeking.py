@@ -27,6 +27,7 @@ from penstock_core.vocabulary.seeks import LastSeek
 from penstock_core.vocabulary.stored_ids import id_set, stored_form
 
 _BEYOND = 1 << 62
+"""A number above all event ids."""
 
 
 class SeekPreview(Struct, frozen=True):

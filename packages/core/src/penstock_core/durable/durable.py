@@ -313,6 +313,7 @@ class Durable:
         self.delivered += len(events)
 
     def _unpark(self) -> None:
+        """Make all parked events ready."""
         self._offer_again(self.parked)
         self.parked = IdSet()
 

@@ -19,8 +19,11 @@ from itertools import accumulate, chain, pairwise
 from penstock_core.ids.ids import IdSet
 
 ID_BYTES = 8
+"""Number of bytes of an id."""
 COUNT_BYTES = 4
+"""Number of bytes of the number of gaps."""
 GAP_TYPES = {2: "H", 4: "I"}
+"""Type codes of Python arrays, by the number of bytes of a gap."""
 WIDE = 255
 """Marks, in place of a gap of one byte, that the gap is in the next two bytes."""
 _SWAPS = sys.byteorder == "big"

@@ -434,9 +434,11 @@ class IdSet:
     # --- two forms -------------------------------------------------------------------------
 
     def _runs(self) -> Runs:
+        """Return the first ids and the ends of the ranges, in either form of the set."""
         return (self._firsts, self._ends) if self._blocks is None else self._blocks.runs()
 
     def _scatter(self) -> None:
+        """Change the form of the set from ranges to blocks."""
         self._blocks = self._scattered()
         self._firsts, self._ends = _NO_RUNS
 

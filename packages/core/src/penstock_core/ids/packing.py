@@ -25,6 +25,7 @@ _RUN, _BITMAPS = 0, 1
 _DENSE_RUNS = 48
 """A block with more runs than this is written as a bitmap."""
 _BYTES = BLOCK // 8
+"""Number of bytes of a bitmap."""
 _END = 1 << 63
 """Ids are below this number, because they fit a signed 64-bit column."""
 

@@ -160,12 +160,14 @@ class TransactionTable:
                 self._ended[name] = replace(ended, at_us=now_us)
 
     def _forget(self, now_us: int) -> None:
+        """Forget outcomes that are too old, and transactions that have been open for too long."""
         for name in _before(self._ended, now_us - REMEMBERED_US):
             self._forget_ended(name)
         for name in _before(self.open, now_us - OPEN_MAX_US):
             self._close(name)
 
     def _close(self, transaction: str) -> None:
+        """Remove a transaction from the open ones."""
         opened = self.open.pop(transaction, None)
         if opened is not None:
             self._open_stores -= len(opened.below_capacity)
@@ -186,10 +188,12 @@ class TransactionTable:
             self._forget_ended(name)
 
     def state(self) -> tuple[Ended, ...]:
+        """Return the remembered outcomes, for a snapshot."""
         return tuple(self._ended.values())
 
 
 def _size_of(ended: Ended) -> int:
+    """Return what an outcome adds to ``_ended_sizes``: itself and its id ranges."""
     return 1 + len(ended.spans)
 
 

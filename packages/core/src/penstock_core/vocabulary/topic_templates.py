@@ -160,6 +160,7 @@ def selector_of(filter_text: str, templates: Sequence[Template]) -> str:
 
 
 def _matches(filter_text: str) -> str:
+    """Return the predicate that the property ``topic`` matches a filter."""
     is_wild = "+" in filter_text or "#" in filter_text
     return f"{TOPIC} {'MATCHES' if is_wild else '='} {_quoted(filter_text)}"
 

@@ -32,6 +32,7 @@ VALID_S: Final = 120
 _PROXY: Final = 0x21  # version 2, a connection on behalf of another
 _TCP4: Final = 0x11
 _TCP6: Final = 0x21
+"""Kinds of addresses: of TCP connections over IPv4 and IPv6."""
 # Types of fields, in the range that the PROXY protocol leaves to applications.
 _BY_NODE: Final = 0xE0
 _FOR_PROCESS: Final = 0xE1
@@ -164,6 +165,7 @@ def _encode_principal(principal: Principal) -> bytes:
 
 
 def _digest(begun: bytes, secret: bytes) -> bytes:
+    """Return the signature of a preface whose other bytes are ``begun``."""
     return hmac.digest(secret, _PURPOSE + begun, hashlib.sha256)
 
 

@@ -263,6 +263,8 @@ class ChannelArchiver:
         return span.end
 
     def _read_position(self) -> None:
+        """Read from the table which event is copied next. Raises ``IllegalState`` if the table
+        belongs to another channel, or was removed or set back."""
         table = self._table
         last = table.last_of(APP)
         self._lake.check_identity(table, self.channel.name, self.channel.epoch)

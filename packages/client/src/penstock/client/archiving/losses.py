@@ -36,6 +36,7 @@ _PREVENTIONS: Final = {
     "consumed": "retain_consumed=True",
 }
 _SHOWN_MAX: Final = 3
+"""Maximum number of spans that an error text lists for each cause."""
 
 
 class ReadIds:
@@ -123,6 +124,8 @@ def _harmless_causes(store: Destination, *, bound: bool) -> Set[str]:
 
 
 def _losses(store: Destination, span: Span, harmless_causes: Set[str]) -> list[Missing]:
+    """Return the removals of events of ``span`` that have another cause than
+    ``harmless_causes``."""
     return [removal for removal in store.missing(*span) if removal.cause not in harmless_causes]
 
 

@@ -37,6 +37,7 @@ from penstock_core.columns.schema.moments import moment_of
 from penstock_core.vocabulary.errors import DamagedBackup, InvalidArgument
 
 _COPY_BYTES = 4 << 20
+"""Number of bytes of a file that are read at a time."""
 _SECRET_FOLDERS = frozenset(("registry", "quarantine"))
 """Folders of a data directory that only the operating system's user of the realm may read."""
 

@@ -24,6 +24,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.ports import BlobInfo, Blobs, Buffer
 
 FILES: Final = "segments/"
+"""Start of the names of all files of a copy."""
 LABEL: Final = f"{FILES}copied-from.json"
 """The blob that marks a place as a copy. It is written before the first file."""
 END_BYTES: Final = 64 << 10

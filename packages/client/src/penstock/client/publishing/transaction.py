@@ -98,6 +98,7 @@ class StorePublishes:
         self._bodies += bodies
 
     def _end_run(self) -> None:
+        """Convert the single events since the last batch to a batch."""
         if self._singles:
             self._bodies.append(body_of(self._singles))
             self._singles.clear()
@@ -260,6 +261,7 @@ class Unit:
         return ()
 
     def _keep(self, spans: Spans) -> None:
+        """Record that the transaction is committed, with the ids of its events."""
         self._state = "committed"
         self._ids = {number: range(first, end) for number, (first, end) in spans}
         self._publishes.clear()

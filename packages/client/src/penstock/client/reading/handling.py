@@ -21,6 +21,7 @@ _DELAY_MAX_S: Final = 60.0
 ``_DELAY_FIRST_S``, doubled with each redelivery up to ``_DELAY_MAX_S`` (SEM D18). Without a delay
 the handler would fail on it in an endless loop."""
 _DOUBLED_MAX: Final = 16
+"""Maximum number of times that the first delay is doubled."""
 
 
 def delay_after_failure_s(redeliveries: int) -> float:

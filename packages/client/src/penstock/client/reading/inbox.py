@@ -53,6 +53,7 @@ class OpenBatch(Generic[B]):
 
 
 def _no_loop() -> None:
+    """Stand for a weak reference whose loop does not exist any more."""
     return None
 
 
@@ -196,6 +197,7 @@ class Buffered:
         self._taken = 0
 
     def _release(self, size: int, more: int = 0) -> None:
+        """Let the realm send ``size`` more bytes, and ``more`` more events."""
         self._taken += size
         # In quarters of the limit: a frame for each delivery would cost more than it brings.
         if more or (self._taken and self._taken * 4 >= self._bytes_max):
@@ -232,6 +234,7 @@ class Inbox(Generic[B]):
         self._arrives()
 
     def _arrives(self) -> None:
+        """Wake the tasks that wait for a batch."""
         self._arrived.set()
         if self._on_arrival is not None:
             self._on_arrival()

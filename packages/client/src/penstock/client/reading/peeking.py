@@ -16,7 +16,9 @@ from penstock_core.vocabulary.errors import ConnectionLost, InvalidArgument
 from penstock_core.vocabulary.identities import ChannelId
 
 PEEK_DEFAULT = 100
+"""Default number of events of a peek."""
 PEEK_MAX = 1_000_000
+"""Maximum number of events of a peek."""
 
 SCAN_EVENTS = 512
 """Smallest number of events that the realm examines in one step for a selector: smaller steps would

@@ -47,6 +47,7 @@ from penstock_core.wire.native import messages as wire
 READERS = ""
 """Name of the durable that all readers of a queue share."""
 WINDOW_DEFAULT = 10
+"""Default for the maximum number of events that a reader holds."""
 RELAYED_MAX = 1_000
 """Maximum number of events of a transient queue that wait for a plain reader's next call."""
 
@@ -308,6 +309,7 @@ class Reader(Closing):
             self._settlements.settle_soon(event_id, roll_back=False)
 
     def _hold(self, ids: IdSet) -> None:
+        """Record that the application has received ``ids``."""
         self._held.add_all(ids)
         self._lost_ids.remove_all(ids)
         self._timed_out_ids.discard_all(ids)

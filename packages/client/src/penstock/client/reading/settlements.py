@@ -147,6 +147,8 @@ class Settlements:
         return answer
 
     def _forget_rollback(self, answer: asyncio.Future[Any], connection: int) -> None:
+        """Process the answer of a rollback. ``connection`` is the value of ``_connections`` when
+        the rollback was sent."""
         self._rollbacks.discard(answer)
         if not answer.cancelled() and isinstance(answer.exception(), ConnectionLost):
             self._lost_connection = connection

@@ -239,6 +239,7 @@ class Subscription(ReceivingLoops):
             asyncio.get_running_loop().call_soon(self._confirm)
 
     def _confirm(self) -> None:
+        """Tell the realm that the events before ``_next_id`` have been received."""
         self._confirmation_is_due = False
         if self._attachment.is_open:
             self._connection.tell(wire.Credit(self._attachment.number, 0, self._next_id))

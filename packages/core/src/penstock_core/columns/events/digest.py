@@ -20,6 +20,7 @@ one by one.
 For a smaller batch, the size of the whole batch stands for the size of its largest event.
 """
 _UNLIMITED: Final = 1 << 62
+"""Limits of event sizes from this number of bytes on mean no limit."""
 
 Bools = npt.NDArray[np.bool_]
 Sizes = npt.NDArray[np.int64]

@@ -31,6 +31,7 @@ from penstock_core.vocabulary.errors import Damaged, InvalidArgument
 _MAGIC = b"ARROW1"
 """First and last bytes of an Arrow file."""
 _START = _MAGIC + b"\0\0"
+"""Start of a file: the magic bytes, padded to eight bytes."""
 _END_OF_BATCHES = b"\xff\xff\xff\xff\0\0\0\0"
 """The mark after the last batch: a message without metadata."""
 _BLOCK = struct.Struct("<qi4xq")

@@ -319,6 +319,7 @@ class KeyIndex:
 
 
 def _newest(depth: int) -> NewestByKey | NewestFew:
+    """Return an empty record of the newest ``depth`` events of each key value."""
     return NewestByKey() if depth == 1 else NewestFew(depth)
 
 

@@ -187,6 +187,7 @@ class EventFrame:
         return self._overflow
 
     def _column(self, path: str) -> Column | None:
+        """Return the column of a field with a dotted path; None if the batch does not have it."""
         name, *inner_names = path.split(".")
         index = self._batch.schema.get_field_index(name)
         if index < 0:

@@ -123,6 +123,7 @@ def _times(values: Iterable[datetime | None]) -> Column:
 
 
 def _plain(kind: pa.DataType) -> Callable[[list[Any]], Column]:
+    """Return a function that converts values to a column of type ``kind``."""
     return lambda values: pa.array(values, kind)
 
 

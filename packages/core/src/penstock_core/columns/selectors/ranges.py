@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeVar
 from penstock_core.columns.selectors.accesses import Number, NumberRange
 
 _BITS: Final = 64
+"""Number of bits of a position."""
 _TOP: Final = (1 << _BITS) - 1
 """The highest position."""
 _SIGN: Final = 1 << (_BITS - 1)

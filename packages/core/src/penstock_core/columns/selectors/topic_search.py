@@ -14,6 +14,7 @@ from penstock_core.columns.selectors.typed_columns import Column
 from penstock_core.vocabulary.topics import has_wildcards
 
 _LEVEL: Final = "[^/]*"
+"""Regular expression of a wildcard for one level, except at the beginning."""
 _FIRST_LEVEL: Final = r"(?:[^/$][^/]*)?"
 """Regular expression of a wildcard at the beginning: a level that does not begin with ``$``."""
 
