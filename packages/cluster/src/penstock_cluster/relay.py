@@ -32,7 +32,8 @@ from penstock_server.runtime.access.rare_lines import RareLines
 CONNECT_S: Final = 2.0
 """Seconds within which the owner has to accept a relayed connection."""
 REPLAY_BYTES_MAX: Final = 64 << 10
-"""Client bytes kept until the owner answers; a client sends less before the first answer."""
+"""Maximum number of client bytes kept until the owner answers; a client sends fewer before the
+first answer."""
 DRAIN_S: Final = 30.0
 """Seconds that one side gets for reading its remaining bytes after the other has closed."""
 

@@ -79,7 +79,8 @@ SECRET_BYTES_MIN: Final = 32
 CHECK_TIMEOUT_S: Final = 30.0
 """Longest wait at the start for an engine without a majority of its servers."""
 _NODE_SPECIFIC: Final = ("audit_files", "ldap")
-"""Fields of ``access`` that may differ between nodes, or are compared one by one."""
+"""Fields of ``access`` that are not compared as a whole: ``audit_files`` may differ between nodes,
+and the fields of ``ldap`` are compared one by one."""
 # Settings of three sections that must be equal on all nodes; other settings may differ.
 _SHARED_OF_CLUSTER: Final = ("lease_s", "reattach_s", "blobs")
 _SHARED_OF_LISTEN: Final = ("mqtt_channel", "tls_client_ca", "tls_client_required")
@@ -200,14 +201,15 @@ def _check_server(url: str, host: str, engine: str) -> None:
 
 
 def owner_tls(settings: Settings) -> ssl.SSLContext:
-    """Return the TLS context for connections to the owner of the realm, the receiver of the
-    copies of joins. It uses the authorities of the system and of the cluster, and the node's
-    own certificate, which nodes may share. Raises ``InvalidArgument``."""
+    """Return the TLS context for connections to the owner of the realm, which receives the copies
+    of joins. The context uses the authorities of the system and of the cluster, and the node's own
+    certificate, which nodes may share. Raises ``InvalidArgument``."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # With this flag a certificate in the trusted list is enough, without its authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if settings.listen.tls_certificate:  # an owner may ask for one, whatever name it has
+    # An owner may request a client certificate; it accepts any name in it.
+    if settings.listen.tls_certificate:
         context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key or None)
     for file in (settings.listen.tls_certificate, settings.cluster.tls_authority):
         try:
@@ -471,7 +473,7 @@ def _names(section: Section) -> Sequence[str]:
 
 
 def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRecord:
-    """Return this node's record for the other nodes; its ports have to be bound."""
+    """Return this node's record for the other nodes. The node's ports must be bound already."""
     host, listen = advertised_host(settings), settings.listen
     is_safe = bool(listen.tls_certificate)
     serves = {
@@ -493,7 +495,7 @@ def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRe
 
 
 def places_in(settings: Settings) -> dict[str, tuple[str, int]]:
-    """Return host and port of each required front end, by name; the ports have to be bound."""
+    """Return host and port of each required front end, by name. The ports must be bound already."""
     places = ((name, front_end.place(settings)) for name, front_end in front_ends().items())
     return {
         name: (place.host, place.port)

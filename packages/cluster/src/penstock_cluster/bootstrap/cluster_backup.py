@@ -172,7 +172,7 @@ class BackupBlobs(FixedBlobs):
         return await self._beneath.get(name, offset, length)
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
-        """Return the blobs of the backup, and those in the directory below it."""
+        """Return the segments in the backup, and the blobs of the directory itself."""
         infos = [BlobInfo(file.name, file.size) for file in self.stored_files.values()]
         infos += await self._beneath.list(prefix)
         return sorted((info for info in infos if info.name.startswith(prefix)), key=_name)

@@ -48,7 +48,7 @@ class NodeDirectory:
 
     def __init__(self, root: str, cluster: str, node: str = "") -> None:
         """Lock the directory, and make it if it is missing. ``node`` is the name that the settings
-        give the node; without one it keeps the name that it has.
+        give the node; if it is empty, the node keeps its stored name.
 
         Raises ``DataDirectoryInUse``, ``InvalidArgument`` for the directory of something else,
         ``Damaged``, ``StorageFailed``.
@@ -92,7 +92,8 @@ class NodeDirectory:
 
     def check_realm(self, identity: str) -> None:
         """Compare the realm on the engine (empty if it has none) with the one that this node has
-        served. Raises ``Damaged`` if the engine has lost it."""
+        served. Raises ``Damaged`` if the engine has lost it. A node that has served none yet
+        records the realm on the engine."""
         served = self.record.realm
         if served and identity != served:
             stored = f"the realm {identity}" if identity else "no realm"

@@ -307,7 +307,7 @@ async def export_realm(
     on_progress: OnProgress = lambda _: None,
 ) -> RealmMoved:
     """Write the realm of a cluster as a data directory for a realm on one machine, with everything
-    acknowledged before. The nodes continue. ``records`` are those of the register.
+    acknowledged before the call. The nodes continue. ``records`` are those of the register.
 
     Raises ``InvalidArgument`` unless the directory is empty or missing, ``IllegalState`` for a
     cluster without a realm.
@@ -315,7 +315,7 @@ async def export_realm(
     check_has_realm(records, cluster)
     _check_empty(directory)
     partial = directory.with_name(directory.name + PARTIAL)
-    # Left by an interrupted export.
+    # An interrupted export has left this directory.
     if partial.exists():
         await asyncio.to_thread(shutil.rmtree, partial)
     partial.mkdir(mode=PRIVATE_DIRECTORY, parents=True)

@@ -17,7 +17,7 @@ from penstock_core.vocabulary.ports import Clock, EngineInspector, StorageEngine
 from penstock_server.settings import ClusterSettings
 
 GROUP: Final = "penstock.engines"
-"""Group of :class:`EngineKind`; the name of each entry point is a scheme of URLs."""
+"""Group of the entry points of :class:`EngineKind`; the name of each is a scheme of URLs."""
 
 
 class EngineKind(Protocol):

@@ -189,8 +189,8 @@ def room_in(servers: Sequence[EngineServer]) -> int | None:
 
 
 def _check_room(servers: Sequence[EngineServer]) -> Iterator[Check]:
-    """Check the room on the servers of the engine that report it. The engine refuses appends by the
-    room of a majority; a full server will soon fail."""
+    """Check the room on the servers of the engine that report it. The engine refuses appends when a
+    majority of its servers has no room; a single full server will soon fail."""
     rooms = {
         server.name or server.address: server.room for server in servers if server.room is not None
     }

@@ -117,7 +117,8 @@ class ClusterOrders:
         current = read_record(key, record, MemberRecord)
         if current.nonce != member.nonce:
             raise IllegalState(f"{node} has just been started again")
-        # First, because it fails if the node is running again; then nothing else is removed.
+        # The member record is changed first, because this fails if the node is running again;
+        # nothing else is removed in this case.
         removed = msgspec.structs.replace(current, removed=True)
         try:
             await self._registry.cas(key, record.version, msgspec.json.encode(removed))

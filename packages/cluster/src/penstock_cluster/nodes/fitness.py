@@ -21,7 +21,7 @@ CHECK_UNFIT_S: Final = 2.0
 NOT_RECOVERED_S: Final = 5.0
 NOT_RECOVERED_S_MAX: Final = 30.0
 """Pause after a failed recovery; other nodes may take the realm during the pause. It doubles with
-each failure, up to the second value."""
+each failure, up to ``NOT_RECOVERED_S_MAX``."""
 
 _log = logger("penstock.cluster")
 

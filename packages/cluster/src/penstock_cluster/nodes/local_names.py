@@ -201,7 +201,7 @@ class LocalStoreNames(StoreNames):
             local = names.names.get(name)
             if local is not None and local.asked == local_name.asked:
                 return names  # it was written, but the answer was lost
-            # An earlier request of this node whose store was never created.
+            # Drop an earlier request of this node whose store was never created.
             if self._making[name] == 1 and not self._has(name):
                 names = names.without(name, self._node)
             return names.with_request(name, local_name)

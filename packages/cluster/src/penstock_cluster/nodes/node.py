@@ -70,7 +70,7 @@ _ENDS: Final = (PenstockError,)
 """Errors that end a node: another process has its name, or the cluster writes a newer format."""
 
 ClockState = Literal["right", "is apart", "claims nothing", "owns nothing"]
-"""State of the clock that the node has logged, and its consequence."""
+"""State of this node's clock, as logged last: right, or what a wrong clock keeps the node from."""
 
 _log = logger("penstock.cluster")
 
@@ -124,7 +124,8 @@ class ShardLease:
         return self._node.claims.nodes_behind(format)
 
     async def held(self) -> None:
-        """Wait until the lease holds. Raises ``Deposed`` when it never will again."""
+        """Wait until the lease holds. Raises ``Deposed`` once another owner or epoch has the shard,
+        so that it never will."""
         while not self.holds():
             owned = self._node.claims.owned.get(self._shard)
             if owned is None or owned.epoch != self.epoch:
@@ -539,8 +540,8 @@ class ClusterNode:
 
     async def _take_over(self, shard: int, epoch: int) -> RunningRealm:
         """Fence earlier owners, then recover. An earlier owner may still be removing files that its
-        own snapshot has superseded. A file that disappears during a recovery is covered by that
-        snapshot."""
+        own snapshot has superseded. If a file disappears during the recovery, that snapshot covers
+        it, and the recovery begins again."""
         lease = ShardLease(self, shard, epoch)
         for attempt in count(1):
             journal = await self._engine.journal(shard, epoch)
@@ -591,7 +592,8 @@ def _shard_of(write: RegisterWrite) -> int:
 
 
 async def _prepare_end(tenure: _Tenure, incidents: Incidents) -> None:
-    """End a tenure in an orderly way; clients are served during the first part."""
+    """End a tenure in an orderly way: write the data that the next owner needs while clients are
+    still served, then stop serving."""
     with incidents.barrier("hand-over", ends=()), suppress(PenstockError):
         if tenure.realm is not None:  # a failure to write ends the tenure anyway
             await tenure.realm.prepare_to_close()
@@ -599,7 +601,7 @@ async def _prepare_end(tenure: _Tenure, incidents: Incidents) -> None:
 
 
 class _SignOfLife(asyncio.Protocol):
-    """Closes every connection immediately. That it was accepted shows that the process lives."""
+    """Closes every connection immediately. An accepted connection shows that the process lives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

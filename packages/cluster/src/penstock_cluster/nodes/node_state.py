@@ -35,8 +35,9 @@ _RESIDENT_PAGES: Final = 21
 
 
 def process_figures(folder: Path = _PROC) -> dict[str, float]:
-    """Return the process metrics of Prometheus on Linux, under their names. The client library is
-    not used: only the owner loads it, and loading takes 50 ms. Empty on other systems."""
+    """Return the metrics of this process on Linux, by the names that Prometheus gives them. The
+    client library is not used: only the owner loads it, and loading takes 50 ms. Empty on other
+    systems."""
     try:
         # The name of the program is in parentheses and may contain spaces and parentheses itself.
         fields = (folder / "self/stat").read_text().rpartition(")")[2].split()

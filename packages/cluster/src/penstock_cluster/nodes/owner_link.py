@@ -157,9 +157,9 @@ class OwnerClient:
         has_quorum: Callable[[], bool],
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
-        """``owner`` also finds the node itself. An owner that has not answered for ``answer_s``
-        seconds is given up. ``tls`` returns the context that verifies the certificates of owners.
-        """
+        """``owner`` returns the owner of the realm, even if it is this node. An owner that has not
+        answered for ``answer_s`` seconds is given up. ``tls`` returns the context that verifies the
+        certificates of owners."""
         self._owner = owner
         self._secret = secret
         self._node = node

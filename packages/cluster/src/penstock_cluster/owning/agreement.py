@@ -17,7 +17,7 @@ SettingTexts = Mapping[str, str]
 """Settings as text, by name. Names that only one of two versions knows are not compared."""
 
 _SHOWN_MAX = 5
-"""Settings named in one message."""
+"""Maximum number of settings named in one message."""
 
 
 def differing(own: SettingTexts, others: SettingTexts) -> list[str]:

@@ -169,6 +169,7 @@ class LocalRealm:
         _log.info("local.listening", **urls)
 
     async def _serve_later(self, front_end: FrontEnd) -> None:
+        """Listen for a front end that needs stores of its protocol, as soon as these exist."""
         host, port = _place(front_end, self._settings)
         await serve_mqtt(self.listener.services[front_end.name], host, port)
 

@@ -33,7 +33,7 @@ class RunDisplay(Protocol):
 
 class Lines:
     """Prints a line for each change of state and, every ``every_s`` seconds, a line for each step
-    that has read rows since."""
+    that has read rows since its previous line."""
 
     def __init__(self, every_s: float = LINES_EVERY_S) -> None:
         self._every_s = every_s

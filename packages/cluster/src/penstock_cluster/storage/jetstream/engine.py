@@ -43,7 +43,7 @@ _PAYLOAD_KEPT: Final = 4 << 10
 """Bytes of a message that are reserved for its headers."""
 _SETTLE_S: Final = 20.0
 """Time after which servers that are starting count as down. A read of a frozen server takes two
-seconds, so the number of reads would not bound it."""
+seconds, so a limit on the number of reads would not bound this time."""
 _ROOM_READ_EVERY_US: Final = 10_000_000
 """Age of the reported room, in microseconds, after which the servers are read again."""
 
@@ -336,7 +336,7 @@ def _leader(servers: Sequence[ServerState]) -> str:
 
 
 def _passes(check: Callable[[Sequence[ServerState]], None], servers: Sequence[ServerState]) -> bool:
-    """Whether the servers pass a check."""
+    """Return whether the servers pass a check."""
     try:
         check(servers)
     except Unavailable:

@@ -171,7 +171,7 @@ class FrameIndex:
         """Bytes of data in the blocks above the floor."""
         self._extents: dict[int, Extent] = {}
         self._incomplete = Extent(0, 0, 0)
-        """Frames of an incomplete block."""
+        """Extent of an incomplete block at the end of the stream; 0 parts without one."""
 
     def take(self, frame: BlockFrame) -> int | None:
         """Add the next frame. Returns the number of the block that it completes, or None.
@@ -200,8 +200,8 @@ class FrameIndex:
         return self._extents[block]
 
     def keeps_from(self, through: int) -> int:
-        """Return the first frame that remains when blocks up to ``through`` are removed: the first
-        of the next block, or the newest frame."""
+        """Return the sequence of the first frame that remains when blocks up to ``through`` are
+        removed: the first frame of the next block, or the newest frame."""
         return self._extents[through + 1].sequence if through < self.tail else self.last
 
     def trim(self, through: int) -> None:

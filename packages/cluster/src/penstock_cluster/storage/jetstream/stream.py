@@ -87,7 +87,7 @@ _ABSENT: Final[Mapping[str, object]] = {
     "allow_rollup_hdrs": False,
     "max_age": 0,
 }
-"""Values of settings that the server leaves out."""
+"""Values of the settings that the server leaves out of its answers."""
 
 
 class StreamState(Struct):
@@ -195,12 +195,13 @@ class NatsStream:
         raise AssertionError("pauses never end")
 
     async def info(self) -> StreamInfo:
-        """Return its settings and state. Raises ``Unavailable`` if the stream does not exist."""
+        """Return the settings and state of the stream. Raises ``Unavailable`` if the stream does
+        not exist."""
         return await self._info({})
 
     async def try_info(self) -> StreamInfo | None:
-        """Return its settings and state after a single request; None without an answer. Raises
-        ``Unavailable`` if the stream does not exist."""
+        """Return the settings and state of the stream after a single request; None without an
+        answer. Raises ``Unavailable`` if the stream does not exist."""
         try:
             answer = await self._connection.ask(f"$JS.API.STREAM.INFO.{self.name}", b"{}")
         except Unanswered:

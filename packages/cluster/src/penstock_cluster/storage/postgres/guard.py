@@ -19,7 +19,7 @@ SELECT count(*) AS present,
        coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)), 0)::bigint AS lag
 FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
 """
-"""Number of connected standbys that a commit may wait for, and the lag of the last one in
+"""Number of connected standbys that a commit may wait for, and the lag of the slowest one in
 bytes."""
 WAITS: Final = ("on", "remote_apply")
 """Values of ``synchronous_commit`` that make a commit wait for a standby's disk."""

@@ -246,7 +246,7 @@ class Servers:
         return f"no PostgreSQL server of {addresses} takes writes ({self._last_failure})"
 
     async def pause(self, delay_s: float) -> None:
-        """Wait, or until closed."""
+        """Wait for ``delay_s`` seconds, or until the connection is closed."""
         await self._is_closed_within(delay_s)
 
     async def _is_closed_within(self, delay_s: float) -> bool:
