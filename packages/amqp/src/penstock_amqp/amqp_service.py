@@ -68,7 +68,8 @@ class AttachedDurables:
     def _end_absence(self, number: ChannelId, durable: DurableView, absence: object) -> None:
         """Delete the subscription at the end of its timeout, unless a client has reconnected."""
         store = self._realm.view.store(number)
-        # A durable of the same name may have been created since then; it must not be deleted.
+        # A durable of the same name may have been created during the timeout; it must not be
+        # deleted.
         current = None if store is None else store.durable(durable.name)
         still_exists = current is not None and current.identity is durable.identity
         is_absent = not durable.is_attached and self._absences.get(durable.identity) is absence

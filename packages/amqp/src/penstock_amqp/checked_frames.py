@@ -18,8 +18,8 @@ LIKE_BYTES_MAX: Final = 512
 _LIKE_BYTES_MIN: Final = 16
 _FIRST_ROWS: Final = 16
 _MOST_ROWS: Final = 4_096
-"""Frames compared in the first step, and maximum of a later step. The first is small because the
-frames after it may differ."""
+"""Number of frames compared in the first step, and the largest number in a later step. The first
+step is small because the next frames may differ."""
 _HALF: Final = 1 << 31
 _HEADER_BYTES: Final = 8
 _NULL: Final = 0x40

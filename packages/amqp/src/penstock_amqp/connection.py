@@ -336,7 +336,8 @@ class AmqpConnection(HostedConnection):
         self.end_link(link, TOO_MANY, text)
 
     def may_hold(self, size: int) -> bool:
-        """Count ``size`` bytes of unfinished messages. Return True if they fit the user's limit."""
+        """Set the bytes of this connection's unfinished messages to ``size``. Return True if they
+        fit the user's limit."""
         return self._transport is None or self._incomplete.fits(size)
 
     def too_many_parts(self, link: IncomingLink) -> None:

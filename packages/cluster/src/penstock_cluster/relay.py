@@ -58,8 +58,8 @@ class RelayEnd(asyncio.Protocol):
         self.is_over = False
         self.answer_protocol: Callable[[], asyncio.BaseProtocol] | None = None
         """Creates the protocol that answers a client on this node if the owner drops it without an
-        answer. None if that is impossible: its bytes are encrypted or no longer kept, the owner has
-        answered, or the owner may have carried out a request."""
+        answer. None if this node cannot answer: the client's bytes are encrypted or no longer kept,
+        the owner has answered, or the owner may have carried out a request."""
         self._replay_bytes = b""
         """The client's bytes so far, in case that this node has to answer them itself."""
         self._on_closed = on_closed

@@ -71,8 +71,8 @@ class RelocationPlan(Struct, frozen=True, kw_only=True):
     unsealed_bytes: int
     """Bytes of events that are in no file yet."""
     local: tuple[str, ...]
-    """Stores that will not be cluster-wide at a destination that is a cluster; only the events of
-    the present owner are moved (SEM N5)."""
+    """Names of the stores that will not be cluster-wide if the destination is a cluster (SEM N5);
+    they are empty after each takeover."""
 
 
 class Relocation:

@@ -39,8 +39,8 @@ def count_left_out(counts: MessageCounts, topic: str, part: str, reason: str) ->
 
 
 def count_unsent(counts: MessageCounts, topic: str, reason: str) -> None:
-    """Count a message that cannot be sent to a receiver. Its durable counts it as consumed. Log
-    lines are limited as in `count_left_out`."""
+    """Count a message that cannot be sent to a receiver. The receiver's durable counts the message
+    as consumed. Log lines are limited as in `count_left_out`."""
     counts.unsent += 1
     if counts.rare_lines.is_due("mqtt.not_given_out"):
         _log.warning("mqtt.not_given_out", topic=topic, reason=reason, count=counts.unsent)

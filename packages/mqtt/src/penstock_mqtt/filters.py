@@ -161,8 +161,8 @@ class Filter:
         self.number = number
         """The client's subscription identifier; None if it has set none."""
         self.durable = ""
-        """Name of the durable that holds its messages; empty if it receives messages only while
-        live."""
+        """Name of the durable that holds the subscription's messages; empty if the subscription
+        receives only messages that are published while it is live."""
         self.feed: Feed | None = None
         """The seat at the subscription's durable in the channel of all topics."""
         self.feeds: dict[str, Feed] = {}

