@@ -13,9 +13,8 @@ _TLS_FILES = ("ca", "certificate", "key")
 def realm_url(scheme: str, parts: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Return the URL of a realm.
 
-    ``parts`` has ``hostname``, ``port``, ``userid`` and ``password``, all optional; in the
-    transport options, ``ca``, ``certificate`` and ``key`` name files for TLS.
-    """
+    ``parts`` has ``hostname``, ``port``, ``userid`` and ``password``, all optional. ``options`` are
+    the transport options; their values ``ca``, ``certificate`` and ``key`` name files for TLS."""
     user = quote(parts.get("userid") or "", safe="")
     password = quote(parts.get("password") or "", safe="")
     credentials = f"{user}:{password}@" if password else f"{user}@" if user else ""

@@ -29,8 +29,8 @@ REFRESH_S = 1.0
 FETCHED_MAX = 100
 """Largest number of events that one request fetches for a consumer."""
 IDLE_S = 60.0
-"""Default of the argument ``x-expires``, in seconds: the longest time without a consumer of a queue
-that is deleted with its client."""
+"""Longest time without a consumer, in seconds, for a queue that is deleted with its client. The
+argument ``x-expires``, which is in milliseconds, overrides it."""
 _FANOUT = "fanout"
 _COPIED = {*QueueAttributes.__annotations__} & {*Definition.__struct_fields__}
 """Attributes that the realm's queues for the priorities of a kombu queue have in common."""

@@ -103,7 +103,7 @@ class UnsettledMessages(virtual.QoS):
     def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._held: dict[str, HeldEvent] = {}
-        """HeldEvent and unsettled events by delivery tag."""
+        """Delivered events that are not settled, by delivery tag."""
 
     def hold(self, delivery_tag: str, source: EventSource, event: Event) -> None:
         """Remember the event of a message until the message is settled."""

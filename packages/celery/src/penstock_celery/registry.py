@@ -77,7 +77,7 @@ class SharedBindings:
 
     def overdue(self) -> list[str]:
         """Return the queues that end with their clients and may be overdue: their declaration is
-        older than the time that they may have no consumer."""
+        older than their longest time without a consumer."""
         now = datetime.now(UTC)
         return [
             queue

@@ -97,8 +97,9 @@ class RealmBackend(KeyValueStoreBackend):
         """Return the result of a task once its state is final. ``end_s`` is the deadline as a time
         of ``perf_counter``."""
         with results.subscribe(start="latest", selector=selector) as events:
-            # Read after the subscription has begun, so that no result is missed in between. The
-            # realm finds it by its key, while a subscription from the start would examine all.
+            # The stored result is read after the subscription has begun, so that no result is
+            # missed in between. The realm finds the stored result by its key, while a subscription
+            # from the start would examine the results of all tasks.
             batch: Iterable[Event] = _stored(results, selector)
             while True:
                 for event in batch:

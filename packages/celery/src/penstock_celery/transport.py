@@ -91,8 +91,8 @@ class Transport(virtual.Transport):
             raise
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver the next message. Raises ``socket.timeout`` if none arrives in time, and the
-        error of a lost connection."""
+        """Deliver the next message. Raises ``socket.timeout`` if none arrives within ``timeout``
+        seconds, and the error of a lost connection."""
         end_s = float("inf") if timeout is None else perf_counter() + timeout
         while True:
             self.arrivals.raise_failure()
@@ -136,7 +136,8 @@ class Transport(virtual.Transport):
             self.arrivals.notify()  # the loop calls again after its other events
 
     def close_connection(self, connection: Any) -> None:
-        """Close the channels and the session."""
+        """Close the channels and the session. Does nothing in a process that was forked from the
+        process that opened them."""
         if os.getpid() == self._process_id:
             super().close_connection(connection)
             self._end_session()

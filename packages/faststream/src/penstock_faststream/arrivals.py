@@ -32,8 +32,9 @@ class Arrival:
         *,
         needs_delay: bool = False,
     ) -> None:
-        """``channel`` is the name of the channel or queue. ``needs_delay`` says that it redelivers
-        events without a backoff, so that a rollback has to name a delay."""
+        """``channel`` is the name of the channel or queue. ``needs_delay`` states whether the
+        durable or queue redelivers events without a backoff, so that a rollback has to name a
+        delay."""
         self._needs_delay = needs_delay
         self.received = received
         self.events = [*received] if isinstance(received, ReceivedBatch) else [received]
@@ -105,8 +106,8 @@ class QueueArrival(Arrival):
         """Commit, and return when the realm has stored that. Raises ``ConnectionLost`` or
         ``IllegalState`` if the events have returned to the queue."""
         if self._has_all_that_is_held():
-            # Without an event, the call would fail for an earlier batch that was not settled in
-            # time and is delivered again.
+            # A commit without an event would fail because of an earlier batch that was not settled
+            # in time and is delivered again.
             await self._reader.commit(max(event.event_id or 0 for event in self.events))
         else:
             for event in self.events:

@@ -69,9 +69,9 @@ async def durable_of(
 async def pattern_durable_of(
     session: Session, pattern: str, durable: DurableSub, *, creates: bool
 ) -> PatternDurableInfo | None:
-    """Return the description of a durable over a pattern. With ``creates``, create it on each
-    channel that fits if it is missing; otherwise return None if it is, or if the user may not see
-    it."""
+    """Return the description of a durable over a pattern. With ``creates``, a missing durable is
+    created on each channel that fits. Without it, the result is None if the durable is missing or
+    if the user may not see it."""
     try:
         return await session.durables.get(pattern, durable.name)
     except (NameDoesNotExist, AccessDenied):
@@ -83,7 +83,8 @@ async def pattern_durable_of(
 
 
 async def channel_of(session: Session, name: str, *, creates: bool) -> Channel:
-    """Return a channel. With ``creates``, create a missing one."""
+    """Return a channel. With ``creates``, create a missing one; otherwise raise
+    ``NameDoesNotExist``."""
     try:
         return await session.channels.get(name)
     except NameDoesNotExist:

@@ -134,7 +134,8 @@ class RealmProducer(ProducerProto[PenstockPublishCommand]):
 
     async def request(self, cmd: PenstockPublishCommand) -> Arrival:
         """Publish a request and return its reply. The client sets the correlation id and the reply
-        address of a request. Raises ``NoReply``."""
+        address of a request. Raises ``NoReply`` if no reply arrives within ``cmd.timeout_s``
+        seconds."""
         data, attributes = await self._encoder.arguments(cmd.body, cmd)
         attributes["headers"] = {}
 

@@ -133,8 +133,9 @@ class ReplyPublisher(FakePublisher):
     async def _publish(
         self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
     ) -> None:
-        """Publish the reply. A refusal is reported and does not fail the handler: the request would
-        be delivered again, with the same ``reply_to``, which any publisher may choose."""
+        """Publish the reply. A refusal is reported and does not fail the handler. Otherwise the
+        request would be delivered again, with the same ``reply_to``, which any publisher may
+        choose."""
         try:
             await super()._publish(cmd, _extra_middlewares=_extra_middlewares)
         except Refused as error:

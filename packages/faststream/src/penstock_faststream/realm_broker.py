@@ -84,7 +84,8 @@ class PenstockLoggerStorage(DefaultLoggerStorage):
 
 
 _make_logger_state = partial(make_logger_state, default_storage_cls=PenstockLoggerStorage)
-"""Makes the log of a broker: the given one, none for None, or one with columns."""
+"""Makes the log of a broker: the log that was given, no log if None was given, and a log with
+columns otherwise."""
 
 
 class PenstockBroker(PenstockRegistrator, BrokerUsecase[Arrival, Session, PenstockBrokerConfig]):

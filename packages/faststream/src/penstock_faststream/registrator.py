@@ -1,4 +1,4 @@
-"""Registers subscribers and publishers, of brokers and routers; routers."""
+"""Registers the subscribers and publishers of brokers and routers. Also contains the routers."""
 
 from __future__ import annotations
 

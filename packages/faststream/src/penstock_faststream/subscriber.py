@@ -69,8 +69,8 @@ class PenstockSubscriber(TasksMixin, SubscriberUsecase[Arrival]):
         return (BatchParser if self.source.is_batch else EventParser)(address.regex)
 
     def use_prefix(self) -> None:
-        """Read parameters of the path with the prefix of the router. It is known once the router is
-        included."""
+        """Find the parameters in names of channels that begin with the prefix of the router. The
+        prefix is known once the router is included."""
         self._parser, self._decoder = _methods_of(self._parser_at(self.address))
 
     # --- starting and stopping -----------------------------------------------------------

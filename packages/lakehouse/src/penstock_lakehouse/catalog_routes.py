@@ -76,7 +76,7 @@ class NamespacesQuery(QueryParameters, frozen=True):
     page_token: Annotated[str, Meta(max_length=1_024)] = field(default="", name="pageToken")
     """Ignored: all namespaces fit on one page."""
     page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = field(default=PAGE_MAX, name="pageSize")
-    """Ignored, as the page token."""
+    """Ignored: all namespaces fit on one page."""
 
 
 class TablesQuery(QueryParameters, frozen=True):

@@ -131,9 +131,8 @@ class ChannelTable:
         """Make a snapshot of a captured channel and add it to :attr:`snapshots`.
 
         With ``is_clean``, its files contain no rows of removed events. Raises ``NameDoesNotExist``
-        if a sealed file was rewritten since the capture, ``LimitReached``, ``StorageFailed``,
-        ``UnreadableEvents``.
-        """
+        if a sealed file was rewritten since the capture, ``UnreadableEvents`` if events cannot be
+        read, and the errors of ``FileStore.put``."""
         # Each file is held as soon as it exists: a later file of the same load may need room, for
         # which unused files are removed.
         hold = self._store.hold()
@@ -204,8 +203,8 @@ class ChannelTable:
         # Files may have a column of doubles that the table does not show; clients refuse files with
         # columns that the mapping lacks.
         schema = table_schema(columns)._replace(mapping=all_columns.mapping)
-        # Read before the first await: grants may end while files are written, and their snapshots
-        # with them.
+        # `newest` is read before the first await: grants may end while files are written, and their
+        # snapshots with them.
         newest = self.snapshots[-1].facts if self.snapshots else None
         # Ids and times have to rise even if two snapshots fall into one microsecond (SEM B2).
         snapshot_id = max(channel.at_us, 0 if newest is None else newest.snapshot_id + 1)
@@ -230,8 +229,8 @@ class ChannelTable:
     async def _manifest_files(
         self, parts: Sequence[StoredRows], schema: TableSchema, hold: FileHold
     ) -> list[ManifestFile]:
-        """Return the manifests of a snapshot. Manifests that list the same files as one of the
-        previous snapshot are used again; the others are written."""
+        """Return the manifests of a snapshot. A manifest of the previous snapshot is used again if
+        it lists the same files; the others are written."""
         data = [
             ManifestEntry(
                 uri_of(part.events.file.name),
@@ -395,8 +394,9 @@ class ChannelTables:
     # --- snapshots -----------------------------------------------------------------------
 
     async def _snapshot(self, table: ChannelTable, *, is_clean: bool) -> Snapshot:
-        """Return the newest snapshot of ``table`` if it is fresh or still current; otherwise make
-        one.
+        """Return the newest snapshot of ``table`` if it is not older than ``tables.fresh_ms``, or
+        if no event was stored or removed since it was made; otherwise make one. With ``is_clean``,
+        the files of the snapshot contain no rows of removed events.
 
         Raises ``Unavailable`` if sealed files were rewritten during each of the attempts, and
         ``Damaged`` if events cannot be read; they are quarantined then.
@@ -436,7 +436,8 @@ class ChannelTables:
         )
 
     def _grant(self, table: ChannelTable, snapshot: Snapshot, reader: Principal) -> TableGrant:
-        """Return a new grant, or the user's grant for the snapshot with a later end."""
+        """Return the user's grant for the snapshot, with a later end, or a new grant. A new grant
+        ends the user's least recently loaded one if the user has the maximum number."""
         until_us = self._realm.clock.now_us() + self._limits.hold_s * 1_000_000
         grants = self._grants_of.setdefault(reader.name, {})
         grant = grants.pop(snapshot, None)
@@ -474,7 +475,7 @@ class ChannelTables:
             for grant in [grant for grant in grants.values() if grant.until_us <= now_us]:
                 self._end(grant)
         for table in list(self._tables.values()):
-            # A table without snapshots has no readers. A locked one is about to get a snapshot,
+            # A table without snapshots has no readers. A locked table is about to get a snapshot,
             # whose files must not be removed.
             if table.snapshots or table.lock.locked():
                 continue

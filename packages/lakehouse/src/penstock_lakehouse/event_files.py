@@ -134,8 +134,7 @@ class EventFiles:
         The files are added to ``hold``. With ``is_clean`` they contain no removed events; otherwise
         up to a fifth of a file's rows may be removed, and a delete file marks them. Raises
         ``NameDoesNotExist`` if a sealed file was rewritten since the channel was captured,
-        ``LimitReached``, ``StorageFailed``, ``UnreadableEvents``.
-        """
+        ``UnreadableEvents`` if events cannot be read, and the errors of ``FileStore.put``."""
         await self._forget_all_but({file.name for file in channel.files})
         removed_max = 0.0 if is_clean else REMOVED_MAX
         parts: list[StoredRows] = []
@@ -181,7 +180,7 @@ class EventFiles:
             ids = file.stored.within(
                 Span(batches[part.start].first_id, batches[part.stop - 1].end_id)
             )
-            # Removed from the dictionary until the file is known to be good, so that a failure of
+            # The file is not in the dictionary until it is known to be good, so that a failure of
             # the following steps does not leave a dropped file in it.
             events = sealed.made.pop(part, None)
             if events is not None and not self._is_usable(

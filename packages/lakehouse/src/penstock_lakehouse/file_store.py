@@ -100,7 +100,8 @@ class FileStore:
         size = memoryview(content).nbytes
         await self._make_room(size)
         file = StoredFile(name, size)
-        # Counted before the write, so that files written at the same time keep the limit together.
+        # The file is counted before the write, so that files written at the same time keep the
+        # limit together.
         self._files[name] = file
         self.bytes += size
         try:
@@ -192,9 +193,8 @@ def _not_found(name: str) -> NameDoesNotExist:
 def _write(path: Path, content: Any) -> None:
     """Write a new file.
 
-    The user's group may read it, as it may read the stored events: executors of Spark may run as
-    another user.
-    """
+    The group of the realm's user may read the file, as it may read the stored events, because
+    executors of Spark may run as another user."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     try:

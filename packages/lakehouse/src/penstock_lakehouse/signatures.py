@@ -74,8 +74,8 @@ def check_signature(
     headers: Mapping[str, str],
     now_us: int,
 ) -> None:
-    """Raise ``AuthenticationFailed`` unless the request was signed with ``secret`` in the last 15
-    minutes.
+    """Raise ``AuthenticationFailed`` unless the request was signed with ``secret``, at a time that
+    differs from ``now_us`` by at most 15 minutes.
 
     ``path`` and ``query`` are as received; ``headers`` have lower-case names.
     """
@@ -96,7 +96,7 @@ def check_signature(
     canonical = "\n".join(
         (
             method,
-            # Clients differ in the characters that they escape; the signature is of one form.
+            # Clients differ in the characters that they escape, but all sign the path in this form.
             quote(unquote(path), safe="/-_.~"),
             _canonical_query(query),
             *(f"{name}:{' '.join(headers.get(name, '').split())}" for name in signature.headers),
@@ -111,7 +111,8 @@ def check_signature(
     # The signing key is derived from the parts of the scope one by one; the last step signs.
     for part in (*scope.split("/"), text):
         key = hmac.digest(key, part.encode(), "sha256")
-    # Takes the same time wherever the two differ, so that a signature cannot be guessed by timing.
+    # The comparison takes the same time wherever the two differ, so that a signature cannot be
+    # guessed by timing.
     if not hmac.compare_digest(key.hex(), signature.digest):
         raise AuthenticationFailed("the signature of the request does not match its content")
 

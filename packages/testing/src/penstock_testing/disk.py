@@ -55,13 +55,14 @@ class _File:
         try:
             _apply(self.live, change)
         except BufferError:
-            # A bytearray with mappings cannot be resized, so they keep the old object and its size.
+            # A bytearray with mappings cannot be resized, so the mappings keep the old object and
+            # its size.
             self.live = bytearray(self.live)
             _apply(self.live, change)
         self.pending.append(change)
 
     def shorten(self, size: int) -> None:
-        """Cut the file off on the disk."""
+        """Truncate the file to ``size`` bytes, on the disk and for programs."""
         # The cut is durable, so a later power cut must not undo the writes before it.
         self.make_durable()
         self.live, self.durable = self.live[:size], self.durable[:size]
@@ -202,7 +203,8 @@ class FaultyDisk:
         self._is_halted, self._calls_left, self._syncs_left = True, 0, 0
 
     def halt_after(self, calls: int) -> None:
-        """Halt after ``calls`` more calls, in the middle of an operation of the program."""
+        """Halt in the middle of an operation of the program: in the call with the number ``calls``,
+        counted from now on. A call counts once for each file and directory that it looks up."""
         self._calls_left = calls
 
     def halt_in_sync(self, syncs: int, *, least_bytes: int = 0) -> None:
@@ -432,8 +434,9 @@ class FaultyDisk:
         return node
 
     def _reserve_bytes(self, node: _File, end: int) -> int:
-        """Reserve space so that a file can grow to ``end``, and return the remaining free bytes.
-        If the result is negative, that many bytes are missing and nothing is reserved."""
+        """Reserve space so that a file can grow to ``end``, and return the remaining free bytes. If
+        the result is negative, that many bytes are missing and nothing is reserved. On a disk
+        without a limit, the result has no meaning except that it is not negative."""
         growth = max(end - len(node.live), 0)
         if self.free_bytes is None:
             return growth

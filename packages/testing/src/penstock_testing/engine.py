@@ -104,7 +104,8 @@ class ShardLog:
         return self.purged, list(self.frames)
 
     def get(self, first: int, parts: int) -> list[LogFrame]:
-        """Return frames from sequence ``first`` on. Raises ``Trimmed`` if the first is purged."""
+        """Return at most ``parts`` frames from sequence ``first`` on. Raises ``Trimmed`` if the
+        frame ``first`` is purged."""
         if first <= self.purged:
             raise Trimmed(f"frame {first} is gone: the log starts after {self.purged}")
         begin = first - self.purged - 1
@@ -363,7 +364,8 @@ class EngineJournal:
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         """Add a block after block ``expected``, which must be the last one; return its sequence
-        (:meth:`penstock_core.vocabulary.ports.Journal.append`); every append is synced."""
+        (:meth:`penstock_core.vocabulary.ports.Journal.append`). Every append is synced, also
+        without ``sync``."""
         self._check_open()
         data = b"".join(block)
         if expected != self.tail:
@@ -374,8 +376,8 @@ class EngineJournal:
             raise Unknown(self._unknown_reason)
         size, first = self._frame_bytes_max, self.last + 1
         parts = max(1, -(-len(data) // size))  # an empty block also has a frame
-        # It is set before the first request: if the caller is cancelled, it stays set, and later
-        # appends are refused.
+        # The reason is set before the first request: if the caller is cancelled, the reason stays
+        # set, and later appends are refused.
         self._unknown_reason = (
             f"it is unknown whether block {expected + 1} is stored: its append was interrupted"
         )
@@ -467,7 +469,7 @@ class EngineJournal:
     def frame(
         self, kind: FrameKind, block: int, part: int = 0, parts: int = 1, data: bytes = b""
     ) -> LogFrame:
-        """Create a frame of this handle."""
+        """Return a frame with the epoch and the writer of this handle."""
         return LogFrame(
             kind, self.epoch, self._writer, block=block, part=part, parts=parts, data=data
         )

@@ -67,7 +67,7 @@ class Fates:
         """Set at each request; :meth:`draw` clears it."""
         self._next_fates: list[Fate] = []
         self._later_fate: Fate = "done"
-        """The fate of all requests after those."""
+        """The fate of all requests after those of ``_next_fates``."""
 
     def draw(self, fates: Sequence[Fate], then: Fate = "done") -> None:
         """Set the fates of the next requests, and the fate of all later ones."""

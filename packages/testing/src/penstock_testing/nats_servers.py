@@ -56,9 +56,9 @@ class NatsServers:
         name: str = "n",
         between: Between | None = None,
     ) -> None:
-        """``sync`` is the ``sync_interval`` by server number, by default "always". A server is
-        called ``name`` plus its number. ``between`` returns the ports that servers use to reach
-        each other, by default their route ports."""
+        """``sync`` is the ``sync_interval`` by server number, by default "always". ``max_file`` is
+        the storage limit of each server. A server is called ``name`` plus its number. ``between``
+        returns the ports that servers use to reach each other, by default their route ports."""
         self.directory = directory
         self._numbers = range(servers)
         ports = free_ports(3 * servers + 1)
@@ -155,7 +155,7 @@ class NatsServers:
         return "frozen" if number in self._frozen else "up"
 
     def pids(self) -> Sequence[int]:
-        """Return the ids of the running processes."""
+        """Return the ids of the processes that were started and not killed."""
         return [process.pid for process in self._processes.values()]
 
     def leader(self, stream: str) -> int | None:

@@ -353,8 +353,9 @@ class SimNetwork:
     async def create_connection(
         self, make: Callable[[], Program], host: str, port: int
     ) -> tuple[SimTransport, Program]:
-        """Connect to an address. Raises ``ConnectionRefusedError`` if no program listens there;
-        waits forever if the other machine has no power."""
+        """Connect to an address. While the network is shut, or while no program listens there and a
+        machine has no power, the call waits. Otherwise it raises ``ConnectionRefusedError`` if no
+        program listens there."""
         await asyncio.sleep(self.delay_s())
         door = self.doors.get((host, port))
         while self.is_shut or (door is None and self.down):
@@ -473,7 +474,7 @@ class SimNetwork:
         return not self.is_faulty or self._random.random() < 0.7
 
     def delay_s(self) -> float:
-        """Draw the delay of a piece."""
+        """Draw the delay of a piece, in seconds."""
         return min(self._random.expovariate(1 / self.lag_s), 60 * self.lag_s)
 
     def pieces(self, whole: bytes) -> Iterator[bytes]:

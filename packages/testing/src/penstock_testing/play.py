@@ -80,7 +80,8 @@ class Play:
                     self._find_lanes(effect)
                 else:
                     effects.append(effect)
-        # A shard removes them only after the effects, which may still need the events.
+        # A shard removes relayed and passing events only after the effects, which may still need
+        # them.
         if (state.relayed or state.passing or state.leaving) and not state.overdue:
             self._decide(EndRelay())
         return effects

@@ -30,8 +30,8 @@ class PortBlock:
             PORTS[first : first + BLOCK_PORTS]
             for first in range(0, len(PORTS) - BLOCK_PORTS + 1, BLOCK_PORTS)
         ]
-        # The generator of `random` would not do: tests seed it, and then two processes would begin
-        # at the same block.
+        # The generator of `random` would not do: tests seed it, and two processes with the same
+        # seed would begin at the same block.
         SystemRandom().shuffle(blocks)
         for block in blocks:
             # The claim is a bound socket, so the operating system gives it up when this process
@@ -77,7 +77,7 @@ class PortBlock:
 
 
 _block: PortBlock | None = None
-"""The block of this process; claimed at the first call."""
+"""The block of this process; claimed when a port is requested for the first time."""
 
 
 def free_ports(count: int) -> list[int]:

@@ -38,7 +38,8 @@ class ServerDidNotStart(AssertionError):
 
 
 class ServerProcess:
-    """``python -m penstock serve`` on a free port. The process is ended with the block."""
+    """``python -m penstock serve`` on a free port. The process is ended at the end of the ``with``
+    block."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class ServerProcess:
         self.directory = Path(directory)
         self.url = ""
         """URL at which the server listens, as a single realm or as a node that serves or stands by;
-        empty before."""
+        empty before it listens."""
         self._command = [
             sys.executable,
             *program,
@@ -204,7 +205,7 @@ class ServerProcess:
         return self._process
 
     def _reap(self) -> None:
-        """End the process, and release what belongs to it."""
+        """End the process, and close the pipe and the file of its output."""
         process = self._running
         if process.poll() is None:
             process.terminate()

@@ -23,7 +23,7 @@ class StillClock:
         return self._now_us
 
     def advance(self, by_us: int) -> None:
-        """Move the clock."""
+        """Move the clock forward by ``by_us`` microseconds."""
         self._now_us += by_us
 
 
@@ -40,7 +40,7 @@ def open_store(
     identity: int = IDENTITY,
 ) -> Embedded:
     """Return the result of ``open_embedded`` with small files, so that a test with little data
-    begins new ones."""
+    begins new files."""
     return open_embedded(
         root,
         disk=disk,

@@ -44,7 +44,7 @@ _PING_AFTER_S: Final = 2_000_000.0
 
 class _PatientTerms(SessionTerms):
     """Terms of a session in this process. It is always notified of the end of its connection, so it
-    keeps a silent one, and pings before the realm ends it."""
+    keeps a silent connection, and pings before the realm ends the connection."""
 
     ping_after_s = _PING_AFTER_S
 
@@ -196,7 +196,8 @@ class VirtualRealm(Realm):
         return await self._session(user)
 
     def _check_usable(self, call: str) -> None:
-        """Raise ``IllegalState`` if ``call`` would move the clock where that is not possible."""
+        """Raise ``IllegalState`` if the caller may not move the clock here. ``call`` is the name of
+        the called method."""
         __tracebackhide__ = True
         if self._thread.is_own_thread:
             raise IllegalState(

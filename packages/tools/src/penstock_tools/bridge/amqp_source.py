@@ -49,7 +49,7 @@ class AmqpSource:
         is_subscription: bool = False,
     ) -> None:
         """``name`` identifies the client and its link at the source. With ``is_subscription`` the
-        source keeps the messages of a topic for it while it is not connected."""
+        source keeps the messages of a topic while this client is not connected."""
         self._url = url
         self._name = f"penstock-bridge-{name}"
         self._bounds = bounds
@@ -76,7 +76,7 @@ class AmqpSource:
     # --- connection ----------------------------------------------------------------------
 
     def connect(self, state: bytes) -> None:
-        """Connect; a source with AMQP has no state."""
+        """Connect. ``state`` is ignored: a source with AMQP has none."""
         self.close()
         self._begin()
         url, connection = self._url, self._connection
@@ -100,8 +100,8 @@ class AmqpSource:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the source has opened the link. One that refuses it answers without an address
-        first, and then with the reason."""
+        """Whether the source has opened the link. A source that refuses the link first answers
+        without an address, and then with the reason."""
         is_answered = self._link.state & Link.REMOTE_ACTIVE
         return bool(is_answered) and self._link.remote_source.type != Terminus.UNSPECIFIED
 
@@ -202,8 +202,7 @@ class AmqpSource:
             self._exchange(min(remaining_us / 1_000_000, 1.0))
 
     def _exchange(self, timeout_s: float) -> bool:
-        """Send what is due, receive what arrives within the time, and return whether anything
-        did."""
+        """Send due bytes, receive bytes for up to ``timeout_s``, and return whether any arrived."""
         opened = self._opened
         self._transport.tick(self._clock.now_us() / 1_000_000)
         self._send(opened)

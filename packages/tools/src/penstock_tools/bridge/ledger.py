@@ -68,7 +68,7 @@ class BridgeLedger:
         self.read()
 
     def __contains__(self, identity: str) -> bool:
-        """Whether the message with this identity is stored."""
+        """Return whether the message with this identity is stored."""
         return identity in self._identities
 
     def read(self) -> None:

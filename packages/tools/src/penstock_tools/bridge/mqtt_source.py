@@ -2,9 +2,9 @@
 
 MQTT has no message ids that survive a delivery. For QoS 2 the source repeats a message with its
 packet id until it is released, so the *session state* has the packet ids of the messages that are
-stored and not released. It is stored in the step of the messages, and a release is answered only
-after the step that forgets its packet id. So each message is stored once. Messages of QoS 1 are
-acknowledged after their step: each is stored at least once.
+stored and not released. The session state is stored in the same step as the messages, and a release
+is answered only after the step that removes its packet id from the state. So each message is stored
+once. Messages of QoS 1 are acknowledged after their step: each is stored at least once.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ class MqttSource:
     def _subscribe(self) -> None:
         """Request the subscription, and wait for its confirmation. Raises :class:`SourceLost`, and
         ``IllegalState`` if the source refuses it."""
-        # Retained messages come with the subscription. MQTT 5 sends none if the session has it.
+        # Retained messages come with the subscription. A source with MQTT 5 sends none if the
+        # session has the subscription already.
         handling = 1 if self._version == MQTT_5 else 0
         subscription = TopicSubscription(self._url.address, _QOS, retain_handling=handling)
         self._send(SubscribePacket(_SUBSCRIBE_ID, (subscription,)))
@@ -304,7 +305,7 @@ class MqttSource:
             self._exchange(min(remaining_us / 1_000_000, 1.0))
 
     def _exchange(self, timeout_s: float) -> bool:
-        """Receive what arrives within the time, and return whether anything did. Raises
+        """Receive the bytes that arrive within ``timeout_s``, and return whether any did. Raises
         :class:`SourceLost`."""
         now_us = self._clock.steady_us()
         if now_us - self._sent_us > self._keep_alive_us // 3:

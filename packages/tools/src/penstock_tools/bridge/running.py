@@ -40,9 +40,9 @@ class Bridge:
         on_step: Callable[[Forwarded], None] = lambda step: None,
         on_retry: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """``on_step`` is called after messages are stored, before they are settled, ``on_retry``
-        with the reason when the connection to the source is lost, or a message cannot become an
-        event."""
+        """``on_step`` is called after messages are stored and before they are settled. ``on_retry``
+        is called with the reason when the connection to the source is lost, or a message cannot
+        become an event."""
         self._source = source
         self._ledger = ledger
         self._on_step = on_step
@@ -116,8 +116,8 @@ class Bridge:
 
     def _read_ledger(self) -> int:
         """Read the ledger again, and return the number of batches that another process has stored
-        since. An earlier process may have stored its last one. Raises ``Superseded`` if there are
-        more, which come from a process that still runs."""
+        since the last read. One such batch may be the last one of an earlier process. Raises
+        ``Superseded`` if there have been more in all, because then another process still runs."""
         before = self._ledger.sequence
         self._ledger.read()
         foreign_steps = self._ledger.sequence - before

@@ -94,14 +94,14 @@ class SourceBatch(Struct, frozen=True):
     """Messages that were received and are not settled."""
 
     bodies: Sequence[pa.RecordBatch] = ()
-    """Their events."""
+    """Events of the messages."""
     identities: Sequence[Sequence[str | None]] = ()
     """Identities of the messages of each body; None for a message without one."""
     count: int = 0
-    """Number of messages, with those that cannot become events, and those that the source itself
-    recognises as stored."""
+    """Number of messages, including those that cannot become events and those that the source
+    itself recognises as stored already."""
     unusable: Sequence[str] = ()
-    """Reasons of the messages that cannot become events."""
+    """The reason for each message that cannot become an event."""
     state: bytes = b""
     """State that the source needs after a restart; stored in the step of these messages."""
 

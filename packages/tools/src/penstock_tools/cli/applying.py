@@ -209,7 +209,7 @@ def _document(plan: Plan) -> dict[str, Any]:
 
 
 def _step(step: PlannedStep) -> dict[str, Any]:
-    """Return a step of a plan as a part of that object."""
+    """Return a step of a plan as a part of the object that ``--format json`` prints."""
     return {
         "verb": _VERBS[step.sign],
         "what": step.what,

@@ -279,8 +279,8 @@ class Conversion:
         )
 
     def _has_room_for(self, source: str, selector: Selector) -> bool:
-        """Whether a join from ``source`` may have a selector without exceeding the work for each
-        event that a realm allows. Counts the selector if it may."""
+        """Return whether a join from ``source`` may have a selector without exceeding the work for
+        each event that a realm allows. Counts the selector if it may."""
         selectors = self._join_selectors.setdefault(source, set())
         if selector.text in selectors:
             return True

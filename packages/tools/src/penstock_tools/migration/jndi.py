@@ -48,7 +48,8 @@ class Lookup(Struct, frozen=True):
     """Name of the queue or channel."""
     name: str
     reason: str = ""
-    """The reason why the lookup name is not the name of the destination; empty if it is."""
+    """The reason why the lookup name is not the name of the destination; empty if the two names are
+    equal."""
 
     @property
     def remark(self) -> str:

@@ -161,7 +161,7 @@ class ArgumentValue(Struct, frozen=True):
     value: Any
     origin: str
     shown: str
-    """Both as a text of bounded length."""
+    """Origin and value as a text of bounded length."""
 
     @classmethod
     def of(cls, value: Any, origin: str) -> ArgumentValue:
@@ -179,7 +179,7 @@ class PolicyEntry(VirtualHostEntry, frozen=True, kw_only=True):
     apply_to: str = msgspec.field(default="all", name="apply-to")
 
     def takes(self, queue: QueueEntry) -> bool:
-        """Whether the policy is for queues of this type."""
+        """Return whether the policy applies to queues of the type of ``queue``."""
         classes = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
         return self.apply_to in ("all", "queues", classes.get(queue.queue_type, ""))
 
@@ -338,7 +338,8 @@ class _DefinitionsReading:
             conversion.warn("limits", "left out; a realm has the settings limits.* instead")
 
     def _dictionaries(self, section: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a section of this virtual host whose content is only named."""
+        """Yield the entries of a section that belong to this virtual host. Only their names are
+        reported, so they are not converted to structs."""
         entries = self._document.get(section) or []
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise InvalidArgument(f"{self._file}: {section} must be a list of objects")
@@ -464,7 +465,7 @@ class _DefinitionsReading:
     # --- exchanges ------------------------------------------------------------------------
 
     def _predefined(self, exchanges: Sequence[ExchangeEntry]) -> list[ExchangeEntry]:
-        """Return the exchanges of every virtual host that bindings use and the file leaves out."""
+        """Return the predefined exchanges that bindings use and that the file leaves out."""
         sources = {binding.source for binding in self._bindings}
         sources -= {exchange.name for exchange in exchanges}
         return [
@@ -678,7 +679,7 @@ class _DefinitionsReading:
 
 
 def _is_literal(pattern: str) -> bool:
-    """Whether a pattern of a topic exchange has no wildcard."""
+    """Return whether a pattern of a topic exchange has no wildcard."""
     return not {"*", "#"} & set(pattern.split("."))
 
 

@@ -38,7 +38,8 @@ class Element(Struct, kw_only=True):
         return next((self.attributes[name] for name in names if name in self.attributes), "")
 
     def truth(self, *names: str) -> bool:
-        """Whether an attribute is ``true``."""
+        """Return whether the first existing attribute of these names is ``true``, ``1`` or
+        ``yes``."""
         return self.text(*names).strip().lower() in ("true", "1", "yes")
 
     def integer(self, name: str) -> int | None:
@@ -58,7 +59,7 @@ class Element(Struct, kw_only=True):
 
 def read_realm_xml(content: bytes, file: str) -> Element:
     """Return the root element of an exported realm. Raises ``InvalidArgument`` with the line if the
-    file is not one, or is beyond a bound."""
+    file is not an exported realm, or exceeds a bound."""
     return _Parsing(file).parse(content)
 
 

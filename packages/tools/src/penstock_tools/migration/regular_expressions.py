@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from penstock_core.vocabulary.errors import InvalidArgument
 
 MATCHES_MAX: Final = 20_000_000
-"""Maximum number of names that the patterns of one file are applied to."""
+"""Maximum number of applications of a pattern to a name, over all patterns of one file."""
 PATTERN_CHARACTERS_MAX: Final = 1_000
 """Maximum number of characters of a pattern."""
 EVERYTHING: Final = frozenset((".*", "^.*", ".*$", "^.*$", "^"))

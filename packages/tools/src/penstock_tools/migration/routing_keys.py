@@ -93,7 +93,8 @@ class KeyRoutes:
         """Words of all patterns."""
 
     def add(self, pattern: str, destination: str, *, is_literal: bool) -> None:
-        """Add a binding; ``is_literal`` is whether it takes one key, its pattern."""
+        """Add a binding; ``is_literal`` states whether the binding takes only the key that equals
+        its pattern."""
         routes = self._destinations_of_key if is_literal else self._destinations_of_pattern
         if pattern not in routes:
             routes[pattern] = set()
@@ -119,7 +120,7 @@ class KeyRoutes:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Whether a routing key matches a pattern of a topic exchange."""
+    """Return whether a routing key matches a pattern of a topic exchange."""
     words = pattern.split(".")
     # Positions in the pattern that the words read so far can lead to, as in an automaton: the time
     # is bounded by the product of both lengths.

@@ -79,7 +79,7 @@ _STORAGE_BOUNDS: Final = {
     "events_per_spindle": (0, CAPACITY_MAX),
     "read_buffer_size": (READ_BYTES_MIN, READ_BYTES_MAX),
 }
-"""Smallest and largest number of each storage property that is one."""
+"""Smallest and largest value of each storage property that is a number."""
 _ZERO_IS_DEFAULT: Final = frozenset(("sync_max_batch_size", "sync_batch_time", "read_buffer_size"))
 """Storage properties whose value 0 means a default of the server."""
 _STORE_RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -173,7 +173,7 @@ _OF_THE_SERVER: Final = {
 
 def convert_realm(content: bytes, file: str, *, with_access: bool = True) -> Conversion:
     """Convert an exported realm, ``with_access`` also its users, groups and rights. Raises
-    ``InvalidArgument`` if the file is not one."""
+    ``InvalidArgument`` if the file is not an exported realm."""
     return _RealmReading(file, with_access=with_access).convert(read_realm_xml(content, file))
 
 

@@ -103,8 +103,8 @@ class LineFinder:
         self._lines = text.splitlines(keepends=True)
 
     def locate(self, place: Place, message: str) -> str:
-        """Return ``file:line`` of the key that ``message`` is about, or of its table if the message
-        names no key of it."""
+        """Return ``file:line`` of the key that ``message`` is about in the table at ``place``, or
+        of the table itself if the message names none of its keys."""
         document = self._parse_prefix(len(self._lines))[1]
         # A key at the start of the message comes first, then keys that the message mentions, then
         # the table itself.
@@ -473,7 +473,7 @@ def _text(table: Mapping[str, Any], key: str) -> str:
 
 
 def _texts(table: Mapping[str, Any], key: str) -> list[str]:
-    """Return a list of texts; empty if the table does not have it."""
+    """Return the list of texts of a key; empty if the table does not have the key."""
     value = table.get(key, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InvalidArgument(f"{key} must be a list of texts, not {value!r}")

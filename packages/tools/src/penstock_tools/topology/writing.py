@@ -43,7 +43,7 @@ def to_toml(
     topology: Topology, *, heading: str = "", remark: Callable[[Place], str] | None = None
 ) -> str:
     """Return a topology as TOML text; ``heading`` becomes a comment at its top, and the result of
-    ``remark`` for the place of each part one above it."""
+    ``remark`` for the place of each part becomes a comment above that part."""
     # An empty line of the heading must not end with a space.
     comment = "".join(f"# {line}\n".replace("# \n", "#\n") for line in heading.splitlines())
     tables = "\n".join("\n".join([*table, ""]) for table in _tables(topology, remark))
