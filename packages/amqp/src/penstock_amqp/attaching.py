@@ -390,7 +390,8 @@ class Attaching(ConnectionPart[AttachingPeer]):
         if durable is None:
             raise NameDoesNotExist(f"{destination.name} has no durable {name}")
         kind = durable.type
-        # Such a durable holds only matching events; other types filter for each client.
+        # A durable of a type that stores the selector holds only matching events. With other types,
+        # the events are filtered for each client.
         selector = None if kind.stores_selector else selector
         mode = ConsumerMode(has_seat=True, cumulative=kind.cumulative)
         consumer = self._make_consumer(

@@ -30,7 +30,7 @@ FETCHED_MAX = 100
 """Largest number of events that one request fetches for a consumer."""
 IDLE_S = 60.0
 """Longest time without a consumer, in seconds, for a queue that is deleted with its client. The
-argument ``x-expires``, which is in milliseconds, overrides it."""
+argument ``x-expires`` overrides it. Its unit is milliseconds."""
 _FANOUT = "fanout"
 _COPIED = {*QueueAttributes.__annotations__} & {*Definition.__struct_fields__}
 """Attributes that the realm's queues for the priorities of a kombu queue have in common."""

@@ -155,12 +155,12 @@ class Relocation:
         # The time of a realm never goes back, even if the clock of this machine is behind.
         at_us = max(now_us, self._newest_us)
         image = self._image(at_us)
-        # The empty block gives the snapshot a number that no other block has; and it is
-        # refused if this process is no longer the owner.
+        # The empty block gives the snapshot a number that no other block has. Its append is refused
+        # if this process is no longer the owner.
         sequence = await journal.append(journal.info().tail, encode_block(at_us, [], []))
         snapshot_names = names.snapshots(sequence)
         for info in await target.list(SNAPSHOTS):
-            await target.delete(info.name)  # of an interrupted attempt
+            await target.delete(info.name)  # a snapshot of an interrupted attempt
         for name in snapshot_names:
             await target.put(name, image)
         referenced_names = {file.name for file in self._files()}

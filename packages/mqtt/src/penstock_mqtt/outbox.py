@@ -150,7 +150,7 @@ class Outbox:
                     newest = waiting
                 else:
                     self._send_unconfirmed(waiting, connection)
-        finally:  # the session subtracts what is queued when its connection ends
+        finally:  # the session subtracts the queued bytes when its connection ends
             if size:
                 self.bytes.add(size)
         if newest is not None:

@@ -113,7 +113,7 @@ class RetainedDelivery:
                 continue
             if topic_filter.accepts(message) and self._may_read(message, topic_filter):
                 written = None
-                with contextlib.suppress(ValueError):  # it is longer than any packet
+                with contextlib.suppress(ValueError):  # the message is longer than any packet
                     written = b"".join(publish_parts(message, version, 0, retain=True))
                 if written is not None and len(written) <= size_max:
                     packets.append(written)

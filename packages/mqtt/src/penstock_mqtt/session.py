@@ -410,7 +410,7 @@ class MqttSession:
         if older is None:
             self.filters[new_filter.text] = new_filter
             return new_filter, True
-        if older.durable:  # its waiting messages must not be lost (3.8.4-4), also with QoS 0 now
+        if older.durable:  # its waiting messages must be kept (3.8.4-4), even if QoS is 0 now
             older.qos, older.no_local, older.number = new_filter.qos, new_filter.no_local, number
             older.retain_as_published = new_filter.retain_as_published
             return older, False

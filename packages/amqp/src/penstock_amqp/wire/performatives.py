@@ -482,7 +482,7 @@ def check_fields(composite: Composite, values: Any) -> None:
         where = f"{field.name} of {name}"
         if value is not None:
             try:
-                # The type first: it is cheaper, and its error is the clearer one.
+                # The type is checked first: this check is cheaper, and its error is clearer.
                 field.check(value, where)
                 check_arrays(value)
             except RemoteProtocolViolation as error:

@@ -199,7 +199,8 @@ async def import_realm(
         for key, value in source.access.items():
             await _set(registry, key, value)
         await _set(registry, IDENTITY_KEY, source.identity.encode())
-        # The record goes last, because no node serves a partly imported realm while it exists.
+        # The record of the arrival is deleted last, because no node serves a partly imported realm
+        # while the record exists.
         await registry.delete(ARRIVING_KEY, version)
     finally:
         await journal.close()
@@ -222,7 +223,7 @@ async def abandon_import(engine: StorageEngine, clock: Clock, cluster: str) -> b
         await blobs.delete(info.name)
     for key in (*await registry.list(ACCESS), IDENTITY_KEY):
         await _set(registry, key, None)
-    # The record goes last, so that an interrupted removal can be repeated.
+    # The record of the arrival is deleted last, so that an interrupted removal can be repeated.
     await registry.delete(ARRIVING_KEY, version)
     return True
 

@@ -443,7 +443,8 @@ class Claims:
             )
             self.members[self.me.node] = self.me
             if not self._has_joined:
-                # No earlier process has renewed since it was seen: this record replaced its own.
+                # An earlier process of this node has not renewed since its record was read, because
+                # this record replaced exactly that version.
                 self._watched[self._process] = _Watched(self.me.counter, now_us)
                 self._has_joined = True
             self.lease.record_renewal(pending.began_us, now_us)

@@ -274,8 +274,8 @@ class SupervisedStep:
             return
         running = self._running
         assert running is not None, "a step that is not over runs, or waits for its restart"
-        # Read before the progress, which otherwise could miss the last micro-batch of a step that
-        # ends in between.
+        # The end is read before the progress, which otherwise could miss the last micro-batch of a
+        # step that ends in between.
         is_over = running.is_over
         self.progress = running.progress()
         if running.has_moved:

@@ -39,7 +39,7 @@ def python_for_spark() -> str:
     )
     folder = home / "forks"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Not a shell script: a shell prints a warning in a deleted folder.
+    # The program is a Python script, because a shell prints a warning in a deleted folder.
     script = f"""#!{sys.executable} -IS
 import os, sys
 python, arguments = {sys.executable!r}, sys.argv[1:]

@@ -134,10 +134,11 @@ class Conversion:
         """Channels and queues by canonical name."""
         self._durables: dict[tuple[str, str], WantedDurable] = {}
         self._selector_characters: Counter[str] = Counter()
-        """Characters of the selectors of the durables of each channel."""
+        """Total length of the selectors of the durables of each channel, in characters."""
         self._join_selectors: dict[str, set[str]] = {}
         self._join_work: Counter[str] = Counter()
-        """Work of the different selectors of the joins from each channel, for each event."""
+        """Work that the different selectors of the joins from a channel cause for each of its
+        events, by channel."""
         self._joins: dict[tuple[str, str], WantedJoin] = {}
         self._users: dict[str, WantedUser] = {}
         self._groups: dict[str, WantedGroup] = {}

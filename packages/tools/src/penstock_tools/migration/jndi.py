@@ -128,7 +128,8 @@ def lookups(
             obstacles[name] = obstacle
         else:
             names.add(name, f"{kinds[name]} {name}")
-    # After all destinations that keep their names, so that a substitute takes none of these.
+    # Substitutes are chosen after all destinations that keep their names, so that no substitute
+    # equals one of these names.
     substitutes = {}
     for name in obstacles:
         substitutes[name] = names.substitute(name)

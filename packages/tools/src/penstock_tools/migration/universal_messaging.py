@@ -473,7 +473,7 @@ class _RealmReading:
             is_archive = False
         ends = (name for names in _ENDS_OF_JOINS for name in names)
         converted = [*ends, *_ARCHIVAL, "filter", "selector"]
-        if element.text("hopcount") in ("", "10"):  # as here
+        if element.text("hopcount") in ("", "10"):  # the limit of Penstock, too
             converted.append("hopcount")
         self._report_attributes(what, element, converted)
         self._conversion.add_join(

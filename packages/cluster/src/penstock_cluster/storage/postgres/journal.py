@@ -196,7 +196,8 @@ class PostgresJournal:
             return await self._find_appended(expected, body)
         self._check_is_owner()
         checksum = chained(body, self._last_checksum)
-        # It stays set if the call is cancelled: only reopening shows whether the block is stored.
+        # The reason stays set if the call is cancelled: only reopening shows whether the block is
+        # stored.
         self._unknown = f"the append of block {expected + 1} was cancelled: its outcome is unknown"
         try:
             with self._appends.under_way():

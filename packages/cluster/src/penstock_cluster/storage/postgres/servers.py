@@ -162,7 +162,7 @@ class Servers:
                 self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
                 raise OutcomeUnknown(self._last_failure) from error
             except BaseException:
-                self._drop()  # an answer to this call must not be taken for the next one's
+                self._drop()  # the next call must not take the answer to this one for its own
                 raise
             if self._warned:
                 self._last_failure = "a commit did not wait for its standby"
