@@ -41,6 +41,7 @@ run: setup ## the demonstration: a year of real flights, from a publish to a Spa
 by_file := --dist loadscope --no-loadscope-reorder --processes
 test: setup ## every test: fast, real processes, Spark
 ifeq ($(strip $(ARGS)),)
+	@scripts/airflow.sh
 	@failed=0; run() { $(bin)/python -m pytest -q "$$@" || failed=$$?; }; \
 	run -n 3 -m "not spark and not process"; \
 	run -n 5 $(by_file) -m "process and not spark and not alone"; \

@@ -35,6 +35,10 @@ required amqp | lock requirements-amqp.lock --constraints requirements.lock --no
 required base cluster ldap protobuf tokens |
   lock requirements-image.lock --constraints requirements.lock --no-annotate - "$@"
 
+# What scripts/airflow.sh installs.
+required penstock-airflow |
+  lock requirements-airflow.lock --constraints requirements-build.lock --no-annotate - "$@"
+
 # What `make lowest` installs: the lowest versions that each pyproject.toml allows of what users install
 # and of what runs the tests, the rest as in the large file. Of the extra `spark` only deltalake is
 # in it, and of `demo` pandas: the range of PySpark has one version, which the large file has.

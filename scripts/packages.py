@@ -2,7 +2,8 @@
 and the requirements of each, from its pyproject.toml.
 
 ``python -m scripts.packages PART ...`` prints the requirements of parts on other projects. A part
-is ``base``, an extra of ``penstock-realm``, ``all``, or ``group:NAME`` of the checkout.
+is ``base``, an extra of ``penstock-realm``, ``all``, another distribution of the workspace such as
+``penstock-airflow``, or ``group:NAME`` of the checkout.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ def requirements_of_part(part: str) -> Sequence[Requirement]:
         return [
             requirement for name in ("base", *extras) for requirement in requirements_of_part(name)
         ]
+    if part in projects():
+        return requirements_of(part)
     return requirements_of(WHOLE, "" if part == "base" else part)
 
 

@@ -10,6 +10,7 @@ NOT_RUN = {
     "protoc": "a compiler of its own; the tests make the same descriptors with protobuf's own",
     "spark-pipelines": "packages/spark/tests/pipelines runs this folder, with the variables set",
     "python -m tests.fuzz": "its input is one that broke a target once",
+    "airflow triggerer": "runs until Ctrl-C; packages/airflow/tests/test_triggerer.py starts some",
     "celery -A shop": "runs until Ctrl-C; packages/celery/tests/test_workers.py starts workers",
     "pytest": "tests/docs/test_testing.py runs the files that the page has its reader write",
     "nats-server": "needs three machines; cluster/tests/test_serve.py starts such servers",

@@ -48,6 +48,7 @@ NOT_OURS = frozenset(
         "DataFrame",
         "FileDescriptorSet",
         "StreamingQueryException",
+        "MessageQueueTrigger",
         "QueueRequestor",
         "TopicRequestor",
     }
@@ -61,7 +62,7 @@ figures, and what versions do to each other."""
 _CODE = re.compile(r"`([^`\n]+)`")
 _CLASS = re.compile(r"(?:penstock\.)?((?:[A-Z][a-z]+){2,})")
 _OPTION = re.compile(r"(?:listen|limits|storage|log)\.[a-z_]+")
-_VARIABLE = re.compile(r"PENSTOCK_[A-Z_]+")
+_VARIABLE = re.compile(r"\bPENSTOCK_[A-Z_]+")
 
 
 def marked(page: Path) -> Iterator[str]:

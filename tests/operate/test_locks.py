@@ -125,6 +125,7 @@ def test_all_fast_tests_of_make_check_are_in_make_test() -> None:
 @pytest.mark.parametrize(
     "lock",
     [
+        "requirements-airflow.lock",
         "requirements-amqp.lock",
         "requirements-build.lock",
         "requirements-image.lock",

@@ -77,6 +77,7 @@ def test_it_has_the_packages_of_the_project_that_the_image_has() -> None:
     own_names = {name for name in COMPONENTS if name.startswith("penstock-")}
 
     assert own_names == {f"penstock-{path.name}" for path in (ROOT / "packages").iterdir()} - {
+        "penstock-airflow",
         "penstock-celery",
         "penstock-faststream",
         "penstock-otel",

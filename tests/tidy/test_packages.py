@@ -124,6 +124,7 @@ BROUGHT_BY = {"google": "protobuf", "h11": "uvicorn", "jwt": "pyjwt", "nats": "n
 BROUGHT_BY |= {"cproton_ffi": "python-qpid-proton", "proton": "python-qpid-proton"}
 BROUGHT_BY |= {"opentelemetry": "opentelemetry-api"}
 BROUGHT_BY |= {"prometheus_client": "prometheus-client", "py4j": "pyspark"}
+BROUGHT_BY |= {"airflow": "apache-airflow-core"}
 BROUGHT_BY |= {"fast_depends": "fast-depends", "opentelemetry": "opentelemetry-sdk"}
 
 
