@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 SESSION = "the session of Spark"
 LONG = (
+    "packages/airflow/tests/test_triggerer.py",
     "packages/cluster/tests/test_rolling_upgrade.py",
     "tests/integration/test_strangers.py",
     "tests/interop/test_celery.py",

@@ -122,7 +122,6 @@ DISTRIBUTION = {member.name: f"penstock-{member.name}" for member in members()}
 BROUGHT_BY = {"google": "protobuf", "h11": "uvicorn", "jwt": "pyjwt", "nats": "nats-py"}
 """Distributions of modules that have another name."""
 BROUGHT_BY |= {"cproton_ffi": "python-qpid-proton", "proton": "python-qpid-proton"}
-BROUGHT_BY |= {"opentelemetry": "opentelemetry-api"}
 BROUGHT_BY |= {"prometheus_client": "prometheus-client", "py4j": "pyspark"}
 BROUGHT_BY |= {"airflow": "apache-airflow-core"}
 BROUGHT_BY |= {"fast_depends": "fast-depends", "opentelemetry": "opentelemetry-sdk"}
