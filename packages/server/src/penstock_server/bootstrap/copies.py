@@ -16,6 +16,7 @@ from penstock_core.vocabulary.ports import Blobs
 from penstock_server.storage.file_systems import FileSystemBlobs
 
 _OF_A_REALM: Final = ("registry", "journal", "LOCK")
+"""Names in a folder or bucket that only a realm's data directory has."""
 
 
 def blobs_at(uri: str, what: str) -> Blobs:

@@ -47,7 +47,8 @@ PARTS: Final[Mapping[str, tuple[Callable[[Sources], bytes], str]]] = {
     ),
     "metrics.txt": (parts.metrics, "metrics of durables, connections, nodes and servers"),
 }
-"""The parts, with the function that makes each and what it leaves out."""
+"""The parts by file name: the function that makes the part, and a text that says what the part
+leaves out."""
 NEVER: Final = (
     "events and their properties",
     "names of users and groups, passwords and their hashes",
@@ -56,7 +57,7 @@ NEVER: Final = (
     "ids of clients and sessions",
 )
 _FAILURES: Final = (Unobtainable, PenstockError, OSError, http.client.HTTPException, ValueError)
-"""Errors that leave a part out."""
+"""Errors after which the archive is written without the part."""
 
 
 def check_target(target: Path, data: Path | None, *, overwrite: bool) -> None:

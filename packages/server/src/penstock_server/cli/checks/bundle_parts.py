@@ -43,8 +43,8 @@ LOG_BYTES_MAX: Final = 1 << 20
 METRICS_BYTES_MAX: Final = 4 << 20
 """Bytes of metrics that are read."""
 STORES_MAX: Final = 1_000
-"""Maximum number of channels and queues with their counters, if a running realm is asked; each
-costs two or three requests. The number is that of a stopped realm, too."""
+"""Maximum number of channels and queues whose counters are requested from a running realm; each
+costs two or three requests. The counters of a stopped realm are not limited."""
 DURABLES_MAX: Final = 2_000
 """Maximum number of durables with their counters."""
 REALM_S: Final = 60.0
@@ -56,7 +56,9 @@ _FOLDERS: Final = frozenset(
     ("audit", "blocks", "journal", "pages", "quarantine", "registry", "segments", "snapshots",
      "tables", "tls")
 )  # fmt: skip
+"""Folders of a data directory whose names are shown; files in other folders count as ``other``."""
 _SUFFIXES: Final = frozenset((".arrow", ".bodies", ".json", ".log", ".page", ".pem", ".snap"))
+"""Suffixes of files that are shown; files with other suffixes count as one group."""
 _SHOWN_FINDINGS: Final = frozenset(
     ("amqp", "clock", "disk", "event loop", "format", "lock", "open files", "packages", "penstock")
 )
@@ -384,8 +386,8 @@ def metrics(sources: Sources) -> bytes:
 
 
 def _ask(sources: Sources, request: Request[Any], answer: type[T]) -> T:
-    """Return the answer of the running realm. Raises ``CannotConnect`` and what the realm
-    refuses."""
+    """Return the answer of the running realm. Raises ``CannotConnect``, and the error with which
+    the realm refuses the request."""
     from penstock.client.handles.session import open_session
 
     url = _url(sources)

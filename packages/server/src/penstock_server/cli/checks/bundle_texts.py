@@ -79,8 +79,8 @@ def _json_fields(line: str) -> dict[str, Any]:
 
 
 def _text_fields(line: str) -> dict[str, Any]:
-    """Return the fields of a line for people. A value in quotes may look like further fields, so a
-    line that is not made of fields alone keeps none of them."""
+    """Return the fields of a line for people. A value in quotes may look like further fields, so no
+    field is kept of a line that has other text, too."""
     match = _LINE.fullmatch(line)
     if match is None:
         return {}

@@ -225,8 +225,8 @@ def _port(name: str, host: str, port: int, option: str, answers: Callable[[], st
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, _, _, address = addresses[0]
         with socket.socket(family, kind) as probe:
-            # As the realm does, so that connections of an earlier process in TIME_WAIT do not
-            # matter.
+            # Set the option that the realm sets, so that connections of an earlier process in
+            # TIME_WAIT do not matter.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:

@@ -227,6 +227,7 @@ class Target(NamedTuple):
     many: Callable[[Sequence[Event]], range]
     table: Callable[[Any], range]
     done: str
+    """Words between the number of events and the name of the store, as in ``published on``."""
 
 
 def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Target:
@@ -329,7 +330,7 @@ def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, 
         except PenstockError as error:
             if not published:
                 raise
-            # The same type, so that the error keeps its code.
+            # An error of the same type keeps its code.
             raise type(error)(
                 f"{error}; {count(published, 'event')} before it were published, ids "
                 f"{first} .. {last}"

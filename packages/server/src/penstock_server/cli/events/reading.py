@@ -334,8 +334,8 @@ class _Settling:
         self._delay_s = delay_s
         self._rolls_back = rolls_back
         self._held: list[_Unsettled] = []
-        """Events to roll back at the end. Rolled back earlier, they would be delivered again while
-        this command reads."""
+        """Events to roll back at the end. If they were rolled back earlier, they would be delivered
+        again while this command reads."""
 
     def settle(self, printed: _Unsettled) -> None:
         if self._rolls_back:

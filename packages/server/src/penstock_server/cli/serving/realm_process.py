@@ -43,8 +43,8 @@ def run_realm(data: Path, settings: Path | None, flags: dict[str, Any]) -> int:
 
 
 def _serve(data: Path, settings_file: Path | None, flags: dict[str, Any]) -> None:
-    # structlog imports these for coloured tracebacks, which are not used. Loading them takes longer
-    # than loading the log.
+    # structlog would import these packages for coloured tracebacks, which are not used. Loading
+    # them takes longer than loading the log.
     with left_out("rich", "better_exceptions", "colorama", "greenlet"):
         from penstock_server import logs
 
@@ -58,9 +58,9 @@ def _serve(data: Path, settings_file: Path | None, flags: dict[str, Any]) -> Non
 
 
 def _run(data: Path, settings: Settings) -> None:
-    # These imports load Arrow and the server, so they follow the check of the flags. Objects made
-    # by imports live as long as the process; garbage collection meanwhile took a tenth of the
-    # start.
+    # These imports load Arrow and the server, so they follow the check of the flags. Garbage
+    # collection is off during the imports, because the objects that they make live as long as the
+    # process: collecting took a tenth of the start.
     with uncollected():
         from penstock_server.serving import leave_pandas_out, serve
         from penstock_server.serving.lifecycle import collect_rarely

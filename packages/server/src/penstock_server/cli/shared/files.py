@@ -219,8 +219,8 @@ _LARGE_EXPONENT: Final = r"[eE]\+?[0-9]{3,}$"
 
 
 def _parts_of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with the parts of an event cast to their types; CSV files cannot choose
-    types themselves."""
+    """Return the batch with the parts of an event cast to their types, because a CSV file does not
+    state types."""
     import pyarrow as pa
     from pyarrow import compute as pc
 

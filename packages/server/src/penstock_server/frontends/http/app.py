@@ -82,6 +82,7 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[str, str]]
 
 QUERY_BYTES_MAX: Final = 128 << 10
+"""Largest size in bytes of a query string."""
 OPEN_BYTES_MAX: Final = SMALL_BYTES
 """Largest size in bytes of the body of a request without a signed-in user."""
 REFUSED_S: Final = 0.25
@@ -151,6 +152,7 @@ class HttpRequest:
         self._send = send
         self._has_begun = False
         self._is_unread = False
+        """Whether the request may have a body that was not read to its end."""
         self._refusal_of: RefusalForm | None = None
         """Function that encodes errors for clients of the route; None for the form of the API."""
         self.method: str = scope["method"]
@@ -160,6 +162,7 @@ class HttpRequest:
         self.headers: dict[str, str] = headers_of(scope["headers"])
         self.certificate: Mapping[str, Any] | None = scope["state"].get("certificate")
         self._is_spare = bool(scope["state"].get("is_spare"))
+        """Whether the connection uses the reserve for monitoring."""
         self._relayed_by: str = scope["state"].get("relayed_by", "")
         """The cluster node that relays the connection; empty if it is direct."""
         client, local = scope["client"], scope["server"]

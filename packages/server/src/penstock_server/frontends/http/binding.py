@@ -102,12 +102,16 @@ class _Ask:
         in_path = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         is_on_store = in_path[:1] in (["channel"], ["queue"])
         self._needs_channel = is_on_store and "channel" in asks.__struct_fields__
+        """Whether the realm request has a field for the id of the store in the path."""
         self._needs_kind = is_on_store and "kind" in asks.__struct_fields__
         self._needs_kind &= not self._needs_channel
         arguments = signature.body or signature.query
         self._parsers: dict[str, Callable[[str], Any]] = {}
+        """Functions that convert values from HTTP, by field of the realm request."""
         self._from_arguments: dict[str, str] = {}
+        """Names of fields in the body or query, by field of the realm request."""
         self._from_path: dict[str, str] = {}
+        """Names of path parameters, by field of the realm request."""
         for field in structs.fields(asks):
             source = names.get(field.name, field.name)
             self._parsers[field.name] = _PARSERS.get(field.type, _unchanged)

@@ -44,11 +44,12 @@ from penstock_server.frontends.http.shapes import (
 ROWS_MAX: Final = 500_000
 """Maximum number of rows of an Arrow answer, which takes up to 25 MB."""
 PAGES_MAX: Final = 32
-"""Maximum number of pages of the realm in an answer. Each is a turn of the writer."""
+"""Maximum number of the realm's pages that one answer reads. Each page takes a turn of the
+writer."""
 IN_THREAD_ROWS: Final = 2_000
 """Longer answers are encoded in a thread, so that other clients do not wait."""
 _AMONG_DEAD: Final = "dead-"
-"""Begins the cursor of a place among the dead events."""
+"""Prefix of cursors that continue among the dead events."""
 NEXT: Final = "penstock-next"
 """Response header with the cursor of the next page, for every format."""
 

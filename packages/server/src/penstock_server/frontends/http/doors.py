@@ -67,7 +67,7 @@ class ServedFile(NamedTuple):
     """Time for the header ``Last-Modified``, in microseconds since 1970: the creation of the file,
     which never changes afterwards."""
     read: Callable[[int, int], Awaitable[bytes]]
-    """Returns ``length`` bytes from ``offset`` on."""
+    """Called with an offset and a length in bytes; returns these bytes of the file."""
     reader: Principal
     """The user whose limits the request counts for."""
 

@@ -21,7 +21,8 @@ from penstock_core.columns.schema.layout import LOGICAL_NAME, PRIORITY_DEFAULT
 from penstock_server.frontends.http.event_documents import ChosenColumns
 
 _RARE: Final = ("headers", "origin", "more", "nulls", "delta")
-"""Columns that must be empty: a batch with a value in one of them has no lines."""
+"""Columns that must be empty: :func:`lines_of` returns None for a batch with a value in one of
+them."""
 _SPACE: Final = ord(" ")
 """Characters below this one are escaped in JSON."""
 _encode: Final = msgspec.json.Encoder().encode
@@ -29,7 +30,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def lines_of(batch: EventBatch, chosen: ChosenColumns | None) -> memoryview | None:
     """Return a line for each event, with the ``chosen`` columns or all of them; None if a column is
-    not plain, and without events."""
+    not plain or the batch has no events."""
     stored = batch.to_arrow()
     if batch.redeliveries or any(_has_values(stored, name) for name in _RARE):
         return None
@@ -81,7 +82,8 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _joined(pieces: Sequence[Any], count: int) -> pa.Array:
-    """Return the texts of the pieces of each row, one after the other. Nulls are left out."""
+    """Return a text for each of ``count`` rows: the row's values in ``pieces``, joined. A text in
+    ``pieces`` is the same for all rows; nulls are left out."""
     constants = [pa.scalar(text) if isinstance(text, str) else text for text in pieces]
     if not any(isinstance(text, pa.Array) for text in pieces):
         constants.append(pa.repeat("", count))
@@ -89,7 +91,8 @@ def _joined(pieces: Sequence[Any], count: int) -> pa.Array:
 
 
 def _member(name: str, values: pa.Array) -> list[Any]:
-    """Return the pieces of an optional member of the documents; none for null."""
+    """Return the pieces of an optional member of the documents; the member is left out where the
+    value is null."""
     prefix = pa.scalar(f',"{name}":')
     return [pc.if_else(pc.is_valid(values), prefix, pa.scalar(None, pa.string())), values]
 
@@ -97,7 +100,7 @@ def _member(name: str, values: pa.Array) -> list[Any]:
 def _unless_default(
     batch: pa.RecordBatch, name: str, kind: pa.DataType, default: object
 ) -> list[Any]:
-    """Return the pieces of a member that documents have only for other values than its default."""
+    """Return the pieces of a member that a document has only if the value is not the default."""
     if not _has_values(batch, name):
         return []
     column = _column(batch, name, kind)
@@ -167,7 +170,8 @@ def _headers(batch: EventBatch) -> pa.Array:
 
 
 def _properties(batch: pa.RecordBatch, chosen: ChosenColumns | None) -> pa.Array | None:
-    """Return the members of the properties of each event; None if a property is not plain."""
+    """Return, for each event, its properties as members of a JSON object; None if a property is not
+    plain."""
     index = batch.schema.get_field_index("properties")
     if index < 0:
         return pa.repeat("", batch.num_rows)
@@ -190,12 +194,13 @@ def _properties(batch: pa.RecordBatch, chosen: ChosenColumns | None) -> pa.Array
             f",{_encode(name).decode()}:", pc.fill_null(text, "null"), ""
         )
         members.append(pc.if_else(pc.and_(is_absent, pc.is_null(text)), nothing, member))
-    # Without the comma before the first one.
+    # Cut off the comma before the first member.
     return pc.utf8_slice_codeunits(_joined(members, batch.num_rows), start=1)
 
 
 def _absent(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.Array:
-    """Return whether a null of an event's property means that the event does not have it."""
+    """Return, for each event, whether a null in a property means that the event lacks the
+    property."""
     index = batch.schema.get_field_index("sparse")
     if index < 0:
         return pc.is_null(struct)
@@ -203,7 +208,8 @@ def _absent(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.Array:
 
 
 def _values(column: pa.Array) -> pa.Array | None:
-    """Return values as JSON; None for values that JSON lacks, and for nested ones."""
+    """Return the values as JSON texts; None if the column is nested or has values that JSON
+    lacks."""
     kind = column.type
     if pa.types.is_string(kind):
         return _quoted(column)

@@ -78,7 +78,7 @@ class EventBlock(NamedTuple):
     batches: list[EventBatch]
     events: int
     size: int
-    """Estimated size in bytes, as it counts for the browse."""
+    """Estimated size in bytes, as the byte credit of the browse counts it."""
 
 
 class _BlockOutlet:

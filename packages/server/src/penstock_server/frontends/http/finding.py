@@ -82,7 +82,8 @@ def start_of(text: str) -> AnyStart:
 
 
 def cursor_of(text: str) -> int | None:
-    """Return the number in ``after``; None if it is empty. Raises ``InvalidArgument``."""
+    """Return the number in the query parameter ``after``; None if it is empty. Raises
+    ``InvalidArgument``."""
     if not text:
         return None
     if text.isdecimal() and len(text) < 19:

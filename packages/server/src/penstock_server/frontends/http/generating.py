@@ -20,7 +20,7 @@ ANSWERS: Final = {
     "Redriven": "RedrivenAnswer",
     "StorageInfo": "StorageAnswer",
 }
-"""Schema names of types of the realm's API that are answers without changes."""
+"""Schema names of those types of the realm's API that routes return without changes."""
 
 NAMES: Final = {
     "pattern": r"^[^\u0000-\u0020\u007f]([^\u0000-\u001f\u007f]*[^\u0000-\u0020\u007f])?$"

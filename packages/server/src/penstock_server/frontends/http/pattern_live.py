@@ -60,6 +60,8 @@ class PatternView:
         self._start = start_of(call.query.start)
         self._wake = asyncio.Event()
         self._parts: dict[int, tuple[ChannelView, Viewer]] = {}
+        """The part of the view for each channel, with the viewer that receives its events, by
+        channel id."""
         self._reason: PenstockError | None = None
         self._watch, _ = watch_channels(self._caller, request, lambda _: self._wake.set())
         self._stop_listening = self._caller.realm.access.on_changed(self._check_rights)
@@ -77,7 +79,7 @@ class PatternView:
         self._wake.set()
 
     async def join(self) -> None:
-        """Open a part for each channel that the viewer may read and that has none yet. Raises
+        """Open a part for each channel that the viewer may read and that has no part yet. Raises
         ``LimitReached``."""
         new = self._watch.shown - self._parts.keys()
         for opened in self._caller.realm.watches.opened(new):

@@ -1,8 +1,8 @@
 """Limits the number of connections, in total and per address, with a reserve for monitoring.
 
-At the limit, a new connection replaces an existing one: the connection for whose request, or for
-the rest of a request, the realm has waited longest. Connections with a request in progress are not
-dropped.
+At the limit, a new connection replaces one whose client keeps the realm waiting for a request or
+the rest of one: of the network with the most connections, the one that has been silent longest.
+Connections with a request in progress are not dropped.
 """
 
 from __future__ import annotations

@@ -223,8 +223,8 @@ _READERS: Final[dict[str, Callable[[bytes, Messages | None, TraceContext], Publi
 
 
 def _bodies(batches: Sequence[pa.RecordBatch], context: TraceContext) -> list[Body]:
-    """Return checked bodies with the rows of the batches, whose events have the context unless they
-    have their own. Raises ``InvalidEvent``."""
+    """Return checked bodies with the rows of the batches. Events without a trace context of their
+    own get ``context``. Raises ``InvalidEvent``."""
     context = bounded(context, sum(batch.num_rows for batch in batches))
     bodies: list[Body] = []
     for batch in batches:

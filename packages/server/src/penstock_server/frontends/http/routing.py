@@ -48,7 +48,7 @@ FORM_FIELDS_MAX: Final = 100
 """Maximum number of fields of a form."""
 TAR: Final = "application/x-tar"
 TARS: Final = (TAR, "application/octet-stream")
-"""Content types of an upload; many clients have no type for tar."""
+"""Content types of an upload; the second is for clients that do not know the type of tar files."""
 WRITES: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
@@ -425,7 +425,7 @@ class RouteMatch(NamedTuple):
 
 
 _Form = tuple[bool, ...]
-"""Which parts of a path are fixed; the others are parameters."""
+"""Whether each part of a path is fixed; the other parts are parameters."""
 _FixedParts = tuple[str, ...]
 
 

@@ -82,8 +82,9 @@ class HttpConnection(H11Protocol):
         self.listener = listener
         self.logger = _SILENT
         self.heard_s = self._quiet_from_s = self.loop.time()
-        """Time of the last received data; time since which the realm waits for the client to send
-        a request or to read, by the loop's clock."""
+        """``heard_s`` is the time of the last received data. ``_quiet_from_s`` is the time since
+        which the realm waits for the client to send a request or to read. Both are by the loop's
+        clock."""
         self.address = "localhost"
         self.is_spare = False
         self._asker = Asker()

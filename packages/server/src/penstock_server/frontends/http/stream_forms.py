@@ -46,7 +46,7 @@ class StreamForm(Protocol):
 
 
 class FlatTables:
-    """Makes tables with the same columns of all blocks of a stream."""
+    """Makes a table of each block of a stream; all tables have the same columns."""
 
     def __init__(self, channel: ChannelSchema, columns: str) -> None:
         """``channel`` is the schema of the stored events; ``columns`` are names separated by
@@ -58,8 +58,8 @@ class FlatTables:
         self._none = flat_table([], channel, self._names)
 
     def _column_names(self, names: list[str]) -> list[str]:
-        """Return the names of columns of the table. As in pages, ``properties.price`` is the
-        property ``price``."""
+        """Return the names of the table's columns that ``names`` select. As in pages,
+        ``properties.price`` is the property ``price``."""
         all_names = frozenset(flat_table([], self._channel).column_names)
         return list(
             dict.fromkeys(

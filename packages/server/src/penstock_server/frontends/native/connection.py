@@ -116,10 +116,12 @@ class Connection(asyncio.BufferedProtocol):
         self._opened_s = self.heard_s = 0.0
         self._incomplete = listener.incomplete.open(Principal(ANONYMOUS, ""))
         self._out_bytes = self._unsent = self._in_progress = 0
+        """``_out_bytes`` is the number of queued bytes, ``_unsent`` that of unsent bytes at the
+        last check; ``_in_progress`` is the number of requests in progress."""
         self._reading = ReadThrottle(self._may_read, self._reading_resumed, self._process_frames)
         self._is_open = self._is_parting = False
-        """Whether the connection is open; whether the peer has sent Bye and gets no more
-        messages."""
+        """``_is_open`` is whether the connection is open; ``_is_parting`` is whether the peer has
+        sent Bye and gets no more messages."""
         self._loop = asyncio.get_running_loop()
 
     # --- asyncio -------------------------------------------------------------------------

@@ -33,6 +33,8 @@ class HostedConnection(asyncio.Protocol):
         """Name of the connection's session in the realm; empty until the user is known."""
         self.principal = Principal(ANONYMOUS, "")
         self.publisher = ""
+        """Name of the user at the host, which published events show; empty until the user is
+        known."""
         self.number = 0
         self.host = ""
         self.is_open = False

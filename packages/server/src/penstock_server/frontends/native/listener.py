@@ -146,7 +146,8 @@ class NativeListener:
         self.incomplete = Buffers(INCOMPLETE_BYTES_MAX, INCOMPLETE_SMALL_BYTES)
         """Counts the bytes of incomplete frames and messages of signed-in clients."""
         self._opened = self.pending_bytes = 0
-        """Number of connections so far; bytes of unanswered publishes of all connections."""
+        """``_opened`` is the number of connections so far; ``pending_bytes`` is the number of bytes
+        of unanswered publishes of all connections."""
         self._unsent: list[PeerConnection] = []
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()

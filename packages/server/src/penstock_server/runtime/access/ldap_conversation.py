@@ -283,7 +283,7 @@ def _checking_tls(context: ssl.SSLContext) -> Any:
 
 def filled(template: str, *, user: str, dn: str = "") -> str:
     """Return the template of a filter or distinguished name with ``{user}`` and ``{dn}`` replaced
-    by escaped values, in one pass: a value cannot contain a place of its own."""
+    by escaped values. This is done in one pass, so ``{dn}`` inside a value stays as it is."""
     values = {"user": user, "dn": dn}
     return _PLACE.sub(lambda place: escaped(values[place[1]]), template)
 

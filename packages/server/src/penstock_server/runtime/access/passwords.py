@@ -46,7 +46,8 @@ class RightPasswords(Generic[V]):
         self._values: OrderedDict[bytes, V] = OrderedDict()
 
     def digest_of(self, content: bytes) -> bytes:
-        """Return the digest of a password and of what it belongs to."""
+        """Return the digest of ``content``: a password with the data that it belongs to, such as
+        the name of its user."""
         return hmac.digest(self._key, content, "sha256")
 
     def get(self, digest: bytes) -> V | None:
