@@ -222,8 +222,8 @@ class RunningRealm:
 
         ``journal`` has been opened for this owner alone. ``lease`` limits how long the owner may
         answer without an append. Names of files that the owner writes contain the epoch of the
-        lease, if it has one. Raises ``IllegalState`` if it has one and the blobs can grow, because
-        a deposed owner could append to a file of its successor.
+        lease, if it has one. Raises ``IllegalState`` if the lease has an epoch and the blobs can
+        grow, because a deposed owner could append to a file of its successor.
         """
         if lease.epoch and blobs.grows:
             raise IllegalState(

@@ -115,9 +115,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         self._opened_s = self.heard_s = 0.0
         self._incomplete = listener.incomplete.open(Principal(ANONYMOUS, ""))
+        # Bytes that are queued; bytes unsent at the last check; requests in progress.
         self._out_bytes = self._unsent = self._in_progress = 0
-        """``_out_bytes`` is the number of queued bytes, ``_unsent`` that of unsent bytes at the
-        last check; ``_in_progress`` is the number of requests in progress."""
         self._reading = ReadThrottle(self._may_read, self._reading_resumed, self._process_frames)
         self._is_open = self._is_parting = False
         """``_is_open`` is whether the connection is open; ``_is_parting`` is whether the peer has

@@ -111,8 +111,8 @@ class Requests:
         self._connection.spawn(number, lambda: execute(self._caller, request, body))
 
     def _begin(self, number: int, request: Request[Any], body: memoryview) -> None:
-        """Execute a publish or another request whose order matters, and answer it once its result
-        is stored."""
+        """Begin a request whose order matters, such as a publish; the answer is sent when the
+        request is done."""
         connection, listener, size = self._connection, self._connection.listener, 0
 
         def reply(answer: Any, error: BaseException | None) -> None:

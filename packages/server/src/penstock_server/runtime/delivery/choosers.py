@@ -52,6 +52,7 @@ class _Chooser(Struct):
     parts: deque[OutgoingBatch]
     """The rows that still have to be examined, the next ones first."""
     spent_us: int = 0
+    """Time in microseconds that the earlier slices of the first part have taken."""
 
 
 class Choosers:

@@ -309,8 +309,9 @@ class Dispatch:
         quarantiner: Quarantiner,
         below: int | None = None,
     ) -> bool:
-        """Carry out the effects that ``channel`` offers for events with ids below ``below``. Return
-        whether any subscriber made progress; otherwise the channel would offer the same again.
+        """Carry out the effects that ``channel`` offers for events with ids below ``below``, or for
+        all events if it is None. Return whether any subscriber made progress; otherwise the channel
+        would offer the same again.
 
         If all offered events are passed over, because no selector can match them, the channel
         offers further events in the same turn: passing over a record batch takes less time than a

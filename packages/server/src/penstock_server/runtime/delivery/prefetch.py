@@ -24,8 +24,8 @@ BATCH_BYTES_MAX = 8 << 20
 """Events of a batch with more bytes are not prefetched, because they would keep the whole batch in
 memory."""
 CHANNELS_MAX = 64
-"""Largest number of channels with prefetched events; the channel whose last delivery is oldest is
-dropped first."""
+"""Largest number of channels whose last delivery is remembered. Beyond it, the channel whose last
+delivery is oldest is dropped with its prefetched events."""
 
 
 class ReadAhead:
@@ -44,12 +44,13 @@ class ReadAhead:
         self._bytes_max, self._batch_bytes_max = bytes_max, batch_bytes_max
         self._channels_max = channels_max
         self._last: OrderedDict[int, Span] = OrderedDict()
+        """The ids of the last delivery, by channel."""
         self.predicted: dict[int, Span] = {}
         """The predicted deliveries that :meth:`read` will prefetch, by channel."""
         self._ready: dict[int, tuple[Spans, Sequence[OutgoingBatch]]] = {}
 
     def __len__(self) -> int:
-        """Number of channels with prefetched events."""
+        """Number of channels whose last delivery is remembered."""
         return len(self._last)
 
     def delivered(self, channel_id: int, spans: Spans, rows: Sequence[OutgoingBatch]) -> None:
@@ -57,8 +58,8 @@ class ReadAhead:
         the same size."""
         before = self._last.get(channel_id)
         body_bytes = [part.made_bytes for part in rows]
-        # Not after gaps, after a selection of events (whose bodies are not built), or after too
-        # many bytes.
+        # No delivery is predicted after gaps, after a selection of events (whose bodies are not
+        # built), or after too many bytes.
         if len(spans) > 1 or not all(body_bytes) or sum(body_bytes) > self._bytes_max:
             self.forget(channel_id)
             return

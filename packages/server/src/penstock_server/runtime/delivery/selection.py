@@ -29,7 +29,7 @@ COMPARISON_BYTES: Final = 16 << 10
 IN_USE_CHARACTERS_MAX: Final = 4 << 20
 """Limit on the characters of all selectors in use. Compiled, a character can take 500 bytes."""
 PARSED_IN_THREAD_ABOVE: Final = 1_024
-"""Characters above which a thread parses a selector. It takes some milliseconds."""
+"""Characters above which a thread parses a selector. Parsing this many takes some milliseconds."""
 SCAN_EVENTS: Final = 65_536
 """Stored events read in one step."""
 _MANY: Final = 64
@@ -44,12 +44,13 @@ class SelectorLimits(Struct, frozen=True):
     work of the selectors."""
 
     thread_above: int = 16 << 20
-    """Cost above which a thread evaluates a selector. It takes some hundredths of a second."""
-    turn_cost: int = 64 << 20
-    """Limit for one turn of the writer, for all subscriptions together. It takes about a tenth of a
+    """Cost above which a thread evaluates a selector. This cost takes some hundredths of a
     second."""
+    turn_cost: int = 64 << 20
+    """Limit on the cost in one turn of the writer, for all subscriptions together. This cost takes
+    about a tenth of a second."""
     slice_cost: int = 64 << 20
-    """Limit for one slice of the thread. It takes about a tenth of a second."""
+    """Limit on the cost of one slice of the thread. This cost takes about a tenth of a second."""
     part_bytes: int = 1 << 20
     """Bytes of published events that are evaluated together."""
     scan_events: int = SCAN_EVENTS
@@ -57,8 +58,8 @@ class SelectorLimits(Struct, frozen=True):
     budget_s: float = 5.0
     """Seconds that a selector may take for one delivery."""
     passed_work: int = 32
-    """Limit for one turn of the writer: selector comparisons spent on passing over events that no
-    selector matches. After it the writer serves other channels first."""
+    """Number of selector comparisons that one turn of the writer may spend on passing over events
+    that no selector matches. After it the writer serves other channels first."""
 
 
 DEFAULT_LIMITS: Final = SelectorLimits()

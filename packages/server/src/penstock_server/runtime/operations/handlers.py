@@ -49,6 +49,8 @@ Handler = Callable[[Caller, Any], Awaitable[Any]]
 def _on(
     kind: type[RequestT], handler: Callable[[Caller, RequestT], Awaitable[Any]]
 ) -> tuple[type[Request[Any]], Handler]:
+    """Return an entry of the table; the type checker then checks that the handler takes this
+    request."""
     return kind, handler
 
 

@@ -44,7 +44,7 @@ class NewestEvents(NamedTuple):
 
 class NewestOutlet(Collected):
     """An outlet that keeps the last events that it gets, up to ``count_max`` events and
-    ``bytes_max`` bytes. A search of ``part`` events uses it."""
+    ``bytes_max`` bytes. ``part`` is the number of events that the browse may deliver to it."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class NewestOutlet(Collected):
         self._bytes_max = bytes_max
         self._sizes: list[int] = []
         self.has_dropped = False
+        """Whether earlier events were dropped because of these limits."""
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Add the end of a batch, and drop earlier events that exceed the limits."""
@@ -126,6 +127,8 @@ async def _lowest(realm: RunningRealm, session: str, number: ChannelId, start: A
 
 
 class _Search:
+    """A search for the newest matching events of a channel, part by part."""
+
     def __init__(
         self,
         realm: RunningRealm,

@@ -35,7 +35,7 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.ports import Buffer
 
 SelectorKey = tuple[object, str]
-"""Identifies the results of a selector: the reader of message fields that it was evaluated with,
+"""Key of a selector's results: the reader of message fields that the selector was evaluated with,
 and its text."""
 
 UNLIMITED = 1 << 62
@@ -47,7 +47,7 @@ is cached, at most about 250 KB each."""
 PLAIN_PROPERTIES_MAX: Final = 16
 """Maximum number of properties of an event that is encoded without Arrow."""
 PLAIN_NAME_CHARACTERS_MAX: Final = 1_024
-"""Maximum number of characters of the names of its properties."""
+"""Maximum number of characters of all property names of such an event together."""
 _codecs: Final = CodecCache(PLAIN_KINDS_MAX)
 _kinds: Final[set[tuple[object, ...]]] = set()
 """Combinations of property names and types that were published."""

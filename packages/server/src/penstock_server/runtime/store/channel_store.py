@@ -43,8 +43,8 @@ JUDGED_WORK_MAX = 8_192
 """Limit on comparisons of a selector with the statistics of files in one call of
 :meth:`ChannelStore.promising`. Events after the last batch that was judged count as matching."""
 CRUMBS_MAX = 16
-"""If a read needs at most this many spans of a batch, its rows are gathered together with those of
-other batches."""
+"""If a read needs at most this many spans of a batch, the rows of this batch are gathered together
+with those of other batches."""
 NOWHERE = Span(0, 0)
 """A span that contains no id."""
 UNTOUCHED = Span(1 << 62, 0)
@@ -53,8 +53,8 @@ max() with real ids replace both."""
 SCATTERED_MIN = 64
 """Fewer ids than this are looked up one by one."""
 THINNED_PER_PIECE = 64
-"""Batches are checked for emptiness once this many scattered ids were removed for each batch in the
-range of these ids."""
+"""Batches are checked for emptiness once the number of removed scattered ids is this many times the
+number of batches in the range of these ids."""
 
 
 class ChannelStore:
@@ -62,11 +62,14 @@ class ChannelStore:
 
     def __init__(self, meter: Meter, keys: Mapping[str, int] | None = None) -> None:
         self._realm = meter
+        """Meter that counts this store among others: the realm's, or :attr:`share`."""
         self.meter = Meter()
+        """Counts the bytes of this store alone."""
         self.share: ShareMeter | None = None
         """Meter of all temporary destinations of one user (SEM R4); None for other channels."""
         self.tail: list[TailBatch] = []
         self._ends: list[int] = []
+        """The end of each batch in :attr:`tail`, for bisection."""
         self.files: list[SealedFile] = []
         self.sealed_end = 0
         """Persistent events with ids below this one are in files."""

@@ -60,7 +60,8 @@ class MergeStore(ChannelStore):
         self.covered: set[str] = set()
         """Names of files whose rows a snapshot has, so that the files are not needed any more."""
         self.lacks_files = False
-        """Whether rows in files have not been loaded yet. Until then no batch can be merged."""
+        """Whether rows in files have not been loaded yet. No batch can be merged before they are
+        loaded."""
 
     # --- changes -------------------------------------------------------------------------
 

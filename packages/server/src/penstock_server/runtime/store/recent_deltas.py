@@ -136,7 +136,8 @@ class Recent:
         index = bisect_left(self._firsts, first)
         tail_batches = self._kept[index:]
         if index and self._kept[index - 1].tail_batch.end > first:
-            # `first` is inside a publish. Subscribers get whole publishes, so none is there.
+            # `first` is inside a publish. Subscribers get whole publishes, so no subscriber has
+            # this position.
             return None
         return Stretch(
             tail_batches,

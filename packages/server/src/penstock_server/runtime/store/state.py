@@ -164,7 +164,7 @@ class RealmState:
             self.apply(channel_id, fact)
             return
         missing = [ref.schema for ref in refs if not self.schemas.has(ref.schema)]
-        # The bodies of these two facts are no events: one is the schema itself, and states are
+        # The bodies of these two facts are not events: one is the schema itself, and states are
         # Arrow streams, which have their own schema.
         if missing and not isinstance(fact, SchemaSeen | KeptStates):
             self.skipped.append(f"events of channel {channel_id} in schema {missing[0]}")
@@ -279,8 +279,8 @@ class RealmState:
         tail_batches: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
-        """Apply a fact that concerns the realm, or the store of a channel and not its rules alone.
-        The kinds that are most frequent in a snapshot come first."""
+        """Apply a fact that concerns the realm, or the store of a channel and not only the
+        channel's rules. The kinds that are most frequent in a snapshot come first."""
         match fact:
             case ChannelCreated() | ChannelDeleted():
                 self._create_or_delete(fact)

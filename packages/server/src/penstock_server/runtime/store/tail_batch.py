@@ -136,6 +136,7 @@ class TailBatch:
         self.place = place
         """Slot of the batch in the channel's pages; None if it is not in pages."""
         self.live = self.end - self.first if ids is None else len(ids)
+        """Number of rows whose events were stored when the batch was last checked."""
 
     @classmethod
     def published(

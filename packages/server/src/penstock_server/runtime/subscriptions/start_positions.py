@@ -38,8 +38,8 @@ def keyed_spans(
     channel: ChannelMachine, store: ChannelStore, selector: Selector | None
 ) -> Spans | None:
     """Return the ids of all stored events that a selector can match, found by the value that it
-    requires for a publish key (SEM F5). None if the selector requires none, or may read the field
-    of a message instead of the property."""
+    requires for a publish key (SEM F5). None if the selector requires no such value, or may read
+    the field of a message instead of the property."""
     if selector is None or store.keys is None or channel.state.definition.descriptors:
         return None
     ids = store.keys.ids_selected(selector.expression, channel.state.stored)

@@ -639,7 +639,7 @@ class Subscriptions:
         *,
         dry_run: bool = False,
     ) -> int:
-        """Remove events from the outstanding ones of a durable; return their number (SEM D)."""
+        """Remove outstanding events from a durable; return their number (SEM D)."""
 
         def among(group: Group) -> IdSet:
             state = group.channel(channel_id).state

@@ -237,8 +237,11 @@ class _Rewriting:
         self._name = name
         self._store = store
         self._columns = store.columns
+        """The columns that the channel had when the maintenance began."""
         self._needs = Needs(store.columns)
+        """The columns that the live events need."""
         self._also = also
+        """Properties whose columns the copy also gets."""
         self._schema = store.columns
         """The schema of the copy."""
         self._copied: list[SealedFile] = []
@@ -252,6 +255,8 @@ class _Rewriting:
         )
 
     async def run(self, before: int) -> Maintained:
+        """Rewrite the files. ``before`` is the size of the channel's files in bytes, for the
+        result."""
         switched: bool | None = False
         try:
             for file in self._freeze():
@@ -396,6 +401,8 @@ class _Joining(_Rewriting):
         return Maintained(before, self._store.sealed_bytes, events)
 
     async def _join(self, files: Sequence[SealedFile]) -> None:
+        """Replace neighbouring files by a new one with their live events, or by none if all have
+        left."""
         live: list[pa.RecordBatch] = []
         names, image = tuple(file.name for file in files), None
 
@@ -427,6 +434,8 @@ class _Joining(_Rewriting):
         image: SegmentImage | None,
         group: Group,
     ) -> bool:
+        """Record that the file ``name`` replaces ``files``. Return False if the channel was
+        deleted."""
         if group.state.stores.get(self._channel_id) is not self._store:
             return False
         fact = Rewritten(names, grows=False)

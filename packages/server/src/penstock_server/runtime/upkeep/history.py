@@ -68,6 +68,7 @@ class Track:
         self._rows = np.zeros((_FIGURES, STEPS), dtype=np.float32)
         self._rows[_OUTSTANDING + 1 :] = _UNKNOWN
         self._newest = self._noted = newest
+        """``_newest`` is the last recorded step; ``_noted`` is the last step that was not idle."""
 
     @property
     def outstanding(self) -> float:
@@ -128,6 +129,7 @@ class FlowHistory:
         """The sample being taken: a generator that pauses after each channel or queue."""
         self._taken_us = clock.steady_us()
         self._is_known = np.zeros(STEPS, dtype=np.bool_)
+        """For each step, by its number modulo ``STEPS``: whether it was sampled."""
         self._realm = Track(self._step - 1)
         self._stores: dict[int, Track] = {}
         self._durables: WeakKeyDictionary[Durable, Track] = WeakKeyDictionary()
@@ -135,6 +137,7 @@ class FlowHistory:
             number: (channel.state.counters.published, 0, 0)
             for number, channel in state.channels.items()
         }
+        """The counts at the last sample, by channel or queue."""
         self._durables_counted: WeakKeyDictionary[Durable, tuple[int, int]] = WeakKeyDictionary()
         self._waits: WeakKeyDictionary[Durable, list[int]] = WeakKeyDictionary()
         self._sync_waits = [0] * (len(BOUNDS_US) + 1)

@@ -77,6 +77,7 @@ UNSEALABLE_BYTES_MAX = 64 << 20
 """Bytes of unsealed events above which a channel that cannot be sealed accepts no more events."""
 
 SEALING, SNAPSHOTTING, DROPPING = "sealing", "snapshots", "dropping files"
+"""Names of the sealer's tasks in incidents."""
 
 _log = logger("penstock.sealing")
 

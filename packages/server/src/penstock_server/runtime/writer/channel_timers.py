@@ -24,11 +24,12 @@ from penstock_server.runtime.writer.group import SWEEP_EVERY_US
 EXPIRY: Final = "expiry"
 """Name of the task that runs the timers, and of the incidents that it reports."""
 SLEEP_S_MIN: Final = 0.001
+"""Shortest sleep in seconds."""
 SLEEP_S_MAX: Final = 1.0
 """Longest sleep in seconds. The wall clock may be set during a sleep, so the task reads the clock
 again after this time."""
 REPLACED_MAX: Final = 64
-"""The heap is rebuilt when it has more than this number of entries beyond two for each channel."""
+"""The heap is rebuilt when it has more entries than two for each channel plus this number."""
 RETRY_US: Final = 100_000
 """Microseconds before a failed sweep is tried again; sweeps fail, for example, on a full disk."""
 

@@ -118,8 +118,8 @@ def needs_evaluation(
     batches: Sequence[pa.RecordBatch],
     selectors: Mapping[SelectorKey, int],
 ) -> NeedsEvaluation | None:
-    """Return the evaluation needed before these events move; None if they may move now, because
-    results are in the cache or the rest is cheap. The batches have event ids."""
+    """Return the evaluation needed before these events move; None if they may move now, because the
+    results are cached or the other evaluations are cheap. The batches have event ids."""
     evaluations: list[tuple[Body, dict[SelectorKey, int]]] = []
     cost = 0
     for batch in batches:
@@ -183,7 +183,8 @@ def require_evaluation(
     published: PublishedBodies = (),
 ) -> bool:
     """Raise ``NeedsEvaluation`` if selectors must be evaluated before events move and nothing has
-    been changed yet. Return True if the evaluation was needed but came too late for that."""
+    been changed yet. Return True if the evaluation was needed, but the current work has already
+    changed something and so cannot be decided again."""
     evaluation = evaluation_before_moving(
         group, channel_id, channel, facts=facts, published=published
     )

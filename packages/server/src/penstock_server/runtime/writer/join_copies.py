@@ -61,6 +61,7 @@ class CopyCandidates:
         self.outcomes = body.outcomes
         self.span = span
         self.roots = roots
+        """The row of the first publish that each row is a copy of; see :class:`ReachedStores`."""
         self._now_us = now_us
         self._messages = messages
         self._frame: EventFrame | None = None

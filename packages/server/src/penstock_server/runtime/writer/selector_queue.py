@@ -160,8 +160,8 @@ class SelectorQueue:
         self._hold(work, channel_ids, self._slices_ahead(evaluation), blocks=True)
 
     def sweep_after(self, evaluation: NeedsEvaluation) -> None:
-        """Evaluate selectors on due events, and sweep the channel then. No request waits behind
-        it, because due events are hidden already."""
+        """Evaluate selectors on due events, and then sweep the channel. No request waits for this,
+        because due events are hidden already."""
         channel_id = evaluation.channel_id
         work = RunAction(lambda group: group.sweep(channel_id), sweeps=(channel_id,))
         self._hold(work, (), self._slices_ahead(evaluation))

@@ -26,6 +26,7 @@ CATCHING_UP_MAX: Final = 20
 """Limit on the scans of one request: each continues with events published since the previous
 scan."""
 _BEHIND: Final = object()
+"""Answer of a turn in which too many events were not examined yet."""
 
 Among = Callable[[Group], IdSet]
 """Returns the ids to examine at this moment, as a set that the caller may change."""
