@@ -37,7 +37,7 @@ OTHER_VARIABLES: Final = (
 _ORCHESTRATED: Final = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TCP|UDP)(_\w+)?=.*|=(tcp|udp)://.*))"
 ).fullmatch
-"""Kubernetes sets such variables in every container if a service is named ``penstock`` or
+"""Variables that Kubernetes sets in every container if a service is named ``penstock`` or
 ``penstock-…``. A realm must start despite them."""
 
 PATH_LISTS: Final = frozenset(("http.pipelines",))

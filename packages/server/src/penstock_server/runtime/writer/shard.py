@@ -134,6 +134,7 @@ class Shard:
         self.large_blocks: LargeBlocks | None = None
         """Stores bodies that are too large for the log of a storage engine; None if the journal is
         a local file, which has no such limit."""
+        # Number of blocks appended so far.
         self.groups = 0
         self.on_made: Callable[[list[tuple[int, str]]], None] = lambda made: None
         """Called with the new channels and durables: pairs of a channel's id and a durable's name,
@@ -412,8 +413,8 @@ class Shard:
         """Decide requests in order until the group is full, or until files must be opened for the
         next step. The remaining requests go into the next group."""
         answers: list[Outcome] = []
-        # Set once a request may have changed which selectors a later publish is evaluated with, or
-        # was held itself. The queue then has to check the requests again that it let pass at the
+        # Set once a request was held, or may have changed the selectors of a later publish. From
+        # then on the queue has to check each request again, although it let the request pass at the
         # start of the group.
         must_check = False
         for i, work in enumerate(waiting, start=1):
@@ -459,7 +460,8 @@ class Shard:
         try:
             return await self._cut_and_reserve(waiting)
         except Exception:  # noqa: BLE001  refuse the request that fails; another failure is raised
-            # Not `waiting`: the first attempt may have cut the group, and what was cut off waits.
+            # `_serving` and not `waiting`: the first attempt may have cut the group, and the
+            # requests that it cut off wait already.
             waiting = self._serving = self._foreseeable(self._serving)
             return await self._cut_and_reserve(waiting)
 
@@ -633,7 +635,8 @@ class Shard:
             elif channel.state.overdue and channel_id in self.selector_queue.ahead.sweeping:
                 continue  # swept once a thread has evaluated selectors on its due events
             elif channel.has_offers and (self._may_copy or not channel.state.overdue):
-                # Events that wait for disk space are not a reason: a later sweep wakes the channel.
+                # A channel whose events wait for disk space is not woken here: a later sweep wakes
+                # it.
                 self.wake(channel_id)
 
     async def _relay(self, channel_id: int, channel: ChannelMachine) -> None:

@@ -48,6 +48,7 @@ class Stages:
         self._bytes_by_owner: dict[str, int] = {}
         """Bytes staged, by user."""
         self.size = 0
+        """Bytes of all stages."""
 
     def put(self, stage: str, channel_id: int, bodies: Sequence[Body]) -> None:
         """Keep ``bodies`` for a channel. A stage that exists already is left unchanged, so that an

@@ -25,6 +25,7 @@ from penstock_server.runtime.writer.stages import Stages
 from penstock_server.runtime.writer.unit_of_work import Acknowledged, UnitOfWork, by_store
 
 Spans = tuple[tuple[int, Span], ...]
+"""The ids of the published events, by store."""
 
 
 class StorePart(Struct, frozen=True):

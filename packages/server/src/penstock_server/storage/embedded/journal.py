@@ -156,10 +156,13 @@ class FileJournal:
         self._tail = recovered.tail
         self._previous = recovered.previous
         self._cut = recovered.torn_bytes
+        """Bytes of unacknowledged blocks that the recovery has cut off."""
         if not self._files or recovered.roll:
             self._roll()
         self._reserved = disk.size(self._files[-1].file)
+        """Offset up to which space is reserved in the newest file."""
         self._synced = self._tail
+        """The newest sequence that is known to be on disk."""
 
     def info(self) -> JournalInfo:
         size = sum(file.end for file in self._files)

@@ -91,6 +91,7 @@ class FilePages:
         self._changes = Changes("the pages accept no more bodies after a failure", offload)
         self._restored = False
         self._sync_us = 0.0
+        """Moving average of the duration of a sync, in microseconds."""
         self._pending: list[_Body] = []
         self._unsynced: dict[PageFile, None] = {}
         self._channels: dict[int, _ChannelPages] = {}

@@ -168,6 +168,7 @@ class Recovery:
         self._damage: list[DamagedBlock] = []
         self._newest_seq = floor
         self._previous = 0
+        """Checksum of the newest block; 0 if it is unknown."""
         self._torn_bytes = 0
         self._roll = False
 
