@@ -25,7 +25,7 @@ from penstock_server.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 FOLDER: Final = "tls"
 DAYS: Final = 825
-"""Days for which a created certificate is valid."""
+"""Number of days that a created certificate is valid."""
 RENEWED: Final = datetime.timedelta(days=30)
 """A start creates a new certificate if the current one expires within this time."""
 

@@ -96,6 +96,7 @@ class FileAudit:
         return [line for line in lines[1 if start else 0 :] if line]
 
     def _open_file(self) -> int:
+        """Return the open file; if it is opened now, complete its last line."""
         if self._file is None:
             try:
                 self._file = self._disk.open(self._path)
@@ -110,6 +111,7 @@ class FileAudit:
         return self._file
 
     def _rename_full_file(self) -> None:
+        """Rename the full file, and delete the oldest renamed files above the limit."""
         numbers = renamed_numbers(self._disk, self._root, self._name)
         number = max(numbers, default=0) + 1
         self.close()

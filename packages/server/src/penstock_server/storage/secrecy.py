@@ -61,6 +61,7 @@ def _secret_paths(root: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _mend(path: Path, mode: int) -> None:
+    """Restrict the permissions of one file or folder to ``mode``, and log the change."""
     present = path.lstat().st_mode
     if stat.S_ISLNK(present) or not present & _OTHERS:  # chmod would follow a link
         return

@@ -47,7 +47,7 @@ PARTS: Final[Mapping[str, tuple[Callable[[Sources], bytes], str]]] = {
     ),
     "metrics.txt": (parts.metrics, "metrics of durables, connections, nodes and servers"),
 }
-"""The parts by file name: the function that makes the part, and a text that says what the part
+"""The parts by file name: the function that makes the part, and a text about the data that the part
 leaves out."""
 NEVER: Final = (
     "events and their properties",

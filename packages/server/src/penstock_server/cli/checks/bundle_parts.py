@@ -137,6 +137,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _is_public(kind: Any) -> bool:
+    """Whether the values of an option of this type may be passed on."""
     kind = _plain(kind)
     if isinstance(kind, msgspec.inspect.UnionType):
         return all(map(_is_public, kind.types))
@@ -386,8 +387,8 @@ def metrics(sources: Sources) -> bytes:
 
 
 def _ask(sources: Sources, request: Request[Any], answer: type[T]) -> T:
-    """Return the answer of the running realm. Raises ``CannotConnect``, and the error with which
-    the realm refuses the request."""
+    """Return the answer of the running realm. Raises ``CannotConnect``, and the realm's error if it
+    refuses the request."""
     from penstock.client.handles.session import open_session
 
     url = _url(sources)

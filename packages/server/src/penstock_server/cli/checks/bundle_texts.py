@@ -98,6 +98,7 @@ def _text_fields(line: str) -> dict[str, Any]:
 
 
 def _may_show(name: str, value: object) -> bool:
+    """Whether a support archive may have this field of a log line."""
     # A name comes from the log as well, and may be any key of a mapping.
     if not re.fullmatch(r"[a-z][a-z_]{0,40}", name):
         return False

@@ -114,6 +114,7 @@ def _grouped(states: pa.Table) -> pa.Table:
 
 
 def _print(table: pa.Table, format: str, nothing: str) -> None:
+    """Print the delivery states in a format; ``nothing`` is the sentence for an empty table."""
     if format == "arrow":
         write_arrow(table)
         return

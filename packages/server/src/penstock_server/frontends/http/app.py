@@ -219,6 +219,7 @@ class HttpRequest:
             )
 
     async def _health(self, path: str) -> None:
+        """Answer ``/health`` or ``/ready``."""
         state: State = self._service.state
         if path == "/ready" and state == "ok" and self._service.stands_still:
             state = "standstill"
@@ -257,6 +258,7 @@ class HttpRequest:
         await self.reply(200, text, metrics.CONTENT_TYPE, headers=[("cache-control", "no-store")])
 
     async def _file(self) -> None:
+        """Answer with a file of the console."""
         file = self._service.files.find(self.path, self.headers.get("accept-encoding", ""))
         if file is None:
             raise NameDoesNotExist(f"the page {self.path[:200]} does not exist")
@@ -291,6 +293,7 @@ class HttpRequest:
         await self._body_part(b"", more=False)
 
     async def _api(self) -> None:
+        """Answer a request to the API."""
         service = self._service
         if (suspension := service.native.suspended) is not None:
             raise Refusal(503, suspension)
@@ -504,6 +507,8 @@ class HttpRequest:
                 raise self._too_slow() from None
 
     def _decode(self, match: RouteMatch, content: Content) -> Any:
+        """Return the body in the type that the route expects. Raises ``InvalidArgument``,
+        ``Refusal``."""
         body_type = match.signature.body
         if body_type is None:
             if content.data.strip() not in (b"", b"{}", b"null"):
@@ -560,6 +565,8 @@ class HttpRequest:
     async def _begin(
         self, status: int, framing: Headers, kind: str, headers: Headers | None = None
     ) -> None:
+        """Send the status and the headers. ``framing`` has the headers about the length of the
+        body."""
         self._has_begun = True
         all_headers = [("content-type", kind), *framing, *SECURITY, *(headers or ())]
         if self._service.is_secure:

@@ -169,6 +169,8 @@ def _reply_rule(answer: Any, paged_by: Order | None, show: Show | None) -> Show:
 
 
 def _page_by_name(item: Show) -> Show:
+    """Return a function that builds a page whose cursor is the name of its last item."""
+
     def page(call: Call[Any, Any], objects: Sequence[Any]) -> Page[Any]:
         limit, after = call.query.limit, call.query.after
         items_after = sorted((obj for obj in objects if obj.name > after), key=lambda obj: obj.name)
@@ -179,6 +181,8 @@ def _page_by_name(item: Show) -> Show:
 
 
 def _page_by_index(item: Show) -> Show:
+    """Return a function that builds a page whose cursor is the position of the next item."""
+
     def page(call: Call[Any, Any], objects: Sequence[Any]) -> Page[Any]:
         begin = cursor_of(call.query.after) or 0
         end = begin + call.query.limit

@@ -158,6 +158,8 @@ async def _page(
 async def _answer(
     kind: str, runs: list[DeliveryRun], rows: int, cursor: str | None
 ) -> Payload[Page[DeliveryRow]]:
+    """Encode the answer, in a thread if it has many rows."""
+
     def encode() -> bytes:
         return ENCODERS[kind](table_of_runs(runs), cursor)
 

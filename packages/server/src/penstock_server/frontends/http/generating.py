@@ -86,6 +86,7 @@ def without_unused(paths: Any, components: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _references(tree: Any) -> set[str]:
+    """Return the names of the components that a document refers to."""
     if isinstance(tree, list):
         return {name for item in tree for name in _references(item)}
     if not isinstance(tree, Mapping):

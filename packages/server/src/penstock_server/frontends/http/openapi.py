@@ -122,6 +122,7 @@ def _kinds(table: RouteTable) -> list[Any]:
 def _operation(
     route: Route, signature: Signature, schema_of: Mapping[str, Any], components: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return the description of a route in the document."""
     tag = re.split(r"[/.]", route.path)[0]
     operation: dict[str, Any] = {
         "operationId": route.name,
@@ -214,6 +215,7 @@ def _json_form(kind: Any) -> Any:
 
 
 def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of an answer, by content type."""
     if signature.answer is Events:
         return {"text/event-stream": {}}  # OpenAPI 3.1 cannot describe the events of a stream
     if signature.answer is Download:

@@ -105,6 +105,7 @@ async def _store(
     producer: str,
     sequence: int,
 ) -> Published:
+    """Publish bodies, and count their bytes until they are stored."""
     size, service = sum(body.weight for body in bodies), call.service
     service.waiting_bytes(size)
     try:
@@ -127,6 +128,7 @@ async def _store(
 
 
 def _read(content: Content, messages: Messages | None, context: TraceContext) -> PublishDocument:
+    """Decode a publish request. Raises ``InvalidArgument``, ``InvalidEvent``."""
     reader = _READERS.get(content.type)
     if reader is None:
         raise InvalidArgument(

@@ -44,6 +44,7 @@ class Quotas:
             quota.end_request(number)
 
     def _quota_of(self, name: str) -> Quota:
+        """Return the quota of a client, which counts as active now."""
         quota = self._quotas.get(name)
         if quota is None:
             quota = self._quotas[name] = Quota(self._limits, client=name)

@@ -191,6 +191,7 @@ class Requests:
         connection.spawn(request_number, lambda: self._open(message))
 
     async def _open(self, message: Opening) -> Subscribed:
+        """Open a subscription; if the client has left in the meantime, give the seat back."""
         connection = self._connection
         number, text = message.subscription, message.selector
         try:

@@ -96,6 +96,7 @@ class ReadThrottle:
         self._loop.call_later(RECHECK_S, self._recheck)
 
     def _recheck(self) -> None:
+        """Resume reading if that is allowed again; otherwise try again later."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

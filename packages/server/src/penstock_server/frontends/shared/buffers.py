@@ -99,6 +99,7 @@ class Buffers:
                 del self.held[user]
 
     def _check(self, user: str, more: int) -> None:
+        """Raise ``Unavailable`` if ``more`` bytes exceed the total limit or the user's share."""
         used = self.held.total()
         if used + more > self._bytes_max:
             raise Unavailable("too many large requests at once; try again in a moment")

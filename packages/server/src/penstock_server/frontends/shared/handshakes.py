@@ -170,6 +170,8 @@ class TlsServer:
             task.add_done_callback(self._tasks.discard)
 
     async def _secure(self, sock: socket.socket, address: str) -> None:
+        """Make the TLS handshake of an accepted connection; refuse the connection if it is not
+        admitted."""
         loop = asyncio.get_running_loop()
         handshake = Handshake(
             sock, address, loop.time(), make=self._make, enter=self._enter, leave=self._leave

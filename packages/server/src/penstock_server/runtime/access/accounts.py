@@ -443,6 +443,7 @@ class Accounts:
                     await self._store(kind, name, remaining)
 
     async def _change(self, change: Callable[[UsersRecord], UsersRecord]) -> None:
+        """Change the record of users and groups, first in the registry."""
         self._refuse_shared()
         async with self._changing:
             changed = change(self._record)
@@ -452,6 +453,7 @@ class Accounts:
         self.on_rights_changed(may_lose_rights=True)
 
     async def _store(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
+        """Replace the entries of a resource, first in the registry."""
         if is_of_many(kind, name):
             self._refuse_shared()
         digest = hashlib.sha256(f"{kind}:{name}".encode()).hexdigest()[:32]
@@ -467,6 +469,7 @@ class Accounts:
         self.on_rights_changed(may_lose_rights=may_lose_rights)
 
     async def _put(self, key: str, record: Struct) -> None:
+        """Store a record in the registry. Raises ``IllegalState`` without authentication."""
         if self._registry is None:
             raise IllegalState(
                 "this realm has no authentication (access.mode is off), so it keeps no users, "

@@ -263,6 +263,7 @@ class Audit:
             _log.error("audit.not_written", reason=str(error))
 
     async def _note(self, kind: Kind, act: AuditAct) -> None:
+        """Write an act to one of the logs, or count it if it is repeated."""
         # One writer at a time, so that the records are in the file in the order of their numbers.
         async with self._writing:
             now_us = self._clock.now_us()
@@ -348,6 +349,8 @@ class _Log:
             _log.error("audit.not_written", reason=str(error))
 
     def _add(self, act: AuditAct, now_us: int) -> AuditRecord:
+        """Return the record of an act, with the next number, and add it to the records in
+        memory."""
         self._newest += 1
         record = AuditRecord(
             number=self._newest,
@@ -377,6 +380,8 @@ def _log_record(record: AuditRecord) -> None:
 
 
 def _shorten(value: Any) -> Any:
+    """Return a value as a record keeps it: with long texts cut, and without the end of long
+    lists."""
     if isinstance(value, str):
         return value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}\N{HORIZONTAL ELLIPSIS}"
     if isinstance(value, Mapping):

@@ -229,6 +229,7 @@ class LdapConversation:
         return connection
 
     def _opened(self, name: str, password: str) -> Any:
+        """Return a new connection to the directory, with TLS if configured, and not bound yet."""
         import ldap3
 
         rules = self._rules

@@ -121,6 +121,7 @@ class Ldap:
         return groups
 
     async def _ask(self, user: str, password: str) -> frozenset[str] | None:
+        """Ask the directory for the user's groups, in a thread; see :meth:`groups_of`."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(CONCURRENT_MAX, thread_name_prefix="ldap")
         conversation = LdapConversation(self._rules, self._context)

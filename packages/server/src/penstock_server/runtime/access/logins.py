@@ -245,6 +245,7 @@ class Logins:
             del self.of_user[login.principal.user]
 
     def _forget_old(self, now_us: int) -> None:
+        """End the sessions that have expired, and others until the realm has room for one more."""
         for key in [
             key for key, login in self._by_digest.items() if self._has_ended(login, now_us)
         ]:
@@ -269,6 +270,7 @@ class Logins:
                 await self._write(min(self._unwritten))
 
     async def _write(self, key: str) -> None:
+        """Store one record; a conflicting record of another owner is merged and written later."""
         record = self._records.setdefault(key, _LoginRecord())
         # Unmarked before the write, so that a change during the write marks the record again.
         self._unwritten.discard(key)

@@ -120,6 +120,7 @@ class SignInTurns:
             self._pass_turn()
 
     async def _wait(self, requester: Asker, host: str) -> None:
+        """Wait until the check gets its turn, or the client disconnects."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queues.setdefault(host, {})[turn] = None
         remove_listener = requester.on_gone(partial(self._drop, turn, host))

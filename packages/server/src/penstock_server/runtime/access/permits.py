@@ -110,6 +110,7 @@ class Permits:
             self._allowed.add((kind, number))
 
     def _require(self, request: Request[Any], operation: str, name: str) -> None:
+        """Check the right to an operation, and remember the store's name if it is allowed."""
         by_number = self._is_by_number(request, name)
         try:
             self._access.require(self.principal, operation, name, by_number=by_number)
@@ -289,6 +290,8 @@ class Permits:
             yield from self._resolve(ask, request)
 
     def _resolve(self, ask: Ask, request: Any) -> Iterator[NeededOperation]:
+        """Yield the operations that ``ask``, one declaration of the request's type, means for this
+        request."""
         match ask:
             case Numbered(pair, numbers):
                 yield from self._all_numbered(numbers(request), pair)
@@ -309,6 +312,7 @@ class Permits:
         ask: DeadEventsRead | DeadEventStore | TopicsGiven | PasswordTarget | OfResource,
         request: Any,
     ) -> Iterator[NeededOperation]:
+        """Yield the operations for the declarations that few requests have."""
         match ask:
             case DeadEventsRead(is_read):
                 dead = self._directory.dead_event_store_of(request.channel)

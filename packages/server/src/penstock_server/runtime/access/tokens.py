@@ -144,6 +144,7 @@ class Tokens:
         return next(iter(self._keys.values())) if len(self._keys) == 1 else None
 
     async def _refresh(self, now_us: int) -> None:
+        """Fetch the keys. Raises ``Unavailable`` if the fetch fails and no earlier keys exist."""
         try:
             keys: _Keys = await self._offload(lambda: keys_in(self._fetch(self._rules.keys)))
         except PenstockError as error:
@@ -182,6 +183,7 @@ class Tokens:
             raise AuthenticationFailed(f"the token is refused: {error}") from error
 
     def _principal_of(self, claims: Mapping[str, Any], host: str) -> Principal:
+        """Return the principal that checked claims name. Raises ``AuthenticationFailed``."""
         until_us = self._checked_times(claims)
         rules = self._rules
         user = _claim(claims, rules.user_claim)

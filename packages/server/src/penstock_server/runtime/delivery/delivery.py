@@ -332,6 +332,8 @@ class Dispatch:
                 return has_progress
 
     async def _perform(self, round_: _Round, below: int | None) -> None:
+        """Carry out the effects of one round. An unexpected failure ends all subscriptions of the
+        channel."""
         channel = round_.channel
         try:
             for effect in channel.offer(below, now_us=self._clock.now_us()):

@@ -49,6 +49,7 @@ class SelectorWorker:
             self._task.cancel()
 
     async def _evaluate(self) -> None:
+        """Evaluate slices until no job has more."""
         while self._turns:
             key, jobs = next(iter(self._turns.items()))
             del self._turns[key]

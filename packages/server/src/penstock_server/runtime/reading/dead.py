@@ -66,6 +66,7 @@ class DeadEvents(Collected):
         self.advance(batch)
 
     def _add(self, ids: pa.Array, origins: pa.Array) -> None:
+        """Add dead events with these origins to the groups."""
         table = pa.table(
             {
                 "event_id": ids,

@@ -112,6 +112,7 @@ class ChannelStore:
         self._include(tail_batch)
 
     def _include(self, tail_batch: TailBatch) -> None:
+        """Count a new batch, and add its columns and property names to those of the channel."""
         self._count(tail_batch, 1)
         # The usual case. Identity on purpose: comparing schemas costs more than all the rest here.
         if tail_batch.schema is self._newest_schema:
@@ -242,6 +243,7 @@ class ChannelStore:
             self._drop(start, stop)
 
     def _drop(self, start: int, stop: int) -> None:
+        """Drop the batches with indexes from ``start`` to below ``stop``."""
         dropped = self.tail[start:stop]
         sizes: dict[Home, int] = {}
         for tail_batch in dropped:
@@ -322,6 +324,7 @@ class ChannelStore:
         self.files = sorted(files, key=lambda kept: kept.index.first_id)
 
     def _forget_tail(self, end: int, volatile: IdSet) -> None:
+        """Drop the batches below ``end`` that have no volatile or late events."""
         sealed_count = bisect_right(self._ends, end)
         if self.late:
             # This is a copy, because the set belongs to the state of the channel.
@@ -613,6 +616,7 @@ def _group_crumbs(
 
 
 def _read_group(run: list[tuple[TailBatch, list[Span]]]) -> Iterator[OutgoingBatch]:
+    """Yield the events of a group of batches, as one outgoing batch."""
     tail_batch, parts = run[0]
     if len(run) > 1:
         spans = [span for _, parts in run for span in parts]

@@ -123,6 +123,7 @@ class Schemas:
         return self._bytes.get(schema_id) or schema_bytes(schema)
 
     def _number_transient(self, schema: pa.Schema) -> int:
+        """Return the number of a schema of deliveries; a new schema gets the next number."""
         schema_id = self.transient_numbers.get(schema)
         if schema_id is None:
             schema_id = self._next_transient
@@ -153,6 +154,7 @@ class Schemas:
         return entry
 
     def _keep_recent(self, schema: bytes, entry: Recorded) -> None:
+        """Add a schema to the newest generation, and begin a new generation if it is full."""
         if self._recent_bytes + len(schema) > RECENT_BYTES_MAX:
             # The older generation is dropped as a whole, so that lookups need no bookkeeping.
             self._less_recent, self._recent = self._recent, {}

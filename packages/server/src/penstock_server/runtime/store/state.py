@@ -194,6 +194,7 @@ class RealmState:
         return memoryview(b"")
 
     def _tail_batches_of(self, record: FactRecord, bodies: Sequence[memoryview]) -> list[TailBatch]:
+        """Return the batches that a stored record adds to the memory of its channel."""
         match record.fact:
             case Kept(first, end, at_us, ()) if [ref.rows for ref in record.bodies] == [
                 end - first
@@ -367,6 +368,7 @@ class RealmState:
         return sorted(self._with_durable.get(name, ()))
 
     def _note_durables(self, channel_id: int, channel: ChannelMachine, fact: StoredFact) -> None:
+        """Record the stores that have a durable of a name, after ``fact`` has changed durables."""
         match fact:
             case DurableCreated(name) | DurableDeleted(name):
                 names: Iterable[str] = (name,)
@@ -585,6 +587,7 @@ _Frozen = tuple[int, Generator[None, None, Restored]]
 def _collect_records(
     records: list[FactRecord], channel_records: Iterable[FactRecord | _Frozen]
 ) -> Generator[None, None, list[FactRecord]]:
+    """Add the records of all channels to ``records`` in steps, and return the list."""
     for record in channel_records:
         if isinstance(record, FactRecord):
             records.append(record)

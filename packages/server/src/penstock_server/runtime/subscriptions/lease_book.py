@@ -218,6 +218,7 @@ class LeaseBook:
         self.leave_seat(part)
 
     def _release(self, part: LeasePart) -> None:
+        """Return the events of a part to the durable, without counting them as delivered."""
         if not part.subscription:
             return
         channel, subscription = part.channel, part.subscription

@@ -170,6 +170,7 @@ class Leases(LeaseBook):
         )
 
     async def _run(self, lease: EventLease, fetch: LeaseFetch, wait_ms: int) -> Fetched:
+        """Fetch the events of a lease, and return the answer. A failure ends the lease."""
         try:
             parts = await fetch.run(wait_ms / 1_000)
         except BaseException:

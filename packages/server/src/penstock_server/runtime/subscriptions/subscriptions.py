@@ -240,6 +240,7 @@ class Subscriptions:
         reads: bool = False,
         chosen: tuple[Matching, Among] | None = None,
     ) -> OpenedSubscription:
+        """Run the action that opens a subscription; end the subscription if that fails."""
         self._numbers[subscription] = channel_id
         try:
             opened: OpenedSubscription = await self._act(

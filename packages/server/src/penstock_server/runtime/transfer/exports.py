@@ -184,6 +184,7 @@ class Exports(TransferRegistry[_RunningExport]):
     # --- making files --------------------------------------------------------------------
 
     async def _prepare(self, export: _RunningExport, file: int) -> None:
+        """Make the content of a file of the export, and keep it in memory for its reads."""
         parts = export.captured.parts
         if not 0 <= file <= len(parts):
             raise IllegalState(

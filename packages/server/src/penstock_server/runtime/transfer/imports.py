@@ -281,6 +281,7 @@ class Imports(TransferRegistry[_Import]):
     # --- received files ------------------------------------------------------------------
 
     async def _put(self, transfer: _Import, file: int, offset: int, content: memoryview) -> None:
+        """Add bytes to the current file, and check the file when it is complete."""
         if transfer.is_complete or file != transfer.expected or offset != transfer.size:
             raise IllegalState(
                 f"byte {offset} of file {file} was sent, but byte {transfer.size} of file "
@@ -309,6 +310,7 @@ class Imports(TransferRegistry[_Import]):
     async def _put_events(
         self, transfer: _Import, file: ExportedFile, facts: FileFacts, content: bytes
     ) -> None:
+        """Check a file of events and store it, or keep its events that live in memory only."""
         checked: CheckedEvents = await self._offload(lambda: events_from(file, facts, content))
         publishers = _marked(publishers_within(facts.publishers, checked.ids))
         if file.in_memory:

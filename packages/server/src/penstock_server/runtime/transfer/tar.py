@@ -75,6 +75,7 @@ class Tar:
         await self._take(len(padding(size)))
 
     async def _take(self, size: int) -> bytes:
+        """Return the next ``size`` bytes. Raises ``DamagedExport`` if the tar ends before."""
         while len(self._buffer) < size:
             part = await anext(self._parts, None)
             if part is None:

@@ -161,6 +161,7 @@ class Maintainer:
         )
 
     async def _try(self, channel_id: ChannelId) -> None:
+        """Maintain a channel, and log a failure instead of raising it."""
         try:
             await self.maintain(channel_id)
             self._backoff.record_success()

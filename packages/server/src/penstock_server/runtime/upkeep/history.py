@@ -129,7 +129,7 @@ class FlowHistory:
         """The sample being taken: a generator that pauses after each channel or queue."""
         self._taken_us = clock.steady_us()
         self._is_known = np.zeros(STEPS, dtype=np.bool_)
-        """For each step, by its number modulo ``STEPS``: whether it was sampled."""
+        """Whether each step was sampled, by the number of the step modulo ``STEPS``."""
         self._realm = Track(self._step - 1)
         self._stores: dict[int, Track] = {}
         self._durables: WeakKeyDictionary[Durable, Track] = WeakKeyDictionary()
@@ -185,6 +185,7 @@ class FlowHistory:
         return self._sampling is not None
 
     def _sample(self, step: int) -> Generator[None, None, None]:
+        """Take the sample that ends before ``step``, and pause after each channel or queue."""
         steady_us = self.clock.steady_us()
         elapsed_s = max((steady_us - self._taken_us) / 1_000_000, 0.001)
         self._taken_us = steady_us
@@ -209,6 +210,7 @@ class FlowHistory:
     def _note_all(
         self, numbers: list[int], steps: range, elapsed_s: float
     ) -> Generator[None, None, None]:
+        """Record the samples of these channels and queues, and then that of the realm."""
         directory = self._state.directory
         total = [0.0] * _RATES
         waits = [0] * (len(DELIVERY_BOUNDS_US) + 1)

@@ -244,6 +244,8 @@ class Sealer:
                     break
 
     async def _snapshot_when_due(self) -> None:
+        """Take a snapshot if the journal is large, the newest snapshot is old, or space can be
+        freed."""
         await self.snapshot_above(self._limits.journal_bytes_max)
         if self._names.epoch and self._is_long_ago():
             await self._snapshot_unless_gaps()
@@ -279,6 +281,8 @@ class Sealer:
             await self._report_snapshot(failure)
 
     async def _report_snapshot(self, failure: Exception) -> None:
+        """Report an incident for each channel whose state cannot be encoded, or else for the
+        realm."""
         has_cause = False
         for channel_id in list(self._shard.state.channels):
             if (channel := self._shard.state.channels.get(channel_id)) is None:
@@ -366,6 +370,7 @@ class Sealer:
             return False  # after an incident, the events are still in the journal
 
     async def _try_seal(self, channel_id: ChannelId, *, everything: bool) -> bool:
+        """Seal events of a channel as :meth:`seal` says, and return whether events were sealed."""
         channel = self._shard.state.channels.get(channel_id)
         if channel is None or channel.state.type.home != "journal":
             return False
@@ -422,6 +427,7 @@ class Sealer:
         stored_ids: IdSet,
         compression: Compression,
     ) -> Sealed:
+        """Write events to a new file that never grows, and return the fact about it."""
         columns = store.columns
 
         def build() -> tuple[SegmentImage, Publishers]:
@@ -458,6 +464,7 @@ class Sealer:
     async def _grow(
         self, file: SealedFile, end: int, batches: list[pa.RecordBatch], rows: NewRows
     ) -> Extended:
+        """Append events to a growing file, and return the fact about it."""
         data = await self._blobs.get(file.name)
         growth: Growth = await self._offload(
             partial(_growth, data, file.index, batches, rows.compression)
@@ -523,6 +530,7 @@ class Sealer:
         return "" if is_sound else f"{file.name} fails its checksum; it is kept"
 
     async def _drop(self, channel_id: ChannelId, file: SealedFile) -> None:
+        """Remove a file without events from the channel, and delete it."""
         # The fact is stored first. After a crash in between, no fact names the file, and the next
         # start deletes it as a stray.
         fact = SegmentDropped(file.name)

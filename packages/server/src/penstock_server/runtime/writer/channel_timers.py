@@ -117,6 +117,7 @@ class ChannelTimers:
                     await self._is_earlier.wait()
 
     def _wake_due(self, now_us: int) -> None:
+        """Wake the channels whose time has come and which need a sweep."""
         while self.next_us <= now_us:
             at_us, channel_id = heapq.heappop(self._heap)
             if self._wake_up_us.get(channel_id) != at_us:

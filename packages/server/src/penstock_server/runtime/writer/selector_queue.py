@@ -174,6 +174,8 @@ class SelectorQueue:
         *,
         blocks: bool = False,
     ) -> None:
+        """Hold work in the lines of these channels, until its ``slices`` are evaluated and the work
+        is first in each line."""
         held = _HeldWork(work, frozenset(channel_ids), blocks=blocks, slices=slices)
         self._held.add(held)
         for channel_id in held.channel_ids:

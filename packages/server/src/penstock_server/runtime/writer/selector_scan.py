@@ -26,7 +26,7 @@ CATCHING_UP_MAX: Final = 20
 """Limit on the scans of one request: each continues with events published since the previous
 scan."""
 _BEHIND: Final = object()
-"""Answer of a turn in which too many events were not examined yet."""
+"""Answer of a turn that has found too many unexamined events."""
 
 Among = Callable[[Group], IdSet]
 """Returns the ids to examine at this moment, as a set that the caller may change."""
@@ -158,6 +158,7 @@ class Matching:
         return _ScanStep(part, rows, messages_of(group.channel(channel_id)), now_us=group.now_us)
 
     async def _examine(self, step: _ScanStep, wanted_by: Asker) -> None:
+        """Evaluate the selector on the events of a step, and record the result."""
         for rows in step.rows:
             mask = await self._choosing.mask(
                 rows.batch,

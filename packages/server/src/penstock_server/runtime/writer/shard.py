@@ -264,6 +264,7 @@ class Shard:
             self.ended.set()
 
     async def _serve(self) -> None:
+        """Serve groups until the shard is stopped and has no work."""
         loop = asyncio.get_running_loop()
         while not (self._stopping and not self._has_work and self.selector_queue.is_idle):
             if not (self._has_work or self._woken or self._between):
@@ -301,6 +302,7 @@ class Shard:
         self._rouse()
 
     def _refuse_waiting(self, failure: PenstockError) -> None:
+        """Refuse all requests that were not answered, because the shard has ended."""
         waiting = self._serving + self._ahead + self._waiting + self.selector_queue.drained()
         each_once = {id(work): work for work in waiting}  # see `_serving`
         self._serving, self._ahead, self._waiting = [], [], []

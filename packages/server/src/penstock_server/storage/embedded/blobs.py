@@ -136,6 +136,7 @@ class FileBlobs:
             raise StorageFailed(f"{self._path(name)} could not be written: {error}") from error
 
     def _publish(self, name: str, temporary: str, chunks: Sequence[Buffer]) -> None:
+        """Give a complete file the name of its blob."""
         try:
             self._disk.rename(temporary, self._path(name), replace=False)
         # An earlier call may have stored the blob, and was cancelled before it recorded the name.
@@ -170,6 +171,7 @@ class FileBlobs:
             raise StorageFailed(f"{path} could not be extended: {error}") from error
 
     def _replace(self, file: int, at: int, chunks: Sequence[Buffer]) -> None:
+        """Replace the bytes of a file from ``at`` on; restore them if that fails."""
         size = self._disk.size(file)
         end = at + sum(memoryview(chunk).nbytes for chunk in chunks)
         before = self._disk.pread(file, size - at, at)

@@ -160,7 +160,7 @@ class FileJournal:
         if not self._files or recovered.roll:
             self._roll()
         self._reserved = disk.size(self._files[-1].file)
-        """Offset up to which space is reserved in the newest file."""
+        """Offset of the end of the reserved space in the newest file."""
         self._synced = self._tail
         """The newest sequence that is known to be on disk."""
 
@@ -321,6 +321,7 @@ class FileJournal:
         await self._changes.make(call, inline=inline and is_quick)
 
     def _write(self, block: Sequence[Buffer], *, sync: bool) -> None:
+        """Append a block to the newest file, or to a new one if it does not fit, and sync it."""
         seq, synced, previous = self._tail + 1, self._synced, self._previous
         chunks, header = frame(block, self._identity, seq=seq, synced=synced, previous=previous)
         size = padded(header.length)
@@ -450,6 +451,7 @@ class FileJournal:
         self._synced = self._tail
 
     def _close_orderly(self) -> None:
+        """Sync the journal, free reserved space, and record an orderly close."""
         file = self._files[-1]
         try:
             self._sync_tail()
@@ -572,6 +574,7 @@ class FileJournal:
         return record, 1
 
     def _store_record(self, *, floor: int) -> None:
+        """Store the journal's own record with a new floor."""
         record = JournalRecord(self._identity, floor, self._synced)
         version = self._record_version + 1
         try:

@@ -225,6 +225,7 @@ class Recovery:
                 self._disk.unlink(path)
 
     def _load(self, first: int, path: str) -> _Candidate:
+        """Open a file and read its header and blocks."""
         file = self._disk.open(path)
         data = read_patiently(self._disk, file)
         header = read_file_header(data)
@@ -332,6 +333,7 @@ class Recovery:
         self._roll = bool(reason)
 
     def _report(self, block_range: JournalRange, *, where: str, data: bytes) -> None:
+        """Report a damaged range, and copy its bytes to quarantine."""
         damaged = data[block_range.start : block_range.end]
         if damaged:
             self._quarantine.keep(f"journal-{block_range.seq:020d}.block", damaged)

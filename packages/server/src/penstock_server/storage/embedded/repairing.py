@@ -61,6 +61,7 @@ def mend_format(disk: Disk, root: str, holder: str) -> str:
 
 
 def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
+    """Rewrite the format record as :func:`mend_format` says, with the lock held."""
     try:
         if records.load(_FORMAT_KEY) is not None:
             return ""
