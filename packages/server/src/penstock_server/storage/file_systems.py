@@ -60,7 +60,8 @@ class FileSystemBlobs:
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         """Replace the bytes of a blob from offset ``at`` on
-        (:meth:`penstock_core.vocabulary.ports.Blobs.extend`). A failure changes nothing."""
+        (:meth:`penstock_core.vocabulary.ports.Blobs.extend`). A failure changes nothing. Raises
+        ``IllegalState`` if the blobs do not grow."""
         check_blob_name(name, of_shard=True)
         if not self.grows:
             raise IllegalState(

@@ -478,7 +478,8 @@ class HttpRequest:
         return Refusal(408, Unavailable(f"the body did not arrive within {seconds:g} s"))
 
     async def _content(self, kind: str, route: Route, principal: Principal) -> Content:
-        """Return the whole body. Raises ``Refusal`` if it is too large or arrives too slowly."""
+        """Return the whole body. Raises ``Refusal`` if it is too large or arrives too slowly, and
+        ``Unavailable`` if the client disconnects or too many bytes are in memory."""
         limits = self._service.limits
         bytes_max = OPEN_BYTES_MAX if route.is_open else limits.body_bytes_max
         too_large = Refusal(

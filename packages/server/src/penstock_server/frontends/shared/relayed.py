@@ -91,7 +91,8 @@ class RelayGate:
 
     async def before_tls(self, handshake: Handshake) -> None:
         """Read the preface of a connection before its TLS handshake. Raises
-        ``RemoteProtocolViolation`` if it is not signed by a node of the cluster."""
+        ``RemoteProtocolViolation`` if it is not signed by a node of the cluster, and
+        ``LimitReached`` if the client's address has too many connections."""
         try:
             preface = await take_preface(handshake.sock)
         except RemoteProtocolViolation as error:

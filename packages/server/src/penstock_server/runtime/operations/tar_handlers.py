@@ -115,7 +115,8 @@ class TarOfExport:
         self, manifest: Manifest, check: Callable[[], None]
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the tar. ``check`` is called before each part; if it raises an error,
-        the export ends with that error."""
+        the export ends with that error. Raises ``Damaged`` if a file has changed since the manifest
+        was made."""
         encoded = manifest.encoded()
         yield self._header(MANIFEST, len(encoded)) + encoded + padding(len(encoded))
         for number, file in manifest.in_order():

@@ -204,7 +204,8 @@ def prepared(
 
 
 def digest_of(bodies: Sequence[Body], event_bytes_max: int) -> Digest:
-    """Return the digest of several batches, as if they were one. Raises ``EventTooLarge``."""
+    """Return the digest of several batches, as if they were one. Raises ``EventTooLarge``, and
+    ``InvalidArgument`` without batches."""
     if not bodies:
         raise InvalidArgument("the publish has no event; a publish must have at least one")
     if len(bodies) == 1:

@@ -454,7 +454,8 @@ class Subscriptions:
         time for each event (SEM H1). ``place`` identifies the seat on its next connection.
         ``room`` limits the bytes in flight.
 
-        Raises ``DurableInUse``, ``InvalidArgument``.
+        Raises ``DurableInUse``, ``InvalidArgument``, and ``IllegalState`` for a selector that the
+        seat cannot have.
         """
         selector = outlet.selector
         if sole and selector is not None:

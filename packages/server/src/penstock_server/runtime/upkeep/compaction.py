@@ -179,8 +179,8 @@ class Maintainer:
         columns for the properties of the live events and for those in ``also``. Ids do not change.
 
         For a channel of spindles or without files, nothing is rewritten and the answer has the
-        reason. Raises ``IllegalState`` if the channel is already being maintained, ``Damaged``
-        (the files are unchanged in this case) and ``StorageFailed``.
+        reason. Raises ``NameDoesNotExist``, ``IllegalState`` if the channel is already being
+        maintained, ``Damaged`` (the files are unchanged in this case) and ``StorageFailed``.
         """
         channel = self._shard.state.channels.get(channel_id)
         if channel is None:

@@ -202,7 +202,8 @@ class TransactionOperations:
         self._event_bytes_max = event_bytes_max
 
     async def begin(self, transaction: str, channels: Sequence[int]) -> None:
-        """Open a transaction for these stores. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
+        """Open a transaction for these stores. Raises ``AlreadyCommitted``, ``AlreadyAborted``, and
+        ``InvalidArgument`` for an empty id."""
         if not transaction:
             raise InvalidArgument("a transaction has an id of at least one character")
 

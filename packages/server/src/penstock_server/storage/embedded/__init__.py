@@ -175,8 +175,9 @@ def _take_lock(disk: Disk, root: str, holder: str) -> int:
 
 
 def _is_new_directory(disk: Disk, root: str) -> bool:
-    """Return whether the directory is missing or empty. Raises an error if it is another program's
-    directory, or has a format that this version cannot read."""
+    """Return whether the directory is missing or empty. Raises ``InvalidArgument`` if it is another
+    program's directory or that of a cluster node, ``NewerFormat`` if this version cannot read its
+    format, and ``Damaged`` if the format record is missing or damaged."""
     entries = _entries(disk, root)
     names = {entry.name for entry in entries or ()} - _IGNORED
     if not names:
@@ -206,7 +207,8 @@ def _is_new_directory(disk: Disk, root: str) -> bool:
 
 
 def _format_in(root: str, value: bytes) -> int:
-    """Return the format in a record. Raises ``NewerFormat`` if this version cannot read it."""
+    """Return the format in a record. Raises ``NewerFormat`` if this version cannot read it, and
+    ``Damaged`` if the record has no format."""
     try:
         number = msgspec.json.decode(value, type=dict[str, int])["format"]
     except (msgspec.DecodeError, KeyError, RecursionError) as error:

@@ -110,7 +110,7 @@ class FileRegistry:
 
     def _check_version(self, key: str, expected: int) -> int:
         """Return the version of a key; 0 if it does not exist. Raises ``Conflict`` if another
-        version is expected."""
+        version is expected, and ``StorageFailed`` if an earlier change failed."""
         if self._failed:
             raise StorageFailed(f"the registry accepts no more changes: {self._failed}")
         record = self._records.get(key)

@@ -44,8 +44,9 @@ def check_records(disk: Disk, root: str) -> dict[str, str]:
 def mend_format(disk: Disk, root: str, holder: str) -> str:
     """Rewrite a missing or damaged format record, if the journal shows the format.
 
-    Return the path of the damaged record's copy in quarantine; empty if the record is intact.
-    Raises ``Damaged`` if the format cannot be determined.
+    Return the path of the damaged record's copy in quarantine; empty if the record is intact, and a
+    text without a path if it was missing. Raises ``DataDirectoryInUse``, and ``Damaged`` if the
+    format cannot be determined.
     """
     records = RecordFiles(disk, f"{root}/registry")
     try:
