@@ -1,8 +1,8 @@
 """Streams of all selected events of a channel, queue or durable.
 
-A stream is a browse that ends at the last event of the time of the request. The realm reads a block
-of events, and reads the next one when the client has received this one. So a slow client takes no
-more memory than one encoded block.
+A stream is a browse that ends at the event that is the newest one at the time of the request. The
+realm reads a block of events, and reads the next one when the client has received this one. So a
+slow client takes no more memory than one encoded block.
 """
 
 from __future__ import annotations

@@ -266,8 +266,9 @@ class LdapConversation:
 
 
 def _checking_tls(context: ssl.SSLContext) -> Any:
-    """Return the TLS of a connection that checks certificate and name of the directory as the rest
-    of the realm does. The library's own check also accepts names that TLS no longer allows."""
+    """Return the TLS settings of a connection, which check the directory's certificate and name as
+    the rest of the realm does for other servers. The library's own check also accepts names that
+    TLS no longer allows."""
     import ldap3
 
     def wrap_socket(connection: Any, do_handshake: bool) -> None:

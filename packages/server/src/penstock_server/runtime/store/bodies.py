@@ -42,8 +42,8 @@ UNLIMITED = 1 << 62
 """Size limit in bytes that no event exceeds, for events that the realm has already accepted."""
 
 PLAIN_KINDS_MAX: Final = 64
-"""Maximum number of combinations of property names and types of single events from HTTP whose codec
-is cached, at most about 250 KB each."""
+"""Maximum number of cached codecs, each of at most about 250 KB. A codec is for single events from
+HTTP with one combination of property names and types."""
 PLAIN_PROPERTIES_MAX: Final = 16
 """Maximum number of properties of an event that is encoded without Arrow."""
 PLAIN_NAME_CHARACTERS_MAX: Final = 1_024

@@ -28,7 +28,7 @@ MERGE_BYTES_MAX = 4 << 20
 
 
 class PartialMatches:
-    """The rows of a batch that a selector matches, as far as it was evaluated from the start."""
+    """The matches of a selector among the first rows of a batch, as far as it was evaluated."""
 
     __slots__ = ("_masks", "rows")
 

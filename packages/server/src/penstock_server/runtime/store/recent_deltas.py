@@ -113,8 +113,8 @@ class Recent:
         return self._kept[-1].tail_batch.end if self._kept else self.first
 
     def _forget(self) -> None:
-        """Drop the older half in one step, because deleting from the front of a list one by one
-        would cost more than the memory does."""
+        """Drop the older half in one step, because deleting single batches from the front of a list
+        would cost more than keeping them for longer."""
         dropped = 0
         while dropped < len(self._kept) - 1 and (
             self.bytes > KEPT_BYTES_MAX // 2 or len(self._kept) - dropped > KEPT_PIECES_MAX // 2
@@ -150,7 +150,8 @@ class Recent:
 def batches_as_published(stretch: Stretch, event_ids: Int64s) -> list[OutgoingBatch] | None:
     """Return the batches of ``stretch`` as they were published, if they have at most twice as many
     rows as ``event_ids``; None if the deltas have to be built. Sending published batches saves
-    building one, and a subscriber may get an outdated delta before a newer one of the same key."""
+    building a batch. A subscriber may then get an outdated delta before a newer delta of the same
+    key."""
     tail_batches = [raw.tail_batch for raw in stretch.tail_batches]
     if len(stretch.ids) > 2 * len(event_ids) or len(stretch.ids) < PUBLISHED_ROWS_MIN * len(
         tail_batches

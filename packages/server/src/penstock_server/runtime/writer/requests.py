@@ -280,8 +280,8 @@ def expect_answer(work: ShardRequest) -> asyncio.Future[Any]:
 
 
 def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | None]:
-    """Run ``work`` and return its answer, or the error that it was refused with; or
-    ``NeedsEvaluation``, with which it has to be held.
+    """Run ``work`` and return its answer, or the error that refuses it. The error
+    ``NeedsEvaluation`` means that the work has to be held until its evaluation is done.
 
     An unexpected failure is also returned if the work has changed nothing. Otherwise it is raised
     and ends the shard: the state is inconsistent and must be recovered from disk.
