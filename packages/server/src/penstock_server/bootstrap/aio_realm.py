@@ -144,11 +144,13 @@ class Realm:
 
 
 async def _link(realm: BlockingRealm, make: Callable[[], Link], user: str) -> Link:
+    """Connect the running event loop to the realm, which runs in another thread."""
     client_end = await asyncio.to_thread(realm.admit, user)
     _, link = await asyncio.get_running_loop().connect_accepted_socket(make, client_end)
     return link
 
 
 def _close_again(opening: asyncio.Future[BlockingRealm]) -> None:
+    """Close a realm whose opening was cancelled by its caller."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

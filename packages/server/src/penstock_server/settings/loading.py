@@ -179,6 +179,7 @@ class _Reading:
             raise InvalidArgument(f"{path} is not a {what}{near}")
 
     def _put(self, path: str, value: Any, origin: Origin) -> None:
+        """Set the setting ``path``, whose sections are separated by dots, and record its origin."""
         *sections, key = path.split(".")
         tree = self._tree
         for section in sections:

@@ -83,7 +83,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 def encoded(value: Any) -> bytes:
-    """Return a JSON document."""
+    """Return ``value`` as an indented JSON document."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 

@@ -193,6 +193,7 @@ def _page_by_index(item: Show) -> Show:
 
 
 def _whole_page(item: Show) -> Show:
+    """Return a function that shows all objects on a single page."""
     return lambda call, objects: Page(items=[item(call, obj) for obj in objects])
 
 

@@ -376,7 +376,7 @@ def _lease_routes(
     path: str, source: str, *, actions: Sequence[_Action] = _ACTIONS, **constants: str
 ) -> tuple[Route, ...]:
     """Return the routes that settle or extend a lease. ``source`` is the part of their operation
-    ids that names what was fetched from, such as ``Queue``."""
+    ids that names the source of the events, such as ``Queue``."""
     return tuple(
         bound(
             f"{action.verb}{source}Lease",

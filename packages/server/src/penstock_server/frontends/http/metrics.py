@@ -343,7 +343,7 @@ class RealmCollector(Collector):
         yield from (unsent, subscriptions)
 
     def _incidents_of_node(self) -> dict[str, int]:
-        """Return the incidents of the node, in addition to those of the realm it serves."""
+        """Return the incidents of the node itself, without those of the realm that it serves."""
         figures = self._native.figures_of(self._realm.cluster().node)
         return {} if figures is None else dict(figures.incidents)
 

@@ -166,10 +166,12 @@ class HttpConnection(H11Protocol):
 
     @property
     def _is_busy(self) -> bool:
+        """Whether a response is not complete yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def _is_in_body(self) -> bool:
+        """Whether the rest of a request's body has to arrive before its response can begin."""
         return self._is_busy and self.cycle.more_body and not self.cycle.response_started
 
     @property

@@ -230,6 +230,7 @@ class PrefaceSniffer(Sniffer):
         self._pass_on(RelayedTransport(self._transport, origin, self._gate), self._data[length:])
 
     def _pass_on(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Hand the transport over to the actual protocol, with the bytes read so far."""
         self.end()
         hand_over(transport, self._make(), data)
 

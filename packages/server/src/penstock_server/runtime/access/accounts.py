@@ -150,6 +150,7 @@ class Accounts:
         self.on_rights_changed(may_lose_rights=True)
 
     def _refuse_shared(self) -> None:
+        """Raise ``IllegalState`` if the accounts belong to the whole cluster."""
         if self.shared is not None:
             raise IllegalState(
                 "users, groups and rights on more than one channel belong to the whole cluster: "

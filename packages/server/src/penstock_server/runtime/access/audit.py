@@ -255,6 +255,7 @@ class Audit:
         task.add_done_callback(self._pending.discard)
 
     async def _write_aside(self, kind: Kind, acts: Sequence[AuditAct], now_us: int) -> None:
+        """Write acts of :meth:`record_later`. A failure is logged."""
         try:
             async with self._writing:
                 for act in acts:

@@ -227,6 +227,7 @@ class Logins:
         return is_idle or now_us - login.opened_us > self._total_us or (0 < until_us < now_us)
 
     def _put(self, key: bytes, login: BrowserLogin) -> None:
+        """Add a login to the maps."""
         self._by_digest[key] = login
         self.of_user.setdefault(login.principal.user, {})[key] = login
         if self._is_kept(login):
@@ -257,6 +258,7 @@ class Logins:
     # --- storage -------------------------------------------------------------------------
 
     def _is_kept(self, login: BrowserLogin) -> bool:
+        """Return whether a login is stored on disk, so that it survives a restart."""
         return self._registry is not None and login.principal.proof == "password"
 
     def _mark_unwritten(self, login: BrowserLogin) -> None:

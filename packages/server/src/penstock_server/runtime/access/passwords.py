@@ -136,6 +136,7 @@ class SignInTurns:
             del turn  # its exception refers to this frame, which would be a reference cycle
 
     def _drop(self, turn: asyncio.Future[None], host: str) -> None:
+        """Cancel a waiting check, because its client has disconnected."""
         if self._dequeue(turn, host):
             turn.set_exception(ConnectionLost("the requesting client disconnected"))
 

@@ -138,6 +138,7 @@ class Quota:
                 del self._sizes[request]
 
     def _note(self, request: int, size: int) -> None:
+        """Record the bytes of a request until its answer."""
         # Most requests have no events and need no entry. A request number that is already in use
         # needs one even without events, because each answer takes one size off its list.
         if size or request in self._sizes:

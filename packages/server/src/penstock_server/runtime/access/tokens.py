@@ -326,6 +326,7 @@ def _usable_key(fields: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _claim(claims: Mapping[str, Any], path: str) -> Any:
+    """Return the value of a claim. Dots in ``path`` select fields of nested objects."""
     if path in claims:  # the name of a claim may have dots
         return claims[path]
     value: Any = claims

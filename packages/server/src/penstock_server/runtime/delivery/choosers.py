@@ -235,6 +235,7 @@ class Choosers:
             chooser.parts.popleft()
 
     def _keep(self, subscription: int, part: OutgoingBatch, mask: pa.BooleanArray) -> None:
+        """Keep the matching ids and the examined ids of a part for the subscription."""
         if not self._is_open(subscription):
             return
         results = self._results.setdefault(subscription, _Results(IdSet(), IdSet()))

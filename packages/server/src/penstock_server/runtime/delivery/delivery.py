@@ -671,6 +671,7 @@ class Dispatch:
             await self.files.open(store.files_for(spans))
 
     def _report(self, round_: _Round, damage: Damage) -> None:
+        """Log damaged events and put them into quarantine."""
         if damage.ids:
             for reason in damage.reasons:
                 _log.error("events.quarantined", channel=round_.number, reason=reason)

@@ -226,6 +226,7 @@ class ChannelStore:
         return True
 
     def _is_empty(self, tail_batch: TailBatch, stored: IdSet) -> bool:
+        """Update the count of a batch's live events; return whether there are none."""
         span = Span(tail_batch.first, tail_batch.end)
         tail_batch.live = (
             stored.count(span) if tail_batch.is_whole else len(tail_batch.overlap(stored))
@@ -255,6 +256,7 @@ class ChannelStore:
         del self.tail[start:stop], self._ends[start:stop]
 
     def _count(self, tail_batch: TailBatch, sign: int) -> None:
+        """Add the weight of a batch to the meters; with ``sign`` -1, subtract it."""
         size = sign * tail_batch.weight
         self.meter.add_bytes(tail_batch.home, size)
         self._realm.add_bytes(tail_batch.home, size)

@@ -181,6 +181,7 @@ class OutgoingBatch:
         return self if text in self._matching_all else self._chosen[text]
 
     def _choose(self, text: str, mask: pa.BooleanArray) -> None:
+        """Remember the rows that the selector ``text`` selects."""
         matching = self._matching(mask)
         if matching is self:
             # A batch that refers to itself would stay in memory until the garbage collector runs.

@@ -289,6 +289,7 @@ class LeaseBook:
         self._wake()
 
     def _wake(self) -> None:
+        """Wake all fetches that wait for a lease to end."""
         freed, self.freed = self.freed, asyncio.Event()
         freed.set()
         for changed in self.waiting:

@@ -145,6 +145,8 @@ class Maintainer:
                         state.to_maintain.discard(channel_id)
 
     def _is_due(self, channel_id: ChannelId) -> bool:
+        """Return whether enough bytes of a channel's sealed files are dead for maintenance to
+        begin."""
         channel = self._shard.state.channels.get(channel_id)
         if channel is None or channel_id in self._damaged:
             return False
@@ -322,6 +324,7 @@ class _Rewriting:
         await self._offload(lambda: self._needs.add_all(batches))
 
     async def _add(self, batches: list[pa.RecordBatch]) -> None:
+        """Append batches of live events to the copy, in its schema."""
         schema, columns = self._schema, self._columns
         await self._copy.add(await self._offload(lambda: fitted_in(batches, schema, columns)))
 

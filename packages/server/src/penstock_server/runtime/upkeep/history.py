@@ -171,6 +171,7 @@ class FlowHistory:
             pass
 
     def _begin(self) -> None:
+        """Begin a sample if a step has ended and no sample is being taken."""
         step = self.clock.now_us() // STEP_US
         if self._sampling is None and step > self._step:
             self._sampling = self._sample(step)

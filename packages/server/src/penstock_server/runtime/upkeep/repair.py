@@ -119,6 +119,7 @@ class _Repair:
             await self._replace_journal(snapshots)
 
     def _keep(self, name: str, data: Buffer) -> None:
+        """Copy ``data`` to quarantine, unless it is empty."""
         if len(data):
             self._repaired.kept.append(self._keep_bytes(name, data))
 
@@ -152,6 +153,7 @@ class _Repair:
         await self._realm.blobs.delete(bad.file.name)
 
     async def _replace(self, bad: BadFile, copy: FileCopy | None) -> None:
+        """Record that a damaged file is replaced by its copy; None if no batch of it is sound."""
         fact = Rewritten((bad.file.name,))
         if copy is not None and copy.index is not None:
             index = msgspec.msgpack.encode(copy.index)

@@ -264,6 +264,7 @@ class ReplyQueues:
         return opened
 
     async def _remove(self, access: AccessControl, name: str, kind: Kind = "queue") -> None:
+        """Delete a store and the rights on it, if it still exists."""
         try:
             await self._stores.delete(name, kind)
         except NameDoesNotExist:

@@ -621,6 +621,7 @@ class Sealer:
         return self._shard.tail, image
 
     async def _forget_before(self, sequence: int) -> None:
+        """Delete the snapshots older than the one of block ``sequence``."""
         for info in await self._blobs.list(SNAPSHOTS):
             if info.name < snapshot_stem(sequence) and self._names.may_remove(info.name):
                 await self._blobs.delete(info.name)
@@ -651,6 +652,7 @@ def _growth(
 
 
 def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | SegmentDropped) -> bool:
+    """Record a fact and return True; return False if the channel was deleted."""
     if channel_id not in group.state.channels:
         return False
     group.realm_fact(channel_id, fact)

@@ -232,6 +232,7 @@ class Group:
             self._independently(self._settle)
 
     def _settle(self) -> None:
+        """Store the gathered acknowledgements, as one fact per durable."""
         self._changes += 1  # clients get the answer that these are stored: they must not be lost
         settled, self.settled = self.settled, {}
         for (channel_id, durable), ids in settled.items():
@@ -266,6 +267,7 @@ class Group:
         return not channel.state.dead_work or evaluation_ahead.may_sweep(self, channel_id, channel)
 
     def _sweep(self, channel_id: int) -> None:
+        """Sweep a channel and count the dead events that were moved."""
         for fact in self.do(channel_id, self.sweeping).facts:
             if isinstance(fact, Removed) and fact.dead:
                 self.has_moved += sum([end - first for first, end in fact.dead])

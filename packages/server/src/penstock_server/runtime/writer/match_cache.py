@@ -165,4 +165,5 @@ class MatchCache:
 
 
 def _around(ids: Int64s) -> Span:
+    """Return the span from the lowest to the highest id."""
     return Span(int(ids.min()), int(ids.max()) + 1) if len(ids) else Span(0, 0)

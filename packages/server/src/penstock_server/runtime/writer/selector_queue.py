@@ -240,6 +240,7 @@ class SelectorQueue:
         return missing, cost
 
     def _slices(self, missing: Sequence[tuple[Body, dict[SelectorKey, int]]]) -> Slices:
+        """Yield the evaluations of selectors on bodies, one slice after the other."""
         for body, selectors in missing:
             try:
                 yield from _evaluations(body, selectors, self._check, limits=self._choosing.limits)
@@ -248,12 +249,14 @@ class SelectorQueue:
                 body.evaluated |= selectors.keys()
 
     def _slices_ahead(self, evaluation: NeedsEvaluation) -> Slices:
+        """Yield the same slices for an evaluation, then keep its results."""
         try:
             yield from self._slices(evaluation.evaluations)
         finally:
             evaluation.keep()
 
     def _check(self) -> None:
+        """Raise ``RealmStopping`` if the realm was closed during an evaluation."""
         if self._worker.is_closed:
             raise RealmStopping("the realm is closed")
 

@@ -115,6 +115,7 @@ class FileBlobs:
                 self._names.append(name)
 
     def _note(self, name: str, size: int) -> None:
+        """Record that a blob is stored."""
         if name not in self._sizes:
             insort(self._names, name)
         self._sizes[name] = size

@@ -73,6 +73,7 @@ class Changes:
                 self.failed = self.failed or "a change was cancelled midway"
 
     def _make(self, call: Callable[[], None]) -> None:
+        """Make a change in a thread."""
         with self.alone:
             self.check()
             call()

@@ -288,6 +288,7 @@ class FilePages:
     # Internal
 
     def _page(self, channel: int, place: PageSlot) -> PageFile | None:
+        """Return the page file of a place; None if the channel has no pages."""
         channel_pages = self._channels.get(channel)
         return channel_pages.page(place.page) if channel_pages else None
 
