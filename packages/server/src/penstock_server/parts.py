@@ -41,7 +41,7 @@ _METADATA: Final = ".dist-info"
 
 
 class EntryPoint(NamedTuple):
-    """An entry point."""
+    """An object that an installed distribution registers by name, as Python's entry points do."""
 
     group: str
     name: str

@@ -33,8 +33,8 @@ PARSED_IN_THREAD_ABOVE: Final = 1_024
 SCAN_EVENTS: Final = 65_536
 """Stored events read in one step."""
 _MANY: Final = 64
-"""With more runs of consecutive ids than this, a set is built from the single ids, which is cheaper
-then."""
+"""Number of runs of consecutive ids above which a set is built from the single ids, because that is
+cheaper."""
 
 T = TypeVar("T")
 

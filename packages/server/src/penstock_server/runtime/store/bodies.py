@@ -137,8 +137,7 @@ class Body:
         return None if index < 0 else form.value_in(bytes(self.buffer), index)
 
     def digest(self, event_bytes_max: int) -> Digest:
-        """Return the facts about the events that the core's rules need. Raises
-        ``EventTooLarge``."""
+        """Return what the core's rules need to know about the events. Raises ``EventTooLarge``."""
         # A digest known to exceed the limit is computed again: that raises the error.
         if self.known_digest is None or self.known_digest.largest > event_bytes_max:
             self.known_digest = digest(self.batch, event_bytes_max)

@@ -226,7 +226,7 @@ class ChannelStore:
         return True
 
     def _is_empty(self, tail_batch: TailBatch, stored: IdSet) -> bool:
-        """Update the count of a batch's live events; return whether there are none."""
+        """Update the count of a batch's live events; return whether it is 0."""
         span = Span(tail_batch.first, tail_batch.end)
         tail_batch.live = (
             stored.count(span) if tail_batch.is_whole else len(tail_batch.overlap(stored))

@@ -93,7 +93,8 @@ class RealmState:
         self.producers = JointProducers()
         """Producers that have published to several stores in one step (SEM X3)."""
         self.to_open: set[int] = set()
-        """Soft state: channels whose dead events move to another store, with files not open yet."""
+        """Soft state: channels whose dead events have to move to another store, which waits until
+        the channels' files are open."""
         self.dropped: list[int] = []
         """Soft state: deleted channels with pages that are not dropped yet."""
         self.freed: set[int] = set()

@@ -52,7 +52,8 @@ WATCHED_MAX: Final = 1_000
 """Largest number of channels at which a fetch waits with a seat. It polls further channels every
 ``SEAT_S`` seconds."""
 OVERTIME_US: Final = 2_000_000
-"""Microseconds after which a lease ends that has events without a deadline (transient events)."""
+"""Microseconds, in addition to 1% of the lease's time, after which an overdue lease ends. Its
+events are transient ones, which have no deadline."""
 
 
 class LeaseLimits(Struct, frozen=True):
@@ -231,7 +232,7 @@ class LeaseBook:
         self.shard.submit(RunAction(release, sweeps=(channel,)))
 
     def expire(self) -> None:
-        """End leases that are empty, or whose events have no deadline and are overdue. Called
+        """End leases that are empty, and overdue leases whose events have no deadline. Called
         regularly."""
         now_us = self.clock.now_us()
         for lease in list(self._open.values()):

@@ -128,8 +128,8 @@ class Leases(LeaseBook):
         selector: Selector | None,
         check: Check,
     ) -> Fetched:
-        """Lease events of several channels to a client, an even share of each, as :meth:`fetch`
-        does.
+        """Lease events of several channels to a client, about equally many of each channel;
+        otherwise like :meth:`fetch`.
 
         Raises ``NameDoesNotExist`` if the pattern has no durable of this name, and
         ``DurableInUse`` if other clients are served on all channels.

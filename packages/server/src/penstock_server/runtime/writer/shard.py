@@ -573,7 +573,8 @@ class Shard:
         return size + bytes_that_move(self.state, channel_ids, self._clock.now_us())
 
     def _bytes_to_secure(self, channel_id: int, waiting: Sequence[ShardRequest]) -> int:
-        """Forecast the bytes of passing events that must be stored because clients leave."""
+        """Forecast the bytes of passing events that must be stored because their subscribers
+        leave."""
         channel = self.state.channels.get(channel_id)
         if channel is None or not channel.state.unwritten:
             return 0
