@@ -23,7 +23,7 @@ from penstock_server.frontends.shared.ports import HeldPorts, listening_socket
 _FULL: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 """Error numbers if the system has no more sockets."""
 _FULL_WAIT_S: Final = 1.0
-"""Seconds to wait before accepting again after such an error."""
+"""Seconds to wait before accepting again after one of these errors."""
 
 _log = logger("penstock.tls")
 

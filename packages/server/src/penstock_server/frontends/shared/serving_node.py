@@ -27,11 +27,11 @@ class ServingNode(Struct, frozen=True):
 
     name: str
     serves: Mapping[str, str]
-    """URLs of its front ends by name."""
+    """URLs of the node's front ends, by name of the front end."""
     process: str = ""
     """Nonce of this start of the node."""
     secret_name: str = ""
-    """Name of the secret that signs relayed connections; empty if it accepts none."""
+    """Name of the secret that signs relayed connections; empty if the node accepts none."""
 
     def url(self, front_end: str) -> str:
         """Return the URL of a front end; empty if the node does not serve it."""

@@ -38,7 +38,7 @@ class LdapRules(Struct, frozen=True):
     """The settings of the directory; ``penstock_server.settings`` describes each."""
 
     url: str = ""
-    """Empty if the realm asks no directory."""
+    """URL of the directory; empty if the realm asks none."""
     start_tls: bool = False
     ca: str = ""
     user_dn: str = ""

@@ -82,7 +82,8 @@ class Choosers:
     # --- in the turn of the writer -------------------------------------------------------
 
     def has(self, subscription: int) -> bool:
-        """Whether events of a subscription are being examined. It gets no events until they are."""
+        """Whether events of a subscription are being examined. Meanwhile the subscription gets no
+        events."""
         return subscription in self._waiting
 
     @property

@@ -27,7 +27,7 @@ from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.subscriptions.realm_view import StoreView
 
 GROWTH: Final = 4
-"""Growth factor of parts while few events match."""
+"""Factor by which each further part of a search is larger, until the page is full."""
 PART_BYTES_MAX: Final = 256 << 20
 """Largest size of a part in bytes, estimated by the average size of an event."""
 
@@ -37,7 +37,7 @@ class NewestEvents(NamedTuple):
 
     events: list[Event]
     examined: Span
-    """Examined ids: the span has no other matching event."""
+    """The span of the ids that were examined. All its matching events are in ``events``."""
     is_all: bool
     """Whether no event below ``examined`` is stored."""
 

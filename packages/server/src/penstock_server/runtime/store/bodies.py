@@ -47,7 +47,7 @@ HTTP with one combination of property names and types."""
 PLAIN_PROPERTIES_MAX: Final = 16
 """Maximum number of properties of an event that is encoded without Arrow."""
 PLAIN_NAME_CHARACTERS_MAX: Final = 1_024
-"""Maximum number of characters of all property names of such an event together."""
+"""Maximum number of characters of all property names of an event that is encoded without Arrow."""
 _codecs: Final = CodecCache(PLAIN_KINDS_MAX)
 _kinds: Final[set[tuple[object, ...]]] = set()
 """Combinations of property names and types that were published."""

@@ -26,9 +26,9 @@ from penstock_server.runtime.store.tail_batch import Meter, TailBatch
 
 PENDING_ROWS_MAX: Final = 16_384
 PENDING_PIECES_MAX: Final = 2_048
-"""Limit on the batches that wait to be merged while no event is read."""
+"""Limit on the number of batches that wait to be merged while no event is read."""
 PENDING_BYTES_MAX: Final = 64 << 20
-"""Limit on the bytes of these batches."""
+"""Limit on the bytes of the batches that wait to be merged."""
 USELESS_ROWS_MIN: Final = 4_096
 """The states are compacted once they have this many rows of removed events."""
 
@@ -56,7 +56,8 @@ class MergeStore(ChannelStore):
         """The ids that are still stored, if events were removed without being replaced by newer
         ones since the states were compacted; rows of other ids are then useless. Otherwise None."""
         self._useless_rows = 0
-        """Number of rows that these removals have made useless."""
+        """Number of rows that became useless because their events were removed without being
+        replaced."""
         self.covered: set[str] = set()
         """Names of files whose rows a snapshot has, so that the files are not needed any more."""
         self.lacks_files = False

@@ -26,7 +26,7 @@ KEPT_BYTES_MAX: Final = 2 << 20
 KEPT_PIECES_MAX: Final = 8_192
 """Limit on the number of batches kept for one channel."""
 REALM_BYTES_MAX: Final = 256 << 20
-"""Limit on the bytes of these publishes over all merge channels of a realm. Above it, the channels
+"""Limit on the bytes of kept publishes over all merge channels of a realm. Above it, the channels
 with the most bytes drop theirs, until three quarters of the limit are used."""
 PUBLISHED_ROWS_MIN: Final = 64
 """Batches with fewer events on average are merged before they are sent."""

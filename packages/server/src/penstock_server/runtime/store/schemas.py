@@ -27,8 +27,8 @@ TRANSIENT_MAX: Final = 1_024
 """Limit on the number of schemas made for deliveries. At the limit all of them are forgotten, and
 later deliveries announce their schemas again under new numbers."""
 TRANSIENT_BYTES_MAX: Final = 4 << 20
-"""Limit on the bytes of the fields of these schemas, because clients choose the names, and which
-columns have values."""
+"""Limit on the bytes of the fields of all schemas made for deliveries. Clients choose the names of
+the fields, and which of them have values."""
 
 Recorded = tuple[int, pa.Schema]
 """The number of a recorded schema, and the schema."""

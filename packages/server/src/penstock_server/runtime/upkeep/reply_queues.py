@@ -63,7 +63,7 @@ class _OwnedStore(Struct):
     """A temporary destination of a session."""
 
     share: ShareMeter
-    """Meter of the memory of its user."""
+    """Meter of the memory that the temporary destinations of the session's user take."""
     is_made: bool = False
     """Whether the destination was created; False while it is being created."""
 

@@ -41,8 +41,8 @@ class OpenGroup(Protocol):
     """Evaluations to start after this group."""
     sweeping: Sweep
     turn_cost_max: int
-    """Limit for one turn of the writer: bytes to examine, times the selectors' work, for all such
-    events together."""
+    """Limit on the cost of all evaluations for moving events in one turn of the writer. The cost is
+    the bytes to examine, times the work of the selectors."""
 
     @property
     def is_half_done(self) -> bool:

@@ -67,7 +67,7 @@ class CopyCandidates:
         self._frame: EventFrame | None = None
         self._masks: dict[str, Bools] = {}
         self._passed_stores: set[str] = stores_on_paths(batch)
-        """The stores that some of its events have passed through."""
+        """The stores that some of the body's events have passed through."""
         # The usual case: no event has been copied before, so there are no hops to count.
         self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._passed_stores else None
 

@@ -23,7 +23,8 @@ _STAMPS_BYTES = 128
 """Upper bound of the bytes that a channel adds to an event: a priority, and a dictionary of
 publisher, host, time and id."""
 _HEADER_BYTES = 4_096
-"""Upper bound of the bytes that these columns add to the header of a body."""
+"""Upper bound of the bytes that the columns of the priority and the dictionary add to the header of
+a body."""
 
 
 _pools: list[pa.MemoryPool] = []

@@ -81,7 +81,7 @@ class SelectorQueue:
         self.ahead = MatchCache()
         """Results for events that move, and for merged states."""
         self.slices = 0
-        """Number of slices so far."""
+        """Number of slices that the thread has evaluated so far."""
 
     @property
     def is_idle(self) -> bool:

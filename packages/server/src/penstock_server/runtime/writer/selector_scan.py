@@ -37,7 +37,7 @@ class _ScanStep(Struct):
 
     ids: Sequence[Span]
     rows: Sequence[OutgoingBatch]
-    """The rows among them that may match."""
+    """The rows of these events that may match."""
     messages: MessageAccess | None
     now_us: int
 
