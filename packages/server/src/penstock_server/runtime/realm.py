@@ -395,7 +395,7 @@ class RunningRealm:
                     group.realm_fact(channel_id, fact)
 
     async def snapshot(self) -> None:
-        """Write a snapshot of the whole state and cut the journal before it."""
+        """Write a snapshot of the whole state, and trim the journal's blocks that it includes."""
         await self.sealer.snapshot()
 
     async def release(self) -> None:
@@ -606,7 +606,7 @@ class RunningRealm:
         self.shard.submit(work)
 
     def digest(self, bodies: Sequence[Body]) -> Digest:
-        """Return the facts about these events that the core's rules need. Raises
+        """Return what the core's rules need to know about these events. Raises
         ``EventTooLarge``."""
         return digest_of(bodies, self.limits.event_bytes_max)
 

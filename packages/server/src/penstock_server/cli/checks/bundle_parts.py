@@ -105,8 +105,8 @@ def findings(sources: Sources) -> bytes:
 
 
 def settings(sources: Sources) -> bytes:
-    """Return every option with its origin. The value of a number, a truth value or a choice is
-    included; of a text it is only included whether it is the default."""
+    """Return every option with its origin. The values of numbers, truth values and choices are
+    included. For a text, only the fact whether it is the default is included."""
     from penstock_server.settings.loading import settings_type
 
     types = dict(_types("", settings_type()))

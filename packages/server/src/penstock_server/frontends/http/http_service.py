@@ -132,7 +132,8 @@ class HttpService:
         return self.native.is_congested
 
     def waiting_bytes(self, change: int) -> None:
-        """Count bytes of publishes that have arrived or, if negative, were answered."""
+        """Add ``change`` bytes of publishes that have arrived. A negative ``change`` removes bytes
+        whose publishes were answered."""
         self.native.pending_bytes += change
 
     @contextlib.contextmanager

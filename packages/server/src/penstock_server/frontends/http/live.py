@@ -144,7 +144,7 @@ class ChannelView:
         self._realm.subscriptions.detach(self._subscription)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Yield the lines for the viewer until its channel is deleted."""
+        """Yield the lines for the viewer until the channel is deleted."""
         viewer = self._viewer
         yield b": watching\n\n"
         while viewer.reason is None:

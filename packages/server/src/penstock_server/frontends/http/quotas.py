@@ -30,8 +30,8 @@ class Quotas:
 
     @contextmanager
     def asking(self, principal: Principal) -> Iterator[Callable[[int], None]]:
-        """Count one request of ``principal`` while the body runs, and yield a function that counts
-        the bytes of its events. Counting raises ``LimitReached``."""
+        """Count one request of ``principal`` while the ``with`` block runs, and yield a function
+        that counts the bytes of its events. Counting raises ``LimitReached``."""
         if not self._limits.are_set:
             yield lambda size: None
             return

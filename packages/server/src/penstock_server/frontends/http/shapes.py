@@ -275,9 +275,10 @@ def shown(
 ) -> Any:
     """Return an answer type with the fields of ``source``, all of which an answer always has.
 
-    ``before`` names a field to move and the field to put it before. ``moments`` are microseconds
-    shown as times, ``at_us`` as ``at``. Fields from ``optional_from`` on have defaults in the
-    OpenAPI document. ``types`` overrides the types of fields.
+    ``before`` names a field to move and the field to put it before. ``moments`` names fields in
+    microseconds that are shown as times, such as ``at_us``, which becomes ``at``. Fields from
+    ``optional_from`` on have defaults in the OpenAPI document. ``types`` overrides the types of
+    fields.
     """
     fields = {
         attribute.name: attribute

@@ -27,8 +27,8 @@ class Shares:
 
     @contextmanager
     def one(self, principal: Principal) -> Iterator[None]:
-        """Count one share of a user while the body runs. Raises ``LimitReached`` if the user has
-        reached the limit.
+        """Count one share of a user while the ``with`` block runs. Raises ``LimitReached`` if the
+        user has reached the limit.
 
         Without authentication, requests have no users and are not counted.
         """

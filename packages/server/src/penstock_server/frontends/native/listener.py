@@ -378,7 +378,8 @@ class NativeListener:
                 connection.tell_owners(owners)
 
     def _check_user(self, connection: PeerConnection, older: PeerConnection | None) -> None:
-        """Raise ``LimitReached`` if a user has too many connections; ``older`` is about to end."""
+        """Raise ``LimitReached`` if a user has too many connections. ``older`` is about to end and
+        does not count."""
         most = self.limits.connections_per_user_max
         if not most:
             return

@@ -49,7 +49,7 @@ HEADER_FACTOR: Final = 8
 
 
 class LargeHeaders:
-    """Memory of the requests in progress of a connection whose headers are large."""
+    """Memory that the large headers of the requests in progress on one connection take."""
 
     __slots__ = ("_sizes", "bytes")
 

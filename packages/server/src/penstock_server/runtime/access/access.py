@@ -174,7 +174,7 @@ class AccessControl:
         """Load users, groups and rights.
 
         If no subject may administer the realm, create a first administrator and set
-        :attr:`first_password`; not if the accounts are shared by a cluster. Raises ``Damaged``,
+        :attr:`first_password`, unless a cluster shares the accounts. Raises ``Damaged``,
         ``StorageFailed``.
         """
         if self.is_open:
@@ -365,8 +365,9 @@ class AccessControl:
         )
 
     def _prefixed(self, proof: str, name: str) -> str:
-        """Return the user that a token, certificate or directory names: with the prefix of the
-        ``proof``, unless the settings treat it as the password user of the same name."""
+        """Return the user that a token, certificate or directory names. The name gets the prefix of
+        the ``proof``, unless the settings do not distinguish such users from users with a
+        password."""
         return PROOF_PREFIXES[proof] + name if proof in self._apart else name
 
     def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
@@ -579,8 +580,8 @@ class AccessControl:
         by_number: bool = False,
         **detail: Any,
     ) -> AsyncIterator[None]:
-        """Require an operation, run the body of the ``async with``, and write an audit record if
-        the operation is audited.
+        """Require an operation, run the ``async with`` block, and write an audit record if the
+        operation is audited.
 
         The target in the record is ``target``, or ``name`` if ``target`` is empty. A refusal is
         also recorded. The record of a success has the attributes that the act has changed.

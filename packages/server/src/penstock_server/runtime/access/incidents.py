@@ -105,9 +105,9 @@ class Incidents:
     def barrier(
         self, task: str, channel_id: int = 0, ends: tuple[type[Exception], ...] = _PASSING
     ) -> Iterator[None]:
-        """Report an unexpected failure of the body as an incident, so that the task continues with
-        other channels. Errors in ``ends`` are raised again and end the task; by default these are
-        failures of the disk and the end of the realm."""
+        """Report an unexpected failure of the ``with`` block as an incident, so that the task
+        continues with other channels. Errors in ``ends`` are raised again and end the task; by
+        default these are failures of the disk and the end of the realm."""
         try:
             yield
         except ends:

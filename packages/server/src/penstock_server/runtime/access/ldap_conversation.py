@@ -302,9 +302,10 @@ def escaped(text: str) -> str:
 
 
 def group_names(text: str, base: str) -> Iterable[str]:
-    """Return the name of a group that an entry names: the first part of a distinguished name
-    below ``base``, or a text that is not a distinguished name if ``base`` is empty. Returns
-    nothing for other groups, and for names whose first part has several values."""
+    """Return the name of the group in ``text``, or nothing. In a distinguished name below ``base``,
+    the first part is the name of the group; below an empty ``base`` are all distinguished names. A
+    text that is not a distinguished name is itself the name, but only if ``base`` is empty. A first
+    part with several values names no group."""
     from ldap3.core.exceptions import LDAPInvalidDnError
     from ldap3.utils.dn import parse_dn
 

@@ -81,7 +81,7 @@ class Ldap:
             _log.error("realm.not_reloaded", reason=str(error))
 
     def close(self) -> None:
-        """Begin no further sign-ins; those in progress end with their time."""
+        """Begin no further sign-ins; those in progress end within their time limit."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 

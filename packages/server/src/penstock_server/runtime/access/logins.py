@@ -105,8 +105,8 @@ class Logins:
         Sessions end ``idle_s`` seconds after their last use, and ``total_s`` seconds after they
         were opened. A user has at most ``of_user_max`` sessions: a further one ends the session
         that was idle for the longest time. If the realm has ``logins_max`` sessions, a further one
-        ends such a session of the user with the most sessions. Without a ``registry`` sessions end
-        with this process.
+        ends the longest idle session of the user with the most sessions. Without a ``registry``
+        sessions end with this process.
         """
         self._clock = clock
         self._idle_us = int(idle_s * 1_000_000)

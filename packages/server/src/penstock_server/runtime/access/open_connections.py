@@ -140,7 +140,7 @@ class OpenConnections:
         """The MQTT front end; None if MQTT is not served."""
 
     def count_error(self, error: PenstockError, count: int = 1) -> None:
-        """Count an error sent to a client, over any protocol."""
+        """Count an error that was sent to a client ``count`` times, over any protocol."""
         self.refusals[error.code] += count
 
     def __len__(self) -> int:

@@ -85,7 +85,8 @@ class SignInTurns:
 
     @contextlib.asynccontextmanager
     async def turn(self, host: str, user: str) -> AsyncIterator[None]:
-        """Wait for a turn to check a password of ``user`` from ``host``, and hold it for the body.
+        """Wait for a turn to check a password of ``user`` from ``host``, and hold it for the
+        ``async with`` block.
 
         Raises ``SignInLocked`` if too many checks wait from ``host``, or of this user from
         ``host``, and ``ConnectionLost`` if the client disconnects before its turn.
@@ -107,8 +108,8 @@ class SignInTurns:
 
     @contextlib.asynccontextmanager
     async def _turn(self, requester: Asker, host: str) -> AsyncIterator[None]:
-        """Wait for a turn, and hold it for the body. Raises ``ConnectionLost`` as soon as the
-        client disconnects."""
+        """Wait for a turn, and hold it for the ``async with`` block. Raises ``ConnectionLost`` as
+        soon as the client disconnects."""
         if self.free:
             self.free -= 1
         else:

@@ -103,8 +103,8 @@ class LeaseBook:
 
     def refuse(self, terms: LeaseTerms) -> None:
         """Raise ``LimitReached`` if a lease on these terms would exceed a limit of leases or
-        events, and ``RealmStopping``. Limits per user apply only if the realm authenticates
-        users."""
+        events, and ``RealmStopping`` while the realm stops. Limits per user apply only if the realm
+        authenticates users."""
         if self._stopping is not None:
             raise self._stopping
         limits, owner = self.limits, terms.owner

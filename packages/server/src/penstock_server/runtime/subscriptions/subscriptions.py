@@ -262,8 +262,9 @@ class Subscriptions:
         withdrawn: int = 0,
         taken: int = 0,
     ) -> None:
-        """Grant credit for ``count`` events, and record that the application has consumed ``taken``
-        bytes."""
+        """Grant credit for ``count`` more events, and take back ``withdrawn`` credit. Record that
+        all events sent with ids below ``next_id`` have arrived, and that the application has
+        consumed ``taken`` bytes."""
         # An unknown id is not an error, because the subscription may just have ended.
         if channel_id := self._numbers.get(subscription):
             has_room = bool(taken) and self.dispatch.consumed(subscription, taken)

@@ -258,7 +258,8 @@ class Imports(TransferRegistry[_Import]):
     async def _dropping_on(
         self, name: str, errors: type[BaseException] = BaseException
     ) -> AsyncIterator[None]:
-        """Delete the import with its files if the body fails with one of ``errors``."""
+        """Delete the import with its files if the ``async with`` block fails with one of
+        ``errors``."""
         try:
             yield
         except errors:

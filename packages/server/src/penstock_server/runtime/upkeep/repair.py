@@ -153,7 +153,8 @@ class _Repair:
         await self._realm.blobs.delete(bad.file.name)
 
     async def _replace(self, bad: BadFile, copy: FileCopy | None) -> None:
-        """Record that a damaged file is replaced by its copy; None if no batch of it is sound."""
+        """Record that a damaged file is replaced by its copy, or is dropped if ``copy`` is None
+        because no batch is sound."""
         fact = Rewritten((bad.file.name,))
         if copy is not None and copy.index is not None:
             index = msgspec.msgpack.encode(copy.index)

@@ -84,7 +84,7 @@ class TemporaryOwners:
 
     @contextmanager
     def making(self, name: str, session: str, user: str) -> Iterator[None]:
-        """Reserve a destination for a session while the body creates it. Raises
+        """Reserve a destination for a session while the ``with`` block creates it. Raises
         ``LimitReached``."""
         share = self._share_of(user)
         # Reserved before the creation, so that concurrent requests cannot exceed the limit.

@@ -46,11 +46,12 @@ class OpenGroup(Protocol):
 
     @property
     def is_half_done(self) -> bool:
-        """Whether the current work has changed something. It cannot be decided again then."""
+        """Whether the current work has changed something. Then the work cannot be decided again."""
         ...
 
     def charge_evaluation(self, cost: int) -> bool:
-        """Whether selectors may be evaluated in this turn, at this cost; if so, it is counted."""
+        """Whether selectors may be evaluated in this turn, at this cost; if so, the cost is
+        counted."""
         ...
 
 

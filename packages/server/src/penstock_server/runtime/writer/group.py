@@ -275,8 +275,9 @@ class Group:
     def sweep_if_due(self, channel_id: int, *, at_once: bool = False) -> bool:
         """Sweep a channel if needed, and return True if it needed no sweep.
 
-        It is swept immediately if a client could see due events or they take room that is needed;
-        otherwise every :data:`SWEEP_EVERY_US`, because a sweep costs more than an event (SEM T1).
+        The channel is swept immediately with ``at_once``, and if a client could see due events or
+        they take room that is needed; otherwise every :data:`SWEEP_EVERY_US`, because a sweep costs
+        more than an event (SEM T1).
         """
         state = self.state.channels[channel_id].state
         if not state.needs_sweep(self.now_us):

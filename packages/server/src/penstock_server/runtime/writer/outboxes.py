@@ -37,7 +37,7 @@ class Onward(Protocol):
 
     async def check(self, join: Join, target: str) -> str:
         """Check that events can be copied to ``target`` with the rights of the join's owner, and
-        return its canonical name. Raises the error that prevents it."""
+        return its canonical name. Raises the error that prevents copying."""
         ...
 
     def waits_for(self, outbox: int) -> str:
@@ -95,7 +95,7 @@ class Outboxes:
         """The connection to the cluster; None without one."""
 
     def on_change(self, listener: Callable[[], object]) -> None:
-        """Register ``listener``, called after copies for an outbox, or when a join has ended."""
+        """Register ``listener``, called when an outbox gets copies, or when a join has ended."""
         self._shard.state.copied_out = listener
 
     def now(self) -> list[OutboxState]:

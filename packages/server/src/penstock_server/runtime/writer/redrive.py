@@ -189,7 +189,8 @@ class _Step:
         return self._next_ids(group, at, end, work=self._relative_cost(group))
 
     def _next_ids(self, group: Group, at: int, end: int | None, work: float) -> IdSet:
-        """Return the ids that the next step moves, from the id ``at``."""
+        """Return the ids from ``at`` to below ``end`` that a step may move, if an event costs
+        ``work`` times as much as usual."""
         state = group.channel(self.channel_id).state
         free = free_of(state, state.stored.within(Span(at, state.next_id if end is None else end)))
         if self.matching is not None:

@@ -249,7 +249,7 @@ class SelectorQueue:
                 body.evaluated |= selectors.keys()
 
     def _slices_ahead(self, evaluation: NeedsEvaluation) -> Slices:
-        """Yield the same slices for an evaluation, then keep its results."""
+        """Yield the slices of an evaluation that other work needs, then keep its results."""
         try:
             yield from self._slices(evaluation.evaluations)
         finally:

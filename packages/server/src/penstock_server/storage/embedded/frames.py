@@ -7,12 +7,13 @@ numbers are little-endian::
     block  magic 8 | seq u64 | payload length u64 | synced u64 | previous u64 | checksum u64
            | check u64 | payload | padding
 
-``checksum`` is xxh3_64 over the payload, seeded by xxh3_64 over the five fields before it, so it
-covers both and, through ``previous`` (the checksum of the block before), chains the blocks.
-``check`` is xxh3_64 over the header alone, seeded by the journal id. So a block with a damaged
-payload still shows where the next one starts, and published bytes that look like a block are not
-mistaken for one. ``synced`` is the newest sequence known to be on disk when the block was
-written: a bad block at or below it is damage, a bad block above it is the tail of a power cut.
+``checksum`` is xxh3_64 over the payload, seeded by xxh3_64 over the five fields before
+``checksum``. So it covers the payload and these fields and, through ``previous`` (the checksum of
+the block before), chains the blocks. ``check`` is xxh3_64 over the header alone, seeded by the
+journal id. So a block with a damaged payload still shows where the next one starts, and published
+bytes that look like a block are not mistaken for one. ``synced`` is the newest sequence known to be
+on disk when the block was written: a bad block at or below it is damage, a bad block above it is
+the tail of a power cut.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def _format(directory: Path) -> int | None:
 
 
 def _holder(lock: Path) -> str:
-    """Return the name of the process that has locked a file, as it wrote it there; empty if the
-    file is missing or not locked."""
+    """Return the description of the process that has locked a file, which it has written into the
+    file; empty if the file is missing or not locked."""
     try:
         file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
