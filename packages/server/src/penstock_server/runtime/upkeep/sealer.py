@@ -169,7 +169,8 @@ class Sealer:
         :attr:`is_behind`, so that publishers to other channels do not wait for them."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self.freed = FreedMemory()
-        self.freed.bytes = journal.info().size  # the recovery has read, and freed, as many bytes
+        # The recovery has read the journal, and freed the memory for its bytes.
+        self.freed.bytes = journal.info().size
         self._busy: dict[int, asyncio.Event] = {}
         """Channels that a task is sealing, each with an asyncio event that is set at the end. Only
         one task seals a channel at a time."""

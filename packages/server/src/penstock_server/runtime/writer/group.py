@@ -233,7 +233,9 @@ class Group:
 
     def _settle(self) -> None:
         """Store the gathered acknowledgements, as one fact per durable."""
-        self._changes += 1  # clients get the answer that these are stored: they must not be lost
+        # Clients get the answer that the acknowledgements are stored, so that a failure of the
+        # work must not lose them.
+        self._changes += 1
         settled, self.settled = self.settled, {}
         for (channel_id, durable), ids in settled.items():
             self._store(channel_id, self.channel(channel_id), Acked(durable, ids.spans))
@@ -334,7 +336,8 @@ class Group:
         first = state.next_id
         if state.adds_columns:
             bodies, fits = self._prepared(state, bodies, publisher)
-            in_journal = in_journal or not fits  # for example a long publisher name in each event
+            # The columns may not fit, for example with a long publisher name in each event.
+            in_journal = in_journal or not fits
         # Plain publishes are the hot path. They skip all work for joins, selectors, keys and
         # limits.
         has_joins = channel_id in self.state.directory.joins.by_source
