@@ -114,6 +114,7 @@ async def _serve(directory: Path, settings: Settings) -> None:
 
 
 async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Event) -> None:
+    """Serve a realm that is not in a cluster until ``stopping`` is set."""
     with uncollected():
         realm = await open_realm(directory, settings)
         collect_rarely()

@@ -107,6 +107,7 @@ class PatternView:
     # --- the channels ----------------------------------------------------------------------
 
     async def _open(self, opened: ChannelOpened, start: AnyStart) -> None:
+        """Open the part of the view for one channel."""
         store = store_of(opened, "channel")
         viewer = Viewer(
             self._selector,

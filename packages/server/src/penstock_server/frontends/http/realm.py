@@ -173,6 +173,7 @@ def _dead(kind: str, path: str) -> Route:
 
 
 def _cancel(kind: str, path: str) -> Route:
+    """Return the route that cancels a scheduled event of a store of one kind."""
     return bound(
         f"cancel{kind}ScheduledEvent",
         "DELETE",

@@ -323,6 +323,7 @@ class Logins:
         self._unwritten.add(key)
 
     async def _read(self, key: str) -> list[_StoredLogin]:
+        """Return the sessions in a record; none if the record is missing or damaged."""
         assert self._registry is not None, "sessions are read only with a registry"
         record = self._records[key] = _LoginRecord()
         try:

@@ -42,6 +42,7 @@ class SharedAccounts:
         return has_changed
 
     async def _refresh_key(self, key: str) -> bool:
+        """Read a record of the register again; return whether the shared accounts have changed."""
         record = await self._registry.get(key)
         if record is None or record.version == self._versions.get(key):
             return False

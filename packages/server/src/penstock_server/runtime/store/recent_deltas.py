@@ -210,6 +210,7 @@ def _columns(batches: Sequence[pa.RecordBatch]) -> ChannelSchema:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch without its marks of deltas."""
     return batch.select([name for name in batch.schema.names if name != DELTA])
 
 

@@ -397,6 +397,7 @@ class RealmState:
         tail_batches: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
+        """Add the events and states of a channel that a snapshot has kept."""
         if isinstance(fact, KeptStates):
             restore_states(self.stores[channel_id], fact, bodies)
         for tail_batch in tail_batches:
@@ -420,6 +421,7 @@ class RealmState:
         self.freed.clear()
 
     def _count_freed(self, channel: ChannelMachine, events: int) -> None:
+        """Estimate the bytes of the journal that a removal of ``events`` events makes useless."""
         if channel.state.type.home == "journal":
             self.freed_bytes += int(events * channel.state.event_bytes)
 
@@ -599,6 +601,7 @@ def _collect_records(
 
 
 def _remove_events(store: ChannelStore, channel: ChannelMachine, fact: Removed) -> None:
+    """Drop the batches that a removal has emptied; keep copies of events in damaged files."""
     if fact.cause is Cause.QUARANTINED:
         # Volatile events are in no file, so damage of a file does not concern them.
         persistent = channel.state.stored.copy()

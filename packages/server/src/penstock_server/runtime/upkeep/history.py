@@ -353,6 +353,7 @@ class FlowHistory:
 
 
 def _rates(now: tuple[int, ...], before: tuple[int, ...], elapsed_s: float) -> list[float]:
+    """Return the rates per second between two counts."""
     # Never below 0: the counts of a deleted durable leave the sum of its channel.
     return [max(0, new - old) / elapsed_s for new, old in zip(now, before, strict=True)]
 

@@ -131,6 +131,7 @@ async def recover(
 async def _recover_with_retries(
     journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, epoch: int
 ) -> RecoveredRealm:
+    """Recover, again if another owner removes data that is being read."""
     rules = replace(rules, is_cluster=bool(epoch))
     # Only in a cluster can another owner remove data while it is read.
     for _ in range(ATTEMPTS_MAX - 1 if epoch else 0):
@@ -435,6 +436,7 @@ async def remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
 
 
 async def _list_as_kept(strays: list[str], blobs: Blobs) -> None:
+    """Store a list of strays, so that later starts keep them."""
     from xxhash import xxh3_64_hexdigest
 
     content = "\n".join(strays).encode()

@@ -505,6 +505,7 @@ class Sealer:
                 await self._drop_empty_of(channel_id)
 
     async def _drop_empty_of(self, channel_id: ChannelId) -> None:
+        """Delete the empty files of one channel, and keep damaged ones."""
         state = self._shard.state
         store = state.stores[channel_id]
         store.recount(state.channels[channel_id].state.stored)
@@ -546,6 +547,7 @@ class Sealer:
             await self._take_snapshot()
 
     async def _take_snapshot(self) -> None:
+        """Seal channels with many unsealed events, write a snapshot, and trim the journal."""
         for channel_id in map(ChannelId, list(self._shard.state.stores)):
             if self._is_large(channel_id):
                 await self._seal_if_large(channel_id)

@@ -144,6 +144,7 @@ def _finding(description: str) -> Finding:
 
 
 async def _check_journal(journal: Journal, report: StoreReport) -> None:
+    """Read all blocks, and count them in ``report``."""
     info = journal.info()
     report.bytes += info.size
     next_sequence = info.floor + 1
@@ -154,6 +155,7 @@ async def _check_journal(journal: Journal, report: StoreReport) -> None:
 
 
 async def _check_snapshots(blobs: Blobs, report: StoreReport) -> None:
+    """Verify all snapshots, and add damaged ones to ``report``."""
     for info in await blobs.list(SNAPSHOTS):
         report.snapshots += 1
         report.bytes += info.size
@@ -167,6 +169,7 @@ async def _check_snapshots(blobs: Blobs, report: StoreReport) -> None:
 async def _check_file(
     recovered: RecoveredRealm, channel_id: ChannelId, file: SealedFile, blobs: Blobs
 ) -> BadFile:
+    """Read a whole file. Return it with its findings; without findings the file is sound."""
     state = recovered.state.channels[channel_id].state
     bad = BadFile(channel_id, file, [], findings=[])
 

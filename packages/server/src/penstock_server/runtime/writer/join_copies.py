@@ -88,6 +88,7 @@ class CopyCandidates:
         return mask
 
     def _match(self, selector: str) -> Bools:
+        """Return the mask of the rows that a selector matches; an empty selector matches all."""
         if not selector:
             return np.ones(self.batch.num_rows, dtype=np.bool_)
         if self._frame is None:

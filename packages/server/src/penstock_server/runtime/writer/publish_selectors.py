@@ -154,7 +154,7 @@ def work_where_dead(state: RealmState, channel_id: int) -> tuple[int, int]:
 
 def refuse_costly(state: RealmState, channel_id: int, text: str, selector: Selector | None) -> None:
     """Raise ``LimitReached`` if one more stored selector would make publishes on a store too
-    expensive. ``selector`` is the parsed ``text``; None adds none."""
+    expensive. ``selector`` is the parsed ``text``; None means that none is added."""
     channel = state.channels.get(channel_id)
     if channel is None or selector is None:
         return

@@ -164,6 +164,8 @@ class _Matching:
         return mask
 
     def _match(self, text: str) -> Bools:
+        """Return the mask of the rows that a selector matches; all rows if that is not known
+        yet."""
         selector = selector_of(text) if text else None
         if selector is None or not _is_known_before(selector):
             return np.ones(self._frame.rows, dtype=np.bool_)

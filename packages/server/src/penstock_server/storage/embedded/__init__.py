@@ -159,7 +159,7 @@ def _open_locked(
 
 
 def _take_lock(disk: Disk, root: str, holder: str) -> int:
-    # The nearest existing folder above: the folders below it are created and synced.
+    # Find the nearest existing folder. The folders below it are created and synced.
     parent = root
     while _entries(disk, parent) is None:
         parent = parent.rpartition("/")[0]

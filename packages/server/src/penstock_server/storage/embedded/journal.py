@@ -317,6 +317,8 @@ class FileJournal:
     # Writing
 
     async def _change(self, call: Callable[[], None], *, inline: bool, syncs: bool) -> None:
+        """Make a change with ``inline`` on the event loop, unless it ``syncs`` and syncs are slow
+        now."""
         is_quick = not syncs or self._syncs.recent_us < self._limits.inline_sync_us_max
         await self._changes.make(call, inline=inline and is_quick)
 
@@ -508,6 +510,7 @@ class FileJournal:
         return _Extent(file, seq, last + 1)
 
     async def _read_extent(self, extent: _Extent) -> list[Block | DamagedBlock]:
+        """Read blocks in the loop, or in a thread if they are large."""
         file = extent.file
         file.readers += 1
         try:
@@ -554,6 +557,8 @@ class FileJournal:
     def _load_record(
         self, quarantine: QuarantineFolder, identity: Callable[[], int]
     ) -> tuple[JournalRecord, int]:
+        """Return the journal's own record and its version. A missing record is built from the
+        files."""
         try:
             stored = self._records.load(RECORD_KEY)
         except Damaged:

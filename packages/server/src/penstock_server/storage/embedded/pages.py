@@ -330,6 +330,7 @@ class FilePages:
             channel_pages.at = len(channel_pages.pages) - 1
 
     def _write(self, bodies: Sequence[_Body]) -> None:
+        """Write bodies to their pages. Neighbouring bodies are written together."""
         by_page: dict[PageFile, list[_Body]] = {}
         for body in bodies:
             by_page.setdefault(body.page, []).append(body)
@@ -345,6 +346,7 @@ class FilePages:
             self._files.write(page, chunks, start)
 
     def _sync(self) -> None:
+        """Sync and close the files with unsynced bytes. Raises ``StorageFailed``."""
         started = self._clock.now_us()
         try:
             for page in self._unsynced:

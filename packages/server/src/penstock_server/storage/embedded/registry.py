@@ -79,6 +79,7 @@ class FileRegistry:
         return self._watches.add(prefix)
 
     def _read(self, key: str, quarantine: QuarantineFolder) -> None:
+        """Load a record at the start. A damaged one is copied to quarantine."""
         if key == RECORD_KEY:
             return  # the journal reads and repairs its own record
         try:
@@ -91,6 +92,8 @@ class FileRegistry:
             self._records[key] = record
 
     def _change(self, key: str, expected: int, value: bytes) -> VersionedRecord:
+        """Store a new version of a record, and return it. Raises ``Conflict``,
+        ``StorageFailed``."""
         with self._writing:
             version = self._check_version(key, expected)
             record = VersionedRecord(version + 1, bytes(value))
@@ -100,6 +103,8 @@ class FileRegistry:
             return record
 
     def _remove(self, key: str, expected: int) -> bool:
+        """Remove a record; return False if it does not exist. Raises ``Conflict``,
+        ``StorageFailed``."""
         with self._writing:
             if not self._check_version(key, expected):
                 return False
@@ -123,6 +128,7 @@ class FileRegistry:
 
     @contextmanager
     def _explain_errors(self, key: str, verb: str) -> Iterator[None]:
+        """Raise ``StorageFailed`` for errors of writing or removing the record of a key."""
         try:
             yield
         # It is unknown whether the change is on disk, so a later one must not build on it.
