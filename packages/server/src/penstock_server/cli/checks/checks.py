@@ -37,7 +37,7 @@ ANSWER_S: Final = 3.0
 
 AMQP_ENGINE: Final = "python-qpid-proton"
 _NEEDED: Final = ("msgspec", "numpy", "pyarrow", "structlog", "typer", "uvicorn", "xxhash")
-_EXTRAS: Final = {"uvloop": "", "pyspark": "spark", "protobuf": "protobuf", "deltalake": "spark"}
+_OPTIONAL: Final = ("uvloop", "pyspark", "protobuf", "deltalake")
 _BUILT: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """An earlier time than this proves that the clock is wrong."""
 
@@ -67,7 +67,7 @@ def installation() -> Iterator[Check]:
     else:
         versions = [
             f"{name} {version}"
-            for name in (*_NEEDED, *_EXTRAS)
+            for name in (*_NEEDED, *_OPTIONAL)
             if (version := version_of(name)) is not None
         ]
         yield Check("packages", "ok", ", ".join(versions))
