@@ -55,6 +55,7 @@ say "testing with $("$venv/bin/python" -m pip list --format=freeze --disable-pip
 without=(
   packages/client/tests/tables/test_iceberg.py
   packages/client/tests/tables/test_iceberg_rest.py
+  packages/client/tests/tables/test_merge_killed.py
   packages/client/tests/test_archiver.py
   packages/client/tests/test_archiver_killed.py
   packages/core/tests/wire/test_websocket_oracle.py

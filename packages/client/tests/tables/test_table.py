@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packages.client.tests.catalogs import configured
 from packages.client.tests.failing_disk import FailingDisk
 from penstock.tables import DataFile, Format, Table, files
 from penstock.tables.log import CONTENTS_MAX
@@ -42,6 +41,9 @@ def uri(format: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The path or URI of a table that does not exist yet."""
     if format != "iceberg":
         return str(tmp_path / "t")
+    # pyiceberg is not among the packages of `make lowest`.
+    from packages.client.tests.catalogs import configured
+
     configured(tmp_path, monkeypatch)
     return "iceberg://prod/lake/t"
 
