@@ -76,6 +76,18 @@ def test_properties_survive_leaving_columns_out_and_putting_them_back(
     assert [typed(row) for row in read(*(in_columns(b, channel) for b in kept))] == wanted
 
 
+def test_a_value_without_a_column_of_its_type_stays_where_it_is() -> None:
+    parts: list[Rows] = [[{"a": {"b": 1}}], [{"a": []}], [{"a": {"c": [None]}}], [{"a": {"b": 2}}]]
+    channel, _ = published(parts[0])
+    _, batches = published(*parts)
+    kept = lean(batches, channel, 0)
+
+    placed = [in_columns(batch, channel) for batch in kept]
+
+    assert read(*placed) == [row for rows in parts for row in rows]
+    assert {*map(tuple, map(property_names, [batch.schema for batch in placed]))} == {("a",)}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* integers are beyond 2:UserWarning")
 @settings(max_examples=examples(100), deadline=None)

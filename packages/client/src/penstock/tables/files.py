@@ -209,7 +209,8 @@ def repeating_columns(rows: pa.Table) -> list[str]:
         if pa.types.is_string(kind)
         or (
             path in rows.schema.names
-            and not pa.types.is_nested(kind)
+            # The path of a field inside a struct may be the name of another column, too.
+            and not pa.types.is_nested(rows.schema.field(path).type)
             and pc.count_distinct(rows.column(path)).as_py() * REPEATS_MIN <= rows.num_rows
         )
     ]

@@ -195,17 +195,23 @@ def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
     """Return stored events in the columns of their channel.
 
     Like :meth:`ChannelSchema.conform`, but properties of the channel that a file keeps in ``more``
-    are also moved into their columns.
+    are also moved into their columns. A property of which a value would need another column stays
+    there.
     """
     rows = rows_with_more(batch)
+    channel = channel.grown(batch.schema)
     if not len(rows):
-        return channel.grown(batch.schema).conform(batch)
+        return channel.conform(batch)
     rows_without_more = np.setdiff1d(np.arange(batch.num_rows), rows)
-    names = [slot.logical for slot in channel.properties.slots]
     # Only rows with ``more`` take the slow path; the last line restores the order.
-    parts = [batch.take(pa.array(rows_without_more)), lifted(batch.take(pa.array(rows)), names)]
-    for part in parts:
-        channel = channel.grown(part.schema)
+    with_more = batch.take(pa.array(rows))
+    slots = channel.properties.slots
+    names = {slot.logical for slot in slots}
+    moved = lifted(with_more, names)
+    new_slots = set(channel.grown(moved.schema).properties.slots).difference(slots)
+    if new_slots:
+        moved = lifted(with_more, names.difference(slot.logical for slot in new_slots))
+    parts = [batch.take(pa.array(rows_without_more)), moved]
     table = pa.concat_batches([channel.conform(part) for part in parts])
     return table.take(pa.array(np.argsort(np.concatenate([rows_without_more, rows]))))
 
