@@ -32,8 +32,8 @@ class Residue(Struct, frozen=True, omit_defaults=True):
     content_encoding: str | None = None
     """Content encoding that an AMQP client has set, such as ``gzip``."""
     qos: Annotated[int, Meta(ge=0, le=2)] | None = None
-    """QoS of the message if the event does not determine it: retained events and those of QoS 2 all
-    persist."""
+    """QoS of the message. None if the event tells it: a persistent event has QoS 1, another one 0.
+    It is stored for QoS 2, and for QoS 0 of retained messages, whose events always persist."""
 
     @property
     def has_content(self) -> bool:

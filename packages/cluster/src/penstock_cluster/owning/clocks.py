@@ -46,7 +46,8 @@ class MemberClocks:
             self._by_process[process] = _OffsetBounds(ahead_us, ahead_us + age_us)
 
     def ahead_us(self, processes: Iterable[Incarnation]) -> list[int]:
-        """Return how far each known clock is ahead, in microseconds; negative if behind."""
+        """Return how far the known clocks of these processes are ahead of the own clock, in
+        microseconds; negative if behind."""
         differences = self._by_process
         return [differences[process].us for process in processes if process in differences]
 

@@ -86,7 +86,8 @@ def head(size: int, first: int) -> bytes:
 
 
 def short(first: int, gaps: int, narrow: bytes) -> bytes:
-    """Return a list with gaps of one byte and of three; ``narrow`` are the bytes of the gaps."""
+    """Return a list of ids that begins with ``first`` and has this number of gaps. ``narrow`` has
+    the gaps in order: one byte each, or three bytes, of which the first is :data:`WIDE`."""
     # The bytes before the gaps have an odd length, and only lists of plain ids have an even one.
     padding = bytes(len(narrow) % 2)
     return head(1, first) + gaps.to_bytes(COUNT_BYTES, "little") + narrow + padding

@@ -122,7 +122,12 @@ def _sparse(
     batch: pa.RecordBatch, source: StructShape, selected_columns: Any, shape: StructShape
 ) -> dict[str, pa.Array]:
     """Return the columns ``sparse`` and ``nulls`` with which all rows are sparse: a null in a
-    column means an absent key, and ``nulls`` has the paths of explicit nulls."""
+    column means an absent key, and ``nulls`` has the paths of explicit nulls.
+
+    ``batch`` with its columns ``source`` has the explicit nulls of properties that were columns
+    before, ``selected_columns`` with their columns ``shape`` those of properties that were moved
+    out of ``more``; a row may have both.
+    """
     count = batch.num_rows
     columns = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     if source.slots:

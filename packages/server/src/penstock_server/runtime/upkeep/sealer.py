@@ -517,8 +517,11 @@ class Sealer:
                 await self._drop(channel_id, file)
 
     async def _damage(self, file: SealedFile) -> str:
-        """Return a description of a file's damage; empty if the file is sound. A damaged file is
-        kept for a repair, because its events may have left the channel as unreadable."""
+        """Return a description of a file's damage; empty if the file is sound.
+
+        A file can be empty because all its events were unreadable and therefore left the channel.
+        The caller keeps such a damaged file: a repair may recover the events.
+        """
         try:
             data = await self._blobs.get(file.name)
         except NameDoesNotExist:
