@@ -68,7 +68,7 @@ class ChannelPublisher(PublisherUsecase):
         message: Any = None,
         channel: str = "",
         *,
-        timeout: float = 30.0,
+        timeout: float = 0.5,
         headers: dict[str, Any] | None = None,
         **options: Unpack[PublishOptions],
     ) -> PenstockMessage:
