@@ -82,10 +82,12 @@ class HeldEvents:
             self._has_ended = True
 
     async def settle(self, events: Sequence[tuple[HeldEvent, bool]]) -> None:
-        """Acknowledge events, in order, up to the first one that Airflow has not stored, which the
-        boolean states. Later ones are not acknowledged, as an acknowledgement may cover all earlier
-        events of a durable. Those that are not acknowledged return to the realm when the trigger
-        ends."""
+        """Acknowledge events, in order, up to the first one that Airflow has not stored; ``events``
+        has acknowledgements, each with whether Airflow has stored its event.
+
+        Later ones are not acknowledged, because an acknowledgement may cover all earlier events of
+        a durable. Those that are not acknowledged return to the realm when the trigger ends.
+        """
         await asyncio.sleep(SETTLING_DELAY_S)
         for acknowledge, is_stored in events:
             if not is_stored and not self._has_ended:

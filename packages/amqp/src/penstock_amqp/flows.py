@@ -180,7 +180,8 @@ class Flows:
         return data
 
     def _answers(self, produce: Callable[[], bytes]) -> bytes:
-        """Return flow frames with the states of sessions and links that the peer has requested."""
+        """Return flow frames with the states of sessions and links that the peer has requested.
+        ``produce`` returns the frames that Proton has ready."""
         data = b""
         channels, self._owed_sessions = self._owed_sessions, {}
         for channel in channels:

@@ -118,7 +118,8 @@ class HistoryAccess(AccessControl):
 
 
 class SealedHistory:
-    """A realm of sealed history. :meth:`open` creates it; :meth:`run` runs it until cancelled."""
+    """A read-only realm with the sealed events of a cluster that has no quorum. :meth:`open`
+    creates it; :meth:`run` runs it until cancelled."""
 
     def __init__(self, realm: RunningRealm, missing: Mapping[str, int]) -> None:
         self.realm = realm

@@ -45,7 +45,9 @@ class ObjectGate:
         tables = tables_of(realm)
         grant = tables.grant_of(signature.key)
         if grant is None:
-            raise AccessDenied("the key of the table has ended; load the table again")
+            raise AccessDenied(
+                "the temporary access key of this table is no longer valid; load the table again"
+            )
         check_signature(
             signature,
             grant.secret,

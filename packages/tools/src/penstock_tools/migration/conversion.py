@@ -137,8 +137,8 @@ class Conversion:
         """Total length of the selectors of the durables of each channel, in characters."""
         self._join_selectors: dict[str, set[str]] = {}
         self._join_work: Counter[str] = Counter()
-        """Work that the different selectors of the joins from a channel cause for each of its
-        events, by channel."""
+        """Number of comparisons, calculations and wildcards in the different selectors of the joins
+        from a channel, by channel."""
         self._joins: dict[tuple[str, str], WantedJoin] = {}
         self._users: dict[str, WantedUser] = {}
         self._groups: dict[str, WantedGroup] = {}

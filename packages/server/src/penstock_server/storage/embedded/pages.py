@@ -315,7 +315,11 @@ class FilePages:
         self._pending = [body for body in self._pending if body.page.has(body.place)]
 
     def _settle(self, channel_pages: _ChannelPages, *, keep_rest: bool) -> None:
-        """Remove pages not in use, and continue after the last body of the newest page."""
+        """Remove pages not in use, and continue after the last body of the newest page.
+
+        With ``keep_rest`` files of removed pages are renamed instead of deleted, and new bodies go
+        to new pages.
+        """
         for page in [page for page in channel_pages.pages if not page.bodies]:
             self._files.remove(page, keep=keep_rest)
             channel_pages.remove(page)
