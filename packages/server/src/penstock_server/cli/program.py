@@ -85,6 +85,7 @@ ORDER: Final = (
     "apply",
     "export",
     "topology",
+    "bridge",
     "realm",
     "store",
     "cluster",
