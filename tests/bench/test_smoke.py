@@ -295,6 +295,7 @@ def test_every_shape_and_peer_is_found_under_its_name() -> None:
         "S17",
         "S18",
         "S19",
+        "S20",
     ]
     assert set(peers()) == {
         "artemis",
