@@ -20,7 +20,7 @@ from bench.amqp_peers import Speaker
 from bench.amqp_sends import Job as AmqpJob
 from bench.amqp_sends import Sending
 from bench.measuring import percentiles_us
-from bench.processes import beside
+from bench.processes import beside, figures_of
 from bench.shape import Figures
 from penstock.client.connection.threads import fast_loop
 
@@ -144,6 +144,11 @@ class Amqp:
 DOORS: Final[Mapping[str, Callable[[Job], Publisher]]] = MappingProxyType(
     {"native": Native, "HTTP": Http, "AMQP": Amqp}
 )
+
+
+def latencies_of(job: Job) -> Figures:
+    """Return the latencies of a process that publishes one event after the other."""
+    return figures_of([sys.executable, "-m", "bench.doors"], job)
 
 
 def flooding(job: Job) -> AbstractContextManager[None]:

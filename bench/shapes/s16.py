@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import penstock
 from bench import doors
 from bench.amqp_peers import Speaker
 from bench.peers.penstock import Penstock, storage_of
-from bench.processes import figures_of, without_client
+from bench.processes import without_client
 from bench.shape import Case, Figures, Missing
 from penstock_testing.ports import free_port
 
@@ -71,20 +70,16 @@ class BesideAFlood:
                 channel=CHANNELS[0],
                 seconds=case["seconds"],
             )
-            alone = _measured(mine)
+            alone = doors.latencies_of(mine)
             with doors.flooding(
                 replace(mine, door=case["flood"], channel=CHANNELS[1], seconds=0.0)
             ):
-                beside = _measured(mine)
+                beside = doors.latencies_of(mine)
         return beside | {
             "p50_us_before": alone["p50_us"],
             "p99_us_before": alone["p99_us"],
             "slowdown": beside["p50_us"] / alone["p50_us"],
         }
-
-
-def _measured(job: doors.Job) -> Figures:
-    return figures_of([sys.executable, "-m", "bench.doors"], job)
 
 
 SHAPE = BesideAFlood()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import penstock
 from bench import doors, url_reading
 from bench.amqp_peers import Speaker
 from bench.peers.penstock import Penstock, storage_of
-from bench.processes import figures_of
 from bench.shape import Case, Figures
 from penstock_testing.ports import free_port
 
@@ -55,9 +53,9 @@ class BesideARead:
                 channel=MEASURED,
                 seconds=case["seconds"],
             )
-            alone = _measured(publisher)
+            alone = doors.latencies_of(publisher)
             with url_reading.reading(url_reading.UrlReadJob(http_port, READ, case["format"])):
-                beside = _measured(publisher)
+                beside = doors.latencies_of(publisher)
         return beside | {
             "p50_us_before": alone["p50_us"],
             "p99_us_before": alone["p99_us"],
@@ -74,10 +72,6 @@ def _create_channels(session: penstock.Session, case: Case) -> None:
         numbers = range(first, min(first + BATCH, case["rows"]))
         prices = [number % 997 / 4 for number in numbers]
         channel.publish_table({"n": numbers, "price": prices})
-
-
-def _measured(job: doors.Job) -> Figures:
-    return figures_of([sys.executable, "-m", "bench.doors"], job)
 
 
 SHAPE = BesideARead()
