@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 WHOLE_S = 900
 """Largest number of seconds that a part of Celery's suite takes with ``--whole-celery``."""
-CELERY_TESTS = {"fast tasks": 51, "tasks": 65, "held by the worker": 1}
+CELERY_TESTS = {"fast tasks": 50, "tasks": 64, "held by the worker": 1}
 """Numbers of tests that apply: others need Redis or RabbitMQ and are skipped by themselves."""
 
 
