@@ -17,15 +17,13 @@ from penstock_server.runtime.store.sealed_file import Publishers
 from penstock_server.runtime.writer.group import Group
 
 
-class SealedEvents(Struct, frozen=True):
-    """A sealed file and the ids of its events that have not been removed."""
+class CapturedFile(Struct, frozen=True):
+    """A sealed file as it was in the turn of the capture."""
 
     name: str
     """Name of the sealed file."""
     index: SegmentIndex
     publishers: Publishers
-    stored: IdSet
-    """Ids of the events in the file that are still stored; not empty."""
 
 
 class CapturedChannel(Struct, frozen=True):
@@ -40,8 +38,10 @@ class CapturedChannel(Struct, frozen=True):
     """Id that the next published event will get."""
     columns: ChannelSchema
     compression: Compression
-    files: Sequence[SealedEvents]
-    """The sealed files that contain at least one stored event."""
+    files: Sequence[CapturedFile]
+    """All sealed files, also those whose events have all been removed."""
+    in_files: IdSet
+    """Ids of the stored events in :attr:`files`. The capture must not be changed."""
     in_memory: Sequence[EventsOfBatch]
     """Stored events that are not in a sealed file."""
 
@@ -49,12 +49,13 @@ class CapturedChannel(Struct, frozen=True):
     def version(self) -> object:
         """A value that differs between two captures if an event was stored or removed between
         them."""
-        files = tuple((file.name, file.index.rows, len(file.stored)) for file in self.files)
-        memory = tuple(
+        names = [file.name for file in self.files]
+        rows = [file.index.rows for file in self.files]
+        memory = [
             (batch.tail_batch.first, batch.tail_batch.end, len(batch.ids))
             for batch in self.in_memory
-        )
-        return files, memory, self.next_id
+        ]
+        return names, rows, self.in_files, memory, self.next_id
 
 
 def captured_channel(group: Group, number: ChannelId, events_max: int) -> CapturedChannel:
@@ -75,11 +76,8 @@ def captured_channel(group: Group, number: ChannelId, events_max: int) -> Captur
             f"(tables.memory_events_max): raise the limit, read the channel with a client, or use "
             f"a channel type that stores events in files"
         )
-    files = [
-        SealedEvents(file.name, file.index, file.publishers, stored=stored)
-        for file in store.files
-        if (stored := events.in_files.within(file.span))
-    ]
+    # Publishers wait during this turn, so it does as little as possible for each file.
+    files = [CapturedFile(file.name, file.index, file.publishers) for file in store.files]
     definition = state.definition
     return CapturedChannel(
         number,
@@ -89,5 +87,6 @@ def captured_channel(group: Group, number: ChannelId, events_max: int) -> Captur
         columns=store.columns,
         compression=definition.storage.compression,
         files=files,
+        in_files=events.in_files,
         in_memory=in_memory,
     )

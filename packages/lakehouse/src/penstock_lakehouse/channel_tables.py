@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 from weakref import WeakKeyDictionary
@@ -23,12 +24,12 @@ from penstock_core.columns.files.table_rows import PROGRAM_COLUMNS
 from penstock_core.columns.schema.ipc import schema_bytes
 from penstock_core.vocabulary.errors import NameDoesNotExist, Unavailable
 from penstock_core.vocabulary.identities import ChannelId
+from penstock_core.vocabulary.ports import Offload
 from penstock_lakehouse.captured_channel import CapturedChannel, captured_channel
-from penstock_lakehouse.event_files import EventFiles, StoredRows
+from penstock_lakehouse.event_files import DeleteFile, EventFile, EventFiles, StoredRows
 from penstock_lakehouse.file_store import FileHold, FileStore, StoredFile, uri_of
 from penstock_lakehouse.manifests import (
     Content,
-    ManifestEntry,
     ManifestFile,
     manifest,
     manifest_list,
@@ -115,7 +116,14 @@ class LoadedTable(Struct, frozen=True):
 class ChannelTable:
     """The table of one channel or queue, and its snapshots."""
 
-    def __init__(self, number: ChannelId, table_uuid: str, files: EventFiles, store: FileStore):
+    def __init__(
+        self,
+        number: ChannelId,
+        table_uuid: str,
+        files: EventFiles,
+        store: FileStore,
+        offload: Offload,
+    ) -> None:
         self.number = number
         self.uuid = table_uuid
         self.lock = asyncio.Lock()
@@ -124,8 +132,9 @@ class ChannelTable:
         self.snapshots: list[Snapshot] = []
         """Snapshots that have grants, in the order of their ids."""
         self._store = store
+        self._offload = offload
         self._manifests: dict[object, tuple[StoredFile, ManifestFile]] = {}
-        """The manifests of the newest snapshot, by content type and paths of the listed files."""
+        """The manifests of the newest snapshot, by content type and names of the listed files."""
 
     async def add(self, channel: CapturedChannel, *, is_clean: bool) -> Snapshot:
         """Make a snapshot of a captured channel and add it to :attr:`snapshots`.
@@ -187,8 +196,9 @@ class ChannelTable:
     def _columns(self, channel: CapturedChannel, parts: Sequence[StoredRows]) -> pa.Schema:
         """Return the columns of a snapshot: all that at least one of its files has."""
         layout, _ = self.files.layout(channel)
-        names = {name for part in parts for name in part.events.names}
-        inexact = {name for part in parts for name in part.events.inexact}
+        # Most files have equal sets of names, so that the union is of a few sets.
+        names = frozenset[str]().union(*{part.events.names for part in parts})
+        inexact = frozenset[str]().union(*{part.events.inexact for part in parts})
         return layout.columns_with(inexact, names)
 
     async def _facts(
@@ -209,7 +219,7 @@ class ChannelTable:
         # Ids and times have to rise even if two snapshots fall into one microsecond (SEM B2).
         snapshot_id = max(channel.at_us, 0 if newest is None else newest.snapshot_id + 1)
         manifests = await self._manifest_files(parts, schema, hold)
-        listed = manifest_list(manifests, snapshot_id)
+        listed = await self._offload(partial(manifest_list, manifests, snapshot_id))
         name = f"{self.uuid}/metadata/{snapshot_id}.avro"
         await self._put(name, listed, hold)
         events = sum(len(part.stored) for part in parts)
@@ -231,35 +241,15 @@ class ChannelTable:
     ) -> list[ManifestFile]:
         """Return the manifests of a snapshot. A manifest of the previous snapshot is used again if
         it lists the same files; the others are written."""
-        data = [
-            ManifestEntry(
-                uri_of(part.events.file.name),
-                part.events.rows,
-                part.events.file.size,
-                metrics=part.events.metrics,
-            )
-            for part in parts
-        ]
-        deletes = [
-            ManifestEntry(
-                uri_of(part.deletes.file.name),
-                part.deletes.rows,
-                part.deletes.file.size,
-                metrics=part.deletes.metrics,
-                data_path=uri_of(part.events.file.name),
-            )
-            for part in parts
-            if part.deletes is not None
-        ]
-        contents: tuple[tuple[Content, list[ManifestEntry]], ...] = (
-            ("data", data),
-            ("deletes", deletes),
+        contents: tuple[tuple[Content, Sequence[EventFile | DeleteFile]], ...] = (
+            ("data", [part.events for part in parts]),
+            ("deletes", [part.deletes for part in parts if part.deletes is not None]),
         )
         manifests: dict[object, tuple[StoredFile, ManifestFile]] = {}
-        for content, entries in contents:
-            for start in range(0, len(entries), MANIFEST_FILES):
-                group = entries[start : start + MANIFEST_FILES]
-                key = content, tuple(entry.path for entry in group)
+        for content, files in contents:
+            for start in range(0, len(files), MANIFEST_FILES):
+                group = files[start : start + MANIFEST_FILES]
+                key = content, tuple(listed.file.name for listed in group)
                 stored = self._manifests.get(key)
                 # The store may have removed an unused manifest to make room.
                 if stored is None or self._store.get(stored[0].name) is not stored[0]:
@@ -272,15 +262,16 @@ class ChannelTable:
         return [manifest_file for _, manifest_file in manifests.values()]
 
     async def _write_manifest(
-        self, content: Content, entries: Sequence[ManifestEntry], schema: TableSchema
+        self, content: Content, files: Sequence[EventFile | DeleteFile], schema: TableSchema
     ) -> tuple[StoredFile, ManifestFile]:
-        """Store a manifest of ``entries``. Return the stored file and its entry for the manifest
+        """Store a manifest of ``files``. Return the stored file and its entry for the manifest
         list."""
-        data = manifest(entries, content, schema.document(0))
+        records = [listed.record for listed in files]
+        data = await self._offload(partial(manifest, records, content, schema.document(0)))
         name = f"{self.uuid}/metadata/{self._store.next_suffix()}-{content}.avro"
         file = await self._store.put(name, data)
-        rows = sum(entry.rows for entry in entries)
-        return file, ManifestFile(uri_of(name), file.size, content, files=len(entries), rows=rows)
+        rows = sum(listed.rows for listed in files)
+        return file, ManifestFile(uri_of(name), file.size, content, files=len(files), rows=rows)
 
 
 class ChannelTables:
@@ -352,7 +343,7 @@ class ChannelTables:
                 table_uuid, self._store, self._realm.blobs, offload=self._realm.offload
             )
             table = self._tables[table_uuid] = ChannelTable(
-                number, table_uuid, files, store=self._store
+                number, table_uuid, files, store=self._store, offload=self._realm.offload
             )
         async with table.lock:
             snapshot = await self._snapshot(table, is_clean=is_clean)

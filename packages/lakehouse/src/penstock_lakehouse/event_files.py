@@ -8,6 +8,7 @@ removed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import Final
@@ -19,15 +20,10 @@ from penstock_core.columns.files.segments import SegmentReader
 from penstock_core.columns.files.table_rows import PROGRAM_COLUMNS, TableLayout, TableRows
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.ports import Blobs, Offload
-from penstock_lakehouse.captured_channel import CapturedChannel, SealedEvents
-from penstock_lakehouse.data_files import (
-    Image,
-    Metrics,
-    deletes_image,
-    events_image,
-    removed_positions,
-)
+from penstock_lakehouse.captured_channel import CapturedChannel, CapturedFile
+from penstock_lakehouse.data_files import Image, deletes_image, events_image, removed_positions
 from penstock_lakehouse.file_store import FileHold, FileStore, StoredFile, uri_of
+from penstock_lakehouse.manifests import Content, ManifestEntry, manifest_record
 from penstock_lakehouse.table_schema import TableSchema, table_schema
 from penstock_server.runtime.store.captured_events import (
     EventsOfBatch,
@@ -49,6 +45,11 @@ REMOVED_MAX: Final = 0.2
 """Share of removed events above which a Parquet file is made again without them."""
 MEMORY_FILES_MAX: Final = 16
 """Number of files of events in memory at which a load replaces them by one file."""
+WORK_AT_ONCE: Final = 256
+"""Number of unchanged sealed files that a load passes before it lets the event loop do other
+work."""
+COST_OF_CHANGED: Final = 16
+"""Work for a sealed file that has to be inspected, in unchanged files."""
 
 
 class EventFile(Struct, eq=False):
@@ -56,7 +57,8 @@ class EventFile(Struct, eq=False):
 
     file: StoredFile
     rows: int
-    metrics: Metrics
+    record: bytes
+    """Description of the file for manifests."""
     ids: IdSet
     """The event ids of the rows, in the order of the rows."""
     names: frozenset[str]
@@ -76,7 +78,8 @@ class DeleteFile(Struct, eq=False):
 
     file: StoredFile
     rows: int
-    metrics: Metrics
+    record: bytes
+    """Description of the file for manifests."""
 
 
 class StoredRows(Struct, eq=False):
@@ -98,6 +101,10 @@ class _SealedParts(Struct, eq=False):
     """Ranges of indexes of batches in the sealed file, one range for each Parquet file."""
     made: dict[range, EventFile]
     """The Parquet files that exist, by part."""
+    layout: TableLayout | None = None
+    """The layout that was valid for :attr:`rows`; None before the first load."""
+    rows: Sequence[StoredRows] = ()
+    """The Parquet files as the last load has shown them."""
 
 
 class EventFiles:
@@ -115,6 +122,9 @@ class EventFiles:
         """Parquet files of events that were in memory when the file was made."""
         self._layout: tuple[pa.Schema, TableLayout, TableSchema] | None = None
         """The channel's newest Arrow schema, with the results of :meth:`layout` for it."""
+        self._in_files: IdSet | None = None
+        """The :attr:`CapturedChannel.in_files` of the last load; None if there was none, or if it
+        failed."""
 
     def layout(self, channel: CapturedChannel) -> tuple[TableLayout, TableSchema]:
         """Return the layout of the channel's table, and the schema of all columns that a file may
@@ -137,13 +147,41 @@ class EventFiles:
         ``UnreadableEvents`` if events cannot be read, and the errors of ``FileStore.put``."""
         await self._forget_all_but({file.name for file in channel.files})
         removed_max = 0.0 if is_clean else REMOVED_MAX
+        changed_spans = self._changed_spans(channel.in_files)
+        # If this load fails, it has noted the rows of some files only.
+        self._in_files = None
         parts: list[StoredRows] = []
+        work = 0
         for file in channel.files:
-            parts += await self._prepare_sealed(channel, file, hold, removed_max=removed_max)
-        parts += await self._prepare_unsealed(channel, hold, removed_max=removed_max)
-        for part in parts:
+            rows = self._unchanged_rows(channel, file, hold, changed_spans, is_clean=is_clean)
+            if rows is None:
+                rows = await self._prepare_sealed(channel, file, hold, removed_max=removed_max)
+                work += COST_OF_CHANGED
+            parts += rows
+            work += 1
+            if work >= WORK_AT_ONCE:
+                # A channel may have thousands of files, and publishers must not wait for all.
+                work = 0
+                await asyncio.sleep(0)
+        self._in_files = channel.in_files
+        for part in await self._prepare_unsealed(channel, hold, removed_max=removed_max):
             await self._set_deletes(part, hold)
+            parts.append(part)
         return parts
+
+    def _changed_spans(self, in_files: IdSet) -> tuple[Span, ...] | None:
+        """Return spans outside which no event has been removed or sealed since the last load; None
+        if all files have to be inspected."""
+        if self._in_files is None:
+            return None
+        removed, added = self._in_files.copy(), in_files.copy()
+        removed.discard_all(in_files)
+        added.discard_all(self._in_files)
+        return tuple(
+            Span(ids.lowest, ids.highest + 1)
+            for ids in (removed, added)
+            if ids.lowest is not None and ids.highest is not None
+        )
 
     async def keep_only(self, names: Collection[str]) -> None:
         """Remove the files of events in memory, and those of all sealed files except ``names``."""
@@ -154,15 +192,64 @@ class EventFiles:
     async def _forget_all_but(self, names: Set[str]) -> None:
         """Remove the Parquet files of all sealed files except those with one of ``names``."""
         for name in self._sealed_parts.keys() - names:
-            await self._drop(self._sealed_parts.pop(name).made.values())
+            await self._forget(name)
+
+    async def _forget(self, name: str) -> None:
+        """Remove the Parquet files of the sealed file ``name``, if there are any."""
+        sealed = self._sealed_parts.pop(name, None)
+        if sealed is not None:
+            await self._drop(sealed.made.values())
+
+    def _unchanged_rows(
+        self,
+        channel: CapturedChannel,
+        file: CapturedFile,
+        hold: FileHold,
+        changed_spans: Sequence[Span] | None,
+        *,
+        is_clean: bool,
+    ) -> Sequence[StoredRows] | None:
+        """Return the Parquet files of a sealed file as the last load has shown them, and hold them;
+        None if they have to be inspected or made."""
+        if changed_spans is None:
+            return None
+        # A channel may have thousands of files, so each of these steps counts.
+        index = file.index
+        for span in changed_spans:
+            if span.first < index.end_id and index.first_id < span.end:
+                return None
+        sealed = self._sealed_parts.get(file.name)
+        if (
+            sealed is None
+            or sealed.layout is not self.layout(channel)[0]
+            or sealed.batch_count != len(index.batches)
+        ):
+            return None
+        for part in sealed.rows:
+            stored = part.events.file
+            # The store may have removed an unused file to make room.
+            if self._store.get(stored.name) is not stored:
+                return None
+            hold.add(stored)
+            if part.deletes is not None:
+                stored = part.deletes.file
+                if is_clean or self._store.get(stored.name) is not stored:
+                    return None
+                hold.add(stored)
+        return sealed.rows
 
     # --- sealed files --------------------------------------------------------------------
 
     async def _prepare_sealed(
-        self, channel: CapturedChannel, file: SealedEvents, hold: FileHold, removed_max: float
-    ) -> list[StoredRows]:
+        self, channel: CapturedChannel, file: CapturedFile, hold: FileHold, removed_max: float
+    ) -> Sequence[StoredRows]:
         """Return the Parquet files of one sealed file. Missing files are made, and files with a
         larger share of removed events than ``removed_max`` are made again."""
+        stored_ids = channel.in_files.within(Span(file.index.first_id, file.index.end_id))
+        if not stored_ids:
+            # The realm has not removed the file yet.
+            await self._forget(file.name)
+            return ()
         reader: SegmentReader | None = None
         sealed = self._sealed_parts.get(file.name)
         if sealed is None or sealed.batch_count != len(file.index.batches):
@@ -177,7 +264,7 @@ class EventFiles:
         stored_rows_of_parts = []
         for part in sealed.parts:
             batches = file.index.batches
-            ids = file.stored.within(
+            ids = stored_ids.within(
                 Span(batches[part.start].first_id, batches[part.stop - 1].end_id)
             )
             # The file is not in the dictionary until it is known to be good, so that a failure of
@@ -197,10 +284,13 @@ class EventFiles:
                 )
             sealed.made[part] = events
             hold.add(events.file)
-            stored_rows_of_parts.append(StoredRows(events, events.ids.overlap(ids)))
+            part_rows = StoredRows(events, events.ids.overlap(ids))
+            await self._set_deletes(part_rows, hold)
+            stored_rows_of_parts.append(part_rows)
+        sealed.rows, sealed.layout = stored_rows_of_parts, self.layout(channel)[0]
         return stored_rows_of_parts
 
-    async def _open(self, file: SealedEvents) -> SegmentReader:
+    async def _open(self, file: CapturedFile) -> SegmentReader:
         """Open a sealed file. Raises ``NameDoesNotExist`` if it was rewritten since the capture."""
         buffer = await self._blobs.get(file.name)
         return SegmentReader(buffer, file.index, name=file.name)
@@ -271,19 +361,20 @@ class EventFiles:
         """Write a Parquet file of the events ``ids``. ``rows_of`` reads them; it runs in another
         thread."""
         layout, schema = self.layout(channel)
-
-        def make() -> tuple[Image, TableRows]:
-            rows = layout.rows_of(rows_of(), publishers_within(publishers, ids))
-            return events_image(rows.table, schema, channel.compression), rows
-
-        image, rows = await self._offload(make)
         name = f"{self._folder}/data/{ids.lowest:020d}-{self._store.next_suffix()}.parquet"
+
+        def make() -> tuple[Image, TableRows, IdSet, bytes]:
+            rows = layout.rows_of(rows_of(), publishers_within(publishers, ids))
+            image = events_image(rows.table, schema, channel.compression)
+            return image, rows, ids_in(rows.table), _record(name, image, "data")
+
+        image, rows, row_ids, record = await self._offload(make)
         file = await self._store.put(name, image.buffer)
         return EventFile(
             file,
             image.rows,
-            image.metrics,
-            ids=ids_in(rows.table),
+            record,
+            ids=row_ids,
             names=frozenset(rows.table.column_names),
             joined=layout.joined,
             inexact=rows.inexact,
@@ -303,12 +394,15 @@ class EventFiles:
             events.deletes = deletes = None
         if removed_count and deletes is None:
             path = uri_of(events.file.name)
-            image = await self._offload(
-                lambda: deletes_image(path, removed_positions(events.ids, part.stored))
-            )
             name = f"{self._folder}/deletes/{self._store.next_suffix()}.parquet"
+
+            def make() -> tuple[Image, bytes]:
+                image = deletes_image(path, removed_positions(events.ids, part.stored))
+                return image, _record(name, image, "deletes", path)
+
+            image, record = await self._offload(make)
             file = await self._store.put(name, image.buffer)
-            events.deletes = deletes = DeleteFile(file, image.rows, image.metrics)
+            events.deletes = deletes = DeleteFile(file, image.rows, record)
         if deletes is not None:
             hold.add(deletes.file)
         part.deletes = deletes
@@ -328,6 +422,14 @@ def ids_in(rows: pa.Table) -> IdSet:
 
 
 # --- off the loop -------------------------------------------------------------------------
+
+
+def _record(name: str, image: Image, content: Content, data_path: str = "") -> bytes:
+    """Return the description of the new file ``name`` for manifests."""
+    entry = ManifestEntry(
+        uri_of(name), image.rows, image.buffer.size, metrics=image.metrics, data_path=data_path
+    )
+    return manifest_record(entry, content)
 
 
 def _divide(reader: SegmentReader) -> list[range]:

@@ -69,6 +69,7 @@ class FileStore:
     def __init__(self, folder: Path | None, bytes_max: int, offload: Offload) -> None:
         """``folder`` contains only these files; None means that they are kept in memory."""
         self._folder = folder
+        self._folder_text = "" if folder is None else str(folder.absolute())
         self._bytes_max = bytes_max
         self._offload = offload
         self._files: dict[str, StoredFile] = {}
@@ -142,7 +143,7 @@ class FileStore:
 
     def path_of(self, file: StoredFile) -> str:
         """Return the absolute path of a file; empty if it is in memory."""
-        return "" if self._folder is None else str(self._path(self._folder.absolute(), file.name))
+        return "" if self._folder is None else f"{self._folder_text}/{file.name}"
 
     async def remove(self, file: StoredFile) -> None:
         """Remove a file. A file in use is only marked; ``remove_dropped`` removes it after its last
@@ -166,6 +167,8 @@ class FileStore:
 
         Raises ``LimitReached`` if the files in use leave too little room.
         """
+        if self.bytes + size <= self._bytes_max:
+            return
         unused = [file for file in self._files.values() if not file.users]
         while self.bytes + size > self._bytes_max:
             if not unused:

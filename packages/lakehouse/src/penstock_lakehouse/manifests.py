@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -20,6 +22,8 @@ SEQUENCE: Final = 1
 """Sequence number of all files. In Iceberg, delete files apply to data files whose number is not
 higher."""
 _CONTENTS: Final[Mapping[str, int]] = {"data": 0, "deletes": 1}
+_MARKER_BYTES: Final = 16
+"""Size of the marker at the end of each block of an Avro file."""
 _EXISTING: Final = 0
 """Status of all entries. "Existing" instead of "added", because the realm does not record which
 snapshot added a file."""
@@ -51,12 +55,9 @@ class ManifestFile(Struct, frozen=True):
     """Number of rows in these files."""
 
 
-def manifest(
-    entries: Sequence[ManifestEntry], content: Content, schema: Mapping[str, Any]
-) -> bytes:
-    """Return a manifest that lists ``entries``. ``schema`` is the JSON form of the table's
-    schema."""
-    records = [_record(entry, content) for entry in entries]
+def manifest(records: Sequence[bytes], content: Content, schema: Mapping[str, Any]) -> bytes:
+    """Return a manifest of files with these ``records``, which :func:`manifest_record` has
+    returned. ``schema`` is the JSON form of the table's schema."""
     metadata = {
         "schema": json.dumps(schema),
         "schema-id": str(schema["schema-id"]),
@@ -65,7 +66,20 @@ def manifest(
         "format-version": "2",
         "content": content,
     }
-    return _avro(_MANIFEST, records, metadata)
+    marker = secrets.token_bytes(_MARKER_BYTES)
+    header = _avro(_MANIFEST, [], metadata, marker)
+    # A block of an Avro file is the number of its records, its size, the records, and the marker.
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    block = compressor.compress(b"".join(records)) + compressor.flush()
+    return b"".join((header, _long(len(records)), _long(len(block)), block, marker))
+
+
+def manifest_record(entry: ManifestEntry, content: Content) -> bytes:
+    """Return the description of a file in a manifest, in Avro's binary form. It takes longer than
+    the rest of a manifest, and the same bytes serve each manifest that lists the file."""
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, _MANIFEST, _record(entry, content))
+    return sink.getvalue()
 
 
 def manifest_list(files: Sequence[ManifestFile], snapshot_id: int) -> bytes:
@@ -132,11 +146,26 @@ def _pairs(values: Mapping[int, Any]) -> list[dict[str, Any]]:
     return [{"key": key, "value": value} for key, value in values.items()]
 
 
-def _avro(schema: Any, records: Sequence[Any], metadata: Mapping[str, str]) -> bytes:
-    """Return an Avro file with these records; ``metadata`` is stored in its header."""
+def _avro(
+    schema: Any, records: Sequence[Any], metadata: Mapping[str, str], marker: bytes = b""
+) -> bytes:
+    """Return an Avro file with these records; ``metadata`` is stored in its header. ``marker`` is
+    the bytes at the end of each block; without them they are random."""
     sink = io.BytesIO()
-    fastavro.writer(sink, schema, records, codec="deflate", metadata=dict(metadata))
+    fastavro.writer(
+        sink, schema, records, codec="deflate", metadata=dict(metadata), sync_marker=marker
+    )
     return sink.getvalue()
+
+
+def _long(value: int) -> bytes:
+    """Return a number, at least 0, as Avro encodes a long: seven bits in a byte, zigzag."""
+    encoded, rest = bytearray(), value << 1
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
 
 
 def _field(name: str, kind: Any, field_id: int, *, optional: bool = False) -> dict[str, Any]:
