@@ -128,7 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="add the results to this file")
     parser.add_argument("--runs", type=int, help=f"runs per cell (default {RUNS})")
     parser.add_argument(
-        "--events", type=int, help="number of events, for shapes without a fixed number (S12, S12P)"
+        "--events",
+        type=int,
+        help="number of events, for shapes without a fixed number (S12, S12P, S22A, S22L)",
     )
     parser.add_argument(
         "--seconds", type=float, help="duration of a run, for shapes without a fixed duration"

@@ -58,11 +58,21 @@ def cpu_s_of(pid: int) -> float:
 
 def memory_kb_of(pid: int) -> float:
     """Return the kilobytes of memory of a process; 0 on a system without ``/proc``."""
+    return _memory_kb_of(pid, "VmRSS")
+
+
+def peak_memory_kb_of(pid: int) -> float:
+    """Return the most kilobytes of memory that a process has had since its program was loaded; 0 on
+    a system without ``/proc``."""
+    return _memory_kb_of(pid, "VmHWM")
+
+
+def _memory_kb_of(pid: int, name: str) -> float:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0.0
-    return next((float(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0.0)
+    return next((float(line.split()[1]) for line in lines if line.startswith(name)), 0.0)
 
 
 def cpu_s_below(pid: int) -> dict[int, float]:

@@ -11,13 +11,14 @@ T = TypeVar("T")
 
 
 async def at_rate(
-    publish: Callable[[int], Awaitable[None]], rate: int, seconds: float
+    publish: Callable[[int], Awaitable[None]], rate: int, seconds: float, *, sleeps: bool = False
 ) -> list[float]:
     """Call ``publish`` with 0, 1, ... at ``rate`` per second, and return the latency of each call.
 
     Latencies count from the due time of the call. So if the server stalls, the wait of events that
     become due in the meantime counts, too (no coordinated omission). The loop spins instead of
-    sleeping, so its processor time has no meaning.
+    sleeping, so its processor time has no meaning. With ``sleeps`` it leaves the processor to other
+    processes until the next call is due; timers add up to a millisecond to a latency.
     """
     count = int(rate * seconds)
     latencies = [0.0] * count
@@ -34,7 +35,8 @@ async def at_rate(
             for number in range(sent, due):
                 publishing.create_task(timed(number))
             sent = max(sent, due)
-            await asyncio.sleep(0)
+            rest_s = started_s + sent / rate - time.perf_counter() if sleeps else 0.0
+            await asyncio.sleep(max(0.0, rest_s))
     return latencies
 
 

@@ -102,6 +102,8 @@ LABELS = {
     "slowdown": "p50 / p50 before",
     "gone": "share expired in time",
     "late_s": "last expiry late s",
+    "added_p99_us": "p99 µs added",
+    "first_load_ms": "first load ms",
     "rows_per_s": "rows/s",
     "events_per_cpu_s": "events/CPU s",
     "first_events_per_cpu_s": "first scan events/CPU s",
@@ -125,6 +127,7 @@ LABELS = {
     "kb_per_connection": "server kB/connection",
     "kb_per_channel": "server kB/channel",
     "memory_mb": "server memory MB",
+    "memory_mib": "peak memory MiB",
     "made_ms": "channel creation ms",
 }
 """Headings of the columns by figure, in the order of the columns."""
@@ -208,9 +211,9 @@ def compared(result: Result, own: Cell, cell: Cell) -> str:
 
 
 def number(value: float) -> str:
-    if value >= 1_000:
+    if abs(value) >= 1_000:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def row(values: Sequence[str]) -> str:

@@ -23,6 +23,8 @@ CASES = {
     "batch read, sealed files, all columns": "read",
     "batch read, over the wire, all columns": "read remote",
     "batch read, sealed files, three columns": "read columns",
+    "batch read, as a table, all columns": "read table",
+    "batch read, as a table, three columns": "read table columns",
     "streaming read, sealed files": "stream",
     "streaming read, sealed files, large micro-batches": "stream large",
     "streaming read, over the wire": "stream remote",

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from bench.__main__ import MEASURED, PAGE
-from bench.report import Cell, Result, between_marks, markdown
+from bench.report import Cell, Result, between_marks, markdown, number
 from bench.shape import OURS
 from bench.summary import LINES, SUMMARY, summary
 
@@ -75,3 +75,13 @@ def test_the_summary_has_a_row_for_each_line_with_what_is_worse_in_bold() -> Non
 
 def test_a_line_that_was_not_measured_is_left_out_of_the_summary() -> None:
     assert len(summary([result(cell(OURS, 400.0))]).splitlines()) == 2
+
+
+def test_a_figure_has_three_digits_or_is_whole_also_below_zero() -> None:
+    assert [number(value) for value in (0.1234, 12.34, 123.4, 12_345.6)] == [
+        "0.123",
+        "12.3",
+        "123",
+        "12,346",
+    ]
+    assert [number(-value) for value in (12.34, 123.4, 12_345.6)] == ["-12.3", "-123", "-12,346"]

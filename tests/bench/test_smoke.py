@@ -119,10 +119,11 @@ def test_a_shape_of_mqtt_measures_its_contenders_or_says_what_they_lack(
 @pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
-def test_spark_reads_and_writes_what_was_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["sealed files, three", "as a table, three"])
+def test_spark_reads_and_writes_what_was_stored(way: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 
-    done = run_bench("S12", "--quick", "--case", "sealed files, three", "--json", str(kept))
+    done = run_bench("S12", "--quick", "--case", way, "--json", str(kept))
 
     assert done.returncode == 0, done.stderr
     assert [len(cell.runs) for cell in results_in(kept)["S12"].cells] == [1, 1]
@@ -296,6 +297,9 @@ def test_every_shape_and_peer_is_found_under_its_name() -> None:
         "S18",
         "S19",
         "S20",
+        "S22",
+        "S22A",
+        "S22L",
     ]
     assert set(peers()) == {
         "artemis",
