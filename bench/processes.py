@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 """The folder of the repository."""
 _measured: ContextVar[Sequence[Path]] = ContextVar("_measured", default=())
 """The folders from which started processes import Penstock; empty means the installed packages."""
+_run_timeout_s: ContextVar[float | None] = ContextVar("_run_timeout_s", default=None)
 START_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 1_200.0
 STOP_TIMEOUT_S = 30.0
@@ -60,6 +61,21 @@ def sources_at(checkout: Path) -> Iterator[None]:
         yield
     finally:
         _measured.reset(token)
+
+
+@contextmanager
+def runs_end_after(seconds: float) -> Iterator[None]:
+    """Limit the time of each client process started within the block."""
+    token = _run_timeout_s.set(seconds)
+    try:
+        yield
+    finally:
+        _run_timeout_s.reset(token)
+
+
+def run_timeout_s() -> float:
+    """Return the longest time of a client process, in seconds."""
+    return _run_timeout_s.get() or RUN_TIMEOUT_S
 
 
 def without_client(package: str) -> str:
@@ -212,7 +228,7 @@ def printed_by(
         env=environment() | dict(more or {}),
         capture_output=True,
         text=True,
-        timeout=RUN_TIMEOUT_S,
+        timeout=run_timeout_s(),
         check=False,
     )
     if done.returncode == LACKS:

@@ -19,6 +19,10 @@ class Cell(Struct, frozen=True):
     runs: list[Figures]
     missing: str = ""
     """The reason why this cell has no runs."""
+    planned: int = 0
+    """Number of runs that a run of everything wants; 0 if it was measured otherwise."""
+    took_s: list[float] = []
+    """Seconds of each run with its start and end, in a run of everything."""
 
     def median(self, figure: str) -> float | None:
         values = [run[figure] for run in self.runs if figure in run]
@@ -47,34 +51,41 @@ class Result(Struct, frozen=True):
     cells: list[Cell]
     ours: str = OURS
     """Name of the system that the ratios compare with all others."""
+    busy: Mapping[str, float] = {}
+    """Share of the processors that was busy before a case, by its label and level, if the machine
+    did not become idle."""
+    caption: str = ""
+    """A sentence on the size of the work, if it is not the usual one."""
 
 
 def markdown(result: Result) -> str:
     """Return the section of a shape: its table, the machine, the date and the versions."""
     figures = _figures(result)
-    header = ["case", "level", "system", "runs", *(LABELS.get(f, f) for f in figures), "ratio"]
+    header = ["case", "level", "system", "runs", *map(label_of, figures), "ratio"]
     absent = _absent(result)
     lines = [
         f"### {result.shape}: {result.title}",
         "",
-        f"Measured {result.at} on {result.machine}. Versions: "
-        + ", ".join(f"{name} {version}" for name, version in result.versions.items())
-        + f". {_how_often(result)}",
+        " ".join(filter(None, [_where(result), _how_often(result), *_remarks(result)])),
         "",
         row(header),
         row(["---"] * 3 + ["---:"] * (len(header) - 3)),
         *(
             _line(result, cell, figures)
             for cell in _by_case(result)
-            if cell.contender not in absent
+            if cell.contender not in absent and cell.missing != LEFT_OUT
         ),
         *(
             row(["every case", "", name, "0", reason, *[""] * len(figures)])
             for name, reason in absent.items()
+            if reason != LEFT_OUT
         ),
     ]
     return "\n".join(lines) + "\n"
 
+
+LEFT_OUT = "left out to fit the time"
+"""``missing`` of a cell that a run of everything has no time for."""
 
 LABELS = {
     "left": "rate kept",
@@ -160,6 +171,31 @@ def _by_case(result: Result) -> list[Cell]:
     )
 
 
+def _where(result: Result) -> str:
+    """Return the date, machine and versions; empty if the page names them once for all tables."""
+    if not result.machine:
+        return ""
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    return f"Measured {result.at} on {result.machine}. Versions: {versions}."
+
+
+def _remarks(result: Result) -> list[str]:
+    """Return sentences on the size of the work, cells that were left out, and other work on the
+    machine."""
+    remarks = [result.caption]
+    left_out: dict[str, list[str]] = {}
+    for cell in result.cells:
+        if cell.missing == LEFT_OUT:
+            left_out.setdefault(f"{cell.case} {cell.durability}".strip(), []).append(cell.contender)
+    if left_out:
+        texts = (f"{case} ({', '.join(names)})" for case, names in left_out.items())
+        remarks.append(f"Left out to fit the time: {'; '.join(texts)}.")
+    if result.busy:
+        texts = (f"{case} ({share:.0%})" for case, share in result.busy.items())
+        remarks.append(f"The machine was not idle before: {'; '.join(texts)}.")
+    return remarks
+
+
 def _how_often(result: Result) -> str:
     if max((len(cell.runs) for cell in result.cells), default=0) < 2:
         return "Each cell is one run."
@@ -186,20 +222,25 @@ def _line(result: Result, cell: Cell, figures: Sequence[str]) -> str:
 
 def _ratio(result: Result, cell: Cell) -> str:
     """Return Penstock's ratio to this contender; above 1 Penstock is better."""
-    own_cell = next(
-        (
-            other_cell
-            for other_cell in result.cells
-            if other_cell.contender == result.ours
-            and (other_cell.case, other_cell.durability) == (cell.case, cell.durability)
-        ),
-        None,
-    )
-    return (
-        ""
-        if own_cell is None or cell.contender == result.ours
-        else compared(result, own_cell, cell)
-    )
+    own_cell = next((own for own, other in pairs(result) if other is cell), None)
+    return "" if own_cell is None else emphasized(compared(result, own_cell, cell))
+
+
+def pairs(result: Result) -> list[tuple[Cell, Cell]]:
+    """Return Penstock's cell and the other's for each cell of another system."""
+    own_cells = {
+        (cell.case, cell.durability): cell for cell in result.cells if cell.contender == result.ours
+    }
+    return [
+        (own_cells[cell.case, cell.durability], cell)
+        for cell in result.cells
+        if cell.contender != result.ours and (cell.case, cell.durability) in own_cells
+    ]
+
+
+def emphasized(ratio: str) -> str:
+    """Return a ratio, in bold if it is below 1."""
+    return f"**{ratio}**" if ratio and float(ratio) < 1 else ratio
 
 
 def compared(result: Result, own: Cell, cell: Cell) -> str:
@@ -208,6 +249,11 @@ def compared(result: Result, own: Cell, cell: Cell) -> str:
     if not ours or not theirs:
         return ""
     return f"{ours / theirs if result.higher_is_better else theirs / ours:.2f}"
+
+
+def label_of(figure: str) -> str:
+    """Return the heading of a figure."""
+    return LABELS.get(figure, figure)
 
 
 def number(value: float) -> str:

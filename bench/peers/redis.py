@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import version
@@ -12,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.ledger import Ledger
-from bench.processes import server_process, without_client
+from bench.processes import START_TIMEOUT_S, server_process, without_client
 from bench.shape import BATCH, WINDOW, Broker, Client, Missing, Server, Subscriber
 from bench.workload import Encoded, Events, decode, encode
 from penstock_testing.ports import free_port
 
 STREAM = "orders"
 GROUP = "billing"
+LOOK_S = 0.002
+"""Seconds between two attempts while the server reads its file."""
 
 
 class Redis:
@@ -48,7 +51,26 @@ class Redis:
     async def connect(self, url: str) -> Broker:
         from redis.asyncio import Redis as Connection
 
-        return RedisBroker(Connection.from_url(url), url)
+        connection = Connection.from_url(url)
+        await _wait_until_loaded(connection)
+        return RedisBroker(connection, url)
+
+
+async def _wait_until_loaded(connection: Any) -> None:
+    """Wait until a restarted server has read its file: until then it listens, but refuses every
+    command. Raises ``BusyLoadingError`` if that takes too long."""
+    from redis.exceptions import BusyLoadingError
+
+    deadline_s = time.perf_counter() + START_TIMEOUT_S
+    while True:
+        try:
+            await connection.ping()
+        except BusyLoadingError:
+            if time.perf_counter() > deadline_s:
+                raise
+            await asyncio.sleep(LOOK_S)
+        else:
+            return
 
 
 class RedisBroker:

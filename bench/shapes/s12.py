@@ -51,6 +51,11 @@ class Spark:
         self._rounds: dict[str, dict[str, list[float]]] = {}
         """Seconds of the measured rounds that no call has returned yet, by case and contender."""
 
+    def close(self) -> None:
+        """End the realms, which otherwise serve until the process ends."""
+        self._running.close()
+        self._realms.clear()
+
     def cases(self, *, quick: bool) -> Sequence[Case]:
         rows = 20_000 if quick else self.events or EVENTS
         rounds = 1 if quick else ROUNDS

@@ -54,6 +54,10 @@ class Growing:
     figure = "deliveries_per_s"
     higher_is_better = True
     contenders = ("penstock", "nats")
+    stored: Sequence[int] = (10_000, 100_000, 10**6, 10**7)
+    """Numbers of stored events."""
+    channels: Sequence[int] = (10, 1_000, 10_000)
+    """Numbers of channels."""
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         scale = 50 if quick else 1
@@ -68,11 +72,11 @@ class Growing:
             ),
             *(
                 Case(f"events stored: {count // scale:,}", "D1", {"stored": count, "scale": scale})
-                for count in ((100_000,) if quick else (10_000, 100_000, 10**6, 10**7))
+                for count in ((100_000,) if quick else self.stored)
             ),
             *(
                 Case(f"channels: {count // scale:,}", "D1", {"channels": count, "scale": scale})
-                for count in ((1_000,) if quick else (10, 1_000, 10_000))
+                for count in ((1_000,) if quick else self.channels)
             ),
         ]
 

@@ -14,7 +14,7 @@ import msgspec
 from bench import amqp_sends, jars
 from bench.amqp_peers import Speaker, speaker
 from bench.measuring import cpu_s_of_all, percentiles_us
-from bench.processes import RUN_TIMEOUT_S, figures_of, without_client
+from bench.processes import figures_of, run_timeout_s, without_client
 from bench.shape import Case, Figures, Missing
 
 SIZE = 128
@@ -82,7 +82,7 @@ def _sent_by_java(to: Speaker, seconds: float, log: Path) -> Figures:
     ):
         assert sending.stdin is not None, "stdin is a pipe"
         assert sending.stdout is not None, "stdout is a pipe"
-        deadline = threading.Timer(RUN_TIMEOUT_S, sending.kill)
+        deadline = threading.Timer(run_timeout_s(), sending.kill)
         deadline.start()
         try:
             is_warm = sending.stdout.readline() == "warm\n"

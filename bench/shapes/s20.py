@@ -25,9 +25,11 @@ class BesideARead:
     figure = "swelling"
     higher_is_better = False
     contenders: Sequence[str] = ("penstock",)
+    rows = 10_000_000
+    """Rows of the channel that is read."""
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
-        rows, seconds = (20_000, 0.2) if quick else (10_000_000, 6.0)
+        rows, seconds = (20_000, 0.2) if quick else (self.rows, 6.0)
         return [
             Case(
                 f"during a read of {rows:,} rows as {format_}",

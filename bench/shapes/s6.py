@@ -32,9 +32,11 @@ class Selectors:
     figure = "events_per_cpu_s"
     higher_is_better = True
     contenders = ("penstock",)
+    events = EVENTS
+    """Events that are browsed."""
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
-        events = 100_000 if quick else EVENTS
+        events = 100_000 if quick else self.events
         middle = events // 2
         scans = [
             ("1 % matches, scattered", f"lot < {LOTS // 100}"),
