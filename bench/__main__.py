@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import jars, mqtt_peers, store
-from bench.everything import HOURS, Choice, Everything, opened, plan_of
+from bench.everything import HOURS, QUICK_HOURS, Choice, Everything, opened, plan_of
 from bench.page import DOCS, write_page
 from bench.processes import ROOT, sources_of
 from bench.report import markdown
@@ -140,8 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--hours",
         type=float,
-        default=HOURS,
-        help=f"time budget of --all (default {HOURS}); what does not fit is left out by a rule",
+        help=f"time budget of --all (default {HOURS}, or {QUICK_HOURS} with --quick); what does "
+        "not fit is left out by a rule",
     )
     parser.add_argument(
         "--plan", action="store_true", help="only print what --all would measure, with its time"
@@ -159,12 +159,14 @@ def _is_clustered(shape: Shape) -> bool:
 def _everything(options: argparse.Namespace) -> int:
     """Run all shapes as one, or print the plan."""
     file = options.json or EVERYTHING
+    usual_hours = QUICK_HOURS if options.quick else HOURS
     full = opened(
         file,
         environment(),
-        hours=options.hours,
+        hours=options.hours if options.hours is not None else usual_hours,
         quick=options.quick,
         resumes=options.resume,
+        measures=not options.plan,
     )
     choice = Choice(
         shapes=[name.upper() for name in options.shapes],

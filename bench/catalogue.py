@@ -31,7 +31,7 @@ START_S: Final[Mapping[str, float]] = MappingProxyType(
         "rabbitmq-cluster": 25.0,
     }
 )
-"""Seconds in which a contender and its client start and end."""
+"""Seconds of the start and the end of a contender and its client."""
 OTHER_START_S: Final = 1.5
 WORK_PER_SECOND: Final = 2.0
 """Seconds that a run takes for each second that it measures, for warming up and backlogs."""
@@ -42,7 +42,9 @@ class Entry(Struct, frozen=True):
     """How a shape is measured among all others."""
 
     work_s: Mapping[str, float] = {}
-    """Seconds of a run besides its start, by the beginning of the case's label."""
+    """Seconds of a run after its start, by the beginning of the case's label."""
+    quick_s: float = 0.5
+    """Seconds of a quick run after its start."""
     leading: Sequence[str] = ()
     """Beginnings of the labels of its leading cases; the first case if empty."""
     unable: Sequence[tuple[str, str]] = ()
@@ -73,6 +75,7 @@ ENTRIES: Final[Mapping[str, Entry]] = MappingProxyType(
         ),
         "S12": Entry(
             work_s={"": 8.0},
+            quick_s=8.0,
             sizes={"events": 3_000_000},
             caption="The channel has 3,000,000 rows.",
         ),
@@ -116,9 +119,10 @@ ENTRIES: Final[Mapping[str, Entry]] = MappingProxyType(
             sizes={"rows": 3_000_000},
             caption="The channel that is read has 3,000,000 rows.",
         ),
-        "S12P": Entry(work_s={"": 10.0}),
+        "S12P": Entry(work_s={"": 10.0}, quick_s=4.0),
         "S12T": Entry(
             work_s={"source": 25.0, "CPU time": 30.0, "new process": 14.0},
+            quick_s=14.0,
             sizes={"seconds": 8.0},
             caption="Queries run for 8 seconds.",
         ),
@@ -147,7 +151,15 @@ def everything(
     names = [*ENTRIES, *(name for name in by_name if name not in ENTRIES)]
     times = {} if measured is None else _times_of(measured)
     cases = [
-        _planned(by_name[name], importance, case, runs=runs, is_first=not place, times=times)
+        _planned(
+            by_name[name],
+            importance,
+            case,
+            runs=runs,
+            quick=quick,
+            is_first=not place,
+            times=times,
+        )
         for importance, name in enumerate(names)
         for place, case in enumerate(by_name[name].cases(quick=quick))
     ]
@@ -190,7 +202,14 @@ def _sized(shape: Shape, *, quick: bool) -> Shape:
 
 
 def _planned(
-    shape: Shape, importance: int, case: Case, *, runs: int, is_first: bool, times: Times
+    shape: Shape,
+    importance: int,
+    case: Case,
+    *,
+    runs: int,
+    quick: bool,
+    is_first: bool,
+    times: Times,
 ) -> PlannedCase:
     entry = ENTRIES.get(shape.name, Entry())
     leading = entry.leading or ((case.label,) if is_first else ())
@@ -200,7 +219,8 @@ def _planned(
             name,
             _rank(shape, case, name, is_leading=is_leading),
             times.get(
-                (shape.name, case.label, case.durability, name), _run_s(shape, entry, case, name)
+                (shape.name, case.label, case.durability, name),
+                _run_s(entry, case, name, quick=quick),
             ),
             runs,
         )
@@ -217,13 +237,15 @@ def _rank(shape: Shape, case: Case, contender: str, *, is_leading: bool) -> int:
     return LEADING if is_leading else OTHER
 
 
-def _run_s(shape: Shape, entry: Entry, case: Case, contender: str) -> float:
+def _run_s(entry: Entry, case: Case, contender: str, *, quick: bool) -> float:
     """Return the estimated seconds of a run."""
     name = contender.partition(", ")[0]
     cannot = any(part in case.label and contender == who for part, who in entry.unable)
     if cannot or _is_absent(name) or (name in peers() and lacks_window(case, name)):
         return 0.0
     start_s = START_S.get(name, OTHER_START_S)
+    if quick:
+        return start_s + entry.quick_s
     beginnings = [text for text in entry.work_s if case.label.startswith(text)]
     if beginnings:
         return start_s + entry.work_s[max(beginnings, key=len)]

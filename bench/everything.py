@@ -32,6 +32,8 @@ from bench.store import Environment, FullRun, Refused
 from bench.surroundings import CHANGED, IDLE, IDLE_TIMEOUT_S, wait_until_idle
 
 HOURS: Final = 2.7
+QUICK_HOURS: Final = 0.2
+"""The usual time budget of a quick run."""
 HOURS_MAX: Final = 100.0
 RUN_S: Final = 180.0
 """Longest time of the work of one run."""
@@ -50,12 +52,14 @@ class Choice(Struct, frozen=True):
     shapes: Sequence[str] = ()
     """Names of shapes; all if empty."""
     peers: Sequence[str] = ()
-    """Peers besides Penstock; all if empty."""
+    """Peers that are measured with Penstock; all if empty."""
     text: str = ""
     """Text in the label and level of each case."""
     runs: int = 3
 
-    def of(self, shapes: Mapping[str, Shape], cases: Sequence[PlannedCase]) -> list[PlannedCase]:
+    def select(
+        self, shapes: Mapping[str, Shape], cases: Sequence[PlannedCase]
+    ) -> list[PlannedCase]:
         """Return the chosen cases with the chosen contenders, in the order of measurement."""
         return in_order(
             replace(
@@ -73,17 +77,24 @@ class Choice(Struct, frozen=True):
 
 
 def opened(
-    file: Path, environment: Environment, *, hours: float, quick: bool, resumes: bool
+    file: Path,
+    environment: Environment,
+    *,
+    hours: float,
+    quick: bool,
+    resumes: bool,
+    measures: bool = True,
 ) -> FullRun:
-    """Return the stored run to continue, or a new one. Raises ``Refused``."""
+    """Return the stored run to continue, or a new one. A run that is only planned may have any
+    code. Raises ``Refused``."""
     if not 0 < hours <= HOURS_MAX:
         raise Refused(f"--hours is {hours}; allowed are numbers above 0, up to {HOURS_MAX:g}")
-    if not quick and (not environment.commit or environment.commit.endswith(CHANGED)):
+    if measures and not quick and (not environment.commit or environment.commit.endswith(CHANGED)):
         raise Refused(
             f"the measured code is of commit {environment.commit or 'unknown'}: figures need a "
             "commit; commit the changes, or try the run with --quick"
         )
-    if not file.exists():
+    if not file.exists() or not (resumes or measures):
         return FullRun(
             environment,
             now(),
@@ -155,14 +166,14 @@ class Everything:
         unfinished = [case for case in self._cases if not self._is_complete(case)]
         begun = [case for case in unfinished if self._has_begun(case)]
         budget_s = max(0.0, self._full.hours * 3_600 - self._full.spent_s) / self.pace
-        left = [self._as_begun(case) for case in begun]
+        resumed = [self._as_begun(case) for case in begun]
         rest = fitted(
-            [case for case in unfinished if case not in begun], budget_s - seconds_of(left)
+            [case for case in unfinished if case not in begun], budget_s - seconds_of(resumed)
         )
-        return [*left, *rest]
+        return [*resumed, *rest]
 
     def plan(self) -> str:
-        """Return the plan of what remains, as text."""
+        """Return the plan of the remaining cases as text."""
         plan = self.remaining()
         unfinished = {_key(case): case for case in self._cases}
         cuts = left_out(
@@ -348,7 +359,7 @@ def plan_of(
     """Return the shapes and the chosen cases of a run, in the order of measurement. ``measured`` is
     an earlier run whose times replace the estimates."""
     shapes, cases = everything(quick=full.is_quick, runs=choice.runs, measured=measured)
-    return shapes, choice.of(shapes, cases)
+    return shapes, choice.select(shapes, cases)
 
 
 def _run(shape: Shape, case: PlannedCase, contender: str) -> Figures | str:

@@ -16,7 +16,7 @@ SUMMARY, RIVAL, LEADING, OTHER = range(4)
 of its shape; of another peer in other cases."""
 RULE: Final = (
     "If the estimated time exceeds the budget, cells are left out until it fits, from the least "
-    "important shape on: first the peers besides the main one in the minor cases of a shape, then "
+    "important shape on: first peers other than the main one in the minor cases of a shape, then "
     "the second and third runs of these peers, then these peers in all cases, then the second and "
     "third runs of Penstock and the main peer, then whole cases. Rows of the summary stay."
 )
@@ -104,12 +104,12 @@ STEPS: Final[Sequence[tuple[Callable[[PlannedCell], bool], int]]] = (
 
 
 def left_out(before: Sequence[PlannedCase], after: Sequence[PlannedCase]) -> list[str]:
-    """Return a sentence for each shape of which the second plan has fewer runs than the first."""
+    """Return a sentence for each shape that has fewer runs in the second plan than in the first."""
     sentences = []
     pairs = sorted(zip(before, after, strict=True), key=lambda pair: pair[0].importance)
     for shape, of_shape in groupby(pairs, key=lambda pair: pair[0].shape):
         cut = [(old, new) for old, new in of_shape if old.runs != new.runs]
-        gone = [old.case.label for old, new in cut if not new.runs]
+        omitted = [old.case.label for old, new in cut if not new.runs]
         absent = [
             cell.contender
             for old, new in cut
@@ -126,7 +126,7 @@ def left_out(before: Sequence[PlannedCase], after: Sequence[PlannedCase]) -> lis
         parts = [
             f"{text} {', '.join(dict.fromkeys(names))}"
             for text, names in (
-                ("no measurement of", gone),
+                ("no measurement of", omitted),
                 ("in some cases without", absent),
                 ("fewer runs of", fewer),
             )

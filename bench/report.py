@@ -222,7 +222,7 @@ def _line(result: Result, cell: Cell, figures: Sequence[str]) -> str:
 
 def _ratio(result: Result, cell: Cell) -> str:
     """Return Penstock's ratio to this contender; above 1 Penstock is better."""
-    own_cell = next((own for own, other in pairs(result) if other is cell), None)
+    own_cell = next((our_cell for our_cell, peer_cell in pairs(result) if peer_cell is cell), None)
     return "" if own_cell is None else emphasized(compared(result, own_cell, cell))
 
 

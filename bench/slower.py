@@ -218,10 +218,10 @@ def slow_rows(results: Iterable[Result]) -> list[SlowRow]:
     """Return the rows whose ratio is below 1, in the order of the tables."""
     rows = []
     for result in results:
-        for own, cell in pairs(result):
-            ratio = compared(result, own, cell)
+        for our_cell, cell in pairs(result):
+            ratio = compared(result, our_cell, cell)
             if ratio and float(ratio) < 1:
-                reason = _reason(result, own, cell)
+                reason = _reason(result, our_cell, cell)
                 rows.append(SlowRow(result.shape, cell, ratio, reason))
     return rows
 
@@ -273,7 +273,7 @@ def remarks(result: Result) -> str:
     return "\n".join(["", "Ratios below 1:", "", *items, ""])
 
 
-def _reason(result: Result, own: Cell, cell: Cell) -> Reason | None:
+def _reason(result: Result, our_cell: Cell, cell: Cell) -> Reason | None:
     fitting = [
         reason
         for reason in REASONS
@@ -283,14 +283,14 @@ def _reason(result: Result, own: Cell, cell: Cell) -> Reason | None:
     ]
     if fitting:
         return max(fitting, key=lambda reason: (bool(reason.peer), len(reason.case)))
-    if _overlap(result.figure, own, cell):
+    if _overlap(result.figure, our_cell, cell):
         return Reason(result.shape, "rows within the spread", EQUAL)
     return None
 
 
-def _overlap(figure: str, own: Cell, cell: Cell) -> bool:
+def _overlap(figure: str, our_cell: Cell, cell: Cell) -> bool:
     """Return whether the ranges of several runs of both overlap."""
-    ours, theirs = ([run[figure] for run in one.runs if figure in run] for one in (own, cell))
+    ours, theirs = ([run[figure] for run in one.runs if figure in run] for one in (our_cell, cell))
     if min(len(ours), len(theirs)) < 2:
         return False
     return max(min(ours), min(theirs)) <= min(max(ours), max(theirs))

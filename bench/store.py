@@ -36,7 +36,7 @@ class FullRun(Struct):
     hours: float
     """Time budget."""
     rule: str
-    """The rule by which cells are left out if the budget is too small."""
+    """The rule that leaves out cells if the budget is too small."""
     is_quick: bool = False
     """Whether the runs are tiny and their figures have no meaning."""
     spent_s: float = 0.0

@@ -195,14 +195,14 @@ def _worst(results: Iterable[Result]) -> list[Line]:
     ratios = [
         (ratio, result, cell)
         for result in results
-        for own, cell in pairs(result)
-        if not cell.contender.startswith("penstock") and (ratio := compared(result, own, cell))
+        for our_cell, cell in pairs(result)
+        if not cell.contender.startswith("penstock") and (ratio := compared(result, our_cell, cell))
     ]
     if not ratios:
         return []
     _, result, cell = min(ratios, key=lambda one: float(one[0]))
-    known = [line for line in LINES if _is_line_of(line, result, cell)]
-    return known or [
+    fitting = [line for line in LINES if _is_line_of(line, result, cell)]
+    return fitting or [
         Line(
             work=f"the smallest ratio: {cell.case}",
             shape=result.shape,
@@ -235,9 +235,9 @@ def _cells_of(line: Line, measured: Mapping[str, Result]) -> tuple[Cell, Cell] |
         return None
     return next(
         (
-            (own, cell)
-            for own, cell in pairs(result)
-            if _is_line_of(line, result, cell) and compared(result, own, cell)
+            (our_cell, cell)
+            for our_cell, cell in pairs(result)
+            if _is_line_of(line, result, cell) and compared(result, our_cell, cell)
         ),
         None,
     )

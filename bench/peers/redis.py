@@ -20,6 +20,8 @@ from penstock_testing.ports import free_port
 
 STREAM = "orders"
 GROUP = "billing"
+CONNECTIONS = 100
+"""Largest number of connections of a client."""
 LOOK_S = 0.002
 """Seconds between two attempts while the server reads its file."""
 
@@ -49,11 +51,19 @@ class Redis:
         return server_process(command, port, f"redis://127.0.0.1:{port}", directory=directory)
 
     async def connect(self, url: str) -> Broker:
-        from redis.asyncio import Redis as Connection
-
-        connection = Connection.from_url(url)
+        connection = _client(url)
         await _wait_until_loaded(connection)
         return RedisBroker(connection, url)
+
+
+def _client(url: str) -> Any:
+    """Return a client. Each command under way needs a connection: further ones wait for it, because
+    the client refuses them otherwise."""
+    from redis.asyncio import BlockingConnectionPool
+    from redis.asyncio import Redis as Connection
+
+    pool = BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=None)
+    return Connection.from_pool(pool)
 
 
 async def _wait_until_loaded(connection: Any) -> None:
@@ -102,9 +112,7 @@ class RedisBroker:
         return RedisClient(more._connection, durable)
 
     async def another(self) -> RedisBroker:
-        from redis.asyncio import Redis as Connection
-
-        return RedisBroker(Connection.from_url(self._url), self._url)
+        return RedisBroker(_client(self._url), self._url)
 
     async def attach(self, stream: str, *, consumes: bool = True) -> None:
         self._stream = stream

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import jars, mqtt_peers
+from bench import jars, mqtt_peers, store
 from bench.plots import draw
 from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import ours_in, peers, shapes
@@ -327,6 +327,50 @@ def test_what_is_in_the_file_already_is_not_measured_again(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert kept.read_bytes() == before
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_run_of_everything_measures_is_resumed_and_is_no_page(tmp_path: Path) -> None:
+    file = tmp_path / "all.json"
+    wanted = ["--all", "--quick", "--peer", "nats", "--json", str(file)]
+
+    done = run_bench("S11", *wanted, "--case", "sequential")
+    assert done.returncode == 0, done.stderr
+    again = run_bench("S11", "S13", *wanted, "--resume", "--case", "e")
+
+    assert again.returncode == 0, again.stderr
+    assert "S11 sequential D1" not in again.stderr, "it was measured by the first call"
+    assert "S13 server process" in again.stderr
+    stored = store.read(file)
+    assert isinstance(stored, store.FullRun)
+    assert stored.is_quick
+    assert [result.shape for result in stored.results] == ["S11", "S13"]
+    for result in stored.results:
+        assert all(cell.missing or len(cell.runs) == len(cell.took_s) == 1 for cell in result.cells)
+    assert run_bench("report", "--json", str(file)).returncode == 2
+
+
+@pytest.mark.process
+def test_the_plan_is_printed_without_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "all.json"
+
+    done = run_bench("--all", "--plan", "--hours", "1", "--json", str(file))
+
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    total = next(line for line in lines if line[:1] == ["total"])
+    assert 30 < float(total[-1]) <= 60
+    assert "To fit 1 hours:" in done.stdout
+    assert not file.exists()
+
+
+@pytest.mark.process
+def test_options_that_do_not_go_together_are_refused() -> None:
+    assert "add --all" in run_bench("S1", "--plan").stderr
+    assert "leave out" in run_bench("--all", "--seconds", "1").stderr
+    assert "--runs is 0" in run_bench("S1", "--runs", "0").stderr
 
 
 @pytest.mark.process
