@@ -35,7 +35,7 @@ HOURS: Final = 2.7
 QUICK_HOURS: Final = 0.2
 """The usual time budget of a quick run."""
 HOURS_MAX: Final = 100.0
-RUN_S: Final = 180.0
+RUN_S: Final = 300.0
 """Longest time of the work of one run."""
 TRUST_S: Final = 300.0
 """The pace counts as usual for this time in addition to the time that has passed."""

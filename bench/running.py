@@ -117,7 +117,14 @@ def run_once(
             return str(reason)
         except Exception as error:  # noqa: BLE001  the other runs must not end with it
             print(error, file=sys.stderr)
-            return FAILED + (str(error).strip().rpartition("\n")[2] or type(error).__name__)
+            return FAILED + _last_line(error)
+
+
+def _last_line(error: Exception) -> str:
+    """Return the last line of an error that has a text; the frame of an exception group has
+    none."""
+    lines = [line.strip(" |+-") for line in str(error).splitlines()]
+    return next((line for line in reversed(lines) if line), type(error).__name__)
 
 
 def machine() -> str:

@@ -16,7 +16,7 @@ from bench.everything import Choice, Everything, opened, plan_of
 from bench.page import measured
 from bench.plan import RIVAL, RULE, SUMMARY, PlannedCase, PlannedCell
 from bench.report import LEFT_OUT, Cell, markdown
-from bench.running import FAILED
+from bench.running import FAILED, run_once
 from bench.shape import Case, Figures, Shape
 from bench.store import Environment, FullRun, Refused
 from bench.surroundings import CHANGED, IDLE, commit_of, wait_until_idle
@@ -366,6 +366,19 @@ def test_times_of_an_earlier_run_replace_the_estimates(bench: Bench) -> None:
 
     measured_cells = [cell for case in again for cell in case.cells if cell.run_s]
     assert {cell.run_s for cell in measured_cells} == {7.0}
+
+
+def test_a_failed_run_has_the_last_line_with_a_text() -> None:
+    shape = Failing("S1")
+
+    done = run_once(shape, Case("a case", "D1"), "penstock")
+
+    assert done == f"{FAILED}Too many connections"
+
+
+class Failing(Work):
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        raise LookupError("bench.client failed:\n  | Too many connections\n  +------------")
 
 
 def test_the_wait_for_an_idle_machine_ends() -> None:

@@ -25,9 +25,11 @@ FLOODS = "S16"
 MQTT = {"S17": "round trip", "S18": "offline"}
 """Shapes of MQTT, whose peers are others, and the case of each that CI has time for."""
 PLAYED = [
-    ("redis", ["S1", "S3", "S5"]),
-    ("postgres", ["S1", "S3", "S5"]),
-    *((peer, ["S1"]) for peer in ("artemis", "kafka", "rabbitmq")),
+    ("redis", ["S1", "S3", "S5"], "columns D1"),
+    ("redis", ["S5"], "restart"),
+    ("redis", ["S11"], "10,000/s"),
+    ("postgres", ["S1", "S3", "S5"], "columns D1"),
+    *((peer, ["S1"], "columns D1") for peer in ("artemis", "kafka", "rabbitmq")),
 ]
 """Peers beside NATS, and what CI has them do: some need long to start."""
 BESIDE = {"C1": "rabbitmq-cluster"}
@@ -77,14 +79,14 @@ def test_a_shape_measures_its_contenders_or_says_what_they_lack(shape: str, tmp_
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize(("peer", "work"), PLAYED)
+@pytest.mark.parametrize(("peer", "work", "case"), PLAYED)
 def test_a_peer_that_is_installed_does_the_work(
-    peer: str, work: Sequence[str], tmp_path: Path
+    peer: str, work: Sequence[str], case: str, tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept.json"
 
     done = run_bench(
-        *work, "--quick", "--peer", peer, "--case", "columns D1", "--json", str(kept)
+        *work, "--quick", "--peer", peer, "--case", case, "--json", str(kept)
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
