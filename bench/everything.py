@@ -29,7 +29,7 @@ from bench.report import LEFT_OUT, Cell, Result
 from bench.running import FAILED, chosen, now, run_once
 from bench.shape import Figures, Shape, ours_in
 from bench.store import Environment, FullRun, Refused
-from bench.surroundings import CHANGED, IDLE, IDLE_TIMEOUT_S, wait_until_idle
+from bench.surroundings import CHANGED, IDLE_TIMEOUT_S, wait_until_idle
 
 HOURS: Final = 2.7
 QUICK_HOURS: Final = 0.2
@@ -220,8 +220,7 @@ class Everything:
     def _measure(self, case: PlannedCase) -> None:
         busy = self._wait()
         result = self._result_of(case)
-        if busy >= IDLE:
-            result = self._replace(result, busy={**result.busy, _text(case): round(busy, 2)})
+        result = self._replace(result, busy={**result.busy, _text(case): round(busy, 2)})
         for planned in case.cells:
             self._begin(result, case, planned)
         self._save()

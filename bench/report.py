@@ -52,8 +52,7 @@ class Result(Struct, frozen=True):
     ours: str = OURS
     """Name of the system that the ratios compare with all others."""
     busy: Mapping[str, float] = {}
-    """Share of the processors that was busy before a case, by its label and level, if the machine
-    did not become idle."""
+    """Share of the processors that was busy just before a case, by its label and level."""
     caption: str = ""
     """A sentence on the size of the work, if it is not the usual one."""
 
@@ -84,6 +83,8 @@ def markdown(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
+IDLE = 0.15
+"""A machine is idle if less than this share of its processors is busy."""
 LEFT_OUT = "left out to fit the time"
 """``missing`` of a cell that a run of everything has no time for."""
 
@@ -188,10 +189,9 @@ def _remarks(result: Result) -> list[str]:
         if cell.missing == LEFT_OUT:
             left_out.setdefault(f"{cell.case} {cell.durability}".strip(), []).append(cell.contender)
     if left_out:
-        texts = (f"{case} ({', '.join(names)})" for case, names in left_out.items())
-        remarks.append(f"Left out to fit the time: {'; '.join(texts)}.")
-    if result.busy:
-        texts = (f"{case} ({share:.0%})" for case, share in result.busy.items())
+        omitted = (f"{case} ({', '.join(names)})" for case, names in left_out.items())
+        remarks.append(f"Left out to fit the time: {'; '.join(omitted)}.")
+    if texts := [f"{case} ({share:.0%})" for case, share in result.busy.items() if share >= IDLE]:
         remarks.append(f"The machine was not idle before: {'; '.join(texts)}.")
     return remarks
 

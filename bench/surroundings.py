@@ -16,6 +16,7 @@ from typing import Final
 from bench import mqtt_peers
 from bench.measuring import TICKS_PER_S
 from bench.processes import ROOT
+from bench.report import IDLE
 from bench.shape import peers
 from bench.store import Environment
 
@@ -24,8 +25,6 @@ MEASURED: Final = ("packages", "bench")
 CHANGED: Final = " with changes"
 """Follows the commit if the measured code differs from it."""
 LIBRARIES: Final = ("pyarrow", "numpy", "msgspec", "uvloop", "pyspark", "python-qpid-proton")
-IDLE: Final = 0.15
-"""A machine is idle if less than this share of its processors is busy."""
 LOOK_S: Final = 0.5
 IDLE_TIMEOUT_S: Final = 30.0
 """Longest wait for an idle machine before a case."""

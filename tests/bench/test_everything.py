@@ -15,11 +15,11 @@ from bench import store
 from bench.everything import Choice, Everything, opened, plan_of
 from bench.page import measured
 from bench.plan import RIVAL, RULE, SUMMARY, PlannedCase, PlannedCell
-from bench.report import LEFT_OUT, Cell, markdown
+from bench.report import IDLE, LEFT_OUT, Cell, markdown
 from bench.running import FAILED, run_once
 from bench.shape import Case, Figures, Shape
 from bench.store import Environment, FullRun, Refused
-from bench.surroundings import CHANGED, IDLE, commit_of, wait_until_idle
+from bench.surroundings import CHANGED, commit_of, wait_until_idle
 
 HERE = Environment(
     commit="abc",
@@ -240,8 +240,12 @@ def test_slower_runs_than_estimated_leave_out_more(bench: Bench) -> None:
 
 
 def test_a_busy_machine_is_recorded_with_its_case(bench: Bench) -> None:
-    bench.busy = IDLE + 0.25
+    bench.measure(ends_after=18)
+    assert bench.full.results[0].busy == {"important D1": 0.0, "minor D1": 0.0}
+    assert "not idle" not in markdown(bench.full.results[0])
 
+    bench = Bench(bench.file.with_name("busy.json"))
+    bench.busy = IDLE + 0.25
     bench.measure()
 
     assert bench.full.results[0].busy == {"important D1": 0.4, "minor D1": 0.4}
