@@ -266,10 +266,12 @@ def remarks(result: Result) -> str:
     for slow in slow_rows([result]):
         if slow.reason is not None:
             name = f"{slow.cell.case} {slow.cell.durability}".strip()
-            sentences.setdefault(slow.reason.sentence, []).append(f"{name}, {slow.cell.contender}")
+            sentences.setdefault(slow.reason.sentence, []).append(
+                f"`{name}` ({slow.cell.contender})"
+            )
     if not sentences:
         return ""
-    items = [f"- {'; '.join(names)}: {sentence}" for sentence, names in sentences.items()]
+    items = [f"- {', '.join(names)}: {sentence}" for sentence, names in sentences.items()]
     return "\n".join(["", "Ratios below 1:", "", *items, ""])
 
 
