@@ -148,6 +148,30 @@ def test_a_client_gets_no_more_than_it_takes(url: str) -> None:
         assert client.receive().payload == b"2"
 
 
+@VERSIONS
+def test_acknowledgements_and_messages_in_one_piece_both_count(
+    realm: penstock.Realm, url: str, version: int
+) -> None:
+    topic = f"both/{version}"
+    with connected(url, version=version) as client:
+        client.subscribe(topic)
+        client.publish(topic, b"0")
+        received = client.receive()
+        client.send(PubackPacket(received.packet_id), PublishPacket(topic, b"1"), PingreqPacket())
+        answers = [client.receive(), client.receive()]
+
+        assert PingrespPacket() in answers
+        assert [packet.payload for packet in answers if isinstance(packet, PublishPacket)] == [b"1"]
+    assert [event.data for event in stored(realm, topic)] == [b"0", b"1"]
+
+
+@pytest.mark.spec("M1")
+def test_an_acknowledgement_of_packet_0_ends_the_connection(url: str) -> None:
+    with connected(url) as client:
+        client.send_bytes(b"\x40\2\0\0")
+        assert ended(client) == Reason.PROTOCOL_ERROR
+
+
 def test_a_packet_that_a_client_does_not_take_counts_as_sent(url: str) -> None:
     small = PacketProperties(maximum_packet_bytes=100, receive_maximum=1)
     with connected(url, properties=small) as client, connected(url) as publisher:

@@ -85,6 +85,18 @@ def test_what_is_recognised_has_the_digest_of_the_batch(event: Event) -> None:
     assert form.digest_of(message) == digest(batch_from(message, batch.schema), LIMIT)
 
 
+@given(plain_events)
+def test_the_values_of_a_message_are_those_of_its_columns(event: Event) -> None:
+    batch, message = written(event)
+    form = codec_of_schema(batch.schema)
+    assert form is not None, "it was written by one"
+    (row,) = batch.to_pylist()
+    fields = row.pop("properties", {})
+
+    assert form.values_of(message) == (*row.values(), *fields.values())
+    assert form.values_of(message[:-8]) is None
+
+
 @pytest.mark.slow
 @given(plain_events, st.data())
 def test_nothing_is_recognised_that_a_full_check_would_refuse(event: Event, data: Any) -> None:
@@ -117,7 +129,9 @@ def test_a_form_of_the_realm_has_numbers_of_every_kind(kind: str) -> None:
     form = trusted_codec_of(batch.schema)
     made = None if form is None else form.encode_with_digest([b"x", 1, "x", 5, 1, "x"])
 
+    assert form is not None
     assert made == (bytes(batch_bytes(batch)), replace(digest(batch, LIMIT), ttls=()))
+    assert form.values_of(made[0]) == (b"x", 1, "x", 5, 1, "x")
 
 
 def test_text_that_is_not_utf8_is_left_to_the_full_check() -> None:

@@ -55,7 +55,7 @@ from penstock_mqtt.wire.packets import (
     UnsubackPacket,
     UnsubscribePacket,
 )
-from penstock_mqtt.wire.plain_messages import PlainMessage, plain_messages
+from penstock_mqtt.wire.plain_messages import PlainMessage, plain_messages, plain_pubacks
 from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties, without_problem
 from penstock_mqtt.wire.reading import packet_of
 from penstock_mqtt.wire.reasons import MqttViolation, Reason, UnknownVersion, protocol_error
@@ -172,10 +172,18 @@ class MqttConnection(HostedConnection):
         return True
 
     def _receive_plain(self, data: bytes) -> bytes:
-        """Receive the messages without properties at the start of ``data``, and return the
-        remaining bytes. Most messages need only this fast path."""
+        """Receive the PUBACKs without a reason code at the start of ``data`` and the messages
+        without properties that follow, and return the remaining bytes. Most messages need only this
+        fast path."""
         if self.is_ending or self._subscribing:
             return data
+        if data.startswith(_PUBACK):
+            acknowledged, end = plain_pubacks(data)
+            if acknowledged:
+                self.client.outbox.acknowledged(acknowledged)
+                data = data[end:]
+                if self._holds_packets:
+                    return data
         size_max = self._reader.packet_bytes_max
         messages, end = plain_messages(data, self.version, PACKETS_A_TURN, size_max)
         if messages:

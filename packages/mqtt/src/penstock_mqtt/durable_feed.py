@@ -20,7 +20,7 @@ from penstock_core.vocabulary.topic_templates import selector_of
 from penstock_core.vocabulary.topics import topic_matches
 from penstock_mqtt.filters import Filter
 from penstock_mqtt.in_flight import MessageSource
-from penstock_mqtt.messages import TopicMessage, messages_of
+from penstock_mqtt.messages import TopicMessage, messages_in
 from penstock_mqtt.wire.reading import SHARED, filter_of
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
@@ -252,7 +252,7 @@ class DurableFeed:
     def give(self, rows: OutgoingBatch) -> None:
         """Queue the events of a delivery in the outbox. Acknowledge events that the client does not
         receive: they are not messages, or its option No Local excludes them."""
-        event_ids = rows.batch.column("event_id").to_pylist()
+        event_ids = [event_id for first, end in rows.spans for event_id in range(first, end)]
         messages = self._read_messages(rows)
         # The bytes of a frame are divided evenly among its events: only their sum has to be exact.
         share, rest = divmod(self._client.room.size_of(rows), len(event_ids))
@@ -276,11 +276,11 @@ class DurableFeed:
         filter matches."""
         counts = self._mqtt.counts
         if self._topics is None:
-            return messages_of(rows.batch, counts=counts)
+            return messages_in(rows, counts=counts)
         topic_filter = filter_of(self._filter.text)
         return [
             message if message is not None and topic_matches(topic_filter, message.topic) else None
-            for message in messages_of(rows.batch, self._topics.reading, counts)
+            for message in messages_in(rows, self._topics.reading, counts)
         ]
 
     def recall(self, spans: Spans) -> None:

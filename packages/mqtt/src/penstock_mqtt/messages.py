@@ -25,12 +25,22 @@ from penstock_mqtt.expressing import (
     count_unsent,
     packet_properties,
 )
+from penstock_mqtt.plain_events import (
+    CLIENTS,
+    SCHEMA,
+    SCHEMA_OF_BOTH,
+    TOPICS,
+    PlainEvent,
+    body_of_single,
+    single_event_of,
+)
 from penstock_mqtt.residues import NO_RESIDUE, Residue, residue_of, residue_of_amqp
 from penstock_mqtt.wire.packets import PublishPacket
 from penstock_mqtt.wire.plain_messages import PlainMessage
 from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties
 from penstock_mqtt.wire.writing import publish_parts
 from penstock_server.runtime.access.open_connections import MessageCounts
+from penstock_server.runtime.store.bodies import Body, body_from
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 
 Extractor = Callable[[Event, dict[str, Any]], tuple[str | None, bytes]]
@@ -41,12 +51,6 @@ REMOVAL_MS: Final = 1_000
 
 _COLUMN_BYTES_MAX: Final = 1 << 30
 """Payloads with less than this many bytes in total fit one column, whose offsets have 32 bits."""
-_TOPICS: Final = pa.struct([(TOPIC, pa.string())])
-_CLIENTS: Final = pa.struct([("application_id", pa.string())])
-_SCHEMA: Final = pa.schema([("data", pa.binary()), ("properties", _TOPICS), ("headers", _CLIENTS)])
-_SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
-"""The schema if only some of the messages persist."""
-
 
 _NAMES_MAX: Final = 4_096
 """Maximum number of topic names whose validity is cached."""
@@ -124,16 +128,22 @@ def one_by_one(collected: Sequence[Gathered | GatheredTogether]) -> list[Gathere
     return messages
 
 
-def body_of_plain(gathered: Sequence[GatheredTogether]) -> pa.RecordBatch | None:
+def body_of_plain(gathered: Sequence[GatheredTogether]) -> Body | None:
     """Return the events of plain messages in their order, or None if they are too large for one
     batch."""
+    if len(gathered) == 1 and len(gathered[0].messages) == 1:  # as from most clients
+        ((topic, payload, packet_id),) = gathered[0].messages
+        client_id = gathered[0].publication.client_id
+        single = body_of_single(PlainEvent(payload, topic, client_id, packet_id > 0))
+        if single is not None:
+            return single
     messages = [message for together in gathered for message in together.messages]
     topics, payloads, packet_ids = zip(*messages, strict=True)
     if sum(map(len, payloads)) >= _COLUMN_BYTES_MAX:
         return None
     clients = [together.publication.client_id for together in gathered for _ in together.messages]
     persistents = None if all(packet_ids) else [packet_id > 0 for packet_id in packet_ids]
-    return _build_batch(topics, clients, payloads, persistents=persistents)
+    return body_from(_build_batch(topics, clients, payloads, persistents=persistents))
 
 
 def body_of_messages(
@@ -216,13 +226,13 @@ def _build_batch(
     topic_array, client_array = array_of(topics, pa.string()), array_of(clients, pa.string())
     arrays = [
         array_of(datas, pa.binary()),
-        pa.Array.from_buffers(_TOPICS, count, [None], 0, 0, [topic_array]),
-        pa.Array.from_buffers(_CLIENTS, count, [None], 0, 0, [client_array]),
+        pa.Array.from_buffers(TOPICS, count, [None], 0, 0, [topic_array]),
+        pa.Array.from_buffers(CLIENTS, count, [None], 0, 0, [client_array]),
     ]
     if persistents is None:
-        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     arrays.append(array_of(persistents, pa.bool_()))
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA_OF_BOTH)
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA_OF_BOTH)
 
 
 def _ttl_ms(properties: PacketProperties) -> int | None:
@@ -383,12 +393,22 @@ def messages_in(
 ) -> list[TopicMessage | None]:
     """Return the events of a delivery as messages. If possible they are read from the published
     batch, because computing ids and times would serve no other receiver."""
-    if (
-        rows.tail_batch is not None
-        and (messages := _plain_messages(rows.tail_batch.batch, reading)) is not None
-    ):
-        return messages
+    if (tail_batch := rows.tail_batch) is not None:
+        if reading is ALL_TOPICS and (single := single_event_of(tail_batch)) is not None:
+            return [_single_message(single)]
+        if (messages := _plain_messages(tail_batch.batch, reading)) is not None:
+            return messages
     return messages_of(rows.batch, reading, counts)
+
+
+def _single_message(event: PlainEvent) -> TopicMessage | None:
+    """Return a plain event as a message; None if its topic is not the name of a topic."""
+    topic = event.topic
+    is_valid = _is_short_name(topic) if len(topic) <= _NAME_CHARACTERS else not name_fault(topic)
+    if not is_valid:
+        return None
+    qos = NO_RESIDUE.qos_for(event.persists)
+    return TopicMessage(topic, event.payload, qos, event.client_id, 0, _NONE, is_retained=False)
 
 
 def _plain_messages(batch: pa.RecordBatch, reading: Reading) -> list[TopicMessage | None] | None:

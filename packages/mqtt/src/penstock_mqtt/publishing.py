@@ -99,7 +99,7 @@ class MessagePublisher:
         one batch."""
         try:
             body = body_of_plain(messages)
-            publishes = [(self._topics.channel_id(), [body_from(body)])] if body is not None else []
+            publishes = [(self._topics.channel_id(), [body])] if body is not None else []
         except Exception as error:  # noqa: BLE001  each message is tried by itself
             self._retry_one_by_one(publisher, one_by_one(messages), error)
             return True

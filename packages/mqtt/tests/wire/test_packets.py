@@ -23,7 +23,7 @@ from penstock_mqtt.wire.packets import (
     PublishPacket,
     SubackPacket,
 )
-from penstock_mqtt.wire.plain_messages import plain_messages
+from penstock_mqtt.wire.plain_messages import plain_messages, plain_pubacks
 from penstock_mqtt.wire.properties import PROPERTIES, PacketProperties
 from penstock_mqtt.wire.reading import packet_of
 from penstock_mqtt.wire.reasons import MqttViolation, Reason
@@ -239,6 +239,26 @@ def test_acknowledgements_that_say_nothing_more_are_read_together(
     reader.receive(data)
     assert list(reader.pubacks()) == together
     assert [first for first, _ in reader.packets()] == rest
+
+
+@pytest.mark.parametrize(
+    ("data", "packet_ids", "end"),
+    [
+        (acknowledgements(7), [7], 4),
+        (acknowledgements(1, 0xFFFF) + b"\xc0\0", [1, 0xFFFF], 8),
+        (acknowledgements(1) + acknowledgements(2)[:3], [1], 4),
+        (acknowledgements(0), [], 0),
+        (acknowledgements(1)[:3], [], 0),
+        (b"\x40\3\0\1\x80", [], 0),
+        (b"\x41\2\0\1", [], 0),
+        (b"", [], 0),
+    ],
+)
+def test_acknowledgements_at_the_start_are_read_without_a_packet(
+    data: bytes, packet_ids: list[int], end: int
+) -> None:
+    acknowledged, end_offset = plain_pubacks(data)
+    assert (list(acknowledged), end_offset) == (packet_ids, end)
 
 
 def test_what_is_left_behind_acknowledgements_goes_on_with_what_comes() -> None:

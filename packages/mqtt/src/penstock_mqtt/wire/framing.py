@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from struct import iter_unpack
 from typing import Final
 
 from penstock_mqtt.wire.packets import PACKET_BYTES_MAX
-from penstock_mqtt.wire.plain_messages import PlainMessage, plain_messages
+from penstock_mqtt.wire.plain_messages import PlainMessage, plain_messages, plain_pubacks
 from penstock_mqtt.wire.properties import PROPERTIES_BYTES_MAX, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from penstock_mqtt.wire.reasons import MqttViolation, Reason, malformed
 
@@ -18,9 +16,6 @@ FILTERS_BYTES_MAX: Final = 1 << 18
 """Maximum number of bytes of a SUBSCRIBE or UNSUBSCRIBE from a client."""
 _LENGTH_BYTES_MAX: Final = 4
 _PUBACK_BYTES: Final = 4
-# The alternatives exclude the packet id 0, which is invalid.
-_PUBACKS: Final = re.compile(rb"(?s:\x40\x02(?:[^\0].|\0[^\0])){1,4096}")
-"""Consecutive PUBACKs without a reason code; most PUBACKs have none."""
 
 
 class PacketReader:
@@ -65,12 +60,12 @@ class PacketReader:
         if self.held_bytes < 2 * _PUBACK_BYTES or self.held_bytes < self._needed_bytes:
             return ()
         self._join()
-        if (match := _PUBACKS.match(self._data)) is None:
-            return ()
-        self._at = match.end()
-        self.held_bytes -= self._at
-        self._needed_bytes = 0
-        return [packet_id for (packet_id,) in iter_unpack(">xxH", match[0])]
+        packet_ids, end = plain_pubacks(self._data)
+        if packet_ids:
+            self._at = end
+            self.held_bytes -= end
+            self._needed_bytes = 0
+        return packet_ids
 
     def _join(self) -> None:
         """Append the received bytes to ``_data``, and drop the bytes that were read."""

@@ -1,9 +1,12 @@
-"""Reads plain messages (PUBLISH packets with nothing but topic, payload and id) without an object
-for each packet. Most messages are plain."""
+"""Reads plain messages (PUBLISH packets with nothing but topic, payload and id) and their PUBACKs
+without an object for each packet. Most messages are plain."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import lru_cache
+from struct import iter_unpack
 from typing import Final
 
 from penstock_core.vocabulary.topics import name_fault
@@ -19,6 +22,20 @@ _UNCONFIRMED: Final = 0x30
 """First byte of a PUBLISH of QoS 0 that is not retained."""
 _CONFIRMED: Final = 0x32
 """First byte of a PUBLISH of QoS 1 that is neither retained nor a duplicate."""
+
+
+# The alternatives exclude the packet id 0, which is invalid.
+_PUBACKS: Final = re.compile(rb"(?s:\x40\x02(?:[^\0].|\0[^\0])){1,4096}")
+"""Consecutive PUBACKs without a reason code; most PUBACKs have none."""
+
+
+def plain_pubacks(data: bytes) -> tuple[Sequence[int], int]:
+    """Return the packet ids of the PUBACKs without a reason code at the start of ``data``, and the
+    offset of their end."""
+    match = _PUBACKS.match(data)
+    if match is None:
+        return (), 0
+    return [packet_id for (packet_id,) in iter_unpack(">xxH", match[0])], match.end()
 
 
 @lru_cache(_CACHED_MAX)

@@ -162,6 +162,32 @@ class SingleEventCodec:
         The method checks every byte that has a meaning. It returns None for an invalid or large
         message, which then has to be parsed.
         """
+        checked = self._checked_parts(message)
+        return None if checked is None else checked[0].digest
+
+    def values_of(self, message: bytes) -> tuple[Any, ...] | None:
+        """Return the values of a message in the order of the columns, with each field of a struct
+        as a column; None if :meth:`digest_of` returns None."""
+        checked = self._checked_parts(message)
+        if checked is None:
+            return None
+        _, parts = checked
+        values: list[Any] = []
+        part = 0
+        for kind in self._kinds:
+            if kind == "string":
+                values.append(parts[part + 2][: parts[part + 1]].decode())
+            elif kind == "binary":
+                values.append(parts[part + 2][: parts[part + 1]])
+            else:
+                values.append(bool(parts[part] & 1) if kind == "bool" else parts[part])
+                part -= 2  # a value of fixed size has no offsets
+            part += 3
+        return tuple(values)
+
+    def _checked_parts(self, message: bytes) -> tuple[_MessageTemplate, list[Any]] | None:
+        """Return the template of a message and the numbers and bytes after its head; None unless
+        the message is valid and small. Checks every byte that has a meaning."""
         # The lengths are inside the head, so a shorter message cannot be unpacked.
         if len(message) < len(self._head):
             return None
@@ -185,7 +211,7 @@ class SingleEventCodec:
                 return None
             text += 1
             part += 3
-        return template.digest
+        return template, parts
 
     def column_index(self, name: str) -> int | None:
         """Return the index of the column of a property, for :meth:`value_in`; -1 if no event of

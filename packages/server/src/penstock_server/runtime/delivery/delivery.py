@@ -345,10 +345,12 @@ class Dispatch:
             if not concerned:  # without a subscription to end, the failure would repeat forever
                 raise
             self._fail(round_.number, channel, concerned, failure=failure)
-        # The next delivery can be predicted only if there was exactly one read.
+        # The next delivery can be predicted only if there was exactly one read, and further events
+        # wait: after the newest event, a prediction would cost a turn of the loop and read nothing.
         if len(round_.read_batches) == 1:
             ((spans, (rows, _)),) = round_.read_batches.items()
-            self.ahead.delivered(round_.number, spans, rows)
+            if spans[-1].end < channel.state.next_id:
+                self.ahead.delivered(round_.number, spans, rows)
 
     async def _try_to_perform(self, round_: _Round, effect: Effect) -> bool:
         """Carry out an effect and return whether any subscriber made progress. A failure ends the
@@ -506,7 +508,8 @@ class Dispatch:
                     part.spans, matching_rows.spans if matching_rows is not None else ()
                 )
             if matching_rows is not None:
-                await self.rely()
+                if not self.lease.holds():
+                    await self.rely()
                 was_sent, held_from = self.send(round_.channel, matching_rows, effect, outlet)
                 sent |= was_sent
                 if held_from is not None:
@@ -653,7 +656,8 @@ class Dispatch:
         """Read the events of ``spans``. Files are opened as needed, and closed again unless
         ``keep``."""
         while True:
-            await self.open_files(store, spans)
+            if store.files:
+                await self.open_files(store, spans)
             damage = Damage()
             try:
                 rows = store.read(spans, damage)

@@ -1,0 +1,86 @@
+"""The columns of plain messages, and single plain messages as events without Arrow.
+
+Most clients send one message at a time. Its event is encoded from a template and read from its
+bytes, so that Arrow parses it only if a selector, a native reader or a segment needs the columns.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from penstock_core.columns.events.single_event import SingleEventCodec, trusted_codec_of
+from penstock_core.columns.schema.ipc import schema_bytes
+from penstock_core.ids.ids import Span
+from penstock_core.vocabulary.topic_templates import TOPIC
+from penstock_server.runtime.store.bodies import Body
+from penstock_server.runtime.store.tail_batch import TailBatch
+
+TOPICS: Final = pa.struct([(TOPIC, pa.string())])
+CLIENTS: Final = pa.struct([("application_id", pa.string())])
+SCHEMA: Final = pa.schema([("data", pa.binary()), ("properties", TOPICS), ("headers", CLIENTS)])
+SCHEMA_OF_BOTH: Final = SCHEMA.append(pa.field("persistent", pa.bool_()))
+"""The schema if only some of the messages persist."""
+
+_VOLATILE: Final = (Span(0, 1),)
+"""Offsets of the volatile events in a batch of one event of QoS 0."""
+
+
+class PlainEvent(NamedTuple):
+    """A plain message as it is stored."""
+
+    payload: bytes
+    topic: str
+    client_id: str
+    persists: bool = True
+
+
+class _PlainCodec:
+    """The codec of one of the two schemas."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        codec = trusted_codec_of(schema)
+        assert codec is not None, "the columns of plain messages have templates"
+        self.codec: SingleEventCodec = codec
+        self.schema_bytes = schema_bytes(schema)
+        self.schema = schema
+
+
+@cache
+def _codec(*, persists: bool) -> _PlainCodec:
+    """Return the codec of messages of QoS 1 (``persists``) or of QoS 0. It is built for the first
+    message, because building it takes a millisecond of a server's start."""
+    return _PlainCodec(SCHEMA if persists else SCHEMA_OF_BOTH)
+
+
+def body_of_single(message: PlainEvent) -> Body | None:
+    """Return the body of one message, with the bytes that Arrow would write; None if the message is
+    too large for a template."""
+    plain = _codec(persists=message.persists)
+    values = message[:3] if message.persists else message
+    encoded = plain.codec.encode_with_digest(values)
+    if encoded is None:
+        return None
+    message_bytes, digest = encoded
+    if not message.persists:
+        digest = replace(digest, volatile=_VOLATILE)
+    return Body(
+        message_bytes, None, plain.schema_bytes, known_digest=digest, names=plain.codec.names
+    )
+
+
+def single_event_of(tail_batch: TailBatch) -> PlainEvent | None:
+    """Return the event of a published batch, read from its bytes; None unless the batch is one
+    plain message in the form of a template. Checks all bytes, because other clients may publish
+    batches of the same schema."""
+    if tail_batch.end - tail_batch.first != 1:
+        return None
+    for persists in (True, False):
+        plain = _codec(persists=persists)
+        if tail_batch.schema.equals(plain.schema, check_metadata=True):
+            values = plain.codec.values_of(bytes(tail_batch.body))
+            return None if values is None else PlainEvent(*values)
+    return None
