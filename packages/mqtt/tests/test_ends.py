@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import penstock
 from packages.mqtt.tests.clients import Hung, PacketClient, connected
@@ -23,8 +26,7 @@ def looked_at(realm: penstock.Realm, later_s: float) -> None:
     """Have the realm look at its connections as if so many seconds had passed."""
 
     async def check_connections() -> None:
-        for connection in list(realm.listener.connections):
-            connection.check(asyncio.get_running_loop().time() + later_s)
+        realm.listener.check_connections(asyncio.get_running_loop().time() + later_s)
 
     realm.loop.call(check_connections())
 
@@ -48,6 +50,52 @@ def test_a_client_is_silent_for_one_and_a_half_times_its_keep_alive_at_most(vers
                 silent.receive()
             looked_at(realm, 1e6)
             assert not free.publish("a").reason
+
+
+def test_an_idle_connection_is_checked_when_its_keep_alive_ends_or_its_proof_may_expire() -> None:
+    with penstock.Realm() as realm:
+        url = realm.listen_mqtt()
+        with connected(url, "limited", keep_alive_s=100), connected(url, "free", keep_alive_s=0):
+            hub: Any = realm.listener.services["mqtt"]
+            connections = {connection.client_id: connection for connection in hub.connections()}
+            limited_one, free = connections["limited"], connections["free"]
+            assert (limited_one.quiet_until_s, free.quiet_until_s) == (0, 0)
+
+            looked_at(realm, 1.0)
+            assert limited_one.quiet_until_s == limited_one.heard_s + 150
+            assert free.quiet_until_s == math.inf
+
+            async def authenticate_again() -> None:
+                free.use_new_principal(replace(free.principal, until_us=1 << 60))
+
+            realm.loop.call(authenticate_again())
+            for _ in range(2):
+                looked_at(realm, 1.0)
+                assert free.quiet_until_s == 0
+
+
+def test_a_failed_check_is_reported_until_no_connection_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: float) -> None:
+        raise RuntimeError("broken")
+
+    with penstock.Realm() as realm:
+        url = realm.listen_mqtt()
+        with connected(url, "a") as client:
+            hub: Any = realm.listener.services["mqtt"]
+            (connection,) = hub.connections()
+            others = [other for other in realm.listener.connections if other is not connection]
+            for other in others:
+                monkeypatch.setattr(other, "quiet_until_s", math.inf)
+            monkeypatch.setattr(connection, "check", fail)
+            looked_at(realm, 1.0)
+            assert realm.listener.realm.incidents.channels_of("connections")
+
+            monkeypatch.setattr(connection, "quiet_until_s", math.inf)
+            looked_at(realm, 1.0)
+            assert not realm.listener.realm.incidents.channels_of("connections")
+            assert not client.publish("a").reason
 
 
 def test_who_lets_messages_wait_is_told_why_it_loses_its_connection() -> None:

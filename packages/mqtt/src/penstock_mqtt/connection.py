@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from msgspec.structs import replace
@@ -461,6 +462,7 @@ class MqttConnection(HostedConnection):
     def use_new_principal(self, principal: Principal) -> None:
         """Use the principal of a client that has authenticated again."""
         self.principal = self.client.principal = principal
+        self.quiet_until_s = 0.0  # the new proof may expire
         self.rights = self._mqtt.rights_of(principal, self.client_id)
         # The cached receivers were found with the rights of the earlier principal.
         self._mqtt.fan_out.forget()
@@ -596,6 +598,8 @@ class MqttConnection(HostedConnection):
         if self.is_open:
             if self.principal.until_us:  # a token or certificate that expires
                 self.check_rights()
+            else:
+                self.quiet_until_s = self.heard_s + (self._keep_alive_s or inf)
             is_silent = self._keep_alive_s and now_s - self.heard_s > self._keep_alive_s
             if is_silent and not self._reading.is_paused:
                 self.end(

@@ -62,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
     """The native connection of one client."""
 
     protocol = "native"
+    quiet_until_s = 0.0
     number = 0
     """Connection number, unique until the realm restarts; administrators use it as an id."""
     _counts_answers: bool

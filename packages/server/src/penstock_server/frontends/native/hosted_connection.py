@@ -25,6 +25,7 @@ class HostedConnection(asyncio.Protocol):
     """A connection of another protocol, with its user, host and times."""
 
     protocol: str
+    quiet_until_s = 0.0
 
     def __init__(self, listener: NativeListener) -> None:
         self.listener = listener

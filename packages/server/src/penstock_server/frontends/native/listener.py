@@ -454,9 +454,17 @@ class NativeListener:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.limits.check_interval_s)
-            for connection in list(self.connections):
-                with self.realm.incidents.barrier("connections"):
-                    connection.check(loop.time())
+            self.check_connections(loop.time())
+
+    def check_connections(self, now_s: float) -> None:
+        """Check the connections that may have become silent or have not signed in."""
+        # Idle connections cost one comparison, so that many of them leave the loop to others.
+        due = [connection for connection in self.connections if connection.quiet_until_s <= now_s]
+        for connection in due:
+            with self.realm.incidents.barrier("connections"):
+                connection.check(now_s)
+        if not due:
+            self.realm.incidents.close("connections")
 
     @property
     def is_stopping(self) -> bool:

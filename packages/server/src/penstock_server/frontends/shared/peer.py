@@ -18,6 +18,9 @@ class PeerConnection(Protocol):
     """``native``, ``amqp`` or ``mqtt``."""
     heard_s: float
     """Time of the last received data, in seconds of the loop's clock."""
+    quiet_until_s: float
+    """Time of the loop's clock until which :meth:`check` would do nothing; 0 if it must be called
+    regularly."""
 
     @property
     def session(self) -> str:
