@@ -6,7 +6,13 @@ import pytest
 
 from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.frontends.http.routes import TABLE
-from penstock_server.frontends.http.routing import Route, RouteMatch
+from penstock_server.frontends.http.routing import (
+    RECENT_MAX,
+    RECENT_PATH_MAX,
+    Route,
+    RouteMatch,
+    RouteTable,
+)
 
 
 def _path_of(route: Route) -> tuple[str, dict[str, str]]:
@@ -44,3 +50,19 @@ def test_a_path_has_its_methods(path: str, methods: frozenset[str]) -> None:
 def test_a_parameter_must_be_utf8() -> None:
     with pytest.raises(InvalidArgument, match="percent-encoded"):
         TABLE.find("GET", "/channels/%ff")
+
+
+def test_a_repeated_path_has_the_same_route_and_few_paths_are_kept() -> None:
+    table = RouteTable(TABLE.routes)
+    first = table.find("GET", "/channels/orders")
+    assert table.find("GET", "/channels/orders") is first
+    assert table.find("PATCH", "/channels/orders") != first
+
+    for number in range(2 * RECENT_MAX):
+        match = table.find("GET", f"/channels/c{number}")
+        assert isinstance(match, RouteMatch)
+        assert match.params == {"channel": f"c{number}"}
+        assert len(table._recent) <= RECENT_MAX
+    table.find("GET", "/channels/" + "x" * RECENT_PATH_MAX)
+    assert all(len(path) <= RECENT_PATH_MAX for _, path in table._recent)
+    assert table.find("GET", "/channels/orders") == first

@@ -127,7 +127,7 @@ class Publisher:
         row = encode_event(event) if tracing.tracer is None else None
         if row is None:
             return (await self.publish([body_of([event])]))[0]
-        form, message = row
+        form, message, _ = row
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         try:

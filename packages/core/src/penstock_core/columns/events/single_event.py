@@ -24,6 +24,7 @@ from penstock_core.columns.schema.ipc import (
     BatchPlaces,
     batch_bytes,
     batch_places,
+    schema_bytes,
     schema_from,
 )
 from penstock_core.columns.schema.layout import EVENT_BYTES_MIN
@@ -101,12 +102,15 @@ class SingleEventCodec:
         "_templates",
         "names",
         "schema",
+        "schema_message",
     )
 
     def __init__(self, schema: pa.Schema, kinds: Sequence[str], structs: Container[int]) -> None:
         """``kinds`` are the types of the columns, with each field of a struct as a column.
         ``structs`` are the indexes in ``kinds`` at which structs begin."""
         self.schema = schema
+        self.schema_message = schema_bytes(schema)
+        """The schema as an encapsulated IPC message."""
         self.names = frozenset(schema.names)
         self._kinds = tuple(kinds)
         self._structs = structs
@@ -373,8 +377,8 @@ _codecs: Final = CodecCache(KINDS_MAX)
 
 def encode_event(
     event: Event, codecs: CodecCache = _codecs
-) -> tuple[SingleEventCodec, bytes] | None:
-    """Return the codec and the message of an event to be published.
+) -> tuple[SingleEventCodec, bytes, Digest] | None:
+    """Return the codec, the message and the digest of an event to be published.
 
     None if Arrow has to encode it, which also reports errors. Raises ``InvalidEvent``.
     """
@@ -401,7 +405,7 @@ def encode_event(
     except (struct.error, UnicodeEncodeError):
         # An integer beyond 64 bits, or text that UTF-8 cannot encode: Arrow reports the error.
         return None
-    return None if encoded is None else (codec, encoded[0])
+    return None if encoded is None else (codec, *encoded)
 
 
 def _is_plain(event: Event) -> bool:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_origin
@@ -43,6 +51,7 @@ from penstock_server.frontends.http.doors import (
     file_door,
 )
 from penstock_server.frontends.http.health import INCIDENTS_SHOWN_MAX, Health, State
+from penstock_server.frontends.http.plain_requests import PlainCycle
 from penstock_server.frontends.http.routing import (
     BASE,
     TAR,
@@ -100,6 +109,13 @@ OTHER_FORMS: Final = (Events, Download)
 """Answers that are not JSON, or whose endpoint chooses the content type."""
 
 _log = logger("penstock.http")
+
+
+def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode("latin-1")) for name, value in headers]
+
+
+_RAW_SECURITY: Final = tuple(_raw(SECURITY))
 
 
 class Refusal(Exception):
@@ -165,6 +181,9 @@ class HttpRequest:
         """Whether the connection uses the reserve for monitoring."""
         self._relayed_by: str = scope["state"].get("relayed_by", "")
         """The cluster node that relays the connection; empty if it is direct."""
+        cycle = getattr(receive, "__self__", None)
+        self._plain = cycle if isinstance(cycle, PlainCycle) else None
+        """The request, if it is plain. It then has shorter ways to read the body and to answer."""
         client, local = scope["client"], scope["server"]
         self.host = str(client[0]) if client else "localhost"
         self.local = str(local[0]) if local else "localhost"
@@ -366,6 +385,8 @@ class HttpRequest:
         """Refuse a request whose client accepts no form in which the answer is available. This runs
         before the request is executed, so that no change is made."""
         accept = self.headers.get("accept", "")
+        if accept in ("", "*/*"):
+            return
         forms = (JSON, *STREAMED) if signature.is_streamable else (JSON,)
         answer = signature.answer
         if answer in OTHER_FORMS or get_origin(answer) is Payload or accepted_form(accept, forms):
@@ -418,11 +439,15 @@ class HttpRequest:
                 f"allowed"
             )
         try:
-            pairs = parse_qsl(
-                self.query_string.decode("ascii"),
-                keep_blank_values=True,
-                strict_parsing=bool(self.query_string),
-                errors="strict",
+            pairs = (
+                parse_qsl(
+                    self.query_string.decode("ascii"),
+                    keep_blank_values=True,
+                    strict_parsing=True,
+                    errors="strict",
+                )
+                if self.query_string
+                else []
             )
         except ValueError as error:
             raise InvalidArgument(f"the query cannot be read: {error}") from None
@@ -485,8 +510,14 @@ class HttpRequest:
         too_large = Refusal(
             413, InvalidArgument(f"the body of this request may have at most {bytes_max} bytes")
         )
-        if self._declared_bytes > bytes_max:
+        declared = self._declared_bytes
+        if declared > bytes_max:
             raise too_large
+        # Most bodies are small, so that they are not counted, and have arrived with their head.
+        if self._plain is not None and declared <= SMALL_BYTES:
+            data = self._plain.take_whole_body()
+            if data is not None:
+                return Content(kind, data)
         parts: list[bytes] = []
         size = 0
         with self._service.buffers.body(principal) as grow:
@@ -560,8 +591,15 @@ class HttpRequest:
         self, status: int, data: bytes, kind: str = JSON, headers: Headers | None = None
     ) -> None:
         """Send a complete answer."""
-        await self._begin(status, [("content-length", str(len(data)))], kind, headers=headers)
-        await self._body_part(b"" if self.method == "HEAD" else data, more=False)
+        length = ("content-length", str(len(data)))
+        data = b"" if self.method == "HEAD" else data
+        if self._plain is not None and self._plain.is_writable:
+            self._has_begun = True
+            raw_headers = self._raw_headers(kind, [length], headers)
+            self._plain.send_whole(status, raw_headers, data)
+            return
+        await self._begin(status, [length], kind, headers=headers)
+        await self._body_part(data, more=False)
 
     async def _begin(
         self, status: int, framing: Headers, kind: str, headers: Headers | None = None
@@ -569,18 +607,24 @@ class HttpRequest:
         """Send the status and the headers. ``framing`` has the headers about the length of the
         body."""
         self._has_begun = True
-        all_headers = [("content-type", kind), *framing, *SECURITY, *(headers or ())]
-        if self._service.is_secure:
-            all_headers.append(HSTS)
         await self._send(
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [
-                    (name.encode(), value.encode("latin-1")) for name, value in all_headers
-                ],
+                "headers": self._raw_headers(kind, framing, headers),
             }
         )
+
+    def _raw_headers(
+        self, kind: str, framing: Headers, headers: Headers | None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return the headers of an answer as bytes."""
+        all_headers = _raw([("content-type", kind), *framing])
+        all_headers += _RAW_SECURITY
+        all_headers += _raw(headers or ())
+        if self._service.is_secure:
+            all_headers += _raw((HSTS,))
+        return all_headers
 
     async def _body_part(self, data: bytes, *, more: bool) -> None:
         """Send a part of the body. Raises ``TimeoutError`` if the client does not read it."""

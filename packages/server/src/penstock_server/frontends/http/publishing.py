@@ -19,6 +19,7 @@ from penstock_core.columns.events.trace_context import TraceContext, has_context
 from penstock_core.columns.files.tables import bodies_of_table
 from penstock_core.columns.protobuf import Messages
 from penstock_core.columns.schema.ipc import table_from_stream
+from penstock_core.columns.schema.layout import DICTIONARY
 from penstock_core.vocabulary.argument_errors import ABSENT, explain
 from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock_core.vocabulary.identities import ChannelId
@@ -46,6 +47,7 @@ _ONE: Final = msgspec.json.Decoder(NewEvent)
 _MANY: Final = msgspec.json.Decoder(NewEvents)
 
 
+_PLAIN_FIELDS: Final = frozenset(("data", "tag", "properties"))
 _LEFT_OUT_IF_NULL: Final = [
     field.name for field in msgspec.structs.fields(NewEvent) if field.default is None
 ]
@@ -151,10 +153,26 @@ def json_document(data: bytes, messages: Messages | None, context: TraceContext)
             document = _document_of(events, context)
             document.producer, document.sequence = many.producer, many.sequence
             return document
-        return _document_of([event_of_body(_ONE.decode(data), messages)], context)
+        event = _plain_event(tree)
+        if event is None:
+            event = event_of_body(_ONE.decode(data), messages)
+        return _document_of([event], context)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         kind = NewEvents if isinstance(tree, dict) and "events" in tree else NewEvent
         raise InvalidArgument(explain(error, tree, kind=kind, whole="the body")) from None
+
+
+def _plain_event(tree: Any) -> Event | None:
+    """Return the event of a document that has only the most common fields, each of the right type;
+    None for any other document. :func:`event_of_body` returns the same event, ten times slower."""
+    if not isinstance(tree, dict) or not tree.keys() <= _PLAIN_FIELDS:
+        return None
+    data, tag, properties = tree.get("data", ""), tree.get("tag"), tree.get("properties", {})
+    if not (isinstance(data, str) and isinstance(properties, dict)):
+        return None
+    if not (tag is None or isinstance(tag, str)) or DICTIONARY in properties:
+        return None
+    return Event(data.encode(), tag=tag, properties=properties)
 
 
 def event_of_body(new_event: NewEvent, messages: Messages | None) -> Event:

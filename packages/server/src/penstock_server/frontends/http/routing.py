@@ -49,6 +49,10 @@ FORM_FIELDS_MAX: Final = 100
 TAR: Final = "application/x-tar"
 TARS: Final = (TAR, "application/octet-stream")
 """Content types of an upload; the second is for clients that do not know the type of tar files."""
+RECENT_MAX: Final = 256
+"""Maximum number of paths whose route is cached; all are dropped above it."""
+RECENT_PATH_MAX: Final = 256
+"""Maximum number of characters of a path whose route is cached."""
 WRITES: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
@@ -415,7 +419,7 @@ class RouteMatch(NamedTuple):
 
     route: Route
     signature: Signature
-    params: dict[str, str]
+    params: Mapping[str, str]
 
     @property
     def store_name(self) -> str:
@@ -435,6 +439,8 @@ class RouteTable:
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
         self.signatures = {route: signature_of(route) for route in routes}
+        self._recent: dict[tuple[str, str], RouteMatch] = {}
+        """Matches by method and path, for clients that repeat a request."""
         self._forms: dict[int, dict[_Form, dict[_FixedParts, dict[str, Route]]]] = {}
         """Routes by number of parts, form, fixed parts and method."""
         for route in routes:
@@ -450,6 +456,8 @@ class RouteTable:
 
         Raises ``InvalidArgument`` if the path is not UTF-8.
         """
+        if (recent := self._recent.get((method, raw_path))) is not None:
+            return recent
         # Split before the parts are decoded, because a name may contain an encoded slash.
         parts = raw_path.strip("/").split("/")
         methods: set[str] = set()
@@ -463,7 +471,12 @@ class RouteTable:
                 names = route.path.strip("/").split("/")
                 pairs = zip(names, parts, strict=True)
                 params = {name[1:-1]: _decoded(part) for name, part in pairs if name[0] == "{"}
-                return RouteMatch(route, self.signatures[route], params)
+                match = RouteMatch(route, self.signatures[route], params)
+                if len(raw_path) <= RECENT_PATH_MAX:
+                    if len(self._recent) >= RECENT_MAX:
+                        self._recent.clear()
+                    self._recent[method, raw_path] = match
+                return match
             methods |= by_method.keys()
         return frozenset(methods)
 

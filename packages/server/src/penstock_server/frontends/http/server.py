@@ -30,6 +30,7 @@ from penstock_core.vocabulary.errors import (
 from penstock_server.frontends.http.app import App
 from penstock_server.frontends.http.http_service import HttpLimits, HttpService
 from penstock_server.frontends.http.places import ConnectionPlaces
+from penstock_server.frontends.http.plain_requests import PlainProtocol
 from penstock_server.frontends.http.routes import TABLE
 from penstock_server.frontends.http.tunnel import PATHS, Upgrade, WebTunnel, refusal
 from penstock_server.frontends.native.listener import NativeListener, check_exposed
@@ -71,14 +72,15 @@ class _CountedBytes(h11.Connection):
         return out
 
 
-class HttpConnection(H11Protocol):
+class HttpConnection(PlainProtocol):
     """One HTTP connection."""
 
     listener: HttpServer
 
     def __init__(self, listener: HttpServer) -> None:
-        super().__init__(listener.config, listener.uvicorn, {})
-        self.conn = _CountedBytes(listener.realm.connections.traffic["http"])
+        traffic = listener.realm.connections.traffic["http"]
+        super().__init__(listener.config, listener.uvicorn, traffic)
+        self.conn = _CountedBytes(traffic)
         self.listener = listener
         self.logger = _SILENT
         self.heard_s = self._quiet_from_s = self.loop.time()

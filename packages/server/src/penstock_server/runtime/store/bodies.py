@@ -166,9 +166,8 @@ def body_of_plain(event: Event) -> Body | None:
     encoded = encode_event(event, _codecs)
     if encoded is None:
         return None
-    codec, message = encoded
-    digest = codec.digest_of(message)
-    return Body(message, None, schema_bytes(codec.schema), known_digest=digest, names=codec.names)
+    codec, message, digest = encoded
+    return Body(message, None, codec.schema_message, known_digest=digest, names=codec.names)
 
 
 def _is_repeated(kind: tuple[object, ...]) -> bool:

@@ -191,6 +191,12 @@ class Shard:
         """
         return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether clients may see the state in memory now: every fact in it is stored, no request
+        waits, and no other node can be the owner."""
+        return self._idle is not None and self._failed is None and self._dispatch.lease.holds()
+
     def call_after_earlier(self, then: Callable[[], None]) -> None:
         """Call ``then`` once all earlier requests are answered, or refused because the realm has
         ended."""
