@@ -18,7 +18,7 @@ from penstock_core.api.durables import DescribeDelivery, DescribeDurable
 from penstock_core.api.publishing import CommitStagedParts, CommitStages
 from penstock_core.api.requests import Request
 from penstock_core.api.subscriptions import Subscribe
-from penstock_core.api.tables import LocateTable
+from penstock_core.api.tables import LocateSealedTable, LocateTable
 from penstock_core.api.transactions import BeginTransaction
 from penstock_core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
 from penstock_core.vocabulary.start_positions import FromEarliest
@@ -74,6 +74,7 @@ def test_numbers_do_not_reveal_the_names_of_hidden_stores(realm: penstock.Realm)
         CommitStages(number, "p", 1, stages=("none",)),
         Locate(number, 0, 1),
         LocateTable(number),
+        LocateSealedTable(number, 0, 1),
         PurgeChannel(number, 0, 0),
         DescribeDurable(number, "d"),
         DescribeDelivery(number, 1, states=("dead",)),

@@ -1,6 +1,6 @@
 """Runs an archiver again and again, each time in a forked process that is killed at another step.
 
-``python -m packages.client.tests.archiver_kills URL CHANNEL TABLE FORMAT KILLS SEED``
+``python -m packages.client.tests.archiver_kills URL CHANNEL TABLE FORMAT KILLS SEED BY``
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from types import FrameType
 
 import penstock
 from penstock.client.archiving import archiver as archiving
+from penstock.client.archiving import shared_files
 from penstock.client.archiving.archiver import Archiver, ArchiveSettings
 from penstock.client.archiving.lake import Lake
+from penstock.client.archiving.shared_files import By
 from penstock.tables import Format, Table
 from penstock_core.vocabulary.choice import choice_of
 
@@ -30,15 +32,17 @@ STEPS = (
 """Folders whose function calls are the steps."""
 
 
-def copied(url: str, channel: str, lake: Lake) -> None:
+def copied(url: str, channel: str, lake: Lake, by: By) -> None:
     """Copy the stored events of a channel, in small commits."""
     archiving.COMMIT_ROWS_MAX = 1  # type: ignore[misc]  # each batch is a commit
+    archiving.ROWS_ENOUGH = 1  # type: ignore[misc]
+    shared_files.ROWS_MIN = 1  # type: ignore[misc]
     with penstock.connect(url) as session:
         Archiver(
             session,
             choice_of(channel),
             lake,
-            settings=ArchiveSettings(durable="lake", compact_every=2, keep_hours=0),
+            settings=ArchiveSettings(durable="lake", compact_every=2, keep_hours=0, by=by),
             on_commit=lambda copied: None,
             on_retry=lambda channel, error: None,
         ).run(Event(), once=True)
@@ -78,12 +82,13 @@ def killed_runs(work: Callable[[], object], runs: int, seed: int) -> int:
 
 
 def main() -> int:
-    url, channel, table, format, kills, seed = sys.argv[1:]
+    url, channel, table, format, kills, seed, by = sys.argv[1:]
     table_format: Format = "iceberg" if format == "iceberg" else "delta"
+    way: By = "auto" if by == "auto" else "value"
     lake = Lake(table, table_format)
     import_module("pyiceberg.catalog.sql")  # forked processes need it
     Table.open(table, table_format)
-    killed = killed_runs(lambda: copied(url, channel, lake), int(kills), int(seed))
+    killed = killed_runs(lambda: copied(url, channel, lake, way), int(kills), int(seed))
     sys.stdout.write(f"{killed}\n")
     return 0
 

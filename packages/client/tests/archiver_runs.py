@@ -94,11 +94,13 @@ class FailingOnce(Table):
 
     failures = 1
 
-    def compact(self, target_bytes: int = 1, *, keep_hours: int = 0) -> Compacted:
+    def compact(
+        self, target_bytes: int = 1, *, keep_hours: int = 0, rows_enough: int | None = None
+    ) -> Compacted:
         if type(self).failures:
             type(self).failures -= 1
             raise Unavailable("the catalog is down")
-        return super().compact(target_bytes, keep_hours=keep_hours)
+        return super().compact(target_bytes, keep_hours=keep_hours, rows_enough=rows_enough)
 
 
 class FailingLake(Lake, frozen=True):

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from penstock_core.columns.files.segments import SegmentIndex
 from penstock_core.columns.schema.schema import ChannelSchema
-from penstock_core.ids.ids import IdSet
+from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.compression import Compression
 from penstock_core.vocabulary.errors import LimitReached
 from penstock_core.vocabulary.identities import ChannelId
@@ -24,6 +24,13 @@ class CapturedFile(Struct, frozen=True):
     """Name of the sealed file."""
     index: SegmentIndex
     publishers: Publishers
+    may_grow: bool
+    """Whether batches may be appended to the file."""
+
+    def span_of(self, batches: range) -> Span:
+        """Return the range of ids of the batches with these indexes."""
+        of_file = self.index.batches
+        return Span(of_file[batches.start].first_id, of_file[batches.stop - 1].end_id)
 
 
 class CapturedChannel(Struct, frozen=True):
@@ -38,6 +45,8 @@ class CapturedChannel(Struct, frozen=True):
     """Id that the next published event will get."""
     columns: ChannelSchema
     compression: Compression
+    is_merged: bool
+    """Whether it is a merge channel, whose events are changes of states."""
     files: Sequence[CapturedFile]
     """All sealed files, also those whose events have all been removed."""
     in_files: IdSet
@@ -57,12 +66,19 @@ class CapturedChannel(Struct, frozen=True):
         ]
         return names, rows, self.in_files, memory, self.next_id
 
+    def stored_count(self, span: Span) -> int:
+        """Return the number of stored events whose ids are in ``span``."""
+        in_memory = sum(len(batch.ids.within(span)) for batch in self.in_memory)
+        return len(self.in_files.within(span)) + in_memory
 
-def captured_channel(group: Group, number: ChannelId, events_max: int) -> CapturedChannel:
+
+def captured_channel(
+    group: Group, number: ChannelId, events_max: int | None = None
+) -> CapturedChannel:
     """Return the stored events of a channel or queue in this turn of the writer.
 
-    Raises ``LimitReached`` if more than ``events_max`` events are not in a sealed file, and
-    ``NameDoesNotExist`` if the channel does not exist.
+    Raises ``LimitReached`` if more than ``events_max`` events are not in a sealed file; None means
+    no limit. Raises ``NameDoesNotExist`` if the channel does not exist.
     """
     state = group.channel(number).state
     # Events whose time has passed must not be in the table, although no timer has removed them yet.
@@ -70,14 +86,19 @@ def captured_channel(group: Group, number: ChannelId, events_max: int) -> Captur
     store = group.state.stores[number]
     events = captured_events(state, store)
     in_memory = [*events.unsealed, *events.transient]
-    if (count := sum(len(batch.ids) for batch in in_memory)) > events_max:
+    count = sum(len(batch.ids) for batch in in_memory)
+    if events_max is not None and count > events_max:
         raise LimitReached(
             f"{state.name} has {count} events in memory; a table may have {events_max} of them "
             f"(tables.memory_events_max): raise the limit, read the channel with a client, or use "
             f"a channel type that stores events in files"
         )
     # Publishers wait during this turn, so it does as little as possible for each file.
-    files = [CapturedFile(file.name, file.index, file.publishers) for file in store.files]
+    newest = store.files[-1] if store.files else None
+    files = [
+        CapturedFile(file.name, file.index, file.publishers, may_grow=file.grows and file is newest)
+        for file in store.files
+    ]
     definition = state.definition
     return CapturedChannel(
         number,
@@ -86,6 +107,7 @@ def captured_channel(group: Group, number: ChannelId, events_max: int) -> Captur
         next_id=state.next_id,
         columns=store.columns,
         compression=definition.storage.compression,
+        is_merged=definition.engine == "merge",
         files=files,
         in_files=events.in_files,
         in_memory=in_memory,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 from weakref import WeakKeyDictionary
 
@@ -19,9 +19,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock_core.access.rights import Principal
-from penstock_core.api.tables import TableFile, TableFiles
+from penstock_core.api.tables import SealedTableFile, SealedTableFiles, TableFile, TableFiles
 from penstock_core.columns.files.table_rows import PROGRAM_COLUMNS
 from penstock_core.columns.schema.ipc import schema_bytes
+from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.errors import NameDoesNotExist, Unavailable
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.ports import Offload
@@ -34,11 +35,14 @@ from penstock_lakehouse.manifests import (
     manifest,
     manifest_list,
 )
+from penstock_lakehouse.sealed_holds import SealedHold, SealedHolds
 from penstock_lakehouse.table_metadata import SnapshotFacts, table_metadata
 from penstock_lakehouse.table_schema import TableSchema, table_schema
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.captured_events import UnreadableEvents
 from penstock_server.runtime.transfer.exports import set_aside
+
+T = TypeVar("T")
 
 LOADS_AT_ONCE: Final = 1
 """Number of loads that may make files at the same time. Each load occupies a processor and needs
@@ -51,6 +55,9 @@ files have not changed."""
 LISTED_MAX: Final = 20
 """Largest number of snapshots in the metadata of a table. If each metadata file listed all held
 snapshots, the total size would grow with the square of their number."""
+SEALED_FILES_MAX: Final = 20
+"""Largest number of files of sealed events in one answer. All of them are made before it is sent,
+each in some 10 ms."""
 MEMORY_BYTES_MAX: Final = 256 << 20
 """Largest number of bytes of table files in a realm without a data directory, which keeps them in
 memory."""
@@ -290,6 +297,7 @@ class ChannelTables:
         """Grants by key."""
         self._grants_of: dict[str, dict[Snapshot, TableGrant]] = {}
         """Grants by user and snapshot, the least recently loaded first."""
+        self._sealed_holds = SealedHolds(limits.snapshots_per_user_max)
         self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
         """Limits the number of loads that make files at the same time."""
 
@@ -330,10 +338,56 @@ class ChannelTables:
             until_us=grant.until_us,
         )
 
+    async def locate_sealed(
+        self, number: ChannelId, epoch: str, reader: Principal, *, span: Span, rows_min: int
+    ) -> SealedTableFiles:
+        """Return the paths of files with the sealed events of ``span``, for archives on the realm's
+        machine (SEM B8). The other events of ``span`` are read over the wire.
+
+        Raises ``NameDoesNotExist``, ``LimitReached``, ``StorageFailed`` and ``Damaged`` as
+        :meth:`load`.
+        """
+        table = self._table(number, epoch)
+
+        async def prepare(channel: CapturedChannel) -> SealedTableFiles:
+            hold = self._store.hold()
+            try:
+                files = await table.files.prepare_sealed(
+                    channel, hold, span, rows_min=rows_min, files_max=SEALED_FILES_MAX
+                )
+            except BaseException:
+                hold.release()
+                raise
+            until_us = self._realm.clock.now_us() + self._limits.hold_s * 1_000_000
+            self._sealed_holds.replace(reader.name, table.uuid, SealedHold(hold, until_us))
+            return SealedTableFiles(
+                tuple(
+                    SealedTableFile(
+                        self._store.path_of(whole.events.file),
+                        whole.events.file.size,
+                        whole.events.rows,
+                        span=whole.span,
+                    )
+                    for whole in files
+                ),
+                schema_bytes(channel.columns.arrow),
+                until_us=until_us,
+            )
+
+        async with table.lock:
+            return await self._of_capture(table, prepare)
+
     async def _grant_to_current(
         self, number: ChannelId, epoch: str, reader: Principal, *, is_clean: bool
     ) -> TableGrant:
         """Return a grant for ``reader`` to a current snapshot; make the snapshot if necessary."""
+        table = self._table(number, epoch)
+        async with table.lock:
+            snapshot = await self._snapshot(table, is_clean=is_clean)
+            return self._grant(table, snapshot, reader)
+
+    def _table(self, number: ChannelId, epoch: str) -> ChannelTable:
+        """Return the table of a channel; it is new if nobody has used it before."""
         # The UUID follows from the epoch, so that a table keeps it over restarts of the realm, and
         # a channel that was deleted and created again is another table (SEM B4).
         table_uuid = str(uuid5(NAMESPACE_URL, f"penstock:{epoch}"))
@@ -345,9 +399,7 @@ class ChannelTables:
             table = self._tables[table_uuid] = ChannelTable(
                 number, table_uuid, files, store=self._store, offload=self._realm.offload
             )
-        async with table.lock:
-            snapshot = await self._snapshot(table, is_clean=is_clean)
-            return self._grant(table, snapshot, reader)
+        return table
 
     @property
     def file_bytes(self) -> int:
@@ -398,20 +450,46 @@ class ChannelTables:
         fresh_us = self._realm.clock.now_us() - self._limits.fresh_ms * 1_000
         if newest is not None and newest.made_us > fresh_us:
             return newest
+
+        async def make(channel: CapturedChannel) -> Snapshot:
+            return await table.add(channel, is_clean=is_clean)
+
+        def current(channel: CapturedChannel) -> Snapshot | None:
+            # The last grant of the snapshot may have ended during the turn; its files may then be
+            # removed.
+            is_current = newest is not None and newest.users and newest.version == channel.version
+            return newest if is_current else None
+
+        return await self._of_capture(
+            table, make, current=current, events_max=self._limits.memory_events_max
+        )
+
+    async def _of_capture(
+        self,
+        table: ChannelTable,
+        make: Callable[[CapturedChannel], Awaitable[T]],
+        *,
+        current: Callable[[CapturedChannel], T | None] = lambda channel: None,
+        events_max: int | None = None,
+    ) -> T:
+        """Capture the channel of a table and return what ``make`` makes of it, or ``current`` if
+        that is not None. ``events_max`` is the largest number of events in memory.
+
+        Raises ``Unavailable`` if sealed files were rewritten during each of the attempts, and
+        ``Damaged`` if events cannot be read; they are quarantined then.
+        """
         name = ""
         for _ in range(ATTEMPTS):
             channel: CapturedChannel = await self._realm.shard.act(
-                lambda group: captured_channel(group, table.number, self._limits.memory_events_max),
+                lambda group: captured_channel(group, table.number, events_max),
                 sweeps=(table.number,),
             )
-            # The last grant of the snapshot may have ended during the turn; its files may then be
-            # removed.
-            if newest is not None and newest.users and newest.version == channel.version:
-                return newest
+            if (existing := current(channel)) is not None:
+                return existing
             name = channel.name
             try:
                 async with self._load_slots:
-                    return await table.add(channel, is_clean=is_clean)
+                    return await make(channel)
             except NameDoesNotExist:
                 continue  # a sealed file was rewritten since the capture; capture its successor
             except UnreadableEvents as error:
@@ -465,6 +543,7 @@ class ChannelTables:
         for grants in list(self._grants_of.values()):
             for grant in [grant for grant in grants.values() if grant.until_us <= now_us]:
                 self._end(grant)
+        self._sealed_holds.expire(now_us)
         for table in list(self._tables.values()):
             # A table without snapshots has no readers. A locked table is about to get a snapshot,
             # whose files must not be removed.

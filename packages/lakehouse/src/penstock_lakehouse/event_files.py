@@ -92,6 +92,13 @@ class StoredRows(Struct, eq=False):
     """Marks the other rows as removed; None if all rows are stored."""
 
 
+class WholeFile(Struct, frozen=True):
+    """A file of events whose rows are all the stored events of a range of ids."""
+
+    events: EventFile
+    span: Span
+
+
 class _SealedParts(Struct, eq=False):
     """The division of one sealed file into Parquet files."""
 
@@ -105,6 +112,23 @@ class _SealedParts(Struct, eq=False):
     """The layout that was valid for :attr:`rows`; None before the first load."""
     rows: Sequence[StoredRows] = ()
     """The Parquet files as the last load has shown them."""
+
+
+class _SealedReading:
+    """A sealed file that is opened when its events are needed."""
+
+    def __init__(self, file: CapturedFile, blobs: Blobs) -> None:
+        self.file = file
+        self._blobs = blobs
+        self._reader: SegmentReader | None = None
+
+    async def reader(self) -> SegmentReader:
+        """Return the opened file. Raises ``NameDoesNotExist`` if it was rewritten since the
+        capture."""
+        if self._reader is None:
+            buffer = await self._blobs.get(self.file.name)
+            self._reader = SegmentReader(buffer, self.file.index, name=self.file.name)
+        return self._reader
 
 
 class EventFiles:
@@ -240,6 +264,48 @@ class EventFiles:
 
     # --- sealed files --------------------------------------------------------------------
 
+    async def prepare_sealed(
+        self, channel: CapturedChannel, hold: FileHold, span: Span, *, rows_min: int, files_max: int
+    ) -> list[WholeFile]:
+        """Return up to ``files_max`` Parquet files, with at least ``rows_min`` rows each, of the
+        sealed events of ``span``, in the order of their ids; missing files are made.
+
+        Each file contains all stored events of its range, and no removed ones. Events between two
+        ranges are in memory, in small files, or in sealed files with more than one range of ids.
+        The files are added to ``hold``. Raises the errors of :meth:`prepare`.
+        """
+        whole_files: list[WholeFile] = []
+        if channel.is_merged:  # its events are changes of states, which tables do not show
+            return whole_files
+        first = span.first
+        for file in channel.files:
+            if file.index.end_id <= first or file.index.first_id >= span.end:
+                continue
+            reading = _SealedReading(file, self._blobs)
+            sealed = await self._divided(reading)
+            for part in sealed.parts:
+                ids = channel.in_files.within(file.span_of(part))
+                part_end = file.span_of(part).end
+                # The last part of a file that grows is made again with every growth.
+                if not ids or part_end > span.end or (file.may_grow and part is sealed.parts[-1]):
+                    continue
+                whole = Span(first, part_end)
+                first = max(first, part_end)
+                if (
+                    len(ids) < rows_min
+                    or ids.spans[0].first < whole.first
+                    or channel.stored_count(whole) != len(ids)
+                ):
+                    continue
+                rows = await self._prepare_part(
+                    channel, reading, sealed, part, hold, removed_max=0.0
+                )
+                assert rows is not None, "the part has stored events"
+                whole_files.append(WholeFile(rows.events, whole))
+                if len(whole_files) >= files_max:
+                    return whole_files
+        return whole_files
+
     async def _prepare_sealed(
         self, channel: CapturedChannel, file: CapturedFile, hold: FileHold, removed_max: float
     ) -> Sequence[StoredRows]:
@@ -250,50 +316,68 @@ class EventFiles:
             # The realm has not removed the file yet.
             await self._forget(file.name)
             return ()
-        reader: SegmentReader | None = None
+        reading = _SealedReading(file, self._blobs)
+        stored_rows_of_parts = []
+        sealed = await self._divided(reading)
+        for part in sealed.parts:
+            rows = await self._prepare_part(
+                channel, reading, sealed, part, hold, removed_max=removed_max
+            )
+            if rows is not None:
+                await self._set_deletes(rows, hold)
+                stored_rows_of_parts.append(rows)
+        sealed.rows, sealed.layout = stored_rows_of_parts, self.layout(channel)[0]
+        return stored_rows_of_parts
+
+    async def _divided(self, reading: _SealedReading) -> _SealedParts:
+        """Return the division of a sealed file into Parquet files, for all of its batches."""
+        file = reading.file
         sealed = self._sealed_parts.get(file.name)
         if sealed is None or sealed.batch_count != len(file.index.batches):
-            reader = await self._open(file)
-            parts = await self._offload(partial(_divide, reader))
+            parts = await self._offload(partial(_divide, await reading.reader()))
             made = {} if sealed is None else sealed.made
             # The last part may have grown, with the batches that were appended since.
             await self._drop([made.pop(part) for part in made.keys() - {*parts}])
             sealed = self._sealed_parts[file.name] = _SealedParts(
                 len(file.index.batches), parts, made
             )
-        stored_rows_of_parts = []
-        for part in sealed.parts:
-            batches = file.index.batches
-            ids = stored_ids.within(
-                Span(batches[part.start].first_id, batches[part.stop - 1].end_id)
-            )
-            # The file is not in the dictionary until it is known to be good, so that a failure of
-            # the following steps does not leave a dropped file in it.
-            events = sealed.made.pop(part, None)
-            if events is not None and not self._is_usable(
-                events, ids, channel, removed_max=removed_max
-            ):
-                await self._drop([events])
-                events = None
-            if not ids:
-                continue
-            if events is None:
-                reader = reader or await self._open(file)
-                events = await self._make(
-                    channel, partial(rows_in_file, reader, ids, part), file.publishers, ids=ids
-                )
-            sealed.made[part] = events
-            hold.add(events.file)
-            part_rows = StoredRows(events, events.ids.overlap(ids))
-            await self._set_deletes(part_rows, hold)
-            stored_rows_of_parts.append(part_rows)
-        sealed.rows, sealed.layout = stored_rows_of_parts, self.layout(channel)[0]
-        return stored_rows_of_parts
+        return sealed
 
-    async def _open(self, file: CapturedFile) -> SegmentReader:
-        """Open a sealed file. Raises ``NameDoesNotExist`` if it was rewritten since the capture."""
-        buffer = await self._blobs.get(file.name)
-        return SegmentReader(buffer, file.index, name=file.name)
+    async def _prepare_part(
+        self,
+        channel: CapturedChannel,
+        reading: _SealedReading,
+        sealed: _SealedParts,
+        part: range,
+        hold: FileHold,
+        *,
+        removed_max: float,
+    ) -> StoredRows | None:
+        """Return the Parquet file of a part of a sealed file; None if none of its events is stored.
+
+        It is made if it is missing, or if a larger share of its events than ``removed_max`` was
+        removed.
+        """
+        file, made = reading.file, sealed.made
+        ids = channel.in_files.within(file.span_of(part))
+        # The file is not in the dictionary until it is known to be good, so that a failure of the
+        # following steps does not leave a dropped file in it.
+        events = made.pop(part, None)
+        if events is not None and not self._is_usable(
+            events, ids, channel, removed_max=removed_max
+        ):
+            await self._drop([events])
+            events = None
+        if not ids:
+            return None
+        if events is None:
+            reader = await reading.reader()
+            events = await self._make(
+                channel, partial(rows_in_file, reader, ids, part), file.publishers, ids=ids
+            )
+        made[part] = events
+        hold.add(events.file)
+        return StoredRows(events, events.ids.overlap(ids))
 
     def _is_usable(
         self, events: EventFile, stored: IdSet, channel: CapturedChannel, removed_max: float

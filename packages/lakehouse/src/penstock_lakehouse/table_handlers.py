@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock_core.api.requests import Request
-from penstock_core.api.tables import LoadTable, LocateTable, TableFiles
+from penstock_core.api.tables import (
+    LoadTable,
+    LocateSealedTable,
+    LocateTable,
+    SealedTableFiles,
+    TableFiles,
+)
+from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.errors import NameDoesNotExist
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_server.runtime.operations.callers import Caller
@@ -32,6 +39,19 @@ async def locate_table(caller: Caller, request: LocateTable) -> TableFiles:
     return await tables_of(caller.realm).locate(request.channel, epoch, caller.principal)
 
 
+async def locate_sealed_table(caller: Caller, request: LocateSealedTable) -> SealedTableFiles:
+    from penstock_lakehouse.channel_tables import tables_of
+
+    epoch = _epoch_of(caller, request.channel)
+    return await tables_of(caller.realm).locate_sealed(
+        request.channel,
+        epoch,
+        caller.principal,
+        span=Span(request.first_id, request.end_id),
+        rows_min=request.rows_min,
+    )
+
+
 def _epoch_of(caller: Caller, channel: ChannelId) -> str:
     """Return the text that identifies the sequence of ids of a channel or queue.
 
@@ -46,4 +66,5 @@ def _epoch_of(caller: Caller, channel: ChannelId) -> str:
 HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = {
     LoadTable: load_table,
     LocateTable: locate_table,
+    LocateSealedTable: locate_sealed_table,
 }

@@ -15,6 +15,7 @@ import penstock
 from packages.client.tests.catalogs import configured
 from penstock.client.sync.sync import Channel
 from penstock.tables import Table
+from penstock_testing.process import ServerProcess
 from tests.patience import until
 
 if TYPE_CHECKING:
@@ -46,10 +47,44 @@ def test_an_iceberg_table_gets_each_event_once(
 
     assert first.stdout == "sales  3 events archived\n"
     assert first.stderr == "sales: 3 events, next is 3\n"
-    assert json.loads(second.stdout) == {"sales": {"events": 2, "lost": 0}}
+    assert json.loads(second.stdout) == {"sales": {"events": 2, "by_reference": 0, "lost": 0}}
     assert third.stdout == ""
     assert catalog.load_table(("lake", "orders")).scan().to_arrow().num_rows == 5
     assert sales.info().definition.archive == ICEBERG
+
+
+@pytest.mark.spec("B8")
+@pytest.mark.process
+def test_sealed_events_are_archived_by_reference(
+    penstock_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = configured(tmp_path, monkeypatch)
+    with ServerProcess(tmp_path / "realm") as server, penstock.connect(server.url) as session:
+        sales = session.channels.create(
+            "sales", type="persistent", storage={"events_per_spindle": 10_000}
+        )
+        sales.publish_table({"n": range(20_005)})
+        until(lambda: sales.info().storage.sealed_files == 2)
+        command = ("archive", "run", "sales", "--table", ICEBERG, "--once", "--url", server.url)
+
+        first = penstock_command(*command, "--by", "reference", "--verbose")
+        sales.publish_table({"n": range(3)})
+        second = penstock_command(*command, "--format", "json")
+        other = ("archive", "run", "sales", "--table", str(tmp_path / "lake"), "--once")
+        refused = penstock_command(*other, "--url", server.url, "--by", "reference")
+        table = catalog.load_table(("lake", "orders"))
+        stored = table.scan().to_arrow().column("n").to_pylist()
+
+    assert first.stdout == ("sales  20,005 events archived, 20,000 by reference and 5 by value\n")
+    assert first.stderr == (
+        "sales: 20,000 events by reference, next is 20,000\n"
+        "sales: 5 events, next is 20,005\n"
+        "sales: copied by value: the events are not in sealed files\n"
+    )
+    assert json.loads(second.stdout) == {"sales": {"events": 3, "by_reference": 0, "lost": 0}}
+    assert sorted(stored) == sorted([*range(20_005), *range(3)])
+    assert refused.exit_code != 0
+    assert "the table has the format delta, not iceberg; pass --by auto" in refused.stderr
 
 
 def test_losses_end_it_or_are_counted(
@@ -71,7 +106,7 @@ def test_losses_end_it_or_are_counted(
     publish(sales, 4)
     sales.purge(start=11, end=11)
     counted = penstock_command(*command, "--allow-losses", "--format", "json")
-    assert json.loads(counted.stdout) == {"sales": {"events": 3, "lost": 1}}
+    assert json.loads(counted.stdout) == {"sales": {"events": 3, "by_reference": 0, "lost": 1}}
 
 
 def test_a_pattern_fills_a_folder_of_delta_tables(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ _REFUSALS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS
 """Error numbers of a full, failing or read-only disk, a quota, and a limit of file sizes."""
 ICEBERG_SCHEME: Final = "iceberg://"
 """Beginning of the URI of an Iceberg table: ``iceberg://CATALOG/NAMESPACE/TABLE``."""
+
+_COPY_BYTES: Final = 1 << 30
+"""Bytes that one call of the operating system copies at most."""
 
 
 @contextmanager
@@ -88,6 +92,55 @@ class Folder:
             sink.close()
             raise
         file.size = self.finish(sink)
+
+    def share(self, source: Path, name: str) -> int:
+        """Add a file with the content of ``source``, a file on this machine that never changes: a
+        hard link or, where that is not possible, a copy. Return its size in bytes.
+
+        Raises ``FileNotFoundError`` and ``PermissionError`` if ``source`` cannot be read.
+        """
+        target = self.path / name
+        self.make(target.parent)
+        with open(source, "rb") as content:
+            if not self._link(source, content.fileno(), target):
+                self._copy(content, target)
+            self.settle(target)
+            self.settle(target.parent)
+            return os.fstat(content.fileno()).st_size
+
+    def _link(self, source: Path, handle: int, target: Path) -> bool:
+        """Add the name ``target`` to the open file ``source``. Return False if the file belongs to
+        another user, or the disk does not allow a hard link."""
+        status = os.fstat(handle)
+        if status.st_uid != os.geteuid():
+            return False
+        try:
+            os.link(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, a disk without hard links, or too many of them
+            return False
+        # The users that may list the folder may read files that are written to it, so they may read
+        # this file, too. Its time decides when it is removed if no commit adds it.
+        os.chmod(target, status.st_mode | target.parent.stat().st_mode & 0o444)
+        os.utime(target)
+        return True
+
+    def _copy(self, content: BinaryIO, target: Path) -> None:
+        """Copy an open file to a new file."""
+        try:
+            with open(target, "xb") as copy:
+                try:
+                    # Some file systems share the blocks of the two files.
+                    while os.copy_file_range(content.fileno(), copy.fileno(), _COPY_BYTES):
+                        pass
+                except (OSError, AttributeError):  # other file systems and operating systems
+                    content.seek(0)
+                    copy.seek(0)
+                    shutil.copyfileobj(content, copy)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
 
     def publish(self, name: str, new_name: str) -> bool:
         """Add the name ``new_name`` to a finished file. Return False if another file already has

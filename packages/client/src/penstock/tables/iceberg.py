@@ -13,11 +13,10 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import date, timedelta
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -33,7 +32,6 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile as TableFile
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -52,7 +50,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _OverwriteFiles, _SnapshotProducer
 from pyiceberg.transforms import IdentityTransform, VoidTransform
-from pyiceberg.types import DateType, LongType, NestedField
+from pyiceberg.types import LongType, NestedField
 from pyiceberg.utils.config import Config
 
 from penstock.tables.disk import Folder, iceberg_parts, local_path
@@ -64,6 +62,7 @@ from penstock.tables.iceberg_columns import (
     column_records,
     iceberg_schema,
 )
+from penstock.tables.iceberg_files import IcebergFiles, data_file, entry_of, is_on_disk
 from penstock.tables.log import (
     CONTENTS_MAX,
     UNCOMMITTED_HOURS,
@@ -72,6 +71,7 @@ from penstock.tables.log import (
     CommitUnconfirmed,
     DataFile,
     NewFile,
+    SharedFile,
     State,
 )
 from penstock_core.vocabulary.errors import InvalidArgument, Unavailable
@@ -197,7 +197,7 @@ class IcebergLog:
             0 if snapshot is None else snapshot.sequence_number or 0,
             columns,
             partition_by,
-            files=tuple(_data_file(file, table) for file in self._data_files()),
+            files=tuple(data_file(file, table) for file in self._data_files()),
         )
 
     def _files_in(self, manifest: ManifestFile, io: FileIO) -> tuple[TableFile, ...]:
@@ -275,7 +275,7 @@ class IcebergLog:
     def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
         self._refuse_deletes()
         for file in files:
-            yield str(local_path(file.path)) if _is_on_disk(file.path) else file.path
+            yield str(local_path(file.path)) if is_on_disk(file.path) else file.path
 
     def file_maker(self) -> IcebergFiles:
         # Of a table that does not exist yet, files are written to the location that the catalog has
@@ -284,6 +284,9 @@ class IcebergLog:
 
     def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
         return self.file_maker().new_file(partition)
+
+    def share(self, source: Path, file: SharedFile) -> DataFile:
+        return self.file_maker().share(source, file)
 
     # --- commits -------------------------------------------------------------------------
 
@@ -371,7 +374,7 @@ class IcebergLog:
                 if file.file_path in replaced_paths:
                     snapshot.delete_data_file(file)
             for new_file in commit.add:
-                snapshot.append_data_file(parquet_file_to_data_file(io, metadata, new_file.path))
+                snapshot.append_data_file(entry_of(new_file, metadata, io))
 
     def _record(self, commit: Commit) -> str:
         """Return the JSON record of a writer's versions after ``commit``."""
@@ -391,7 +394,7 @@ class IcebergLog:
         Raises ``Unavailable`` if the files are not there.
         """
         snapshot = table.current_snapshot()
-        if snapshot is None or not _is_on_disk(table.metadata_location):
+        if snapshot is None or not is_on_disk(table.metadata_location):
             return
         folder = Folder(local_path(table.location()))
         try:
@@ -487,7 +490,7 @@ class IcebergLog:
     def _old_files(self) -> Iterator[str]:
         """Yield the paths of Penstock's data files in the table's folder that are older than
         ``UNCOMMITTED_HOURS``. If they are not committed, no writer will commit them any more."""
-        if not _is_on_disk(self.location) or not self._files_id:
+        if not is_on_disk(self.location) or not self._files_id:
             return
         root = local_path(self.location)
         limit_s = time.time_ns() / 1e9 - UNCOMMITTED_HOURS * 3_600
@@ -495,40 +498,6 @@ class IcebergLog:
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime < limit_s:
                     yield self.location.rstrip("/") + "/" + path.relative_to(root).as_posix()
-
-
-class IcebergFiles(Struct):
-    """Creates data files at the location of a table, without its catalog. Can be pickled."""
-
-    uri: str
-    """The table, for error texts."""
-    location: str
-    """Folder of the table, as a path or URI."""
-    files_id: str
-    """Part of the names of the files; empty for a table that another program has created."""
-    io: FileIO
-    """Opens files in object stores, with the keys that the catalog has returned."""
-    keeps_empty_partitions: bool = True
-    keeps_partition_columns: bool = True
-
-    @contextmanager
-    def new_file(self, partition: str) -> Iterator[NewFile]:
-        """Create a data file to write to. It is not visible before a commit adds it."""
-        name = f"penstock-{self.files_id or 'rows'}-{uuid.uuid4().hex}"
-        parts = (self.location.rstrip("/"), "data", partition, name)
-        path = "/".join(part for part in parts if part) + ".parquet"
-        if _is_on_disk(path):
-            place = local_path(path)
-            folder = Folder(place.parent)
-            with folder.new_file(place.name, path) as file:
-                yield file
-            folder.settle(place.parent)
-            return
-        output = self.io.new_output(path)
-        with output.create() as sink:
-            file = NewFile(path, sink)
-            yield file
-        file.size = len(output)
 
 
 class SingleAttempt(Transaction):
@@ -651,17 +620,6 @@ def _is_expired(
     return replacing.timestamp_ms <= now_ms - hours * _HOUR_MS
 
 
-def _is_on_disk(location: str) -> bool:
-    """Return whether a location is on a disk of this machine.
-
-    Returns False for ``file:/`` with one slash, as Java programs write it; pyiceberg opens such
-    files.
-    """
-    return location.startswith("file:///") or not (
-        "://" in location or location.startswith("file:/")
-    )
-
-
 def _partition_columns(table: IcebergTable) -> Iterator[str]:
     """Yield the names of the columns whose values partition a table.
 
@@ -677,53 +635,3 @@ def _partition_columns(table: IcebergTable) -> Iterator[str]:
                 f"it is partitioned by {field.transform}({name}), and only partitions by the "
                 f"values of columns are supported; replace its partition spec"
             )
-
-
-def _data_file(file: TableFile, table: IcebergTable) -> DataFile:
-    """Convert a data file of pyiceberg into a :class:`DataFile`."""
-    schema = table.schema()
-    partition = {}
-    # The specification of the file, not of the table: the table may be partitioned differently by
-    # now.
-    for position, field in enumerate(table.specs()[file.spec_id].fields):
-        name = schema.find_column_name(field.source_id)
-        if name is not None and isinstance(field.transform, IdentityTransform):
-            is_date = isinstance(schema.find_type(field.source_id), DateType)
-            partition[name] = _partition_text(file.partition[position], is_date=is_date)
-    return DataFile(
-        file.file_path,
-        file.record_count,
-        file.file_size_in_bytes,
-        partition=partition,
-        ids=_ids(file, schema),
-    )
-
-
-def _ids(file: TableFile, schema: Schema) -> tuple[int, int] | None:
-    """Return the smallest and the largest ``event_id`` of a file; None if it does not record
-    them."""
-    field = next((field for field in schema.fields if field.name == ID_COLUMN), None)
-    if field is None or not isinstance(field.field_type, LongType):
-        return None
-    lowest = (file.lower_bounds or {}).get(field.field_id)
-    highest = (file.upper_bounds or {}).get(field.field_id)
-    if lowest is None or highest is None:
-        return None
-    return _long(lowest), _long(highest)
-
-
-def _long(value: bytes) -> int:
-    """Decode a bound of a column of type long."""
-    return int.from_bytes(value, "little", signed=True)
-
-
-def _partition_text(value: Any, *, is_date: bool) -> str | None:
-    """Return a partition value as a text; None for null. Iceberg stores dates as days since
-    1970."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if is_date and isinstance(value, int):
-        value = date(1970, 1, 1) + timedelta(days=value)
-    return str(value)

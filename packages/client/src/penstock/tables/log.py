@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Literal, Protocol
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 from msgspec import Struct, field
@@ -40,6 +41,16 @@ class DataFile(Struct, frozen=True):
     Iceberg table."""
     ids: tuple[int, int] | None = None
     """Smallest and largest ``event_id``; None if the file does not have this column."""
+
+
+class SharedFile(Struct, frozen=True):
+    """The rows of a Parquet file on this machine that never changes."""
+
+    rows: int
+    ids: tuple[int, int]
+    """Smallest and largest ``event_id``."""
+    partition: Mapping[str, str]
+    """Values of the partition columns, which the file does not contain, as texts."""
 
 
 class State(Struct, frozen=True):
@@ -89,6 +100,10 @@ class CommitConflict(Exception):
 class CommitUnconfirmed(Exception):
     """Raised if it is not known whether a commit is stored or will still be stored: its answer was
     lost, or the catalog has failed. The text has the reason."""
+
+
+class CannotShare(Exception):
+    """Raised if a table cannot share a file of a realm. The text has the reason."""
 
 
 class FileMaker(Protocol):
@@ -167,6 +182,19 @@ class Log(FileMaker, Protocol):
     def clean(self, keep_hours: int) -> int:
         """Remove the files that were replaced at least ``keep_hours`` ago, and the files that were
         not committed within ``UNCOMMITTED_HOURS``. Return the number of removed files."""
+        ...
+
+
+@runtime_checkable
+class SharingLog(Protocol):
+    """A log whose table can share Parquet files of a realm."""
+
+    def share(self, source: Path, file: SharedFile) -> DataFile:
+        """Create a data file with the content of ``source``.
+
+        The file is not visible before a commit adds it. Raises ``CannotShare``, and
+        ``FileNotFoundError`` and ``PermissionError`` if ``source`` cannot be read.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from penstock.tables.disk import (
     is_iceberg,
     is_local,
     local_path,
+    storing,
 )
 from penstock.tables.files import (
     ID_COLUMN,
@@ -31,14 +33,18 @@ from penstock.tables.files import (
 from penstock.tables.kinds import columns_of, conform, extend_columns
 from penstock.tables.log import (
     PARQUET_DEPRECATED,
+    CannotShare,
     Commit,
     CommitConflict,
     CommitUnconfirmed,
     DataFile,
     Format,
     Log,
+    SharedFile,
+    SharingLog,
     State,
 )
+from penstock_core.columns.files.shared_columns import is_part_of
 from penstock_core.vocabulary.errors import (
     DifferentContent,
     IllegalState,
@@ -290,6 +296,31 @@ class Table:
         read the table; the program that commits the files has read it."""
         return RowWriter(self._log, schema, tuple(partition_by))
 
+    def share(self, source: Path, file: SharedFile, columns: pa.Schema) -> DataFile:
+        """Create a data file with the content of a Parquet file on this machine that never changes:
+        by a hard link or, if the disk or the owner of the file does not allow one, by a copy.
+
+        ``columns`` are the columns of the file. The file becomes part of the table when any program
+        passes it to :meth:`commit`. Raises ``CannotShare`` if the table cannot have the file as it
+        is, ``FileNotFoundError`` and ``PermissionError`` if ``source`` cannot be read, and
+        ``StorageFailed`` if the disk is full.
+        """
+        log = self._log
+        if not isinstance(log, SharingLog):
+            raise CannotShare(f"the table has the format {self.format}, not iceberg")
+        if self.exists:
+            # Readers find the columns of a file by their names, with upper and lower case.
+            kinds = {column.name: column.type for column in extend_columns(self.schema, columns)}
+            for column in columns:
+                kind = kinds.get(column.name)
+                if kind is None or not is_part_of(column.type, kind):
+                    raise CannotShare(
+                        f"column {column.name!r} has another name or type in the table than in the "
+                        f"file, where its type is {column.type}"
+                    )
+        with storing(self.uri):
+            return log.share(source, file)
+
     def commit(
         self,
         schema: pa.Schema,
@@ -480,18 +511,26 @@ class Table:
     # --- compaction ----------------------------------------------------------------------
 
     def compact(
-        self, target_bytes: int = COMPACT_BYTES, *, keep_hours: int = KEEP_HOURS
+        self,
+        target_bytes: int = COMPACT_BYTES,
+        *,
+        keep_hours: int = KEEP_HOURS,
+        rows_enough: int | None = None,
     ) -> Compacted:
         """Join small files of each partition into files of up to ``target_bytes`` bytes. Return the
         numbers of replaced, new and deleted files.
 
-        The rows of a new file are sorted by ``event_id`` if the table has this column. Afterwards
-        files that were replaced at least ``keep_hours`` ago are deleted, and so are uncommitted
-        files that are at least this old and at least a day old. Rows and versions of writers stay
-        the same. Other programs may append during the compaction.
+        A file is small if it has less than half of ``target_bytes`` and fewer than ``rows_enough``
+        rows. The rows of a new file are sorted by ``event_id`` if the table has this column.
+        Afterwards files that were replaced at least ``keep_hours`` ago are deleted, and so are
+        uncommitted files that are at least this old and at least a day old. Rows and versions of
+        writers stay the same. Other programs may append during the compaction.
         """
         removed_count = added_count = 0
-        for files in small_files(self.refresh().files, target_bytes):
+        candidates = [
+            file for file in self.refresh().files if rows_enough is None or file.rows < rows_enough
+        ]
+        for files in small_files(candidates, target_bytes):
             if not self._has_files(files):
                 continue  # another program has replaced some of them
             writer = self.writer()

@@ -426,6 +426,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         reading.CancelScheduled: _numbered(PURGE),
         tables.LoadTable: _numbered(READ),
         tables.LocateTable: _numbered(READ),
+        tables.LocateSealedTable: _numbered(READ),
         # MQTT topics. The description of MQTT lists only the channels that the user may read.
         topics.DescribeMqtt: _on_realm("realm.describe"),
         topics.ListTopics: _numbered(READ),

@@ -7,6 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from penstock_core.api.requests import Request
+from penstock_core.bounds import Count, EndId, EventId
+from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.identities import ChannelNumber
 
 
@@ -42,3 +44,39 @@ class LocateTable(Request[TableFiles], frozen=True):
     """Make a snapshot of the stored events for readers on the realm's machine (SEM B1, B7)."""
 
     channel: ChannelNumber
+
+
+class SealedTableFile(Struct, frozen=True):
+    """A Parquet file whose rows are all the stored events of a range of ids."""
+
+    path: str
+    """Absolute path on the realm's machine; empty if the realm has no data directory."""
+    size: int
+    """Size of the file in bytes."""
+    rows: int
+    """Number of rows; smaller than the range if events of it were removed."""
+    span: Span
+    """The range of ids."""
+
+
+class SealedTableFiles(Struct, frozen=True, omit_defaults=True):
+    """Parquet files of sealed events, in the order of their ranges, which do not overlap."""
+
+    files: tuple[SealedTableFile, ...]
+    columns: bytes
+    """The columns of the channel's stored events, as the message of an Arrow schema. Their layout
+    in the files is that of ``TableLayout``."""
+    until_us: int
+    """Time until which the files are kept, in microseconds since 1970. The user's next request of
+    this kind for the channel ends it."""
+
+
+class LocateSealedTable(Request[SealedTableFiles], frozen=True):
+    """Make Parquet files of the sealed events of a range of ids, for archives on the realm's
+    machine (SEM B8)."""
+
+    channel: ChannelNumber
+    first_id: EventId
+    end_id: EndId
+    rows_min: Count = 1
+    """Smallest number of rows of a file; smaller ones are left out."""

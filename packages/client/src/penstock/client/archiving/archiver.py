@@ -24,6 +24,7 @@ from penstock.client.archiving.losses import (
     lost_ids,
     prevention,
 )
+from penstock.client.archiving.shared_files import By, CommitFiles, RealmFiles, ValueRange
 from penstock.client.sync.sync import Channel, Destination, DurableHold, Session
 from penstock.tables.attempts import MachineClock, PausingClock
 from penstock.tables.files import RowWriter
@@ -51,6 +52,9 @@ COMMIT_BYTES_MAX: Final = 256 << 20
 ``COMMIT_ROWS_MAX`` events."""
 COMPACT_BYTES: Final = 16 << 20
 """Size of compacted files; it bounds the memory of a compaction."""
+ROWS_ENOUGH: Final = 25_000
+"""Number of rows with which a file is not compacted if the table shares files of the realm. It is
+half of the number of events that a sealed file has by default."""
 WAIT_S: Final = 1.0
 """Seconds after which an archiver that waits for events checks whether it should end."""
 RETRY_S: Final = 5.0
@@ -72,6 +76,9 @@ class ArchiveSettings(Struct, frozen=True, kw_only=True):
     """Whether to continue after events that left the channel before they were copied."""
     every_s: float = 0.0
     """Smallest number of seconds between the commits of a channel whose events are all copied."""
+    by: By = "value"
+    """How events get into the table: ``reference`` adds files that the realm has made of its sealed
+    events, ``auto`` does so if the table and the realm can share files (SEM B8)."""
 
 
 class ArchiveProgress(Struct, frozen=True):
@@ -86,6 +93,10 @@ class ArchiveProgress(Struct, frozen=True):
     """Events before ``next_id`` that left the channel before they were copied, by cause."""
     may_be_unwanted: bool = False
     """Whether the durable has a selector, which may have left out the lost events."""
+    is_by_reference: bool = False
+    """Whether the events are in files of the realm, which the table shares."""
+    reason: str = ""
+    """Why the events were copied by value, if they could have been archived by reference."""
 
     @property
     def lost_events(self) -> int:
@@ -122,6 +133,12 @@ class ChannelArchiver:
         self._lake = lake
         self._settings = settings
         self._table = lake.table_of(channel.name, clock)
+        self._realm_files: RealmFiles | None = None
+        """Files for archives by reference; None if the settings exclude it."""
+        if settings.by != "value":
+            self._realm_files = RealmFiles(
+                channel, self._table, is_required=settings.by == "reference"
+            )
         self._hold: DurableHold | None = None
         self._is_selective = False
         """Whether the durable has a selector."""
@@ -196,30 +213,23 @@ class ChannelArchiver:
         """Copy the events from ``next_id`` to below ``end``, or as many as one commit takes.
 
         ``on_commit`` is called after the commit, and when events were lost; the steps after this
-        call may still fail. Raises ``DataLost`` if events left the channel before they were copied.
+        call may still fail. Raises ``DataLost`` if events left the channel before they were copied,
+        and ``IllegalState`` if they cannot be archived by reference and the settings require it.
         """
         span = Span(self.next_id, end)
         table = self._table
         versions = table.state.version
-        layout = ArchiveLayout(
-            self.channel.columns(),
-            table.schema if table.exists else None,
-            channel=self.channel.name,
-            epoch=self.channel.epoch,
-        )
-        writer = table.writer()
-        try:
-            read = ReadIds()
-            reached = self._write(writer, layout, span, read=read)
-            lost = self._losses(Span(span.first, reached), read)
-            files = [file for file in writer.close() if file.rows]
-        finally:
-            writer.abandon()
+        shared = self._shared(span)
+        if isinstance(shared, CommitFiles):
+            rows, lost = shared, self._losses(Span(span.first, shared.end), shared.read)
+        else:
+            rows, lost = self._written(Span(span.first, shared.end))
+        reached, files = rows.end, rows.files
         events = sum(file.rows for file in files)
         if files:
             try:
                 table.commit(
-                    writer.schema,
+                    rows.columns,
                     files,
                     app=APP,
                     version=reached - 1,
@@ -233,7 +243,13 @@ class ChannelArchiver:
         # Before all that may fail: a further attempt must not copy these events again.
         self.next_id = reached
         copied = ArchiveProgress(
-            self.channel.name, events, reached, lost=lost, may_be_unwanted=self._is_selective
+            self.channel.name,
+            events,
+            reached,
+            lost=lost,
+            may_be_unwanted=self._is_selective,
+            is_by_reference=isinstance(shared, CommitFiles),
+            reason="" if isinstance(shared, CommitFiles) else shared.reason,
         )
         if events or lost:
             on_commit(copied)
@@ -243,10 +259,42 @@ class ChannelArchiver:
             self._finish_commit(versions)
         return copied
 
+    def _shared(self, span: Span) -> CommitFiles | ValueRange:
+        """Return files of the realm with the first events of ``span``, or the range to copy by
+        value."""
+        if self._realm_files is None:
+            return ValueRange(span.end)
+        return self._realm_files.take_over(span, None if self._hold is None else self._held_ids)
+
+    def _written(self, span: Span) -> tuple[CommitFiles, tuple[Missing, ...]]:
+        """Write the events of ``span``, up to the limits of a commit, to new files. Return the
+        files and the events that were lost. Raises ``DataLost`` if losses are not allowed."""
+        table = self._table
+        layout = ArchiveLayout(
+            self.channel.columns(),
+            table.schema if table.exists else None,
+            channel=self.channel.name,
+            epoch=self.channel.epoch,
+        )
+        writer = table.writer()
+        try:
+            read = ReadIds()
+            reached = self._write(writer, layout, span, read=read)
+            lost = self._losses(Span(span.first, reached), read)
+            files = tuple(file for file in writer.close() if file.rows)
+        finally:
+            writer.abandon()
+        return CommitFiles(files, writer.schema, read, reached), lost
+
+    def _held_ids(self, span: Span) -> IdSet:
+        """Return the ids of ``span`` that the durable has."""
+        assert self._hold is not None, "there is a durable"
+        return self._hold.take(span.first, span.end - 1).id_set
+
     def _write(self, writer: RowWriter, layout: ArchiveLayout, span: Span, read: ReadIds) -> int:
         """Write the events of ``span`` to files, up to the limits of a commit, and add their ids to
         ``read``. Return the id of the first event that was not reached."""
-        held_ids = None if self._hold is None else self._hold.take(span.first, span.end - 1).id_set
+        held_ids = None if self._hold is None else self._held_ids(span)
         size = 0
         with self.channel.browse(start=span.first, end=span.end - 1) as reading:
             for batch in reading.batches():
@@ -327,7 +375,11 @@ class ChannelArchiver:
         every = self._settings.compact_every
         # Counted by the table, as a process may end after one commit.
         if every and self._table.state.version // every != versions // every:
-            self._table.compact(COMPACT_BYTES, keep_hours=self._settings.keep_hours)
+            # Otherwise the files of the realm would be copied after all.
+            rows_enough = None if self._realm_files is None else ROWS_ENOUGH
+            self._table.compact(
+                COMPACT_BYTES, keep_hours=self._settings.keep_hours, rows_enough=rows_enough
+            )
 
 
 class Archiver:

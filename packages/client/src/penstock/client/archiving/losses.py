@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Final
 
+import numpy as np
+
 from penstock.client.sync.sync import Destination, Queue
 from penstock_core.api.channels import Missing
 from penstock_core.columns.events.batch import Int64s, runs_of
@@ -54,11 +56,22 @@ class ReadIds:
         self.count += len(ids)
         self._runs.append(runs_of(ids))
 
+    def add_span(self, span: Span) -> None:
+        """Add all ids of a range above those added before."""
+        self.count += span.size
+        self._runs.append((np.array([span.first]), np.array([span.end])))
+
     def id_set(self) -> IdSet:
         """Return the ids as a set."""
         return IdSet.union(
             IdSet.of_runs(firsts.tolist(), ends.tolist()) for firsts, ends in self._runs
         )
+
+
+def id_set_of(ids: Int64s) -> IdSet:
+    """Return ascending ids as a set."""
+    firsts, ends = runs_of(ids)
+    return IdSet.of_runs(firsts.tolist(), ends.tolist())
 
 
 def lost_events(store: Destination, span: Span, *, bound: bool = False) -> list[Missing]:

@@ -44,7 +44,12 @@ from penstock_core.api.channels import (
 )
 from penstock_core.api.durables import DeliveryPage, DescribeDelivery
 from penstock_core.api.requests import Kind
-from penstock_core.api.tables import LocateTable, TableFiles
+from penstock_core.api.tables import (
+    LocateSealedTable,
+    LocateTable,
+    SealedTableFiles,
+    TableFiles,
+)
 from penstock_core.bounds import EVENT_ID_MAX
 from penstock_core.columns.events.delivery_table import table_of_runs
 from penstock_core.columns.events.event import Event
@@ -262,6 +267,19 @@ class Destination:
         has no tables.
         """
         return await self._connection.ask(LocateTable(self.number), TableFiles)
+
+    async def locate_sealed_table(
+        self, first_id: int, end_id: int, *, rows_min: int = 1
+    ) -> SealedTableFiles:
+        """Have the realm make Parquet files of sealed events with ids from ``first_id`` up to but
+        not including ``end_id`` (SEM B8), for programs on its machine that keep copies of them.
+
+        The answer has a limited number of files, of at least ``rows_min`` rows each. Raises
+        ``LimitReached``, ``StorageFailed``, ``Damaged``, and ``IllegalState`` if the realm has no
+        tables.
+        """
+        message = LocateSealedTable(self.number, first_id, end_id, rows_min=rows_min)
+        return await self._connection.ask(message, SealedTableFiles)
 
     async def published_at(self, event_id: int) -> datetime | None:
         """Return the time of publication of the first stored event whose id is at least

@@ -24,7 +24,7 @@ from penstock.client.sync.sync_received import ReceivedEvent
 from penstock.client.sync.sync_subscription import Subscription
 from penstock.client.sync.sync_transaction import Transaction
 from penstock_core.api.channels import ChannelInfo, Location, Maintained, Missing
-from penstock_core.api.tables import TableFiles
+from penstock_core.api.tables import SealedTableFiles, TableFiles
 from penstock_core.columns.protobuf import Messages
 from penstock_core.display import safe_html, safe_repr
 from penstock_core.vocabulary.delivery_runs import OUTSTANDING, EventState
@@ -165,6 +165,18 @@ class Destination:
         has no tables.
         """
         return self._loop.call(self._inner.locate_table())
+
+    def locate_sealed_table(
+        self, first_id: int, end_id: int, *, rows_min: int = 1
+    ) -> SealedTableFiles:
+        """Have the realm make Parquet files of sealed events with ids from ``first_id`` up to but
+        not including ``end_id`` (SEM B8), for programs on its machine that keep copies of them.
+
+        The answer has a limited number of files, of at least ``rows_min`` rows each. Raises
+        ``LimitReached``, ``StorageFailed``, ``Damaged``, and ``IllegalState`` if the realm has no
+        tables.
+        """
+        return self._loop.call(self._inner.locate_sealed_table(first_id, end_id, rows_min=rows_min))
 
     def published_at(self, event_id: int) -> datetime | None:
         """Return the time of publication of the first stored event whose id is at least

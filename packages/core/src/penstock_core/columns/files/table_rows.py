@@ -23,12 +23,13 @@ REQUIRED: Final = frozenset(("event_id", "published"))
 """Columns that every row has."""
 _DELTA: Final = f"{RESERVED_PREFIX}_delta"
 _ORIGIN: Final = f"{RESERVED_PREFIX}_origin"
-_RESERVED: Final[Mapping[str, pa.DataType]] = {
+PROGRAM_TYPES: Final[Mapping[str, pa.DataType]] = {
     _ORIGIN: pa.struct(list(ORIGIN.items())),
     f"{RESERVED_PREFIX}_nulls": pa.list_(pa.string()),
     f"{RESERVED_PREFIX}_more": pa.binary(),
 }
-PROGRAM_COLUMNS: Final = frozenset(_RESERVED)
+"""The types of the columns for programs."""
+PROGRAM_COLUMNS: Final = frozenset(PROGRAM_TYPES)
 """Columns for programs, which a table has only if an event has a value in them."""
 
 
@@ -50,12 +51,12 @@ class TableLayout:
 
     def __init__(self, stored: pa.Schema) -> None:
         self._archive = ArchiveLayout(stored)
-        no_rows = self._archive.of(_no_events(stored))
+        no_rows = self._archive.of(no_events(stored))
         self._joined = joined_numbers(no_rows.schema)
         self._final_names: dict[str, str] = {}
         """Names of columns in tables, by their names in archives."""
         shown = self._shown(pa.table(no_rows), inexact=[]).schema
-        self.columns = pa.schema(field for field in shown if field.name not in _RESERVED)
+        self.columns = pa.schema(field for field in shown if field.name not in PROGRAM_TYPES)
         """All columns but those for programs, if all integers are exact as doubles."""
         self.prefixed = frozenset(
             path for path, name in column_paths(shown) if name.startswith(PREFIX)
@@ -74,7 +75,7 @@ class TableLayout:
             rows = rows.take(np.argsort(ids, kind="stable"))
         used = [
             name
-            for name in (*self.columns.names, *_RESERVED)
+            for name in (*self.columns.names, *PROGRAM_TYPES)
             if name in rows.column_names
             and (name in REQUIRED or rows.column(name).null_count < len(rows))
         ]
@@ -91,7 +92,7 @@ class TableLayout:
         shown = [field for field in self.columns if field.name not in hidden]
         programs = [
             pa.field(name, table_column_type(kind))
-            for name, kind in _RESERVED.items()
+            for name, kind in PROGRAM_TYPES.items()
             if name in names
         ]
         return pa.schema([*shown, *programs])
@@ -111,6 +112,10 @@ class TableLayout:
             )
             for column in self._joined
         )
+
+    def name_of(self, column: str) -> str:
+        """Return the name of an archive's column in tables."""
+        return self._final_names.get(column, column)
 
     @property
     def joined(self) -> frozenset[str]:
@@ -212,7 +217,7 @@ def _renamed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
 
 
-def _no_events(stored: pa.Schema) -> pa.RecordBatch:
+def no_events(stored: pa.Schema) -> pa.RecordBatch:
     """Return an empty stored batch with the columns of a channel."""
     fields = [*(pa.field(name, kind, nullable=False) for name, kind in STAMPED.items())]
     fields += [field for field in stored if field.name not in STAMPED]
@@ -228,7 +233,7 @@ def _with_full_origin(rows: pa.RecordBatch) -> pa.Table:
     if index < 0:
         return pa.table(rows)
     origin = rows.column(index)
-    kind = _RESERVED[_ORIGIN]
+    kind = PROGRAM_TYPES[_ORIGIN]
     fields = {field.name: number for number, field in enumerate(origin.type)}
     arrays = [
         field_of(origin, fields[field.name]).cast(field.type)

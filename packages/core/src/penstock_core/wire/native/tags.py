@@ -109,5 +109,6 @@ TAGS: Final[Mapping[int, type[Request[Any]]]] = MappingProxyType(
         142: topics.ListMqttSessions,
         143: topics.EndMqttSession,
         150: tables.LocateTable,
+        151: tables.LocateSealedTable,
     }
 )

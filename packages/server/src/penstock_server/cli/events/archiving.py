@@ -74,6 +74,16 @@ def run_(
         bool,
         typer.Option("--allow-losses", help="Continue after events that left before the copy."),
     ] = False,
+    by: Annotated[
+        Literal["auto", "reference", "value"],
+        typer.Option(
+            help="reference: add Parquet files of the realm to an Iceberg table; value: copy "
+            "events; auto: by reference where possible."
+        ),
+    ] = "auto",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show why events are copied by value.")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Copy the stored events and end.")] = False,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
@@ -87,7 +97,6 @@ def run_(
     """
     from penstock.client.archiving.archiver import Archiver, ArchiveSettings
     from penstock.client.archiving.lake import Lake
-    from penstock.client.archiving.losses import described
     from penstock.tables.disk import format_of
     from penstock.tables.log import PARQUET_DEPRECATED
     from penstock_core.vocabulary.choice import choice_of
@@ -110,17 +119,9 @@ def run_(
         register=register,
         allows_losses=allow_losses,
         every_s=parsers.milliseconds(every) / 1_000,
+        by=by,
     )
-    copied_events: Counter[str] = Counter()
-    lost_events: Counter[str] = Counter()
-
-    def show(copied: ArchiveProgress) -> None:
-        copied_events[copied.channel] += copied.events
-        lost_events[copied.channel] += copied.lost_events
-        note(f"{copied.channel}: {count(copied.events, 'event')}, next is {copied.next_id:,}")
-        if copied.lost:
-            doubt = "; the durable's selector may leave them out" if copied.may_be_unwanted else ""
-            note(f"{copied.channel}: before they were archived, {described(copied.lost)}{doubt}")
+    totals = _Totals(is_verbose=verbose)
 
     with _returning_memory(), session(url) as realm, stopped_by_signals() as stopping:
 
@@ -128,20 +129,63 @@ def run_(
             note(f"{channel}: {error}{'' if stopping.is_set() else '; trying again'}")
 
         archiver = Archiver(
-            realm, choice, lake, settings=settings, on_commit=show, on_retry=note_retry
+            realm, choice, lake, settings=settings, on_commit=totals.add, on_retry=note_retry
         )
         archiver.run(stopping, once=once)
-    if format == "json":
-        write_json(
-            {
-                name: {"events": events, "lost": lost_events[name]}
-                for name, events in sorted(copied_events.items())
-            }
-        )
-        return
-    for name, events in sorted(copied_events.items()):
-        lost = lost_events[name]
-        write(f"{name}  {count(events, 'event')} archived{f', {lost:,} lost' if lost else ''}")
+    totals.show(format)
+
+
+class _Totals:
+    """The numbers of events of each channel, which are shown after each commit and at the end."""
+
+    def __init__(self, *, is_verbose: bool) -> None:
+        """``is_verbose``: whether to show why events are copied by value."""
+        self._is_verbose = is_verbose
+        self._copied: Counter[str] = Counter()
+        """Events in the table, by channel."""
+        self._shared: Counter[str] = Counter()
+        """Those of them that were archived by reference."""
+        self._lost: Counter[str] = Counter()
+
+    def add(self, copied: ArchiveProgress) -> None:
+        """Count and show a commit."""
+        from penstock.client.archiving.losses import described
+
+        name = copied.channel
+        self._copied[name] += copied.events
+        self._lost[name] += copied.lost_events
+        if copied.is_by_reference:
+            self._shared[name] += copied.events
+        way = " by reference" if copied.is_by_reference else ""
+        note(f"{name}: {count(copied.events, 'event')}{way}, next is {copied.next_id:,}")
+        if self._is_verbose and copied.reason:
+            note(f"{name}: copied by value: {copied.reason}")
+        if copied.lost:
+            doubt = "; the durable's selector may leave them out" if copied.may_be_unwanted else ""
+            note(f"{name}: before they were archived, {described(copied.lost)}{doubt}")
+
+    def show(self, format: Literal["table", "json"]) -> None:
+        """Write the totals."""
+        if format == "json":
+            write_json(
+                {
+                    name: {
+                        "events": events,
+                        "by_reference": self._shared[name],
+                        "lost": self._lost[name],
+                    }
+                    for name, events in sorted(self._copied.items())
+                }
+            )
+            return
+        for name, events in sorted(self._copied.items()):
+            shared, lost = self._shared[name], self._lost[name]
+            parts = [f"{count(events, 'event')} archived"]
+            if shared:
+                parts.append(f"{shared:,} by reference and {events - shared:,} by value")
+            if lost:
+                parts.append(f"{lost:,} lost")
+            write(f"{name}  {', '.join(parts)}")
 
 
 @contextmanager
