@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ import penstock
 from penstock_server.cli.checks import checks
 from penstock_server.cli.program import app
 from penstock_server.settings.loading import load
+from scripts.packages import WHOLE, extras_of, requirements_of
 from tests.access.certificates import Authority
 
 SETTINGS = """
@@ -83,6 +85,43 @@ def test_a_missing_amqp_package_is_ok_and_has_its_install_command() -> None:
     assert without.status == "ok"
     assert "pip install 'penstock-realm[amqp]'" in without.found
     assert checks.amqp("0.40.0").found == "python-qpid-proton 0.40.0"
+
+
+@pytest.mark.parametrize("extra", extras_of(WHOLE))
+def test_the_packages_of_each_extra_are_listed(extra: str) -> None:
+    """They are derived from the metadata of the installed distributions."""
+    required = {requirement.name for requirement in requirements_of(WHOLE, extra)}
+
+    assert required
+    assert required <= set(checks.required_packages())
+
+
+def test_the_versions_of_optional_packages_are_shown(tmp_path: Path, settings: Path) -> None:
+    result = doctor("--data", str(tmp_path / "data"), "--settings", str(settings))
+    versions = checks_by_name(result)["packages"]["found"].split(", ")
+
+    names = [text.partition(" ")[0] for text in versions]
+    assert len(names) == len(set(names))
+    assert {"msgspec", "nats-py", "asyncpg", "ldap3", "opentelemetry-sdk"} <= set(names)
+    assert f"nats-py {importlib.metadata.version('nats-py')}" in versions
+
+
+def test_packages_are_listed_without_the_distribution_of_all_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine may have `penstock-server` without `penstock-realm`."""
+    requires = importlib.metadata.requires
+
+    def requires_of_server(name: str) -> list[str] | None:
+        if name == WHOLE:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return requires(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", requires_of_server)
+    names = set(checks.required_packages())
+
+    assert {"msgspec", "ldap3", "pyiceberg"} <= names
+    assert "nats-py" not in names
 
 
 def test_a_directory_that_is_not_a_realm_is_a_failure(tmp_path: Path, settings: Path) -> None:

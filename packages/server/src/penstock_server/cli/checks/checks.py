@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import resource
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -37,7 +38,11 @@ ANSWER_S: Final = 3.0
 
 AMQP_ENGINE: Final = "python-qpid-proton"
 _NEEDED: Final = ("msgspec", "numpy", "pyarrow", "structlog", "typer", "uvicorn", "xxhash")
-_OPTIONAL: Final = ("uvloop", "pyspark", "protobuf", "deltalake")
+_ROOTS: Final = ("penstock-realm", "penstock-server")
+"""Distributions whose requirements lead to all parts of a realm. The first one may be missing."""
+_OWN_PREFIX: Final = "penstock-"
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+"""Name at the beginning of a requirement."""
 _BUILT: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """An earlier time than this proves that the clock is wrong."""
 
@@ -67,7 +72,7 @@ def installation() -> Iterator[Check]:
     else:
         versions = [
             f"{name} {version}"
-            for name in (*_NEEDED, *_OPTIONAL)
+            for name in dict.fromkeys((*_NEEDED, *required_packages()))
             if (version := version_of(name)) is not None
         ]
         yield Check("packages", "ok", ", ".join(versions))
@@ -84,6 +89,26 @@ def amqp(version: str | None) -> Check:
     if version is None:
         return Check("amqp", "ok", "not installed; pip install 'penstock-realm[amqp]' compiles it")
     return Check("amqp", "ok", f"{AMQP_ENGINE} {version}")
+
+
+def required_packages() -> Sequence[str]:
+    """Return the sorted names of the other projects' packages that the installed distributions of
+    Penstock require, including those of their extras."""
+    names: set[str] = set()
+    waiting, visited = list(_ROOTS), set(_ROOTS)
+    while waiting:
+        try:
+            requirements = importlib.metadata.requires(waiting.pop()) or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for match in filter(None, map(_NAME.match, requirements)):
+            name = match[0].lower()
+            if not name.startswith(_OWN_PREFIX):
+                names.add(name)
+            elif name not in visited:
+                visited.add(name)
+                waiting.append(name)
+    return sorted(names)
 
 
 def version_of(name: str) -> str | None:
