@@ -432,7 +432,7 @@ def test_the_ratio_is_of_the_medians_and_above_one_when_penstock_is_better() -> 
 def test_the_ratio_of_a_time_is_turned_round() -> None:
     table = markdown(result_of(cell("penstock", 200), cell("nats", 100), higher_is_better=False))
 
-    assert "| nats | 1 | 100 | 0.50 |" in table
+    assert "| nats | 1 | 100 | **0.50** |" in table
 
 
 def test_a_contender_that_ran_in_no_case_has_its_first_reason() -> None:
