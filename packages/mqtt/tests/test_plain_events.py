@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_core.columns.events.single_event import ROW_BYTES_MAX
 from penstock_core.columns.schema.ipc import batch_bytes, batch_from, schema_bytes, schema_from
+from penstock_core.columns.selectors import Selector, SelectorIndex
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.errors import PenstockError
 from penstock_mqtt.messages import (
@@ -29,7 +32,7 @@ from penstock_server.runtime.store.tail_batch import TailBatch
 
 EVENT_BYTES_MAX = 1 << 20
 
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+TEXTS = st.text(max_size=40)
 PLAIN = st.tuples(TEXTS, st.binary(max_size=60), st.integers(0, 65_535))
 
 
@@ -39,7 +42,7 @@ class Publication:
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
 
-    def stored_together(self, messages: list[PlainMessage]) -> None:
+    def stored_together(self, messages: Sequence[PlainMessage]) -> None:
         raise NotImplementedError
 
     def stored(self, packet: PublishPacket) -> None:
@@ -97,6 +100,23 @@ def test_a_single_message_is_read_from_its_bytes_as_from_its_columns(
     assert rows.tail_batch is not None
     assert rows.tail_batch._batch is None, "the message was read without Arrow"
     assert read == messages_of(rows.batch)
+
+
+@given(PLAIN, TEXTS, TEXTS)
+def test_selectors_of_a_topic_are_found_without_arrow(
+    message: PlainMessage, client_id: str, other: str
+) -> None:
+    body, by_arrow = body_of(message, client_id), arrow_body_of(message, client_id)
+    index = SelectorIndex(value_cost=0.0)
+    for topic in {message[0], other}:
+        quoted = topic.replace("'", "''")
+        text = f"topic = '{quoted}'"
+        index.add(text, Selector(text))
+    candidates = body.candidates_in(index, None)
+
+    assert candidates == by_arrow.candidates_in(index, None)
+    assert (body.value_of("topic"), body.value_of("application_id")) == (message[0], None)
+    assert body.parsed is None
 
 
 @given(PLAIN, TEXTS, st.data())

@@ -68,7 +68,12 @@ def body_of_single(message: PlainEvent) -> Body | None:
     if not message.persists:
         digest = replace(digest, volatile=_VOLATILE)
     return Body(
-        message_bytes, None, plain.schema_bytes, known_digest=digest, names=plain.codec.names
+        message_bytes,
+        None,
+        plain.schema_bytes,
+        known_digest=digest,
+        names=plain.codec.names,
+        codec=plain.codec,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packages.core.tests.columns.selectors.batches import batch_of, properties_batch
-from packages.core.tests.columns.selectors.strategies import EXPRESSIONS, TYPED, batches
+from packages.core.tests.columns.selectors.strategies import (
+    EXPRESSIONS,
+    INTEGERS,
+    TYPED,
+    WILD_FLOATS,
+    batches,
+)
+from packages.core.tests.columns.selectors.strategies import TEXTS as TEXT_VALUES
 from penstock_core.columns.selectors import EventFrame, Selector
 from penstock_core.columns.selectors.expressions import Expression
 from penstock_core.columns.selectors.index import SelectorIndex
@@ -64,6 +72,38 @@ def test_the_index_agrees_with_each_single_selector(
         assert matching(made, alone) == one_by_one(texts, alone)
 
 
+SCALARS = st.one_of(st.booleans(), INTEGERS, WILD_FLOATS, TEXT_VALUES)
+SINGLE_EVENTS = st.dictionaries(st.sampled_from(["n", "i", "s", "b", "any"]), SCALARS)
+
+
+def matching_single(made: SelectorIndex, event: dict[str, Any]) -> dict[str, list[int]] | None:
+    """Return what `matching` returns for one event whose properties are read without columns."""
+    candidates = made.candidates_of(lambda name: event.get(name))
+    frame = EventFrame(properties_batch(event), NOW_US)
+    if candidates is None:
+        return None
+    return {text: _rows(mask) for text, mask in candidates.masks(frame, Selector)}
+
+
+@pytest.mark.slow
+@pytest.mark.spec("F1", "F5")
+@settings(max_examples=examples(400), deadline=None)
+@given(st.sets(TEXTS, max_size=8), SINGLE_EVENTS)
+def test_the_index_finds_the_selectors_of_one_event_without_columns(
+    texts: set[str], event: dict[str, Any]
+) -> None:
+    made = index_of(*sorted(texts))
+
+    assert matching_single(made, event) in (None, one_by_one(texts, properties_batch(event)))
+
+
+def test_values_that_only_columns_show_are_left_to_them() -> None:
+    for text in ("JMSType = 'a'", "tag = 'a'", "d.k = 1"):
+        assert index_of(text).candidates_of(lambda _: None) is None
+    for value in (b"x", NotImplemented, datetime.now(UTC)):
+        assert index_of("p = 1").candidates_of({"p": value}.__getitem__) is None
+
+
 @pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.one_of(TYPED, EXPRESSIONS), min_size=1, max_size=6, unique_by=canonical))
@@ -115,6 +155,9 @@ def test_a_selector_is_looked_up_by_values(selector: str, values: list[Any]) -> 
 
     assert made.finds(text)
     assert matching(made, batch) == one_by_one({text}, batch)
+    for value in values:
+        event = {} if value is None else {"p": value}
+        assert matching_single(made, event) == one_by_one({text}, properties_batch(event))
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ class SingleEventCodec:
     def column_index(self, name: str) -> int | None:
         """Return the index of the column of a property, for :meth:`value_in`; -1 if no event of
         this schema has the property. Return None if several columns hold the property, or if its
-        type is nested."""
+        type is not text, bytes, a 64-bit number or a flag."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -233,15 +233,17 @@ class SingleEventCodec:
         """Return the index of a property's column, as :meth:`column_index` does."""
         if "properties" not in self.names:
             return -1
+        column = 0
+        for field in self.schema:
+            if field.name == "properties":
+                break
+            column += max(field.type.num_fields, 1)  # each field of a struct is a column
         slots = struct_shape(self.schema.field("properties").type).slots
-        matches = [index for index, slot in enumerate(slots) if slot.logical == name]
-        return (
-            None
-            if len(matches) > 1
-            else len(self._kinds) - len(slots) + matches[0]
-            if matches
-            else -1
-        )
+        matches = [column + index for index, slot in enumerate(slots) if slot.logical == name]
+        if not matches:
+            return -1
+        is_readable = len(matches) == 1 and self._kinds[matches[0]] in _RECOGNISED
+        return matches[0] if is_readable else None
 
     def value_in(self, message: bytes, column: int) -> Any:
         """Return the value of a column in a message that :meth:`digest_of` has checked."""

@@ -29,6 +29,7 @@ from penstock_core.columns.selectors.accesses import (
     accesses_of,
 )
 from penstock_core.columns.selectors.frames import EventFrame
+from penstock_core.columns.selectors.headers import HEADERS
 from penstock_core.columns.selectors.ranges import RangeTable
 from penstock_core.columns.selectors.selector import Selector
 from penstock_core.columns.selectors.typed_columns import (
@@ -54,6 +55,13 @@ _FAMILIES: Final = {
     ColumnType.FLOAT: ValueFamily.NUMBER,
     ColumnType.TRUTH: ValueFamily.TRUTH,
 }
+_KINDS: Final = {
+    str: ColumnType.TEXT,
+    int: ColumnType.INTEGER,
+    float: ColumnType.FLOAT,
+    bool: ColumnType.TRUTH,
+}
+"""Column types of single values; values of other types are read from their columns."""
 
 
 class _IndexedSelector(Struct, frozen=True):
@@ -272,11 +280,33 @@ class SelectorIndex:
         candidates = CandidateSelectors({}, {})
         for steps, table in self._tables.items():
             self._look_up(candidates, table, frame.lookup(steps), frame.rows)
+        return self._with_unindexed(candidates)
+
+    def _with_unindexed(self, candidates: CandidateSelectors) -> CandidateSelectors:
+        """Add the selectors that are evaluated on every batch."""
         candidates.inexact.update(self._unindexed)
         # A selector found by one exact access and one inexact access has to be evaluated.
         for text in candidates.inexact:
             candidates.exact.pop(text, None)
         return candidates
+
+    def candidates_of(self, value_of: Callable[[str], Any]) -> CandidateSelectors | None:
+        """Return the selectors that may match a single event whose properties ``value_of`` returns,
+        as :meth:`candidates_in` does; None if that needs the event's columns. ``value_of`` returns
+        None for an absent property, and ``NotImplemented`` for one that only columns show."""
+        candidates = CandidateSelectors({}, {})
+        for steps, table in self._tables.items():
+            name = steps[0]
+            if len(steps) > 1 or not isinstance(name, str) or name in HEADERS:
+                return None
+            value = value_of(name)
+            if value is None:
+                continue
+            kind = _KINDS.get(type(value))
+            if kind is None:
+                return None
+            self._add(candidates, table.look_up_of(kind), [(value, _first_row)], is_single=True)
+        return self._with_unindexed(candidates)
 
     def _look_up(
         self,
@@ -290,14 +320,26 @@ class SelectorIndex:
         is_single = len(typed_columns) == 1
         for kind, column in _lookup_columns(typed_columns):
             look_up = table.look_up_of(kind) if kind is not ColumnType.TIME else _moments(table)
-            if look_up is None:
-                continue
-            for value, rows_of_value in _values(column, rows):
-                for text in look_up(value):
-                    if is_single and self._entries[text].accesses.is_exact:
-                        candidates.exact.setdefault(text, []).append(rows_of_value())
-                    else:
-                        candidates.inexact[text] = None
+            self._add(candidates, look_up, _values(column, rows), is_single=is_single)
+
+    def _add(
+        self,
+        candidates: CandidateSelectors,
+        look_up: Callable[[Any], Iterable[str]] | None,
+        values: Iterable[tuple[Any, Callable[[], Rows]]],
+        *,
+        is_single: bool,
+    ) -> None:
+        """Add the selectors that values lead to. Each value comes with a function that returns its
+        rows, which can be trusted if ``is_single``."""
+        if look_up is None:
+            return
+        for value, rows_of_value in values:
+            for text in look_up(value):
+                if is_single and self._entries[text].accesses.is_exact:
+                    candidates.exact.setdefault(text, []).append(rows_of_value())
+                else:
+                    candidates.inexact[text] = None
 
 
 def _lookup_columns(typed_columns: Sequence[TypedColumn]) -> Iterator[TypedColumn]:
@@ -321,7 +363,7 @@ def _values(column: Any, rows: int) -> Iterator[tuple[Any, Callable[[], Rows]]]:
         column = rows_of(column, rows)
     if rows == 1:
         if (value := column[0].as_py()) is not None:
-            yield value, lambda: np.zeros(1, dtype=np.int64)
+            yield value, _first_row
         return
     encoded = column.dictionary_encode()
     # Sorted at the first request for rows, because most values find no selector.
@@ -340,6 +382,10 @@ def _values(column: Any, rows: int) -> Iterator[tuple[Any, Callable[[], Rows]]]:
     for code, value in enumerate(encoded.dictionary.to_pylist()):
         if value is not None:
             yield value, lambda code=code: rows_with(code)  # type: ignore[misc]
+
+
+def _first_row() -> Rows:
+    return np.zeros(1, dtype=np.int64)
 
 
 def _mask(parts: Sequence[Rows], rows: int) -> pa.BooleanArray:

@@ -11,6 +11,7 @@ from penstock_core.columns.events.digest import digest
 from penstock_core.columns.events.event import Event
 from penstock_core.columns.events.single_event import (
     CodecCache,
+    SingleEventCodec,
     codec_in_message,
     encode_event,
 )
@@ -59,6 +60,7 @@ class Body:
     __slots__ = (
         "_candidates",
         "buffer",
+        "codec",
         "evaluated",
         "known_digest",
         "names",
@@ -76,9 +78,12 @@ class Body:
         schema_bytes: bytes,
         known_digest: Digest | None = None,
         names: frozenset[str] | None = None,
+        codec: SingleEventCodec | None = None,
     ) -> None:
         """If ``batch`` is None, ``known_digest`` is required: small publishes are usually stored
-        without being parsed. ``names`` are the names of the columns, if the caller knows them."""
+        without being parsed. ``names`` are the names of the columns, if the caller knows them.
+        ``codec`` is the one that has encoded the event, if it is not that of the schema."""
+        self.codec = codec
         self.buffer = buffer
         self.parsed = batch
         """The parsed batch; None until it is needed."""
@@ -120,7 +125,11 @@ class Body:
         cached until the index changes."""
         cached = self._candidates.get((index, messages))
         if cached is None or cached[0] != index.version:
-            matches = index.candidates_in(EventFrame(self.batch, 0, messages))
+            matches = None
+            if self.rows == 1 and self.parsed is None and messages is None:
+                matches = index.candidates_of(self.value_of)
+            if matches is None:
+                matches = index.candidates_in(EventFrame(self.batch, 0, messages))
             cached = self._candidates[index, messages] = index.version, matches
         return cached[1]
 
@@ -130,11 +139,13 @@ class Body:
         Returns None if the event does not have the property, and ``NotImplemented`` if the bytes
         are in a form that only parsing can read.
         """
-        form = None if self.parsed is not None else codec_in_message(self.schema_bytes)
-        index = None if form is None else form.column_index(name)
-        if form is None or index is None:
+        if self.parsed is not None:
             return NotImplemented
-        return None if index < 0 else form.value_in(bytes(self.buffer), index)
+        codec = self.codec or codec_in_message(self.schema_bytes)
+        index = None if codec is None else codec.column_index(name)
+        if codec is None or index is None:
+            return NotImplemented
+        return None if index < 0 else codec.value_in(bytes(self.buffer), index)
 
     def digest(self, event_bytes_max: int) -> Digest:
         """Return what the core's rules need to know about the events. Raises ``EventTooLarge``."""

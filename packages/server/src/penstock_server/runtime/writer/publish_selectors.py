@@ -95,6 +95,10 @@ def completed(
         first = span.end
         if not (candidates.exact or candidates.inexact):  # the usual case for most events
             continue
+        if body.rows == 1 and not candidates.inexact:  # the lookup is the result
+            for text in candidates.exact:
+                matched.setdefault(text, IdSet()).add(span.shifted(-next_id))
+            continue
         stamped = stamp(body.batch, span, now_us)
         frame = EventFrame(stamped, now_us, messages, outcomes=body.outcomes)
         for text, mask in candidates.masks(frame, selector_of):
