@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import jars, mqtt_peers, store
+from bench import http_peers, jars, mqtt_peers, store
 from bench.everything import HOURS, QUICK_HOURS, Choice, Everything, opened, plan_of
 from bench.page import DOCS, write_page
 from bench.processes import ROOT, sources_of
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="SHAPE",
         help="S1, ... (default: all); or report: write docs/benchmarks.md and the table of "
-        "the README from the JSON file; or install kafka|artemis|qpid-jms|rumqttd|amqtt: fetch "
+        "the README from the JSON file; or install kafka|artemis|qpid-jms|rumqttd|amqtt|nsqd: fetch "
         "these peers or clients",
     )
     parser.add_argument(
@@ -206,14 +206,18 @@ def _report(file: Path) -> int:
 
 
 def _install(names: Sequence[str]) -> int:
-    """Fetch peers and clients that come as Java archives, crates or Python packages."""
-    installable = (*jars.WANTED, *mqtt_peers.FETCHED)
-    if not names or set(names) - set(installable):
-        print(f"install one of {', '.join(installable)}", file=sys.stderr)
+    """Fetch peers and clients that come as Java archives, crates, Python packages or Go modules."""
+    installers = (
+        dict.fromkeys(jars.WANTED, jars.install)
+        | dict.fromkeys(mqtt_peers.FETCHED, mqtt_peers.install)
+        | dict.fromkeys(http_peers.BUILT, http_peers.install)
+    )
+    if not names or set(names) - installers.keys():
+        print(f"install one of {', '.join(installers)}", file=sys.stderr)
         return 2
     try:
         for name in names:
-            print((jars if name in jars.WANTED else mqtt_peers).install(name))
+            print(installers[name](name))
     except (Missing, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -33,9 +33,11 @@ ADVANCED = "[{{ra, [{{wal_sync_method, {sync}}}]}}].\n"
 class Rabbit:
     name = "rabbitmq"
 
-    def __init__(self, *plugins: str) -> None:
-        """``plugins`` are enabled in the server."""
+    def __init__(self, *plugins: str, configuration: str = "") -> None:
+        """``plugins`` are enabled in the server; ``configuration`` has further lines of its
+        configuration file."""
         self._plugins = plugins
+        self._configuration = CONFIGURATION + configuration
 
     def missing(self) -> str:
         if not (HOME / "rabbitmq-server").exists() or shutil.which("epmd") is None:
@@ -67,7 +69,7 @@ class Rabbit:
             f"bench{port}@localhost",
             port=node_port,
             epmd_port=epmd_port,
-            configuration=CONFIGURATION.format(port=port),
+            configuration=self._configuration.format(port=port),
             durability=durability,
             plugins=self._plugins,
         )

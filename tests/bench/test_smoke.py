@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import jars, mqtt_peers, store
+from bench import http_peers, jars, mqtt_peers, store
 from bench.plots import draw
 from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import ours_in, peers, shapes
@@ -116,6 +116,26 @@ def test_a_shape_of_mqtt_measures_its_contenders_or_says_what_they_lack(
     assert [table_cell.contender for table_cell in result.cells] == ["penstock", "mosquitto"]
     assert ours.runs[0]["of_server_cpu_s_per_million"] >= 0
     assert theirs.runs or theirs.missing == mqtt_peers.missing("mosquitto")
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("peer", ["rabbitmq", "nsqd"])
+def test_an_event_is_published_over_http_to_each_server_that_is_installed(
+    peer: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept.json"
+
+    done = run_bench("S21", "--quick", "--peer", peer, "--json", str(kept))
+
+    assert done.returncode == 0, done.stderr
+    ours, theirs = results_in(kept)["S21"].cells
+    assert (ours.contender, theirs.contender) == ("penstock", peer)
+    assert theirs.missing == http_peers.missing(peer)
+    for cell in (ours, theirs):
+        assert all(0 < run["p50_us"] <= run["p99_us"] for run in cell.runs)
+        assert bool(cell.runs) != bool(cell.missing)
 
 
 @pytest.mark.usefixtures("java")
@@ -299,6 +319,7 @@ def test_every_shape_and_peer_is_found_under_its_name() -> None:
         "S18",
         "S19",
         "S20",
+        "S21",
         "S22",
         "S22A",
         "S22L",
