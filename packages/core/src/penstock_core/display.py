@@ -4,7 +4,6 @@ without errors."""
 from __future__ import annotations
 
 import contextlib
-import html
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
@@ -87,7 +86,7 @@ def safe_html(method: Callable[[T], str]) -> Callable[[T], str]:
     def table_of(self: T) -> str:
         with contextlib.suppress(Exception):
             return method(self)
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        return f"<pre>{_escaped(repr(self))}</pre>"
 
     return table_of
 
@@ -128,7 +127,14 @@ def _fields_of(info: Struct, prefix: str) -> Iterator[tuple[str, object]]:
             yield f"{prefix}{field.name}", shown(value) if is_uri else value
 
 
+def _escaped(text: str) -> str:
+    """Return a text in which HTML has no meaning."""
+    import html  # here, because it reads a table of 2,000 names, and only notebooks show HTML
+
+    return html.escape(text)
+
+
 def _cell(text: str) -> str:
     """Return a text on one line, escaped for HTML."""
     line = on_one_line(text)
-    return html.escape(line if len(line) <= 4 * TEXT_SHOWN else f"{line[: 4 * TEXT_SHOWN]}...")
+    return _escaped(line if len(line) <= 4 * TEXT_SHOWN else f"{line[: 4 * TEXT_SHOWN]}...")

@@ -35,6 +35,10 @@ NO_USE_FOR = (
     "asyncpg",
     "cryptography",
     "proton",
+    "html",
+    "shutil",
+    "tarfile",
+    "tomllib",
     "penstock_server.cli.program",
     "penstock.client.handles.session",
     "penstock.client.sync.sync",
@@ -153,20 +157,13 @@ def test_a_server_has_no_threads_for_linear_algebra_by_default(
     assert os.environ[THREADS] == wanted
 
 
-@pytest.mark.process
-def test_a_server_starts_without_unneeded_modules(tmp_path: Path) -> None:
-    arguments = ("serve", "--data", str(tmp_path / "d"), "--port", "0", "--no-http")
-    telling = (
-        "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
-        "from penstock_server.serving import lifecycle; lifecycle.LOAD_AFTER_S = 3_600;"
-    )
+def output_of_a_server(directory: Path, before: str) -> list[str]:
+    """Return the words that a server prints until it is stopped. It is stopped once it listens.
+    ``before`` is code that runs before the start."""
+    program = f"{before}; from penstock_server.cli import main; main()"
+    arguments = ["serve", "--data", str(directory), "--port", "0", "--no-http"]
     server = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"{telling} from penstock_server.cli import main; main()",
-            *arguments,
-        ],
+        [sys.executable, "-c", program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -174,11 +171,34 @@ def test_a_server_starts_without_unneeded_modules(tmp_path: Path) -> None:
     assert server.stderr is not None
     any(json.loads(line)["event"] == "realm.listening" for line in server.stderr)
     server.terminate()
-    loaded, _ = server.communicate()
+    output, _ = server.communicate()
 
     assert server.returncode == 0
-    assert "penstock_server.serving" in loaded.split()
-    assert set(loaded.split()) & set(NO_USE_FOR) == set()
+    return output.split()
+
+
+@pytest.mark.process
+def test_a_server_starts_without_unneeded_modules(tmp_path: Path) -> None:
+    loaded = output_of_a_server(
+        tmp_path / "d",
+        "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
+        "from penstock_server.serving import lifecycle; lifecycle.LOAD_AFTER_S = 3_600",
+    )
+
+    assert "penstock_server.serving" in loaded
+    assert set(loaded) & set(NO_USE_FOR) == set()
+
+
+@pytest.mark.process
+def test_no_garbage_is_collected_while_a_server_loads(tmp_path: Path) -> None:
+    collections = output_of_a_server(
+        tmp_path / "d",
+        "import gc, sys; gc.callbacks.append(lambda phase, info: print("
+        "'late' if gc.get_freeze_count() else 'loading' if 'asyncio' in sys.modules else 'early'"
+        ")); gc.collect()",
+    )
+
+    assert set(collections) & {"early", "loading"} == {"early"}
 
 
 @pytest.mark.process

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -46,11 +45,12 @@ ABSENT: Final = object()
 
 _SHOWN: Final = 80
 """Maximum number of characters of a value that a message shows."""
-_SECRET: Final = re.compile(r"password|token|secret|\bold$", re.IGNORECASE)
+# These forms are compiled at the first error, not at each start.
+_SECRET: Final = r"(?i)password|token|secret|\bold$"
 """Names of arguments whose values must not appear in a message."""
-_AT: Final = re.compile(r"(?s)(.*) - at (`key` in )?`\$(.*)`")
+_AT: Final = r"(?s)(.*) - at (`key` in )?`\$(.*)`"
 """A message of msgspec: the fault, whether it is about a key, and the path of the value."""
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+_STEP: Final = r"\.([^.\[]+)|\[(\d+|\.\.\.)\]"
 """One step of the path in a message of msgspec: a field, or an index."""
 _UNNAMED: Final = "..."
 """A step of a path to some value of a dictionary, whose key msgspec does not name."""
@@ -90,24 +90,23 @@ def explain(
     text = str(fault)
     if text == "Input data was truncated":
         return f"{whole} ends too early, or a string in it has half of a surrogate pair"
-    match = _AT.fullmatch(text)
+    match = re.fullmatch(_AT, text)
     fault_text, is_key, path = (match[1], match[2], match[3]) if match else (text, None, "")
-    steps = [name or index for name, index in _STEP.findall(path)]
+    steps = [name or index for name, index in re.findall(_STEP, path)]
     subject = _subject(steps, whole, is_key=bool(is_key))
     value = ABSENT if is_key else _value_at(given, steps)
     wrong_value = _WrongValue(
         subject, _shown(subject, value, words), _kinds_at(kind, steps), words=words
     )
     for pattern, sentence in _FAULTS:
-        if (fault_match := pattern.fullmatch(fault_text)) is not None:
+        if (fault_match := re.fullmatch(pattern, fault_text)) is not None:
             return sentence(wrong_value, fault_match)
     # An unknown text of msgspec is repeated; it begins in lower case unless with a proper name.
     names_format = fault_text.startswith(("JSON", "MessagePack"))
     return f"{subject}: {fault_text if names_format else fault_text[:1].lower() + fault_text[1:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class _WrongValue:
+class _WrongValue(msgspec.Struct, frozen=True):
     """A wrong value, with methods that describe its fault in a sentence."""
 
     subject: str
@@ -179,18 +178,18 @@ _FORMS: Final[Mapping[str, str]] = {
     "Invalid RFC3339 encoded datetime": "be a time such as 2026-05-04T12:00:00Z",
     "Invalid base64 encoded string": "be base64 text",
 }
-_FAULTS: Final[Sequence[tuple[re.Pattern[str], Callable[[_WrongValue, re.Match[str]], str]]]] = (
+_FAULTS: Final[Sequence[tuple[str, Callable[[_WrongValue, re.Match[str]], str]]]] = (
     (
-        re.compile(r"Expected `(\w+)` of length (?:(>=|<=) )?(\d+)(?:, got (\d+))?"),
+        r"Expected `(\w+)` of length (?:(>=|<=) )?(\d+)(?:, got (\d+))?",
         _WrongValue.wrong_length,
     ),
-    (re.compile(r"Expected `([\w |]+)`(?:, got `(\w+)`)?"), _WrongValue.wrong_kind),
-    (re.compile(r"Expected `\w+` (>=|<=|>|<) (-?[\d.]+)"), _WrongValue.out_of_bounds),
-    (re.compile(r"Expected `str` matching regex (.*)"), _WrongValue.wrong_form),
-    (re.compile("|".join(f"({form})" for form in _FORMS)), _WrongValue.wrong_form),
-    (re.compile(r"Invalid enum value (.*)"), _WrongValue.wrong_word),
-    (re.compile(r"Object contains unknown field `(.*)`"), _WrongValue.unknown_field),
-    (re.compile(r"Object missing required field `(.*)`"), _WrongValue.missing_field),
+    (r"Expected `([\w |]+)`(?:, got `(\w+)`)?", _WrongValue.wrong_kind),
+    (r"Expected `\w+` (>=|<=|>|<) (-?[\d.]+)", _WrongValue.out_of_bounds),
+    (r"Expected `str` matching regex (.*)", _WrongValue.wrong_form),
+    ("|".join(f"({form})" for form in _FORMS), _WrongValue.wrong_form),
+    (r"Invalid enum value (.*)", _WrongValue.wrong_word),
+    (r"Object contains unknown field `(.*)`", _WrongValue.unknown_field),
+    (r"Object missing required field `(.*)`", _WrongValue.missing_field),
 )
 """Texts of msgspec, with the sentences that replace them."""
 
@@ -216,7 +215,7 @@ def _listed(options: Sequence[str]) -> str:
 
 def _shown(subject: str, value: object, words: _Vocabulary) -> str:
     """Return the value for a message; empty if the message names only its type."""
-    if value is ABSENT or _SECRET.search(subject):
+    if value is ABSENT or re.search(_SECRET, subject):
         return ""
     if value is None:
         return words["null"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -98,11 +97,16 @@ async def give_scratch_folder(realm: RunningRealm, directory: Path) -> None:
     remove the files of earlier processes. They cannot be used again, because a process records its
     files only in memory."""
     realm.scratch_folder = Path(absolute(directory)) / SCRATCH
-    await asyncio.to_thread(shutil.rmtree, realm.scratch_folder, ignore_errors=True)
+    if realm.scratch_folder.exists():
+        import shutil  # here, because most starts have nothing to remove
+
+        await asyncio.to_thread(shutil.rmtree, realm.scratch_folder, ignore_errors=True)
 
 
 def _disk_space(directory: Path) -> tuple[int, int]:
     """Return the free bytes and the size in bytes of the disk of a data directory."""
+    import shutil
+
     usage = shutil.disk_usage(directory)
     return usage.free, usage.total
 

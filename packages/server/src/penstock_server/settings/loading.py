@@ -7,7 +7,6 @@ Later sources override earlier ones: default, settings file (TOML), environment
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -119,6 +118,16 @@ def in_force(
     ]
 
 
+def _tables(document: str, file: str) -> dict[str, Any]:
+    """Return the tables of TOML text. Raises ``InvalidArgument``."""
+    import tomllib  # here, because most servers have no settings file
+
+    try:
+        return tomllib.loads(document)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{file or 'the settings'} is not TOML: {error}") from error
+
+
 class _Reading:
     """Collects the settings of all sources in one tree, and converts it to ``Settings``."""
 
@@ -133,11 +142,8 @@ class _Reading:
         self._tree: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
         """Origin of each option that is not at its default."""
-        try:
-            tables = tomllib.loads(document)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InvalidArgument(f"{file or 'the settings'} is not TOML: {error}") from error
-        self._from_file(tables, "")
+        if document:
+            self._from_file(_tables(document, file), "")
         for path, text in _from_environment(environment):
             self._put(path, text, "environment")
         for path, value in overrides.items():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tarfile
 from typing import Final
 
-BLOCK: Final = tarfile.BLOCKSIZE
+BLOCK: Final = 512
 """Bytes of a block: headers have one, and files are padded to whole blocks."""
 END: Final = bytes(2 * BLOCK)
 """The bytes at the end of a tar."""
@@ -13,6 +12,8 @@ END: Final = bytes(2 * BLOCK)
 
 def header(name: str, size: int, at_us: int) -> bytes:
     """Return the header before a file that only its owner may read."""
+    import tarfile  # here, because only exports and backups need it
+
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode, entry.mtime = size, 0o600, at_us // 1_000_000
     return entry.tobuf(tarfile.PAX_FORMAT)

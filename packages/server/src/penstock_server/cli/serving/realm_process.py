@@ -43,6 +43,24 @@ def run_realm(data: Path, settings: Path | None, flags: dict[str, Any]) -> int:
 
 
 def _serve(data: Path, settings_file: Path | None, flags: dict[str, Any]) -> None:
+    # Garbage collection is off during the imports, because the objects that they make live as long
+    # as the process: collecting took a tenth of the start.
+    with uncollected():
+        settings = _settings(settings_file, flags)
+        # These imports load Arrow and the server, so they follow the check of the flags.
+        from penstock_server.serving import leave_pandas_out, serve
+        from penstock_server.serving.lifecycle import collect_rarely
+
+        leave_pandas_out()
+        if settings.http.enabled:
+            import penstock_server.frontends.http.server  # noqa: F401
+        collect_rarely()
+    serve(data, settings)
+
+
+def _settings(settings_file: Path | None, flags: dict[str, Any]) -> Settings:
+    """Return the settings in force after the log is configured by them. Raises
+    ``InvalidArgument``."""
     # structlog would import these packages for coloured tracebacks, which are not used. Loading
     # them takes longer than loading the log.
     with left_out("rich", "better_exceptions", "colorama", "greenlet"):
@@ -54,22 +72,7 @@ def _serve(data: Path, settings_file: Path | None, flags: dict[str, Any]) -> Non
         logs.configure("info", log_format(flags))
         raise
     logs.configure(settings.log.level, settings.log.format)
-    _run(data, settings)
-
-
-def _run(data: Path, settings: Settings) -> None:
-    # These imports load Arrow and the server, so they follow the check of the flags. Garbage
-    # collection is off during the imports, because the objects that they make live as long as the
-    # process: collecting took a tenth of the start.
-    with uncollected():
-        from penstock_server.serving import leave_pandas_out, serve
-        from penstock_server.serving.lifecycle import collect_rarely
-
-        leave_pandas_out()
-        if settings.http.enabled:
-            import penstock_server.frontends.http.server  # noqa: F401
-        collect_rarely()
-    serve(data, settings)
+    return settings
 
 
 def log_format(flags: dict[str, Any]) -> Format:

@@ -8,7 +8,6 @@ channel.
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -45,6 +44,8 @@ class Tar:
     async def begin(self, name: str) -> int:
         """Return the size of the next file. Raises ``DamagedExport`` if its name is not
         ``name``."""
+        import tarfile  # here, because only imports need it
+
         while True:
             block = await self._take(BLOCK)
             try:
