@@ -32,6 +32,7 @@ class AmqpFrontEnd(FrontEnd):
     name = "amqp"
     schemes = ("amqp://", "amqps://")
     first_bytes = FIRST_BYTES
+    modules = ("penstock_amqp.connection",)
 
     def place(self, settings: Settings) -> ListenAddress | None:
         port = settings.listen.amqp_port

@@ -26,6 +26,7 @@ _log = logger("penstock.realm")
 class MqttFrontEnd(FrontEnd):
     name = "mqtt"
     schemes = ("mqtt://", "mqtts://")
+    modules = ("penstock_mqtt.hub",)
     opens_stores = True
 
     def place(self, settings: Settings) -> ListenAddress | None:

@@ -157,11 +157,13 @@ def test_a_server_has_no_threads_for_linear_algebra_by_default(
     assert os.environ[THREADS] == wanted
 
 
-def output_of_a_server(directory: Path, before: str) -> list[str]:
+def output_of_a_server(
+    directory: Path, before: str, flags: Sequence[str] = ("--no-http",)
+) -> list[str]:
     """Return the words that a server prints until it is stopped. It is stopped once it listens.
     ``before`` is code that runs before the start."""
     program = f"{before}; from penstock_server.cli import main; main()"
-    arguments = ["serve", "--data", str(directory), "--port", "0", "--no-http"]
+    arguments = ["serve", "--data", str(directory), "--port", "0", *flags]
     server = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         stdout=subprocess.PIPE,
@@ -187,6 +189,23 @@ def test_a_server_starts_without_unneeded_modules(tmp_path: Path) -> None:
 
     assert "penstock_server.serving" in loaded
     assert set(loaded) & set(NO_USE_FOR) == set()
+
+
+@pytest.mark.process
+def test_http_is_loaded_after_the_native_port_is_open(tmp_path: Path) -> None:
+    loaded = output_of_a_server(
+        tmp_path / "d",
+        "import sys; from penstock_server.frontends.native.listener import NativeListener as L; "
+        "listen = L.listen; L.listen = lambda *a: (print(*sys.modules, 'END'), listen(*a))[1]; "
+        "import atexit; atexit.register(lambda: print(*sys.modules))",
+        ["--http-port", "0"],
+    )
+    end = loaded.index("END")
+    at_native_port, at_end = loaded[:end], loaded[end:]
+
+    assert "penstock_server.bootstrap" in at_native_port
+    assert "penstock_server.frontends.http.server" not in at_native_port
+    assert "penstock_server.frontends.http.server" in at_end
 
 
 @pytest.mark.process

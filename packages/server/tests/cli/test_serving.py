@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,10 +22,13 @@ from penstock.client.handles.session import Session, open_session
 from penstock_core.vocabulary.errors import StorageFailed
 from penstock_core.vocabulary.ports import inline
 from penstock_server.bootstrap import native_listener, rules
+from penstock_server.frontends.front_end import FrontEnd, ListenAddress
 from penstock_server.frontends.native.listener import NativeListener
+from penstock_server.frontends.shared.front_end_service import FrontEndService
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.serving import lifecycle
 from penstock_server.serving.lifecycle import run
+from penstock_server.settings import Settings
 from penstock_server.settings.loading import load
 from penstock_testing.disk import FaultyDisk
 from penstock_testing.stores import StillClock, open_store
@@ -121,6 +125,69 @@ async def test_modules_of_the_first_segment_file_are_imported_in_a_thread_after_
     await loaded.wait()
 
     assert imported == [("pyarrow.compute", False)]
+
+
+class SlowService(FrontEndService):
+    def __init__(self) -> None:
+        self.is_open = asyncio.Event()
+
+    async def listen(self, host: str, port: int) -> int:
+        self.is_open.set()
+        return 1
+
+
+class SlowFrontEnd(FrontEnd):
+    name = "slow"
+    schemes = ("slow://", "slows://")
+    modules = ("a_large_module",)
+
+    def place(self, settings: Settings) -> ListenAddress:
+        return ListenAddress("127.0.0.1", 0)
+
+    def service(self, listener: NativeListener, settings: Settings) -> SlowService:
+        return SlowService()
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+@on_a_loop
+async def test_native_clients_are_served_while_another_front_end_loads(
+    monkeypatch: pytest.MonkeyPatch, *, is_installed: bool
+) -> None:
+    may_load = threading.Event()
+    threads: list[threading.Thread] = []
+
+    import_module = importlib.import_module
+
+    def load(name: str) -> ModuleType:
+        if name != "a_large_module":
+            return import_module(name)
+        threads.append(threading.current_thread())
+        if threads[0] is not threading.main_thread():
+            may_load.wait()
+        if not is_installed:
+            raise ModuleNotFoundError(name)
+        return ModuleType(name)
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    realm = await opened(FaultyDisk())
+    listener = native_listener(realm, SETTINGS, "test")
+    front_end = SlowFrontEnd()
+    service = listener.services["slow"] = front_end.service(listener, SETTINGS)
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(run(realm, listener, SETTINGS, stopping=stopping, front_ends=[front_end]))
+        session = await connected(listener)
+        channel = await session.channels.create("orders", type="persistent")
+        await channel.publish(b"x")
+        was_open = service.is_open.is_set()
+        may_load.set()
+        await service.is_open.wait()
+        await session.close()
+        stopping.set()
+    await realm.release()
+
+    assert not was_open
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.process

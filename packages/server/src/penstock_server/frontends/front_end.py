@@ -74,6 +74,10 @@ class FrontEnd(Protocol):
     first_bytes: bytes = b""
     """First bytes of a connection, which identify the protocol at the native port; empty if it is
     served only at a separate port."""
+    modules: tuple[str, ...] = ()
+    """Modules that :meth:`service` imports and that take long. The server imports them in a thread
+    beforehand, so that native clients are served meanwhile. ``service`` reports a module that
+    cannot be imported."""
     opens_stores: bool = False
     """Whether the front end creates channels when it begins to listen. For the local channels of a
     node their names must be approved first, so the node waits for the approval in the

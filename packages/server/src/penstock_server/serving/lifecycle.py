@@ -13,10 +13,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+from penstock_core.garbage import uncollected
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
 from penstock_core.wire.addresses import is_loopback
@@ -102,6 +104,7 @@ async def run(
                 await ready.wait()
                 port = await listener.listen(settings.listen.host, settings.listen.port)
                 for front_end in front_ends:
+                    await _load(front_end)
                     service = service_of(listener, front_end.name, settings)
                     serving.append(tasks.create_task(service.run(), name=front_end.name))
                     await _listen(front_end, listener, settings)
@@ -133,6 +136,20 @@ async def run(
                 task.cancel()
     except* PenstockError as failures:
         raise first_failure(failures) from None
+
+
+async def _load(front_end: FrontEnd) -> None:
+    """Import the modules of a front end in a thread; the native port, which is open already, is
+    served meanwhile."""
+    if all(name in sys.modules for name in front_end.modules):
+        return
+    with uncollected():
+        for name in front_end.modules:
+            # The service of the front end reports what is missing in its own words.
+            with suppress(ImportError):
+                await asyncio.to_thread(importlib.import_module, name)
+    if gc.get_freeze_count():  # a server's process, whose modules are not collected
+        collect_rarely()
 
 
 async def _listen(front_end: FrontEnd, listener: NativeListener, settings: Settings) -> None:

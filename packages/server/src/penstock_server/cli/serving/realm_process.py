@@ -52,7 +52,8 @@ def _serve(data: Path, settings_file: Path | None, flags: dict[str, Any]) -> Non
         from penstock_server.serving.lifecycle import collect_rarely
 
         leave_pandas_out()
-        if settings.http.enabled:
+        if settings.http.enabled and settings.cluster.engine:
+            # A node loads HTTP before it can become the owner, so that a failover does not wait.
             import penstock_server.frontends.http.server  # noqa: F401
         collect_rarely()
     serve(data, settings)

@@ -23,6 +23,7 @@ _log = logger("penstock.realm")
 class HttpFrontEnd(FrontEnd):
     name = HTTP
     schemes = ("http://", "https://")
+    modules = ("penstock_server.frontends.http.server",)
 
     def place(self, settings: Settings) -> ListenAddress | None:
         http = settings.http
