@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from msgspec.structs import replace
@@ -14,7 +13,6 @@ from penstock_core.access.rights import Principal
 from penstock_core.api.publishing import PublishEvents
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import ConnectionLost, PenstockError
-from penstock_core.vocabulary.topics import name_fault
 from penstock_mqtt.filters import Filter
 from penstock_mqtt.held_bytes import ReceivedBytes
 from penstock_mqtt.incoming import ALIASES_MAX, Incoming
@@ -30,7 +28,7 @@ from penstock_mqtt.reasons import (
 )
 from penstock_mqtt.retained_delivery import RetainedDelivery
 from penstock_mqtt.session import ClientKey, MqttSession
-from penstock_mqtt.signing_in import TOO_LARGE_FOR_CLIENT, MqttSignIn
+from penstock_mqtt.signing_in import TOO_LARGE_FOR_CLIENT, MqttSignIn, response_prefix
 from penstock_mqtt.subscribing import Subscribing
 from penstock_mqtt.wire import reasons
 from penstock_mqtt.wire.framing import PacketReader
@@ -56,7 +54,7 @@ from penstock_mqtt.wire.packets import (
     UnsubackPacket,
     UnsubscribePacket,
 )
-from penstock_mqtt.wire.plain_messages import PlainMessage, plain_messages, plain_pubacks
+from penstock_mqtt.wire.plain_messages import PlainMessage, plain_messages
 from penstock_mqtt.wire.properties import NO_PROPERTIES, PacketProperties, without_problem
 from penstock_mqtt.wire.reading import packet_of
 from penstock_mqtt.wire.reasons import MqttViolation, Reason, UnknownVersion, protocol_error
@@ -179,12 +177,9 @@ class MqttConnection(HostedConnection):
         if self.is_ending or self._subscribing:
             return data
         if data.startswith(_PUBACK):
-            acknowledged, end = plain_pubacks(data)
-            if acknowledged:
-                self.client.outbox.acknowledged(acknowledged)
-                data = data[end:]
-                if self._holds_packets:
-                    return data
+            data = self.client.outbox.acknowledged_in(data)
+            if self._holds_packets:
+                return data
         size_max = self._reader.packet_bytes_max
         messages, end = plain_messages(data, self.version, PACKETS_A_TURN, size_max)
         if messages:
@@ -445,7 +440,7 @@ class MqttConnection(HostedConnection):
             topic_alias_maximum=ALIASES_MAX,
             retain_available=1,
             maximum_packet_bytes=size_max,
-            response_information=_response_prefix(self.client_id, requested),
+            response_information=response_prefix(self.client_id, requested),
         )
         if not self.send(ConnackPacket(0, present, offered)):
             _log.warning("mqtt.sign_in_refused", host=self.host, reason=TOO_LARGE_FOR_CLIENT)
@@ -598,8 +593,8 @@ class MqttConnection(HostedConnection):
         if self.is_open:
             if self.principal.until_us:  # a token or certificate that expires
                 self.check_rights()
-            else:
-                self.quiet_until_s = self.heard_s + (self._keep_alive_s or inf)
+            allowed_s = 0.0 if self.principal.until_us else self._keep_alive_s or float("inf")
+            self.quiet_until_s = self.heard_s + allowed_s if allowed_s else 0.0
             is_silent = self._keep_alive_s and now_s - self.heard_s > self._keep_alive_s
             if is_silent and not self._reading.is_paused:
                 self.end(
@@ -625,17 +620,9 @@ class MqttConnection(HostedConnection):
 
     def describe(self) -> ConnectionState:
         """Return a description of the connection for administrators."""
-        version = "3.1.1" if self.version == MQTT_3 else "5"
         return self._description(
-            f"MQTT {version} {self.client_id}",
+            f"MQTT {'3.1.1' if self.version == MQTT_3 else '5'} {self.client_id}",
             subscriptions=len(self.client.filters),
             requests=self.incoming.unanswered,
             is_stalled=not self.is_writable,
         )
-
-
-def _response_prefix(client_id: str, requested: PacketProperties) -> str | None:
-    """Return the prefix of the topics where a client may receive responses. Return None if the
-    client has not requested it or its client id cannot be part of a topic."""
-    prefix = f"reply/{client_id}/"
-    return None if not requested.request_response_information or name_fault(prefix) else prefix

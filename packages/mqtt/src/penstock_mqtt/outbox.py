@@ -17,6 +17,7 @@ from penstock_mqtt.in_flight import InFlight, MessageSource, WaitingMessage
 from penstock_mqtt.messages import TopicMessage, published_parts
 from penstock_mqtt.session_store import Entry, SentRecord, sent_entry
 from penstock_mqtt.wire.packets import Packet, PublishPacket, PubrelPacket
+from penstock_mqtt.wire.plain_messages import plain_pubacks
 from penstock_mqtt.wire.reading import SHARED
 from penstock_mqtt.wire.reasons import MqttViolation, Reason
 from penstock_mqtt.wire.writing import packet_bytes
@@ -304,6 +305,14 @@ class Outbox:
                 if (flight := in_flight.get(packet_id)) is not None and flight.qos == 1
             ]
         )
+
+    def acknowledged_in(self, data: bytes) -> bytes:
+        """Process the PUBACKs without a reason code at the start of received bytes, and return the
+        remaining bytes."""
+        packet_ids, end = plain_pubacks(data)
+        if packet_ids:
+            self.acknowledged(packet_ids)
+        return data[end:]
 
     def received(self, packet_id: int, reason: Reason) -> None:
         """Mark a message of QoS 2 as received or refused by the client (PUBREC)."""

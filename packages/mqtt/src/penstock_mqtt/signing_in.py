@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol
 from penstock_core.access.rights import Principal
 from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import AuthenticationFailed, ConnectionLost, PenstockError
+from penstock_core.vocabulary.topics import name_fault
 from penstock_core.wire import scram
 from penstock_mqtt.reasons import connack_reason
 from penstock_mqtt.wire.packets import AuthPacket, ConnectPacket, Packet
@@ -271,3 +272,10 @@ class MqttSignIn(ConnectionPart[SignInConnection]):
 
     def _properties(self, data: bytes | None) -> PacketProperties:
         return PacketProperties(authentication_method=self._method, authentication_data=data)
+
+
+def response_prefix(client_id: str, requested: PacketProperties) -> str | None:
+    """Return the prefix of the topics where a client may receive responses. Return None if the
+    client has not requested it or its client id cannot be part of a topic."""
+    prefix = f"reply/{client_id}/"
+    return None if not requested.request_response_information or name_fault(prefix) else prefix

@@ -448,7 +448,9 @@ class ChannelStore:
         ``spans`` are stored ids, ascending. Damaged events are left out and reported to ``damage``.
         The files with the events (:meth:`files_for`) must be open. Raises ``FilesNotOpen``.
         """
-        if (newest := self._newest_if_all(spans)) is not None:
+        newest = self.tail[-1] if self.tail else None
+        # The usual read of a live subscription.
+        if newest is not None and newest.first >= self.sealed_end and newest.has_exactly(spans):
             return [OutgoingBatch(spans, tail_batch=newest)]
         sealed, live = self._split(spans)
         if not sealed:
@@ -459,15 +461,6 @@ class ChannelStore:
         if tail and rows and tail[0].spans[0].first < rows[-1].spans[-1].end:
             return [self._interleaved([*rows, *tail])]
         return merged([*rows, *tail], self.columns)
-
-    def _newest_if_all(self, spans: Spans) -> TailBatch | None:
-        """Return the newest batch if ``spans`` are all its events, as in the usual read of a live
-        subscription, and no file has any of them."""
-        if not self.tail:
-            return None
-        newest = self.tail[-1]
-        is_all = len(spans) == 1 and spans[0] == (newest.first, newest.end)
-        return newest if is_all and newest.is_whole and newest.first >= self.sealed_end else None
 
     def read_lowest(
         self, ids: IdSet, bytes_max: float, damage: Damage

@@ -195,6 +195,10 @@ class TailBatch:
         """Whether the batch has a row for every id of the span."""
         return self.ids is None
 
+    def has_exactly(self, spans: Sequence[Span]) -> bool:
+        """Whether ``spans`` are one span, and the batch has all its ids and no others."""
+        return self.ids is None and len(spans) == 1 and spans[0] == (self.first, self.end)
+
     def overlap(self, ids: IdSet) -> IdSet:
         """Return the subset of ``ids`` that this batch has rows of."""
         ids_in_span = ids.within(Span(self.first, self.end))
