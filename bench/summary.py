@@ -100,17 +100,6 @@ LINES = (
         unit="µs",
         is_in_readme=True,
     ),
-    *(
-        Line(
-            work="publish latency over HTTP, one event at a time",
-            shape="S21",
-            case="one event per request",
-            durability="D1",
-            peer=peer,
-            unit="µs",
-        )
-        for peer in ("rabbitmq", "nsqd")
-    ),
     Line(
         work="server start to first acknowledged event",
         shape="S13",

@@ -140,8 +140,16 @@ def request(
 
 
 FORMS: Final = (
-    *(b"whole", b"direct", b"chunked", b"close", b"unread"),
-    *(b"204", b"304", b"injected", b"short", b"long"),
+    b"whole",
+    b"direct",
+    b"chunked",
+    b"close",
+    b"unread",
+    b"204",
+    b"304",
+    b"injected",
+    b"short",
+    b"long",
 )
 lines = st.builds(
     lambda method, path, form, version: b"%b %b?%b HTTP/%b" % (method, path, form, version),
@@ -152,17 +160,32 @@ lines = st.builds(
 )
 odd_headers = st.sampled_from(
     (
-        *(b"Host: b", b"Host:", b"host : a", b"Content-Length: 3", b"Content-Length: 4"),
-        *(b"Content-Length: 3, 3", b"Content-Length: +3", b"Content-Length: 0x3"),
-        *(b"content-length:3 ", b"Content-Length: -1", b"Content-Length: 99999999999999999999"),
-        *(b"Content-Length:", b"Content-Length: 3,4", b"Content-Length: \xb2"),
+        b"Host: b",
+        b"Host:",
+        b"host : a",
+        b"Content-Length: 3",
+        b"Content-Length: 4",
+        b"Content-Length: 3, 3",
+        b"Content-Length: +3",
+        b"Content-Length: 0x3",
+        b"content-length:3 ",
+        b"Content-Length: -1",
+        b"Content-Length: 99999999999999999999",
+        b"Content-Length:",
+        b"Content-Length: 3,4",
+        b"Content-Length: \xb2",
         *(
             b"Transfer-Encoding: chunked",
             b"Transfer-Encoding: gzip",
             b"transfer-encoding:\tchunked",
         ),
-        *(b"Expect: 100-continue", b"Expect: x", b"Upgrade: websocket", b"Connection: close"),
-        *(b"Connection: keep-alive", b"Connection: Upgrade", b"Connection: x, CLOSE"),
+        b"Expect: 100-continue",
+        b"Expect: x",
+        b"Upgrade: websocket",
+        b"Connection: close",
+        b"Connection: keep-alive",
+        b"Connection: Upgrade",
+        b"Connection: x, CLOSE",
         *(
             b" folded",
             b"\tfolded",
@@ -172,7 +195,14 @@ odd_headers = st.sampled_from(
             b"x: \xff\x80",
             b"x: a\x7fb",
         ),
-        *(b"x: \x0b", b"x:", b"x", b": a", b"x y: a", b"X-A:  a \t b \t", b"x\xe9: a", b"x:a:b"),
+        b"x: \x0b",
+        b"x:",
+        b"x",
+        b": a",
+        b"x y: a",
+        b"X-A:  a \t b \t",
+        b"x\xe9: a",
+        b"x:a:b",
         b"x: " + b"y" * PLAIN_HEAD_BYTES_MAX,
     )
 )

@@ -10,7 +10,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Iterable,
     Mapping,
     MutableMapping,
 )
@@ -52,6 +51,7 @@ from penstock_server.frontends.http.doors import (
 )
 from penstock_server.frontends.http.health import INCIDENTS_SHOWN_MAX, Health, State
 from penstock_server.frontends.http.plain_requests import PlainCycle
+from penstock_server.frontends.http.response_headers import Headers, raw_headers
 from penstock_server.frontends.http.routing import (
     BASE,
     TAR,
@@ -88,7 +88,6 @@ if TYPE_CHECKING:
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Headers = list[tuple[str, str]]
 
 QUERY_BYTES_MAX: Final = 128 << 10
 """Largest size in bytes of a query string."""
@@ -96,26 +95,13 @@ OPEN_BYTES_MAX: Final = SMALL_BYTES
 """Largest size in bytes of the body of a request without a signed-in user."""
 REFUSED_S: Final = 0.25
 """Seconds to wait for the body of a refused request, which only the audit log uses."""
-HSTS: Final = ("strict-transport-security", "max-age=31536000")
 OCTETS: Final = "application/octet-stream"
 MONITORING_PATHS: Final = frozenset(("/health", "/ready", "/metrics"))
 """Paths for monitoring the realm, which are answered even if all connections are in use."""
-SECURITY: Final[Headers] = [
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
-    ("cross-origin-resource-policy", "same-origin"),
-]
 OTHER_FORMS: Final = (Events, Download)
 """Answers that are not JSON, or whose endpoint chooses the content type."""
 
 _log = logger("penstock.http")
-
-
-def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode("latin-1")) for name, value in headers]
-
-
-_RAW_SECURITY: Final = tuple(_raw(SECURITY))
 
 
 class Refusal(Exception):
@@ -595,8 +581,8 @@ class HttpRequest:
         data = b"" if self.method == "HEAD" else data
         if self._plain is not None and self._plain.is_writable:
             self._has_begun = True
-            raw_headers = self._raw_headers(kind, [length], headers)
-            self._plain.send_whole(status, raw_headers, data)
+            fields = raw_headers(kind, [length], headers, is_secure=self._service.is_secure)
+            self._plain.send_whole(status, fields, data)
             return
         await self._begin(status, [length], kind, headers=headers)
         await self._body_part(data, more=False)
@@ -611,20 +597,9 @@ class HttpRequest:
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": self._raw_headers(kind, framing, headers),
+                "headers": raw_headers(kind, framing, headers, is_secure=self._service.is_secure),
             }
         )
-
-    def _raw_headers(
-        self, kind: str, framing: Headers, headers: Headers | None
-    ) -> list[tuple[bytes, bytes]]:
-        """Return the headers of an answer as bytes."""
-        all_headers = _raw([("content-type", kind), *framing])
-        all_headers += _RAW_SECURITY
-        all_headers += _raw(headers or ())
-        if self._service.is_secure:
-            all_headers += _raw((HSTS,))
-        return all_headers
 
     async def _body_part(self, data: bytes, *, more: bool) -> None:
         """Send a part of the body. Raises ``TimeoutError`` if the client does not read it."""

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from penstock_core.tasks import start_task
 from penstock_server.runtime.access.open_connections import TrafficCounts
 
 PLAIN_HEAD_BYTES_MAX: Final = 8 << 10
@@ -272,7 +273,7 @@ class PlainProtocol(H11Protocol):
             on_response=self._plain_response_sent,
         )
         self.cycle = self._plain = cycle
-        task = self.loop.create_task(cycle.run_asgi(self.app))
+        task = start_task(cycle.run_asgi(self.app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
         if rest:
