@@ -16,7 +16,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_origin
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from penstock_core.access.rights import ANONYMOUS, Principal
 from penstock_core.api.realm import ReadRates
 from penstock_core.loggers import logger
-from penstock_core.vocabulary.argument_errors import explain
 from penstock_core.vocabulary.errors import (
     InvalidArgument,
     NameDoesNotExist,
@@ -51,6 +50,7 @@ from penstock_server.frontends.http.doors import (
 )
 from penstock_server.frontends.http.health import INCIDENTS_SHOWN_MAX, Health, State
 from penstock_server.frontends.http.plain_requests import PlainCycle
+from penstock_server.frontends.http.queries import query_of
 from penstock_server.frontends.http.response_headers import Headers, raw_headers
 from penstock_server.frontends.http.routing import (
     BASE,
@@ -89,8 +89,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-QUERY_BYTES_MAX: Final = 128 << 10
-"""Largest size in bytes of a query string."""
 OPEN_BYTES_MAX: Final = SMALL_BYTES
 """Largest size in bytes of the body of a request without a signed-in user."""
 REFUSED_S: Final = 0.25
@@ -337,7 +335,7 @@ class HttpRequest:
                 host=self.host,
                 headers=self.headers,
                 params=match.params,
-                query=self._query(match),
+                query=query_of(self.query_string, match.signature.query),
                 body=body,
             )
             await self._run(call, match)
@@ -416,35 +414,6 @@ class HttpRequest:
         """Run ``work`` and return its result. If the client disconnects, a request that only reads
         is cancelled with ``ConnectionLost``; one that makes changes runs to its end."""
         return await (run_while_there(work) if match.route.reads else work)
-
-    def _query(self, match: RouteMatch) -> Any:
-        """Return the parsed query parameters of a request. Raises ``InvalidArgument``."""
-        if len(self.query_string) > QUERY_BYTES_MAX:
-            raise InvalidArgument(
-                f"the query has {len(self.query_string)} bytes; at most {QUERY_BYTES_MAX} are "
-                f"allowed"
-            )
-        try:
-            pairs = (
-                parse_qsl(
-                    self.query_string.decode("ascii"),
-                    keep_blank_values=True,
-                    strict_parsing=True,
-                    errors="strict",
-                )
-                if self.query_string
-                else []
-            )
-        except ValueError as error:
-            raise InvalidArgument(f"the query cannot be read: {error}") from None
-        if len({name for name, _ in pairs}) < len(pairs):
-            raise InvalidArgument("the query gives a parameter twice")
-        try:
-            return msgspec.convert(dict(pairs), match.signature.query, strict=False)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise InvalidArgument(
-                explain(error, dict(pairs), kind=match.signature.query, whole="the query")
-            ) from None
 
     async def _read_body(self, match: RouteMatch, principal: Principal) -> Any:
         """Read the body and return it as the type that the route expects."""
