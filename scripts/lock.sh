@@ -32,7 +32,7 @@ required all group:dev group:bench group:docs | grep -v '^python-qpid-proton' |
   lock requirements.lock --no-annotate - "$@"
 required amqp | lock requirements-amqp.lock --constraints requirements.lock --no-annotate - "$@"
 # What packaging/Dockerfile installs beside them: the base and the extras of a server.
-required base cluster ldap protobuf tokens |
+required base cluster ldap otel protobuf tokens |
   lock requirements-image.lock --constraints requirements.lock --no-annotate - "$@"
 
 # What scripts/airflow.sh installs.

@@ -22,6 +22,12 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "every port": {"ports": {"amqp": 5672, "mqtt": 1883}, "tls": {"names": ["events.example.org"]}},
     "own certificate": {"tls": {"secretName": "certificate"}},
     "options": {"settings": {"limits.memory_bytes": "268435456", "name": "berlin"}},
+    "telemetry": {
+        "telemetry": {
+            "endpoint": "http://collector.monitoring:4318",
+            "environmentSecretName": "collector",
+        }
+    },
     "cluster": {"cluster": {"enabled": True}, "storage": {"className": "fast"}},
     "five nodes": {"cluster": {"enabled": True, "nodes": 5, "secretName": "shared"}},
     "cluster on an engine": {
@@ -165,6 +171,20 @@ def test_a_node_on_an_engine_has_a_name_and_an_address() -> None:
     )
 
 
+def test_telemetry_goes_to_the_collector_with_the_variables_of_a_secret() -> None:
+    objects = render(VALUES["telemetry"])
+    with_secret = container(objects)
+    without_telemetry = container(render({}))
+
+    endpoint = load(environment=environment(objects)).telemetry.endpoint
+    assert endpoint == "http://collector.monitoring:4318"
+    assert with_secret["envFrom"] == [{"secretRef": {"name": "collector"}}]
+    assert "envFrom" not in without_telemetry
+    assert "PENSTOCK_TELEMETRY_ENDPOINT" not in {
+        variable["name"] for variable in without_telemetry["env"]
+    }
+
+
 def test_only_a_cluster_has_a_disruption_budget_and_a_secret() -> None:
     kinds = {name: {object_["kind"] for object_ in render(VALUES[name])} for name in VALUES}
 
@@ -254,6 +274,7 @@ def test_prometheus_signs_in_and_checks_the_certificate_that_a_secret_has() -> N
         ({"settings": {"limits.memory_bytes": 1}}, "limits.memory_bytes"),
         ({"ports": {"native": 70_000}}, "native"),
         ({"port": 9000}, "port"),
+        ({"telemetry": {"endpoint": "collector:4318"}}, "/telemetry/endpoint|telemetry.endpoint"),
         ({"serviceMonitor": {"enabled": True}}, "serviceMonitor needs credentialsSecretName"),
         (
             {

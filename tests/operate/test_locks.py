@@ -38,7 +38,7 @@ def test_the_amqp_engine_moves_no_version_of_the_large_lock() -> None:
 
 def test_the_image_has_what_its_packages_and_tokens_need_in_the_versions_that_are_tested() -> None:
     large, image = locked("requirements.lock"), locked("requirements-image.lock")
-    parts = ("", "cluster", "ldap", "protobuf", "tokens")
+    parts = ("", "cluster", "ldap", "otel", "protobuf", "tokens")
     direct = [requirement for part in parts for requirement in declared()[part]]
 
     assert {requirement.name for requirement in direct} <= image.keys()

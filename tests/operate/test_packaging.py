@@ -181,7 +181,6 @@ def test_the_image_has_every_package_but_those_of_workers() -> None:
         "packages/airflow",
         "packages/celery",
         "packages/faststream",
-        "packages/otel",
         "packages/spark",
     }
 

@@ -80,7 +80,6 @@ def test_it_has_the_packages_of_the_project_that_the_image_has() -> None:
         "penstock-airflow",
         "penstock-celery",
         "penstock-faststream",
-        "penstock-otel",
         "penstock-spark",
     }
     assert {COMPONENTS[name]["version"] for name in own_names} == {penstock.__version__}
