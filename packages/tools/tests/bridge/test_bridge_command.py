@@ -7,8 +7,8 @@ import json
 import pytest
 
 import penstock
+from packages.tools.tests.bridge.mqtt_messages import messages
 from packages.tools.tests.bridge.strange_mqtt import StrangeMqtt
-from packages.tools.tests.bridge.test_strange_mqtt import messages
 from tests.commands import Run
 
 

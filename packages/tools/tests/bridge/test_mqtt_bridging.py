@@ -18,7 +18,7 @@ import penstock
 from bench import mqtt_peers
 from packages.client.tests.patience import eventually
 from packages.mqtt.tests.clients import PacketClient
-from packages.tools.tests.bridge.test_strange_mqtt import bridged, messages, numbers_in
+from packages.tools.tests.bridge.mqtt_messages import bridged, messages, numbers_in
 from penstock_mqtt.wire.packets import PublishPacket, PubrelPacket
 from penstock_testing.ports import free_port
 from penstock_testing.process import ServerProcess, search_path

@@ -8,6 +8,13 @@ from threading import Event as Flag
 import pytest
 
 import penstock
+from packages.tools.tests.bridge.mqtt_messages import (
+    COUNT,
+    bridged,
+    messages,
+    numbers_in,
+    source_of,
+)
 from packages.tools.tests.bridge.strange_mqtt import StrangeMqtt
 from penstock.client.sync.sync import Channel
 from penstock_core.vocabulary.errors import EventTooLarge, IllegalState
@@ -28,45 +35,14 @@ from penstock_mqtt.wire.properties import PacketProperties
 from penstock_mqtt.wire.reasons import Reason
 from penstock_tools.bridge import running, sources
 from penstock_tools.bridge.ledger import BridgeLedger
-from penstock_tools.bridge.mqtt_source import MqttSource
-from penstock_tools.bridge.running import Bridge, Forwarded
-from penstock_tools.bridge.sources import SourceBounds, SourceLost, parse_source
-
-COUNT = 20
+from penstock_tools.bridge.running import Bridge
+from penstock_tools.bridge.sources import SourceLost
 
 
 @pytest.fixture(autouse=True)
 def new(session: penstock.Session, monkeypatch: pytest.MonkeyPatch) -> Channel:
     monkeypatch.setattr(running, "RETRY_S", (0.01,))
     return session.channels.create("new", type="persistent")
-
-
-def messages(qos: int = 2, count: int = COUNT) -> list[PublishPacket]:
-    return [
-        PublishPacket(f"t/{number}", b"%d" % number, qos, packet_id=number + 1 if qos else 0)
-        for number in range(count)
-    ]
-
-
-def source_of(url: str, reports: list[str], window: int = 8) -> MqttSource:
-    bounds = SourceBounds(window, window_bytes=1 << 20, message_bytes_max=1 << 20)
-    return MqttSource(parse_source(url), "old", bounds, on_notice=reports.append)
-
-
-def bridged(
-    session: penstock.Session, url: str, reports: list[str] | None = None
-) -> list[Forwarded]:
-    """What the steps of a bridge have done until the source was empty."""
-    said = [] if reports is None else reports
-    steps: list[Forwarded] = []
-    ledger = BridgeLedger(session, "old", session.channels.get("new"), url)
-    bridge = Bridge(source_of(url, said), ledger, on_step=steps.append, on_retry=said.append)
-    bridge.run(Flag(), idle_s=0.2)
-    return steps
-
-
-def numbers_in(channel: Channel) -> list[int]:
-    return [int(event.data) for event in channel.subscribe(start="earliest", timeout=0.2)]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
