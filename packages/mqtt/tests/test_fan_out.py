@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock_mqtt.fan_out import FanOut
+from penstock_mqtt.fan_out import FanOut, SentMessages
 from penstock_mqtt.filters import Filter
 from penstock_mqtt.messages import TopicMessage
 from penstock_mqtt.wire.packets import MQTT_3, MQTT_5, TopicSubscription
@@ -23,11 +23,12 @@ class Client:
 
     def __init__(self, fan_out: FanOut, *wanted: TopicSubscription, version: int = MQTT_5) -> None:
         self.client_id, self.version, self.is_writable = "somebody", version, True
+        self.number, self.session = 1, ""
         self.written: list[bytes] = []
-        self.given: list[tuple[bytes, int]] = []
+        self.received: list[tuple[bytes, int]] = []
         self.rights = self
         self.packet_bytes_max = 100
-        self.may_have_messages = True
+        self.may_have_messages, self.is_aborted = True, False
         for text in wanted:
             made = Filter(self, self, text, None)  # type: ignore[arg-type]
             fan_out.add(made)
@@ -38,8 +39,11 @@ class Client:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
+    def abort(self) -> None:
+        self.is_aborted = True
+
     def send_messages(self, messages: list[TopicMessage], filters: list[Filter]) -> None:
-        self.given += [(message.payload, len(filters)) for message in messages]
+        self.received += [(message.payload, len(filters)) for message in messages]
 
 
 def message(topic: str, payload: bytes, qos: int = 0, client_id: str = "") -> TopicMessage:
@@ -75,7 +79,7 @@ def test_who_acknowledges_gets_each_message_by_itself() -> None:
 
     fan_out.distribute([message("a", b"1", 1), message("a", b"2", 0), message("a", b"3", 1)])
 
-    assert client.given == [(b"1", 1), (b"3", 1)]
+    assert client.received == [(b"1", 1), (b"3", 1)]
     assert client.written == [b"\x30\5\0\1a\x002"]
 
 
@@ -85,7 +89,7 @@ def test_filters_of_one_client_that_overlap_are_one_message() -> None:
 
     fan_out.distribute([message("a", b"1")])
 
-    assert client.given == [(b"1", 2)]
+    assert client.received == [(b"1", 2)]
 
 
 def test_who_wants_nothing_of_its_own_gets_none_of_it() -> None:
@@ -94,7 +98,7 @@ def test_who_wants_nothing_of_its_own_gets_none_of_it() -> None:
 
     fan_out.distribute([message("a", b"1", client_id="somebody"), message("a", b"2")])
 
-    assert client.given == [(b"2", 1)]
+    assert client.received == [(b"2", 1)]
 
 
 def test_who_does_not_read_is_left_out() -> None:
@@ -109,13 +113,40 @@ def test_who_does_not_read_is_left_out() -> None:
     assert (counts.dropped, counts.sent) == (2, [4, 0, 0])
 
 
+def test_the_messages_that_each_client_got_are_recorded() -> None:
+    fan_out = FanOut(OPEN, MessageCounts())
+    clients = {
+        "same bytes": Client(fan_out, TopicSubscription("a", 0)),
+        "own packets": Client(fan_out, TopicSubscription("#", 1)),
+        "not its own": Client(fan_out, TopicSubscription("a", 0, no_local=True)),
+        "does not read": Client(fan_out, TopicSubscription("a", 0)),
+        "fails": Client(fan_out, TopicSubscription("a", 0)),
+    }
+    for session, client in clients.items():
+        client.session = session
+    clients["does not read"].is_writable = False
+    clients["fails"].packet_bytes_max = -1
+    clients["fails"].send_messages = None  # type: ignore[assignment,method-assign]
+    first, second = message("a", b"1", 1, client_id="somebody"), message("a", b"2")
+    sent: SentMessages = {}
+    fan_out.distribute([first, second, message("b", b"3")], sent=sent)
+
+    payloads = {session: [got.payload for got in messages] for session, messages in sent.items()}
+    assert payloads == {
+        "same bytes": [b"1", b"2"],
+        "own packets": [b"1", b"2", b"3"],
+        "not its own": [b"2"],
+    }
+    assert clients["fails"].is_aborted
+
+
 def test_who_takes_only_small_packets_is_asked_for_each() -> None:
     fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0))
 
     fan_out.distribute([message("a", b"1" * 200), message("a", b"2")])
 
-    assert client.given == [(b"1" * 200, 1), (b"2", 1)]
+    assert client.received == [(b"1" * 200, 1), (b"2", 1)]
 
 
 def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:

@@ -51,6 +51,29 @@ def test_the_client_without_events_for_the_longest_time_is_forgotten_first() -> 
     assert numbers(held.settle(2, [(0, 9)])) == []
 
 
+def test_equal_event_ids_of_several_channels_are_held_apart() -> None:
+    held = HeldContexts()
+    held.add("lease", [run(1, 0)], "north")
+    held.add("lease", [run(2, 0)], "south")
+    held.add("lease", [], "west")
+
+    assert held.channels_of("lease") == ("north", "south")
+    assert numbers(held.settle("lease", [(0, 1)], "south")) == [2]
+    assert held.channels_of("lease") == ("north",)
+    assert numbers(held.settle("lease", [(0, 1)], "north")) == [1]
+    assert (held.channels_of("lease"), held.count) == ((), 0)
+
+
+def test_a_forgotten_client_is_forgotten_in_all_its_channels() -> None:
+    held = HeldContexts()
+    for name in ("north", "south"):
+        held.add("lease", [run(1, 0)], name)
+    held.add(2, [run(2, number) for number in range(HELD_MAX - 1)])
+
+    assert held.channels_of("lease") == ()
+    assert held.count == HELD_MAX - 1
+
+
 def test_a_settlement_of_parts_does_not_grow_without_a_bound() -> None:
     held = HeldContexts()
     held.add(1, [run(1, 0, 10 * HELD_MAX)])

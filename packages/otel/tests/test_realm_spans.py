@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
 from opentelemetry.trace import SpanKind
 
 import penstock
+from packages.mqtt.tests.clients import connected, heard
 from packages.otel.tests.conftest import CURRENT, Spans, linked, parent, parent_of
-from packages.server.tests.frontends.http.asking import Web
+from packages.server.tests.frontends.http.asking import Web, part
 from penstock_core.vocabulary.identities import ChannelId
+from penstock_mqtt.wire.packets import UnsubscribePacket
 from penstock_otel.conventions import OPT_IN
 from penstock_otel.realm_spans import RealmSpans
 
@@ -209,6 +212,124 @@ def test_a_pop_over_http_is_in_the_trace_of_the_event(
 
     assert parent_of(recorded.one("pop jobs")) == 8
     assert recorded.named("deliver jobs") == []
+
+
+@pytest.fixture
+def team(session: penstock.Session) -> str:
+    """The path of a durable over a pattern, whose two channels have traced events with equal
+    ids."""
+    channels = [session.channels.create(name) for name in ("shop/north", "shop/south")]
+    session.durables.create("shop/*", "team")
+    for channel, numbers in zip(channels, ((1, 2), (3, 4)), strict=True):
+        channel.publish_many(traced(*numbers))
+    return f"durables/{part('shop/*')}/team"
+
+
+def test_settlements_of_a_lease_over_a_pattern_link_to_the_events_of_each_channel(
+    recorded: Spans, realm: penstock.Realm, team: str
+) -> None:
+    web = Web(realm.listen_http())
+    fetched = web.send("POST", f"{team}/fetch", {"count": 10, "lease_ms": 60_000})
+    leases = f"{team}/leases/{fetched['lease']}"
+    web.send("POST", f"{leases}/ack", {"ids": {"shop/north": [1], "shop/south": [0]}})
+    web.send("POST", f"{leases}/rollback", {"ids": {"shop/south": [1]}})
+    web.send("POST", f"{leases}/ack", {"ids": {"shop/north": [0]}})
+
+    assert sorted(linked(recorded.one("fetch shop/*"))) == [1, 2, 3, 4]
+    acks = recorded.named("ack shop/*")
+    assert [sorted(linked(ack)) for ack in acks] == [[2, 3], [1]]
+    assert [parent_of(ack) for ack in acks] == [None, 1]
+    assert linked(recorded.one("rollback shop/*")) == [4]
+    assert recorded.named("deliver shop/north") == []
+
+
+def test_a_settlement_of_a_whole_lease_over_a_pattern_links_to_all_its_events(
+    recorded: Spans, realm: penstock.Realm, team: str
+) -> None:
+    web = Web(realm.listen_http())
+    fetched = web.send("POST", f"{team}/fetch", {"count": 10, "lease_ms": 60_000})
+    web.send("POST", f"{team}/leases/{fetched['lease']}/ack", {"all": True})
+
+    assert sorted(linked(recorded.one("ack shop/*"))) == [1, 2, 3, 4]
+
+
+# --- clients of MQTT without a session -----------------------------------------------------
+
+
+def test_each_client_of_mqtt_has_a_span_for_the_messages_that_it_got(
+    recorded: Spans, realm: penstock.Realm, session: penstock.Session
+) -> None:
+    url = realm.listen_mqtt()
+    # The last one gets no message, and the one before a message without a sampled context.
+    filters = [("a/+",), ("a/+",), ("a/2",), ("a/1", "+/2"), ("a/3",), ("b",)]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(url)) for _ in filters]
+        for client, texts in zip(clients, filters, strict=True):
+            client.subscribe(*texts, qos=0)
+        events = [
+            penstock.Event(b"", properties={"topic": "a/1", "traceparent": parent(1)}),
+            penstock.Event(b"", properties={"topic": "a/2", "traceparent": parent(2)}),
+            penstock.Event(b"", properties={"topic": "a/3", "traceparent": parent(3, "00")}),
+        ]
+        session.channels.get("mqtt").publish_many(events)
+        counts = [len(heard(client)) for client in clients]
+        spans = recorded.named("deliver mqtt")
+
+    assert counts == [3, 3, 1, 2, 1, 0]
+    attributes = [dict(span.attributes or {}) for span in spans]
+    assert len({values["messaging.client.id"] for values in attributes}) == len(spans)
+    described = [
+        (
+            linked(span),
+            parent_of(span),
+            values.get("messaging.batch.message_count", 1),
+            values.get("messaging.message.id"),
+        )
+        for span, values in zip(spans, attributes, strict=True)
+    ]
+    # The realm serves the clients in any order.
+    assert sorted(described, key=lambda description: str(description[2])) == [
+        ([2], 2, 1, "1"),
+        ([1, 2], None, 2, None),
+        ([1, 2], None, 3, None),
+        ([1, 2], None, 3, None),
+    ]
+
+
+def test_a_message_of_mqtt_without_a_receiver_has_no_delivery(
+    recorded: Spans, realm: penstock.Realm, session: penstock.Session
+) -> None:
+    with connected(realm.listen_mqtt()) as client:
+        client.subscribe("a", qos=0)
+        properties = {"topic": "a", "traceparent": parent(1)}
+        session.channels.get("mqtt").publish(b"", properties=properties)
+        assert len(heard(client)) == 1
+        client.send(UnsubscribePacket(9, ("a",)))
+        client.receive()
+        session.channels.get("mqtt").publish(b"", properties=properties)
+        assert heard(client) == []
+
+    assert len(recorded.named("deliver mqtt")) == 1
+
+
+def test_spans_of_a_batch_for_very_many_clients_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: Spans,
+    realm: penstock.Realm,
+    session: penstock.Session,
+) -> None:
+    monkeypatch.setattr("penstock_otel.realm_spans.RECEIVERS_MAX", 2)
+    url = realm.listen_mqtt()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(url)) for _ in range(3)]
+        for client in clients:
+            client.subscribe("a", qos=0)
+        properties = {"topic": "a", "traceparent": parent(1)}
+        session.channels.get("mqtt").publish(b"", properties=properties)
+        counts = [len(heard(client)) for client in clients]
+
+    assert counts == [1, 1, 1]
+    assert len(recorded.named("deliver mqtt")) == 2
 
 
 # --- names ---------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ TOPICS_MAX: Final = 10_000
 """Maximum number of topics whose receivers are cached."""
 
 
+SentMessages = dict[str, list[TopicMessage]]
+"""The messages that were passed to each client, by the name of its session."""
+
+
 class Receivers(NamedTuple):
     """The receivers of the messages of a topic."""
 
@@ -68,10 +72,15 @@ class FanOut:
         self._matches = 0
 
     def distribute(
-        self, messages: Iterable[TopicMessage | None], channel: TopicChannel | None = None
+        self,
+        messages: Iterable[TopicMessage | None],
+        channel: TopicChannel | None = None,
+        *,
+        sent: SentMessages | None = None,
     ) -> None:
         """Send messages of a channel (None: the channel of all topics) in their order to the
-        clients that may read them (SEM M4, M15). None stands for an event that is not a message."""
+        clients that may read them (SEM M4, M15). None stands for an event that is not a message.
+        ``sent`` records the messages that were sent."""
         if self._version != self._access.version:
             self._version = self._access.version
             self.forget()
@@ -79,7 +88,9 @@ class FanOut:
         for (topic, qos, is_plain), run in groupby(publishable, _group_key):
             run_messages = list(run)
             try:
-                self._distribute_run(topic, qos, run_messages, channel, is_plain=is_plain)
+                self._distribute_run(
+                    topic, qos, run_messages, channel, is_plain=is_plain, sent=sent
+                )
             except Exception:  # noqa: BLE001  messages of other topics must still be sent
                 _log.exception("mqtt.failed")
 
@@ -91,6 +102,7 @@ class FanOut:
         channel: TopicChannel | None,
         *,
         is_plain: bool,
+        sent: SentMessages | None,
     ) -> None:
         """Send consecutive messages of one topic and QoS. ``is_plain``: whether all receivers of a
         version can get the same bytes."""
@@ -103,14 +115,14 @@ class FanOut:
             same_bytes, separate = [], [*same_bytes, *separate]
         elif not qos:  # no receiver needs a packet id, whatever the QoS of its filter
             same_bytes, separate = [*same_bytes, *separate], []
-        self._send_same_bytes(messages, same_bytes)
+        self._send_same_bytes(messages, same_bytes, sent)
         for subscriber in separate:
-            _send(messages, subscriber.connection, (subscriber,))
+            _send(messages, subscriber.connection, (subscriber,), sent)
         for connection, filters in receivers.various:
             for message in messages:
                 accepting = [candidate for candidate in filters if candidate.accepts(message)]
                 if accepting:
-                    _send((message,), connection, accepting)
+                    _send((message,), connection, accepting, sent)
 
     def _receivers(
         self, topic: str, matches: tuple[Filter, ...], channel: TopicChannel | None
@@ -145,7 +157,12 @@ class FanOut:
             self._matches = len(receivers.filters)
         self._cached[key] = receivers
 
-    def _send_same_bytes(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
+    def _send_same_bytes(
+        self,
+        messages: Sequence[TopicMessage],
+        filters: Sequence[Filter],
+        sent: SentMessages | None,
+    ) -> None:
         """Send messages with QoS 0, with the same bytes for all clients of a version."""
         written: dict[int, tuple[bytes, int]] = {}
         for subscriber in filters:
@@ -170,8 +187,10 @@ class FanOut:
                     _fail(connection)
                 else:
                     self.counts.sent[0] += len(messages)
+                    if sent is not None:
+                        sent.setdefault(connection.session, []).extend(messages)
                 continue
-            _send(messages, connection, (subscriber,))
+            _send(messages, connection, (subscriber,), sent)
 
 
 def _group_key(message: TopicMessage) -> tuple[str, int, bool]:
@@ -181,12 +200,18 @@ def _group_key(message: TopicMessage) -> tuple[str, int, bool]:
 
 
 def _send(
-    messages: Sequence[TopicMessage], connection: ClientConnection, filters: Sequence[Filter]
+    messages: Sequence[TopicMessage],
+    connection: ClientConnection,
+    filters: Sequence[Filter],
+    sent: SentMessages | None,
 ) -> None:
     try:
         filters[0].outbox.send_messages(messages, filters)
     except Exception:  # noqa: BLE001  other receivers must still be served
         _fail(connection)
+    else:
+        if sent is not None:
+            sent.setdefault(connection.session, []).extend(messages)
 
 
 def _fail(connection: ClientConnection) -> None:

@@ -4,7 +4,7 @@ to the clients whose filters match."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock_core.ids.ids import Spans
@@ -12,9 +12,10 @@ from penstock_core.loggers import logger
 from penstock_core.vocabulary.errors import NameDoesNotExist, PenstockError
 from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.start_positions import FromId, FromLatest
-from penstock_mqtt.fan_out import FanOut
-from penstock_mqtt.messages import ALL_TOPICS, messages_in
+from penstock_mqtt.fan_out import FanOut, SentMessages
+from penstock_mqtt.messages import ALL_TOPICS, TopicMessage, messages_in
 from penstock_mqtt.topic_channels import TopicChannel
+from penstock_server.runtime.delivery.delivery import SharedOutlet
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.subscriptions.subscriptions import Subscriptions
 
@@ -54,7 +55,7 @@ class CreditGrant:
             self._sent_count = 0
 
 
-class ChannelFollower:
+class ChannelFollower(SharedOutlet):
     """The plain subscription to one channel that all MQTT clients of a realm share."""
 
     session = "mqtt"
@@ -97,15 +98,23 @@ class ChannelFollower:
         try:
             self._distribute(rows)
         except Exception:  # noqa: BLE001  other receivers must still be served
+            self.rows_by_session = {}
             _log.exception("mqtt.failed")
         self._credit.sent(self._subscription, rows.count)
 
     def _distribute(self, rows: OutgoingBatch) -> None:
         fan_out, channel = self._fan_out, self.channel
+        self.rows_by_session = {}
         if fan_out.filters.is_empty:  # all subscribers read from durables
             return
         reading = ALL_TOPICS if channel is None else channel.reading
-        fan_out.distribute(messages_in(rows, reading, fan_out.counts), channel)
+        messages = messages_in(rows, reading, fan_out.counts)
+        if self._subscriptions.dispatch.observe is not None:
+            sent: SentMessages = {}
+            fan_out.distribute(messages, channel, sent=sent)
+            self.rows_by_session = _rows_by_session(messages, sent)
+        else:
+            fan_out.distribute(messages, channel)
 
     def recall(self, spans: Spans) -> None:
         """Do nothing: events of a plain subscription are never recalled."""
@@ -119,6 +128,19 @@ class ChannelFollower:
         self._credit.end()
         if self._on_closed is not None:
             self._on_closed(reason)
+
+
+def _rows_by_session(
+    messages: Sequence[TopicMessage | None], sent: SentMessages
+) -> Mapping[str, Sequence[int]]:
+    """Return the rows of sent messages, by session. The messages of a delivery are in the order of
+    its rows."""
+    # By identity: equal messages are different events.
+    rows = {id(message): row for row, message in enumerate(messages)}
+    return {
+        session: [rows[id(message)] for message in messages_of_session]
+        for session, messages_of_session in sent.items()
+    }
 
 
 class FollowedChannels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Final
@@ -26,16 +26,19 @@ _last_id: Final = attrgetter("last_id")
 
 
 class HeldContexts:
-    """Contexts of delivered events by holder, in the order of event ids."""
+    """Contexts of delivered events by holder and channel, in the order of event ids."""
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[Holder, list[ContextRun]] = OrderedDict()
+        self._runs: OrderedDict[Holder, dict[str, list[ContextRun]]] = OrderedDict()
         self.count = 0
         """Number of remembered contexts."""
 
-    def add(self, holder: Holder, runs: Iterable[ContextRun]) -> None:
-        """Remember the contexts of a delivery."""
-        held_runs = self._runs.setdefault(holder, [])
+    def add(self, holder: Holder, runs: Sequence[ContextRun], channel: str = "") -> None:
+        """Remember the contexts of a delivery. A holder of events from several channels names the
+        channel, because event ids are unique in a channel only."""
+        if not runs:
+            return
+        held_runs = self._runs.setdefault(holder, {}).setdefault(channel, [])
         self._runs.move_to_end(holder)
         for run in runs:
             place = bisect_left(held_runs, run.last_id, key=_last_id)
@@ -45,10 +48,17 @@ class HeldContexts:
             self.count += 1
         self._forget_oldest()
 
-    def settle(self, holder: Holder, spans: Iterable[tuple[int, int]]) -> list[SpanContext]:
+    def channels_of(self, holder: Holder) -> Sequence[str]:
+        """Return the channels that a holder has contexts of."""
+        return tuple(self._runs.get(holder, ()))
+
+    def settle(
+        self, holder: Holder, spans: Iterable[tuple[int, int]], channel: str = ""
+    ) -> list[SpanContext]:
         """Return the different contexts of settled events, at most ``LINKS_MAX``, and forget them
         for these events."""
-        held_runs = self._runs.get(holder)
+        runs_by_channel = self._runs.get(holder, {})
+        held_runs = runs_by_channel.get(channel)
         if held_runs is None:
             return []
         contexts: dict[tuple[int, int], SpanContext] = {}
@@ -64,6 +74,8 @@ class HeldContexts:
             self.count += len(remaining) - (last - place)
             held_runs[place:last] = remaining
         if not held_runs:
+            del runs_by_channel[channel]
+        if not runs_by_channel:
             del self._runs[holder]
         self._forget_oldest()
         return list(islice(contexts.values(), LINKS_MAX))
@@ -71,7 +83,7 @@ class HeldContexts:
     def _forget_oldest(self) -> None:
         while self.count > HELD_MAX:
             _, dropped_runs = self._runs.popitem(last=False)
-            self.count -= len(dropped_runs)
+            self.count -= sum(map(len, dropped_runs.values()))
 
 
 def _without(run: ContextRun, first: int, end: int) -> Iterator[ContextRun]:
